@@ -1,0 +1,45 @@
+# Two commands: `make smoke` (build .venv, then one canary session) and `make test`.
+SHELL := /bin/bash
+PY ?= python3
+V := .venv
+READY := $(V)/.ready
+export OMP_NUM_THREADS ?= 1
+
+# MLflow looks for a project's environment in a cache of its own; LINK is this project's place there.
+LINKED = [ "$$(readlink -f "$$(cat $(V)/.mlflow-env 2>/dev/null)" 2>/dev/null)" = "$$(readlink -f $(V))" ]
+
+smoke: $(READY)            ## one smoke session of the default canary, gated against the champion
+	@$(LINKED) || $(V)/bin/python -m canary_mlflow.link_env
+	. $(V)/bin/activate && mlflow run . -P tier=smoke
+
+test: $(READY) lint        ## every test
+	$(V)/bin/python -m pytest tests
+
+lint: $(READY)             ## style and types
+	$(V)/bin/ruff check .
+	$(V)/bin/ruff format --check .
+	$(V)/bin/mypy
+
+bench: $(READY)            ## the benchmarks, each with a table and one JSON line
+	$(V)/bin/python benchmarks/ppo_vs_trl.py
+
+oracle: .oracle/.ready     ## trl 1.12.0, the last with a PPOTrainer, in a folder of its own
+
+.oracle/.ready: $(READY)
+	$(V)/bin/python -m pip install -q --no-deps --target .oracle trl==1.12.0
+	touch $@
+
+$(READY): requirements.txt python_env.yaml pyproject.toml
+	@$(PY) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	  { echo "$$($(PY) --version) found; Python 3.11, 3.12 or 3.13 expected; set PY=python3.11"; exit 1; }
+	@$(PY) -m venv --clear $(V) || \
+	  { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(V)/bin/python -m pip install -q -r requirements.txt
+	$(V)/bin/python -m pip install -q --no-deps -e .
+	$(V)/bin/python -m canary_mlflow.link_env
+	@touch $@
+
+help:                      ## this list
+	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/ -/'
+
+.PHONY: smoke test lint bench oracle help

@@ -1,0 +1,27 @@
+"""canary_mlflow: watch a training run, keep its numbers in MLflow, guard the champion.
+
+Names are looked up when they are first used: MLflow loads this package as a plugin while it is itself half
+imported, and `canary --help` must not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from canary_mlflow.errors import CanaryError
+    from canary_mlflow.tracking.callback import CanaryCallback
+
+__all__ = ["CanaryCallback", "CanaryError"]
+
+HOMES = {
+    "CanaryCallback": "canary_mlflow.tracking.callback",
+    "CanaryError": "canary_mlflow.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(HOMES[name]), name)

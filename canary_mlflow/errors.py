@@ -1,0 +1,57 @@
+"""What can go wrong, and the exit code that each kind ends a command with.
+
+    CanaryError                 4
+    ├── UsageError              2
+    │   ├── NoSuchModel         2
+    │   ├── NoSuchVersion       2
+    │   └── NoSuchRun           2
+    ├── StoreError              4
+    ├── BaselineMoved           4
+    └── Interrupted             4
+
+Every message is one line: what was found; what was expected; what to do. 0, 1 and 3 are verdicts, not errors.
+"""
+
+from __future__ import annotations
+
+
+class CanaryError(Exception):
+    """Something this project can say in one line; commands print it and end with `exit_code`."""
+
+    exit_code: int = 4
+
+
+class UsageError(CanaryError):
+    """Wrong use or configuration: a name, key, value or file that cannot be meant."""
+
+    exit_code = 2
+
+
+class NoSuchModel(UsageError):
+    """A registered model was named that the registry does not hold."""
+
+
+class NoSuchVersion(UsageError):
+    """A version was named that the registered model does not have."""
+
+
+class NoSuchRun(UsageError):
+    """A run was named that the tracking store does not hold."""
+
+
+class StoreError(CanaryError):
+    """The tracking store cannot be reached, written, or used with this MLflow."""
+
+
+class BaselineMoved(CanaryError):
+    """The champion changed while a version was judged against the one before."""
+
+
+class Interrupted(CanaryError):
+    """A signal or Ctrl-C ended the work; what was done until then is recorded."""
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """The error's own words without line breaks, at most `limit` characters; its type when it has none."""
+    words = " ".join(str(error).split())
+    return (words or type(error).__name__)[:limit]

@@ -1,0 +1,93 @@
+"""A policy by name, by path or as a mapping becomes gates.Policy; plain YAML, so that no Hydra is needed
+here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from canary_mlflow.errors import UsageError
+from gates import Policy, PolicyError, parse_policy
+
+_MAX_BASES = 10
+
+
+def conf_dir() -> Path:
+    """The folder that holds `gate/*.yaml`: `conf/` beside the packages in a checkout, else the packaged
+    copy."""
+    here = Path(__file__).resolve().parent
+    checkout = here.parent / "conf"
+    return checkout if (checkout / "gate").is_dir() else here / "conf"
+
+
+def policy_names() -> list[str]:
+    """The names of the shipped policies."""
+    return sorted(path.stem for path in (conf_dir() / "gate").glob("*.yaml"))
+
+
+def load_policy(source: str | Path | Mapping[str, Any]) -> Policy:
+    """Read a policy: a shipped name (smoke), the path of a YAML file, or a mapping with the same keys.
+
+    A key `base: <name or path>` overlays the rest, key by key, on that policy; a relative path counts from
+    the file that names it. Raises UsageError, one line, for names, keys, metrics or values that are not
+    known.
+    """
+    if isinstance(source, Mapping):
+        label, found = "policy", _with_bases(source, Path.cwd())
+    else:
+        path = _locate(str(source), Path.cwd())
+        label, found = str(source), _with_bases(_read(path), path.parent)
+    try:
+        return parse_policy(found)
+    except PolicyError as error:
+        raise UsageError(f"policy '{found.get('name', label)}': {error}") from error
+
+
+def _with_bases(body: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The mapping laid over its base, and that over its own base, down to one that has none."""
+    layers: list[Mapping[str, Any]] = [body]
+    while "base" in layers[-1]:
+        if len(layers) > _MAX_BASES:
+            raise UsageError(f"policy: found a chain of more than {_MAX_BASES} bases; expected one that ends")
+        base = layers[-1]["base"]
+        if not isinstance(base, str):
+            raise UsageError(f"policy: base: found {base!r}; expected a name ({', '.join(policy_names())}) or a path")
+        path = _locate(base, folder)
+        folder = path.parent
+        layers.append(_read(path))
+    merged: dict[str, Any] = {}
+    for layer in reversed(layers):
+        merged = _merge(merged, {key: value for key, value in layer.items() if key != "base"})
+    return merged
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _locate(source: str, folder: Path) -> Path:
+    shipped = conf_dir() / "gate" / f"{source}.yaml"
+    if source in policy_names():
+        return shipped
+    path = folder / Path(source).expanduser()
+    if path.is_file():
+        return path
+    raise UsageError(f"policy '{source}' not found; valid: {', '.join(policy_names())}, or the path of a YAML file")
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        body = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"policy file {path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(body, Mapping):
+        raise UsageError(f"policy file {path}: found {type(body).__name__}; expected keys such as 'rules'")
+    return body

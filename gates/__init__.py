@@ -1,0 +1,43 @@
+"""The judge: finished runs go in, a verdict comes out. No files, no clock, no random numbers; numpy and
+scipy only."""
+
+from __future__ import annotations
+
+from gates.judge import judge
+from gates.policy import Bootstrap, MetricRule, Policy, PolicyError, Role, policy_to_dict
+from gates.policy_parser import parse_policy
+from gates.records import Run, Series, Version
+from gates.verdict import (
+    Check,
+    CheckOutcome,
+    Difference,
+    Evidence,
+    Outcome,
+    ReasonCode,
+    Verdict,
+    verdict_from_dict,
+    verdict_to_dict,
+)
+
+__all__ = [
+    "Bootstrap",
+    "Check",
+    "CheckOutcome",
+    "Difference",
+    "Evidence",
+    "MetricRule",
+    "Outcome",
+    "Policy",
+    "PolicyError",
+    "ReasonCode",
+    "Role",
+    "Run",
+    "Series",
+    "Verdict",
+    "Version",
+    "judge",
+    "parse_policy",
+    "policy_to_dict",
+    "verdict_from_dict",
+    "verdict_to_dict",
+]

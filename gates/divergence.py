@@ -1,0 +1,94 @@
+"""Whether a run diverged: by its loss, or in reinforcement learning by its KL and its entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gates.policy import HardChecks
+from gates.records import Run
+from gates.summaries import Values, iqm
+from gates.wording import figure
+
+MIN_POINTS = 20
+"""Fewer points say nothing about divergence: a tenth of them would be a single one."""
+
+
+def divergence(hard: HardChecks, run: Run) -> str | None:
+    """What went wrong in one clause, '' for nothing, None where the run has no series that could tell."""
+    # An RL loss is scaled by its own advantages: it rose in half of the healthy public GRPO histories seen.
+    tests = _RL_TESTS if any(name in run.series for name in _RL_SERIES) else _LOSS_TESTS
+    judged = False
+    for name, test in tests:
+        values = run.series[name].finite_only().values if name in run.series else np.array([])
+        if len(values) >= MIN_POINTS:
+            judged = True
+            if problem := test(hard, values):
+                return problem
+    return "" if judged else None
+
+
+def _loss_diverged(hard: HardChecks, loss: Values) -> str:
+    if np.min(loss) > 0:
+        return _positive_loss_diverged(hard, loss)
+    tenth = len(loss) // 10
+    early, late = float(iqm(loss[:tenth])), float(iqm(loss[-tenth:]))
+    first_half = loss[: len(loss) // 2]
+    spread = 1.4826 * float(np.median(np.abs(first_half - np.median(first_half))))
+    # A constant first half has no spread; rounding is no divergence.
+    if late - early <= max(hard.loss_sigmas * spread, 1e-6 * float(np.max(np.abs(loss)))):
+        return ""
+    return f"loss rose from {figure(early)} to {figure(late)}, over {hard.loss_sigmas:g} robust SDs"
+
+
+def _positive_loss_diverged(hard: HardChecks, loss: Values) -> str:
+    """The end far above the beginning, or a blow-up that gave back half of what had been learned."""
+    tenths = [float(iqm(part)) for part in np.array_split(loss, 10)]
+    early, late = tenths[0], tenths[-1]
+    if late > hard.loss_ratio * early:
+        return f"loss rose from {figure(early)} to {figure(late)}, over {hard.loss_ratio:g} times"
+    lowest = early
+    for level in tenths[1:]:
+        lowest = min(lowest, level)
+        if level > hard.loss_rebound * lowest and level - lowest > 0.5 * (early - lowest):
+            return f"loss fell from {figure(early)} to {figure(lowest)} and blew up to {figure(level)}"
+    return ""
+
+
+def _kl_exploded(hard: HardChecks, kl: Values) -> str:
+    worst = _worst_window(kl)
+    return f"KL reached {figure(worst)}, over {hard.kl_limit:g} per response" if worst > hard.kl_limit else ""
+
+
+def _update_exploded(hard: HardChecks, approx_kl: Values) -> str:
+    worst, limit = _worst_window(approx_kl), hard.approx_kl_limit
+    return f"approximate KL of an update reached {figure(worst)}, over {limit:g}" if worst > limit else ""
+
+
+def _entropy_collapsed(hard: HardChecks, entropy: Values) -> str:
+    tenth = max(1, len(entropy) // 10)
+    early, late = float(iqm(entropy[:tenth])), float(iqm(entropy[-tenth:]))
+    bad = early > 0 and late < hard.entropy_floor * early
+    return f"entropy fell from {figure(early)} to {figure(late)}" if bad else ""
+
+
+def _worst_window(values: Values, width: int = 5) -> float:
+    """Largest median of five values in a row, after the first tenth: Adam's first PPO steps are wild in
+    every run.
+
+    The worst window, not the end: a policy that has collapsed looks calm again.
+    """
+    settled = values[len(values) // 10 :]
+    windows = np.lib.stride_tricks.sliding_window_view(settled, min(width, len(settled)))
+    return float(np.max(np.median(windows, axis=1)))
+
+
+Test = Callable[[HardChecks, Values], str]
+_RL_SERIES = ("kl", "reward_mean", "score_mean")
+_LOSS_TESTS: tuple[tuple[str, Test], ...] = (("loss", _loss_diverged),)
+_RL_TESTS: tuple[tuple[str, Test], ...] = (
+    ("kl", _kl_exploded),
+    ("approx_kl", _update_exploded),
+    ("entropy", _entropy_collapsed),
+)

@@ -1,0 +1,111 @@
+"""Readers of single values in a policy mapping: each returns the value or refuses it in one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+from gates.policy import PolicyError
+
+Reader = Callable[[str, Any], Any]
+
+
+def fields(path: str, body: Any, readers: Mapping[str, Reader]) -> dict[str, Any]:
+    found = some_fields(path, body, readers)
+    missing = [key for key in readers if key not in found]
+    if missing:
+        raise PolicyError(
+            f"{path}: {', '.join(missing)} missing; expected all of {', '.join(readers)}; "
+            "write them, or begin the policy file with 'base: smoke'"
+        )
+    return found
+
+
+def some_fields(path: str, body: Any, readers: Mapping[str, Reader]) -> dict[str, Any]:
+    inside = "" if path == "policy" else f"{path}."
+    found = {}
+    for key, value in mapping(path, body).items():
+        if key not in readers:
+            raise unknown(path, "key", key, readers)
+        found[str(key)] = readers[key](f"{inside}{key}", value)
+    return found
+
+
+def unknown(path: str, kind: str, found: Any, valid: Iterable[str]) -> PolicyError:
+    return PolicyError(f"{path}: unknown {kind} '{found}'; valid: {', '.join(sorted(valid))}")
+
+
+def mapping(path: str, value: Any) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise PolicyError(f"{path}: found {value!r}; expected a mapping of keys to values")
+    return value
+
+
+def facts(path: str, value: Any) -> tuple[str, ...]:
+    values = value if isinstance(value, list | tuple) else [value]
+    if not values or not all(isinstance(item, str) for item in values):
+        raise PolicyError(f"{path}: found {value!r}; expected a word or a list of words")
+    return tuple(values)
+
+
+def text(path: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise PolicyError(f"{path}: found {value!r}; expected a name")
+    return value
+
+
+def flag(path: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise PolicyError(f"{path}: found {value!r}; expected true or false")
+    return value
+
+
+def choice(options: type[StrEnum]) -> Reader:
+    def read(path: str, value: Any) -> StrEnum:
+        try:
+            return options(value)
+        except ValueError:
+            raise PolicyError(f"{path}: found {value!r}; valid: {', '.join(options)}") from None
+
+    return read
+
+
+def one_of(table: Mapping[str, object], kind: str) -> Reader:
+    def read(path: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in table:
+            raise unknown(path, kind, value, table)
+        return value
+
+    return read
+
+
+def number(low: float, high: float = math.inf, *, above: bool = False) -> Reader:
+    """A number in [low, high], or in (low, high] with `above`."""
+    wanted = f"a number {'above' if above else 'of at least'} {low:g}" + (
+        f", at most {high:g}" if high < math.inf else ""
+    )
+
+    def read(path: str, value: Any) -> float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number or value < low or value > high or (above and value == low):
+            # YAML reads 1e-3 (no dot) as a word.
+            hint = " (write 1.0e-3, not 1e-3)" if isinstance(value, str) and "e" in value.lower() else ""
+            raise PolicyError(f"{path}: found {value!r}; expected {wanted}{hint}")
+        return float(value)
+
+    return read
+
+
+def count(low: int) -> Reader:
+    def read(path: str, value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+            raise PolicyError(f"{path}: found {value!r}; expected a whole number of at least {low}")
+        return value
+
+    return read
+
+
+def optional(reader: Reader) -> Reader:
+    return lambda path, value: None if value is None else reader(path, value)

@@ -1,0 +1,103 @@
+"""Checks that need no baseline: every run finished, stayed finite, did not diverge, and learned something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gates.divergence import divergence
+from gates.policy import Policy, Role
+from gates.records import Run
+from gates.sides import CRASHES, Side
+from gates.verdict import Check, CheckOutcome, ReasonCode
+from gates.wording import listed
+
+_CRASH_WORDS = {"instability": "became unstable", "oom": "ran out of memory", "timeout": "ran out of time"}
+_COUNT = "nonfinite"
+# An explained variance or a reward spread may be undefined in a healthy run; these may not.
+_NEVER_UNDEFINED = (
+    _COUNT,
+    "loss",
+    "grad_norm",
+    "policy_loss",
+    "value_loss",
+    "kl",
+    "eval_loss",
+    "eval_reward",
+)
+
+
+def hard_checks(policy: Policy, side: Side) -> tuple[Check, ...]:
+    """The hard checks that the policy asks for, over all runs that are evidence."""
+    asked = [
+        ("completed", policy.hard.completed, _completed),
+        ("nonfinite", policy.hard.nonfinite, _nonfinite),
+        ("divergence", policy.hard.divergence, _divergence),
+        ("learned", policy.hard.learned, _learned),
+    ]
+    return tuple(_check(name, find(policy, side.evidence), len(side.evidence)) for name, on, find in asked if on)
+
+
+def _check(name: str, found: tuple[list[str], str], runs: int) -> Check:
+    """`found`: what each failing run did, and the sentence for when there is none (empty: nothing to judge
+    by)."""
+    problems, fine = found
+    if problems:
+        reason = f"{len(problems)} of {runs} runs: {listed(problems, 2)}"
+        return _hard(name, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
+    if not runs or not fine:
+        return _hard(name, CheckOutcome.NOT_JUDGED, "the runs say nothing about it")
+    return _hard(name, CheckOutcome.PASS, fine)
+
+
+def _hard(name: str, outcome: CheckOutcome, reason: str, code: ReasonCode | None = None) -> Check:
+    return Check(metric=name, role=Role.HARD, outcome=outcome, reason=reason, reason_code=code)
+
+
+def _completed(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
+    problems = [
+        f"{_CRASH_WORDS[run.failure]} after step {run.last_step}"
+        + (f" ({run.failure_reason})" if run.failure_reason else "")
+        for run in runs
+        if run.failure in CRASHES
+    ]
+    return problems, f"all {len(runs)} runs finished"
+
+
+def _nonfinite(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
+    problems = []
+    for run in runs:
+        where = _first_nonfinite(run)
+        if run.nan_steps or run.inf_steps or where:
+            counts = [(run.nan_steps, "NaN"), (run.inf_steps, "Inf")]
+            kinds = " and ".join(f"{count} {kind}" for count, kind in counts if count)
+            problems.append(f"{kinds or 'non-finite'} steps" + (f", first {where}" if where else ""))
+    return problems, "no NaN or Inf at any step"
+
+
+def _first_nonfinite(run: Run) -> str:
+    """'at step 12 (loss)' for the earliest non-finite count, or value of a metric that is never undefined."""
+    found = []
+    for name in _NEVER_UNDEFINED:
+        if name in run.series:
+            series = run.series[name]
+            bad = series.values > 0 if name == _COUNT else ~series.finite
+            if np.any(bad):
+                found.append((int(series.steps[np.argmax(bad)]), name == _COUNT, name))
+    if not found:
+        return ""
+    step, counted, name = min(found)
+    return f"at step {step}" + ("" if counted else f" ({name})")
+
+
+def _learned(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
+    problems = [
+        f"learned nothing ({run.learned_reason or 'no reason recorded'})" for run in runs if run.learned is False
+    ]
+    return problems, "every run learned" if any(run.learned for run in runs) else ""
+
+
+def _divergence(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
+    found = [divergence(policy.hard, run) for run in runs]
+    return [problem for problem in found if problem], "no run diverged" if "" in found else ""

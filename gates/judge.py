@@ -1,0 +1,144 @@
+"""policy + baseline + candidate -> verdict. Pure: the same values give the same verdict, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gates.checks import conclude
+from gates.comparisons import holm
+from gates.hard_gates import hard_checks
+from gates.policy import Policy, Role, policy_to_dict
+from gates.records import Version
+from gates.sides import Side, baseline_side, candidate_side, environment_differences, facts, mismatches
+from gates.verdict import Check, CheckOutcome, Outcome, ReasonCode, Verdict
+from gates.weighing import Weighed, weigh
+from gates.wording import listed, runs, sentence_case
+
+# Which open question to name first: the one whose answer is needed before the next makes sense.
+_PRECEDENCE = (
+    ReasonCode.NO_BASELINE,
+    ReasonCode.NOT_COMPARABLE,
+    ReasonCode.MISSING_DATA,
+    ReasonCode.TOO_FEW_RUNS,
+    ReasonCode.TOO_NOISY,
+    ReasonCode.NEAR_MARGIN,
+)
+
+
+def judge(policy: Policy, baseline: Version | None, candidate: Version) -> Verdict:
+    """Judge the candidate's runs, against the baseline's where there is one (None: hard checks only).
+
+    Hard checks first: they need no baseline and block alone. Then comparability: other work or other
+    hardware is never a PASS. Then one test per metric; docs/gate.md gives the mathematics.
+    """
+    right = candidate_side(candidate)
+    left = baseline_side(baseline, right)
+    policy = policy.resolve(facts(right))
+    checks = [*hard_checks(policy, right), *_validity(baseline, left, right)]
+    if not any(check.outcome is CheckOutcome.INCONCLUSIVE for check in checks):
+        checks += metric_checks(policy, left, right)
+    outcome, code, reason = _decide(checks)
+    comparable = bool(left.evidence and right.evidence)
+    return Verdict(
+        model=candidate.model,
+        candidate_version=candidate.version,
+        baseline_version=baseline.version if baseline else None,
+        outcome=outcome,
+        reason=reason,
+        reason_code=code,
+        checks=tuple(checks),
+        differences=environment_differences(left, right) if comparable else (),
+        policy=policy_to_dict(policy),
+        baseline_runs=tuple(run.run_id for run in left.evidence),
+        candidate_runs=tuple(run.run_id for run in right.evidence),
+        more_runs=_more_runs(checks) if outcome is Outcome.INCONCLUSIVE else None,
+    )
+
+
+def metric_checks(policy: Policy, baseline: Side, candidate: Side) -> list[Check]:
+    """One check per rule. Gate metrics share the error level alpha_block (Holm); advisory ones stand
+    alone."""
+    recorded = {name for run in (*baseline.finished, *candidate.finished) for name in run.series}
+    rules = [
+        rule
+        for rule in policy.rules
+        if rule.role is Role.GATE or (rule.role is Role.ADVISORY and rule.metric in recorded)
+    ]
+    family = max(1, sum(rule.role is Role.GATE for rule in rules))
+    weighed = [weigh(policy, rule, baseline.finished, candidate.finished, family) for rule in rules]
+    gates = [item for item in weighed if item.rule.role is Role.GATE and item.found]
+    rejected = holm([item.found.p_harm for item in gates if item.found], policy.alpha_block)
+    significant = {item.rule.name for item, reject in zip(gates, rejected, strict=True) if reject}
+    return [conclude(policy, item, _is_significant(policy, item, significant), family) for item in weighed]
+
+
+def _is_significant(policy: Policy, item: Weighed, gates: set[str]) -> bool:
+    if item.rule.role is Role.ADVISORY:
+        return item.found is not None and item.found.p_harm <= policy.alpha_block
+    return item.rule.name in gates
+
+
+def _validity(baseline: Version | None, left: Side, right: Side) -> list[Check]:
+    """Checks that make a comparison impossible, worst first; empty when nothing stands in its way."""
+    if not right.evidence:
+        return [_impossible("runs", _no_evidence("candidate", right), ReasonCode.MISSING_DATA)]
+    if baseline is None:
+        return [_impossible("baseline", "there is no baseline to compare with", ReasonCode.NO_BASELINE)]
+    if not left.evidence:
+        return [_impossible("baseline", _no_evidence("baseline", left), ReasonCode.MISSING_DATA)]
+    found = []
+    for what in ("workload", "hardware"):
+        if keys := mismatches(left, right, what):
+            pairs = [f"{item.key}: {item.baseline} -> {item.candidate}" for item in keys]
+            reason = f"the {what} is not the same ({listed(pairs, most=len(pairs))})"
+            found.append(_impossible(what, reason, ReasonCode.NOT_COMPARABLE))
+    if not found and not right.finished:
+        found.append(_impossible("runs", "no candidate run finished", ReasonCode.MISSING_DATA))
+    return found
+
+
+def _no_evidence(name: str, side: Side) -> str:
+    if not side.runs:
+        return f"the {name} has no runs"
+    return f"none of the {name}'s {runs(len(side.runs))} is evidence ({listed(side.left_out)})"
+
+
+def _impossible(what: str, reason: str, code: ReasonCode) -> Check:
+    return Check(metric=what, role=Role.HARD, outcome=CheckOutcome.INCONCLUSIVE, reason=reason, reason_code=code)
+
+
+def _decide(checks: Sequence[Check]) -> tuple[Outcome, ReasonCode, str]:
+    """BLOCK if anything blocks; PASS if everything that decides passed and something was judged; else
+    neither."""
+    deciding = [check for check in checks if check.role in (Role.HARD, Role.GATE)]
+    blocking = [check for check in deciding if check.outcome is CheckOutcome.BLOCK]
+    if blocking:
+        return Outcome.BLOCK, _code(blocking[0]), _sentence(blocking)
+    missing = [check for check in checks if check.outcome is CheckOutcome.INCONCLUSIVE]
+    if missing:
+        missing.sort(key=lambda check: _PRECEDENCE.index(_code(check)))
+        return Outcome.INCONCLUSIVE, _code(missing[0]), _sentence(missing)
+    passed = [check for check in deciding if check.role is Role.GATE and check.outcome is CheckOutcome.PASS]
+    if not passed:
+        return Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA, "No gate metric could be judged."
+    names = listed([check.metric for check in passed], most=len(passed))
+    return Outcome.PASS, ReasonCode.PASS, f"No worse than the baseline, within every limit: {names}."
+
+
+def _code(check: Check) -> ReasonCode:
+    assert check.reason_code, f"{check.metric}: a deciding check without a reason code"
+    return check.reason_code
+
+
+def _sentence(checks: Sequence[Check]) -> str:
+    first = checks[0]
+    named = f"{first.metric}: " if first.role is Role.HARD and first.reason_code is ReasonCode.HARD_GATE else ""
+    also = f"; also {listed([check.metric for check in checks[1:]])}" if len(checks) > 1 else ""
+    return sentence_case(f"{named}{first.reason}{also}.")
+
+
+def _more_runs(checks: Sequence[Check]) -> int | None:
+    """Runs per side that would decide every open metric; None when one of them no number of runs would."""
+    needed = [check.more_runs for check in checks if check.outcome is CheckOutcome.INCONCLUSIVE]
+    known = [runs for runs in needed if runs is not None]
+    return max(known) if known and len(known) == len(needed) else None

@@ -1,0 +1,133 @@
+"""A mapping (from YAML) becomes a Policy; what is unknown, missing or impossible is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gates.fields import (
+    Reader,
+    choice,
+    count,
+    facts,
+    fields,
+    flag,
+    mapping,
+    number,
+    one_of,
+    optional,
+    some_fields,
+    text,
+    unknown,
+)
+from gates.metrics import METRICS
+from gates.policy import Bootstrap, HardChecks, MetricRule, Overlay, Policy, PolicyError, Role, Scale, Worse
+from gates.summaries import SUMMARIES
+
+
+def parse_policy(body: Mapping[str, Any]) -> Policy:
+    """Read a policy. Every key is required: defaults live in the shipped policy files, not in code.
+
+    Raises PolicyError with one line: the key, the value found, the valid ones.
+    """
+    found = fields("policy", body, _POLICY)
+    overlays = [_overlay(name, overlay) for name, overlay in mapping("overlays", found["overlays"]).items()]
+    rules = {
+        str(name): _rule(f"rules.{name}", str(name), rule) for name, rule in mapping("rules", found["rules"]).items()
+    }
+    for overlay in overlays:
+        for name in overlay.rules:
+            if name not in rules:
+                raise unknown(f"overlays.{overlay.name}.rules", "rule", name, rules)
+    policy = Policy(**{**found, "rules": tuple(rules.values()), "overlays": tuple(overlays)})
+    for overlay in overlays:
+        _check_overlaid(policy, overlay)
+    return policy
+
+
+def _rule(path: str, name: str, body: Any) -> MetricRule:
+    rule = MetricRule(name=name, **fields(path, body, _RULE))
+    _check_rule(path, rule)
+    return rule
+
+
+def _overlay(name: Any, body: Any) -> Overlay:
+    path = f"overlays.{name}"
+    found = fields(path, body, {"when": mapping, "rules": mapping})
+    when = {str(key): facts(f"{path}.when.{key}", value) for key, value in found["when"].items()}
+    if not when:
+        raise PolicyError(f"{path}.when: found nothing; expected at least one fact, such as 'backend: cpu'")
+    changes = {str(rule): some_fields(f"{path}.rules.{rule}", change, _RULE) for rule, change in found["rules"].items()}
+    return Overlay(name=str(name), when=when, rules=changes)
+
+
+def _check_overlaid(policy: Policy, overlay: Overlay) -> None:
+    facts = {key: values[0] for key, values in overlay.when.items()}
+    for rule in policy.resolve(facts).rules:
+        if rule.name in overlay.rules:
+            _check_rule(f"overlays.{overlay.name}.rules.{rule.name}", rule)
+
+
+def _check_rule(path: str, rule: MetricRule) -> None:
+    """Refuse combinations that would judge the wrong thing."""
+    summary, info = SUMMARIES[rule.reduction], rule.info
+    if rule.role is Role.HARD:
+        raise PolicyError(
+            f"{path}.role: found 'hard'; hard checks stand under 'hard:'; expected gate, advisory, ignore"
+        )
+    if rule.reduction == "rate" and rule.metric != "tokens_per_second":
+        raise PolicyError(f"{path}.reduction: found 'rate' for '{rule.metric}'; it is for tokens_per_second only")
+    if summary.logarithmic and rule.scale is Scale.LOG:
+        raise PolicyError(f"{path}.scale: found 'log'; '{rule.reduction}' is a logarithm already; expected identity")
+    if rule.scale is Scale.LOG and info.scale == Scale.IDENTITY:
+        raise PolicyError(f"{path}.scale: found 'log'; {rule.metric} can be zero or negative; expected identity")
+    if not summary.logarithmic and Worse.BOTH not in (rule.worse, info.worse) and rule.worse != info.worse:
+        raise PolicyError(
+            f"{path}.worse: found '{rule.worse}'; {rule.metric} is worse when {info.worse}; "
+            f"expected {info.worse} or both"
+        )
+    if rule.scale is Scale.LOG and rule.worse is not Worse.HIGHER and rule.margin >= 1:
+        raise PolicyError(
+            f"{path}.margin: found {rule.margin}; a fall of 100 % or more cannot be a limit; expected < 1"
+        )
+    if rule.max_increase is not None and rule.worse is not Worse.HIGHER:
+        raise PolicyError(f"{path}.max_increase: found {rule.max_increase}; it needs 'worse: higher'; expected null")
+
+
+_RULE: dict[str, Reader] = {
+    "metric": one_of(METRICS, "metric"),
+    "role": choice(Role),
+    "reduction": one_of(SUMMARIES, "reduction"),
+    "scale": choice(Scale),
+    "worse": choice(Worse),
+    "margin": number(0),
+    "prior": number(0, above=True),
+    "must_have": flag,
+    "max_increase": optional(number(0, above=True)),
+}
+_HARD: dict[str, Reader] = {
+    "completed": flag,
+    "nonfinite": flag,
+    "divergence": flag,
+    "learned": flag,
+    "loss_ratio": number(1, above=True),
+    "loss_rebound": number(1, above=True),
+    "loss_sigmas": number(0, above=True),
+    "kl_limit": number(0, above=True),
+    "approx_kl_limit": number(0, above=True),
+    "entropy_floor": number(0, 1),
+}
+_POLICY: dict[str, Reader] = {
+    "name": text,
+    "bootstrap": choice(Bootstrap),
+    "alpha_block": number(0, 0.5, above=True),
+    "alpha_pass": number(0, 0.5, above=True),
+    "min_candidate_runs": count(2),
+    "min_baseline_runs": count(1),
+    "warmup_steps": count(0),
+    "min_steps": count(1),
+    "prior_df": number(0, above=True),
+    "hard": lambda path, value: HardChecks(**fields(path, value, _HARD)),
+    "rules": mapping,
+    "overlays": mapping,
+}

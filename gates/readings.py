@@ -1,0 +1,153 @@
+"""One rule applied to runs: the number each run gives, on the scale and in the direction of the rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gates.policy import MetricRule, Policy, Scale, Worse
+from gates.records import Run, Series
+from gates.summaries import SUMMARIES, rate, within_run_se
+from gates.wording import quantity
+
+_LARGEST_LOG = 700.0  # exp of it still is a float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reading:
+    """A run's number `value` with its within-run standard error `se`, both in the metric's unit."""
+
+    run_id: str
+    seed: int | None
+    series: Series
+    value: float
+    se: float
+    dropped: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yardstick:
+    """How values become harm units: y = sign * log(value), or sign * value where `scale` is identity."""
+
+    scale: Scale
+    sign: float
+    margin: float
+    prior: float
+
+    def harm(self, reading: Reading) -> float:
+        """The reading in harm units."""
+        return self.sign * (math.log(reading.value) if self.scale is Scale.LOG else reading.value)
+
+    def variance_floor(self, readings: Sequence[Reading]) -> float:
+        """Mean squared within-run standard error, in harm units squared."""
+        errors = [r.se / r.value if self.scale is Scale.LOG else r.se for r in readings]
+        return math.fsum(error * error for error in errors) / len(errors)
+
+    def change(self, harm: float) -> float:
+        """A difference in harm units as a change in the metric's own direction: a fraction on the log
+        scale."""
+        if self.scale is Scale.IDENTITY:
+            return self.sign * harm
+        return math.expm1(min(self.sign * harm, _LARGEST_LOG))
+
+    def centre(self, harms: NDArray[np.float64]) -> float:
+        """The middle of one side in the metric's unit: geometric mean on the log scale, else the mean."""
+        mean = self.sign * math.fsum(harms) / len(harms)
+        return math.exp(mean) if self.scale is Scale.LOG else mean
+
+
+def read(policy: Policy, rule: MetricRule, runs: Sequence[Run]) -> tuple[list[Reading], str]:
+    """Each run's reading, and why the last of the runs without one has none ('' if all have one)."""
+    readings, problem = [], ""
+    for run in runs:
+        with np.errstate(all="ignore"):  # values at the edge of floats end as NaN or infinity, and are refused below
+            found = _read_one(policy, rule, run)
+        if isinstance(found, str):
+            problem = found
+        else:
+            readings.append(found)
+    return readings, problem
+
+
+def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
+    series = _series(policy, rule, run)
+    if series is None or not len(series.values):
+        return f"{rule.info.label} was not recorded"
+    summary = SUMMARIES[rule.reduction]
+    values = summary.values(series, policy.warmup_steps)
+    if not len(values):
+        return f"{rule.info.label} has no finite value"
+    if not summary.single:
+        usable = int(np.count_nonzero(series.finite[policy.warmup_steps :]))
+        if usable < policy.min_steps:
+            return f"{rule.info.label} has {usable} values after warm-up, the policy asks for {policy.min_steps}"
+    value = summary(series, policy.warmup_steps)
+    if not math.isfinite(value):
+        return f"{rule.reduction} of {rule.info.label} is not defined for these values"
+    return Reading(
+        run_id=run.run_id,
+        seed=run.seed,
+        series=series,
+        value=value,
+        se=within_run_se(summary, values),
+        dropped=int(np.count_nonzero(~series.finite)),
+    )
+
+
+def _series(policy: Policy, rule: MetricRule, run: Run) -> Series | None:
+    if rule.reduction != "rate":
+        return run.series.get(rule.metric)
+    tokens, times = run.series.get("tokens"), run.series.get("step_time")
+    if tokens is None or times is None:
+        return None
+    return rate(tokens.finite_only(), times.finite_only(), policy.warmup_steps)
+
+
+def constant_tokens(runs: Sequence[Run]) -> float | None:
+    """The number of tokens that every step of every run has, or None where it varies or was not counted."""
+    seen: set[float] = set()
+    for run in runs:
+        if "tokens" not in run.series:
+            return None
+        seen.update(run.series["tokens"].finite_only().values.tolist())
+    return seen.pop() if len(seen) == 1 else None
+
+
+def yardstick(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> Yardstick | str:
+    """The rule's scale, sign and margin for these readings (at least one per side), or why there is none."""
+    sign = -1.0 if rule.worse is Worse.LOWER else 1.0
+    values = [reading.value for reading in (*baseline, *candidate)]
+    scale, prior, margin = rule.scale, rule.prior, rule.margin
+    if scale is Scale.LOG and min(values) <= 0:
+        typical = math.fsum(sorted(abs(value) for value in values)) / len(values)
+        if not rule.info.may_be_signed or typical == 0:
+            return f"{rule.info.label} of {quantity(min(values), rule.info.unit)} has no relative change"
+        # A loss that goes through zero: three times its expected spread, in units of its own size.
+        return Yardstick(scale=Scale.IDENTITY, sign=sign, margin=3 * prior * typical, prior=prior * typical)
+    if scale is Scale.LOG:
+        margin = -math.log1p(-margin) if rule.worse is Worse.LOWER else math.log1p(margin)
+    if rule.max_increase is not None:
+        cap = rule.max_increase
+        if scale is Scale.LOG:
+            cap = math.log1p(cap / math.exp(math.fsum(math.log(r.value) for r in baseline) / len(baseline)))
+        margin = min(margin, cap)
+    return Yardstick(scale=scale, sign=sign, margin=margin, prior=prior)
+
+
+def pair_by_seed(
+    baseline: Sequence[Reading], candidate: Sequence[Reading]
+) -> tuple[list[Reading], list[Reading]] | None:
+    """Both sides in the order of their seeds if they have the same seeds, each as often; else None."""
+    left, right = sorted(baseline, key=_by_seed), sorted(candidate, key=_by_seed)
+    seeds = [reading.seed for reading in left]
+    if None in seeds or seeds != [reading.seed for reading in right]:
+        return None
+    return left, right
+
+
+def _by_seed(reading: Reading) -> tuple[bool, int, str]:
+    return reading.seed is None, reading.seed or 0, reading.run_id

@@ -1,0 +1,86 @@
+"""The values that are judged: a metric over the steps of one run, a run, and a model version with its
+runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Series:
+    """One metric of one run: `steps` (int, strictly rising) and `values` (float), two 1-d arrays of equal
+    length."""
+
+    name: str
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    @classmethod
+    def from_pairs(cls, name: str, pairs: Iterable[tuple[int, float]]) -> Series:
+        """Make a series from (step, value) pairs in any order; of several values at one step the last
+        counts."""
+        by_step = {int(step): float(value) for step, value in pairs}
+        steps = sorted(by_step)
+        return cls(
+            name=name,
+            steps=np.array(steps, dtype=np.int64),
+            values=np.array([by_step[step] for step in steps], dtype=np.float64),
+        )
+
+    @property
+    def finite(self) -> NDArray[np.bool_]:
+        """Mask of the values that are numbers. SQL stores turn +-Inf into +-1.797e308, which is no number
+        either."""
+        return np.asarray(np.isfinite(self.values) & (np.abs(self.values) < sys.float_info.max))
+
+    def finite_only(self) -> Series:
+        """The same series without its non-finite values."""
+        keep = self.finite
+        return Series(name=self.name, steps=self.steps[keep], values=self.values[keep])
+
+    def same_values(self, other: Series) -> bool:
+        """True if both hold the same steps and bit-equal values (NaN equals NaN)."""
+        return bool(
+            np.array_equal(self.steps, other.steps) and np.array_equal(self.values, other.values, equal_nan=True)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """One fresh process with one seed: the unit of evidence.
+
+    `failure` is "" or one of instability, oom, timeout (a fault of the version), interrupted, error (no
+    evidence). `workload` and `hardware` must be equal for two runs to be compared; `environment` may differ
+    and is listed.
+    """
+
+    run_id: str
+    seed: int | None
+    series: Mapping[str, Series]
+    completed: bool = True
+    failure: str = ""
+    failure_reason: str = ""
+    learned: bool | None = None
+    learned_reason: str = ""
+    nan_steps: int = 0
+    inf_steps: int = 0
+    workload: Mapping[str, str] = field(default_factory=dict)
+    hardware: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    session: str = ""
+    last_step: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Version:
+    """One side of a comparison: a model version (None when the runs are no registered version) and its
+    runs."""
+
+    model: str
+    version: str | None
+    runs: tuple[Run, ...]

@@ -1,0 +1,122 @@
+"""The two sides of a comparison: which runs are evidence, and whether the sides can be compared at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from gates.records import Run, Version
+from gates.verdict import Difference
+
+NO_EVIDENCE = ("interrupted", "error")
+CRASHES = ("instability", "oom", "timeout")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Side:
+    """The runs of one side: all of them once, those that count as evidence, and why the others do not."""
+
+    runs: tuple[Run, ...]
+    evidence: tuple[Run, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def finished(self) -> tuple[Run, ...]:
+        """The evidence runs that reached their end: only these have metrics worth comparing."""
+        return tuple(run for run in self.evidence if run.completed and not run.failure)
+
+
+def candidate_side(version: Version) -> Side:
+    """A run that crashed on its own is evidence (against); one that was stopped from outside is none."""
+    return _side(once(version.runs), _why_no_candidate_evidence)
+
+
+def baseline_side(version: Version | None, candidate: Side) -> Side:
+    """As for the candidate, less runs that are no standard to hold others to, or stand on the candidate's
+    side."""
+    taken = {run.run_id for run in candidate.runs}
+
+    def why_not(run: Run) -> str:
+        if run.run_id in taken:
+            return "it is also a run of the candidate"
+        if run.failure in CRASHES:
+            return f"it failed ({run.failure})"
+        if run.learned is False:
+            return "it learned nothing"
+        return _why_no_candidate_evidence(run)
+
+    return _side(once(version.runs) if version else (), why_not)
+
+
+def once(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Each run id once, in the order of ids, so that neither order nor repetition of the input matters."""
+    by_id: dict[str, Run] = {}
+    for run in runs:
+        by_id.setdefault(run.run_id, run)
+    return tuple(by_id[run_id] for run_id in sorted(by_id))
+
+
+def _why_no_candidate_evidence(run: Run) -> str:
+    if run.failure in NO_EVIDENCE:
+        return "it was interrupted" if run.failure == "interrupted" else "it failed for a reason outside the version"
+    if not run.completed and run.failure not in CRASHES:
+        return "it did not finish"
+    return ""
+
+
+def _side(runs: tuple[Run, ...], why_not: Callable[[Run], str]) -> Side:
+    reasons = [(run, why_not(run)) for run in runs]
+    return Side(
+        runs=runs,
+        evidence=tuple(run for run, reason in reasons if not reason),
+        left_out=tuple(f"run {run.run_id}: {reason}" for run, reason in reasons if reason),
+    )
+
+
+def facts(side: Side) -> dict[str, str]:
+    """The workload and hardware facts that overlays look at; a fact on which the runs disagree is left
+    out."""
+    found: dict[str, str] = {}
+    for pick in (_workload, _hardware):
+        for key, values in _values(side.evidence or side.runs, pick).items():
+            if len(values) == 1:
+                found[key] = values[0]
+    return found
+
+
+def mismatches(baseline: Side, candidate: Side, what: str) -> tuple[Difference, ...]:
+    """Keys of `what` (workload or hardware) that are not one and the same value in all runs of both sides."""
+    return _compare(baseline, candidate, _workload if what == "workload" else _hardware, within=True)
+
+
+def environment_differences(baseline: Side, candidate: Side) -> tuple[Difference, ...]:
+    """Environment facts whose values differ between the sides."""
+    return _compare(baseline, candidate, lambda run: run.environment, within=False)
+
+
+def _workload(run: Run) -> Mapping[str, str]:
+    return run.workload
+
+
+def _hardware(run: Run) -> Mapping[str, str]:
+    return run.hardware
+
+
+def _compare(
+    baseline: Side, candidate: Side, pick: Callable[[Run], Mapping[str, str]], within: bool
+) -> tuple[Difference, ...]:
+    left, right = _values(baseline.evidence, pick), _values(candidate.evidence, pick)
+    found = []
+    for key in sorted(left.keys() | right.keys()):
+        here, there = left.get(key, ("absent",)), right.get(key, ("absent",))
+        if here != there or (within and len(here) > 1):
+            found.append(Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there)))
+    return tuple(found)
+
+
+def _values(runs: Iterable[Run], pick: Callable[[Run], Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Every key with the sorted set of values it has in the runs; a run without the key counts as
+    'absent'."""
+    facts = [pick(run) for run in runs]
+    keys = {key for each in facts for key in each}
+    return {key: tuple(sorted({str(each.get(key, "absent")) for each in facts})) for key in keys}

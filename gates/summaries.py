@@ -1,0 +1,159 @@
+"""A series becomes one number per run, and the standard error that this number has inside its run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gates.records import Series
+
+Values = NDArray[np.float64]
+Statistic = Callable[[Values], Values]
+"""Values of shape (..., n), n at least 1, to numbers of shape (...)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A way to reduce a series: the window of values that it looks at and the statistic taken there.
+
+    `logarithmic` statistics are logarithms of ratios already, so they are judged on the identity scale.
+    `single` ones need one value only; all others need the policy's `min_steps` values after warm-up.
+    """
+
+    window: Callable[[Values, int], Values]
+    statistic: Statistic
+    logarithmic: bool = False
+    single: bool = False
+
+    def __call__(self, series: Series, warmup_steps: int) -> float:
+        """The run's number, in the metric's unit; NaN when no finite value is left in the window."""
+        values = self.values(series, warmup_steps)
+        return float(self.statistic(values)) if len(values) else math.nan
+
+    def values(self, series: Series, warmup_steps: int) -> Values:
+        """The finite values that the statistic sees; warm-up counts points of the series, not step
+        numbers."""
+        seen = self.window(series.values, warmup_steps)
+        keep = np.isfinite(seen) & (np.abs(seen) < np.finfo(np.float64).max)
+        return np.asarray(seen[keep])
+
+
+def everything(values: Values, warmup_steps: int) -> Values:
+    """All values: for peaks, which may happen while warming up, and for values measured once."""
+    return values
+
+
+def after_warmup(values: Values, warmup_steps: int) -> Values:
+    """The values after the first `warmup_steps`."""
+    return values[warmup_steps:]
+
+
+def last_half(values: Values, warmup_steps: int) -> Values:
+    """The second half of the run, and never the warm-up."""
+    return values[max(warmup_steps, len(values) // 2) :]
+
+
+def iqm(values: Values) -> Values:
+    """Interquartile mean: the mean of the middle half. The most precise location here, blind to spikes."""
+    return _trimmed(values, values.shape[-1] // 4)
+
+
+def trimmed_mean(values: Values) -> Values:
+    """Mean without the lowest and the highest tenth."""
+    return _trimmed(values, values.shape[-1] // 10)
+
+
+def tail_excess(values: Values) -> Values:
+    """log(mean / IQM): how much rare slow steps add. Free of the host's speed."""
+    return _log_ratio(_mean(values), iqm(values))
+
+
+def drift(values: Values) -> Values:
+    """log(IQM of the last third / IQM of the first): does the run get slower? Free of the host's speed."""
+    third = max(1, values.shape[-1] // 3)
+    return _log_ratio(iqm(values[..., -third:]), iqm(values[..., :third]))
+
+
+def _trimmed(values: Values, cut: int) -> Values:
+    return _mean(np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut])
+
+
+def _log_ratio(above: Values, below: Values) -> Values:
+    """NaN where one of the two is not positive."""
+    positive = (above > 0) & (below > 0)
+    return np.asarray(np.log(np.where(positive, above, np.nan)) - np.log(np.where(positive, below, np.nan)))
+
+
+def _mean(values: Values) -> Values:
+    # Not np.mean, which takes three times as long on the short arrays that batches are.
+    return np.asarray(np.add.reduce(values, axis=-1) / values.shape[-1])
+
+
+def _median(values: Values) -> Values:
+    return np.asarray(np.median(values, axis=-1))
+
+
+def _tenth_percentile(values: Values) -> Values:
+    return np.asarray(np.quantile(values, 0.1, axis=-1))
+
+
+def _max(values: Values) -> Values:
+    return np.asarray(np.max(values, axis=-1))
+
+
+def _last(values: Values) -> Values:
+    return np.asarray(values[..., -1])
+
+
+SUMMARIES: dict[str, Summary] = {
+    "iqm": Summary(window=after_warmup, statistic=iqm),
+    "median": Summary(window=after_warmup, statistic=_median),
+    "mean": Summary(window=after_warmup, statistic=_mean),
+    "p10": Summary(window=after_warmup, statistic=_tenth_percentile),
+    "tail_mean": Summary(window=last_half, statistic=_mean),
+    "tail_area": Summary(window=last_half, statistic=trimmed_mean),
+    "tail_excess": Summary(window=after_warmup, statistic=tail_excess, logarithmic=True),
+    "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True),
+    "max": Summary(window=everything, statistic=_max, single=True),
+    "last": Summary(window=everything, statistic=_last, single=True),
+    # The mean of tokens-per-second per step over-weights fast steps; see `rate`.
+    "rate": Summary(window=after_warmup, statistic=_mean),
+}
+
+
+def rate(amounts: Series, times: Series, warmup_steps: int) -> Series:
+    """A run's true rate per point, sum(amounts) / sum(times), as a series whose mean is that rate.
+
+    Each point is amount_i * n / sum(times), so batch means of it describe the spread of the counted amounts.
+    Steps that only one of the two series has are left out.
+    """
+    steps, here, there = np.intersect1d(amounts.steps, times.steps, return_indices=True)
+    counted, seconds = amounts.values[here], times.values[there]
+    total = float(np.sum(seconds[warmup_steps:]))
+    n = len(seconds[warmup_steps:])
+    scaled = counted * (n / total) if total > 0 else np.full(len(counted), math.nan)
+    return Series(name="rate", steps=steps, values=scaled)
+
+
+def within_run_se(summary: Summary, values: Values) -> float:
+    """Standard error of the run's number from the spread of batch statistics (5 to 20 batches, about
+    sqrt(n)).
+
+    Successive differences (von Neumann) keep a trend, which is no noise, out of it. Steps are not
+    independent, so this is only a floor under the spread between runs. 0 when there are too few values to
+    say anything.
+    """
+    if summary.single or len(values) < 20:
+        return 0.0
+    if summary.statistic is drift:
+        # A batch is too short for a drift of its own; each third has 3 times the variance of the whole.
+        middle = abs(float(iqm(values)))
+        return math.sqrt(6.0) * within_run_se(SUMMARIES["iqm"], values) / middle if middle else 0.0
+    count = min(20, max(5, round(math.sqrt(len(values)))))
+    batches = summary.statistic(values[len(values) % count :].reshape(count, -1))
+    variance = float(np.sum((batches[1:] - batches[:-1]) ** 2)) / (2 * (count - 1))
+    return math.sqrt(variance / count) if math.isfinite(variance) else 0.0

@@ -1,0 +1,164 @@
+"""What the judge says: a verdict with all its checks, each with a reason and its evidence, and both ways to
+JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from gates.policy import Role
+
+
+class Outcome(StrEnum):
+    """The three answers. INCONCLUSIVE is an answer: the verdict says why and what would decide."""
+
+    PASS = "PASS"
+    BLOCK = "BLOCK"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+class CheckOutcome(StrEnum):
+    """The answer of one check; WARN and NOT_JUDGED never decide."""
+
+    PASS = "PASS"
+    BLOCK = "BLOCK"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    WARN = "WARN"
+    NOT_JUDGED = "NOT_JUDGED"
+
+
+class ReasonCode(StrEnum):
+    """Why, for machines."""
+
+    PASS = "pass"
+    HARD_GATE = "hard-gate"
+    REGRESSION = "regression"
+    NO_BASELINE = "no-baseline"
+    NOT_COMPARABLE = "not-comparable"
+    MISSING_DATA = "missing-data"
+    TOO_FEW_RUNS = "too-few-runs"
+    TOO_NOISY = "too-noisy"
+    NEAR_MARGIN = "near-margin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The numbers behind a check.
+
+    `baseline` and `candidate` are in `unit` (geometric means on the log scale). `change`, its interval and
+    `margin` are fractions where `relative` (0.03 = +3 %), else in `unit`, and keep the metric's own
+    direction: the margin of a metric that is worse when lower is negative. For metrics that may change
+    neither way it is positive and holds both ways. `smallest_detectable` is the size of the smallest true
+    harm that these runs would block 4 times of 5. `identical`: the series are bit-equal, so no test was
+    needed.
+    """
+
+    unit: str
+    baseline: float | None
+    candidate: float | None
+    baseline_runs: int
+    candidate_runs: int
+    relative: bool
+    change: float | None = None
+    change_low: float | None = None
+    change_high: float | None = None
+    margin: float | None = None
+    p_harm: float | None = None
+    p_noninferior: float | None = None
+    smallest_detectable: float | None = None
+    paired: bool = False
+    identical: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One rule applied. `metric` is the rule's name (its metric, unless the policy has several rules for
+    one).
+
+    `more_runs` is for an INCONCLUSIVE check: runs per side that would decide, None where no number up to 20
+    would.
+    """
+
+    metric: str
+    role: Role
+    outcome: CheckOutcome
+    reason: str
+    reason_code: ReasonCode | None = None
+    evidence: Evidence | None = None
+    more_runs: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Something in the environment that is not the same on both sides. Listed, never judged."""
+
+    key: str
+    baseline: str
+    candidate: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The answer, why, and everything needed to compute it again except the series."""
+
+    model: str
+    candidate_version: str | None
+    baseline_version: str | None
+    outcome: Outcome
+    reason: str
+    reason_code: ReasonCode
+    checks: tuple[Check, ...]
+    differences: tuple[Difference, ...]
+    policy: Mapping[str, Any]
+    baseline_runs: tuple[str, ...]
+    candidate_runs: tuple[str, ...]
+    more_runs: int | None
+
+
+def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as plain JSON values; a number that is none (NaN, infinity) becomes None."""
+    plain = _json(asdict(verdict))
+    assert isinstance(plain, dict)
+    return plain
+
+
+def verdict_from_dict(plain: Mapping[str, Any]) -> Verdict:
+    """Read back what `verdict_to_dict` wrote. Unknown keys are left out, so that newer files stay
+    readable."""
+    known = _known(Verdict, plain)
+    known["outcome"] = Outcome(known["outcome"])
+    known["reason_code"] = ReasonCode(known["reason_code"])
+    known["checks"] = tuple(_check_from_dict(check) for check in known["checks"])
+    known["differences"] = tuple(Difference(**_known(Difference, item)) for item in known["differences"])
+    for side in ("baseline_runs", "candidate_runs"):
+        known[side] = tuple(known[side])
+    return Verdict(**known)
+
+
+def _check_from_dict(plain: Mapping[str, Any]) -> Check:
+    known = _known(Check, plain)
+    known["role"] = Role(known["role"])
+    known["outcome"] = CheckOutcome(known["outcome"])
+    known["reason_code"] = ReasonCode(known["reason_code"]) if known.get("reason_code") else None
+    known["evidence"] = Evidence(**_known(Evidence, known["evidence"])) if known.get("evidence") else None
+    return Check(**known)
+
+
+def _known(kind: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(kind)}
+    return {key: value for key, value in plain.items() if key in names}
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(item) for item in value]
+    return value

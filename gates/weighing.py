@@ -1,0 +1,182 @@
+"""One metric of both sides: its evidence, or the check that needs none because there is nothing to test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gates.comparisons import Comparison, compare, smallest_detectable
+from gates.policy import MetricRule, Policy, Role, Scale, Worse
+from gates.readings import Reading, Yardstick, constant_tokens, pair_by_seed, read, yardstick
+from gates.records import Run
+from gates.summaries import SUMMARIES
+from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
+from gates.wording import quantity, runs
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Weighed:
+    """A rule with what both sides say about it: `found` when it was tested, else the final `check`."""
+
+    rule: MetricRule
+    check: Check | None = None
+    found: Comparison | None = None
+    evidence: Evidence | None = None
+    note: str = ""
+
+
+def weigh(policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], family: int) -> Weighed:
+    """Compare one metric. `family`: how many gate metrics share the error level (for what is detectable)."""
+    if rule.reduction == "rate" and (count := constant_tokens([*baseline, *candidate])) is not None:
+        reason = f"every step has {count:.0f} tokens, so this is step time again and is judged there"
+        return Weighed(rule=rule, check=make_check(rule, CheckOutcome.NOT_JUDGED, reason))
+    left, why_left = read(policy, rule, baseline)
+    right, why_right = read(policy, rule, candidate)
+    if not left or not right:
+        return Weighed(rule=rule, check=_missing(rule, left, right, why_left, why_right))
+    pairs = pair_by_seed(left, right)
+    if pairs and rule.info.repeatable and all(b.series.same_values(c.series) for b, c in zip(*pairs, strict=True)):
+        return Weighed(rule=rule, check=_identical(rule, left, right))
+    stick = yardstick(rule, left, right)
+    if isinstance(stick, str):
+        return Weighed(rule=rule, check=_undecided(rule, stick, ReasonCode.MISSING_DATA))
+    paired = pairs is not None and len(left) >= 2
+    if pairs and paired:
+        left, right = pairs
+    found = _compare(policy, rule, stick, left, right, paired)
+    evidence = _evidence(policy, rule, stick, found, left, right, family)
+    note = _note(left, right, len(baseline), len(candidate))
+    return Weighed(rule=rule, found=found, evidence=evidence, note=note)
+
+
+def _compare(
+    policy: Policy,
+    rule: MetricRule,
+    stick: Yardstick,
+    left: list[Reading],
+    right: list[Reading],
+    paired: bool,
+) -> Comparison:
+    # Runs of one seed see the same data in the same order: the wobble of such a series is shared, no noise
+    # of a pair.
+    shared = paired and rule.info.repeatable
+    return compare(
+        np.array([stick.harm(reading) for reading in left]),
+        np.array([stick.harm(reading) for reading in right]),
+        margin=stick.margin,
+        prior=stick.prior,
+        prior_df=policy.prior_df,
+        floor_variance=0.0 if shared else stick.variance_floor([*left, *right]),
+        paired=paired,
+        two_sided=rule.worse is Worse.BOTH,
+    )
+
+
+def _evidence(
+    policy: Policy,
+    rule: MetricRule,
+    stick: Yardstick,
+    found: Comparison,
+    left: list[Reading],
+    right: list[Reading],
+    family: int,
+) -> Evidence:
+    low, high = sorted(stick.change(end) for end in found.interval(policy.alpha_pass))
+    detectable = stick.change(smallest_detectable(found, policy.alpha_block / family))
+    return Evidence(
+        unit=_unit(rule),
+        baseline=stick.centre(np.array([stick.harm(reading) for reading in left])),
+        candidate=stick.centre(np.array([stick.harm(reading) for reading in right])),
+        baseline_runs=len(left),
+        candidate_runs=len(right),
+        relative=stick.scale is Scale.LOG,
+        change=stick.change(found.difference),
+        change_low=low,
+        change_high=high,
+        margin=stick.change(stick.margin),
+        p_harm=found.p_harm,
+        p_noninferior=found.p_noninferior,
+        smallest_detectable=abs(detectable),
+        paired=found.design.paired,
+    )
+
+
+def _missing(rule: MetricRule, left: list[Reading], right: list[Reading], why_left: str, why_right: str) -> Check:
+    """A gate metric that the baseline has and the candidate has not must not pass by silence."""
+    sides = [name for name, side in (("baseline", left), ("candidate", right)) if not side]
+    reason = f"{why_right or why_left} (in the {' and the '.join(sides)})"
+    vanished = bool(left) and not right
+    if rule.role is Role.GATE and (rule.must_have or vanished):
+        return make_check(rule, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.MISSING_DATA)
+    return make_check(rule, CheckOutcome.NOT_JUDGED, reason)
+
+
+def _identical(rule: MetricRule, left: list[Reading], right: list[Reading]) -> Check:
+    mean = sum(sorted(reading.value for reading in left)) / len(left)
+    evidence = Evidence(
+        unit=_unit(rule),
+        baseline=mean,
+        candidate=mean,
+        baseline_runs=len(left),
+        candidate_runs=len(right),
+        relative=rule.scale is Scale.LOG,
+        change=0.0,
+        paired=True,
+        identical=True,
+    )
+    what = (
+        f"{quantity(mean, _unit(rule))}, bit-identical in all {len(left)} seeds" if len(left) > 1 else "bit-identical"
+    )
+    return make_check(rule, CheckOutcome.PASS, f"{label(rule)} {what}", evidence=evidence)
+
+
+def _undecided(rule: MetricRule, reason: str, code: ReasonCode) -> Check:
+    if rule.role is Role.ADVISORY:
+        return make_check(rule, CheckOutcome.NOT_JUDGED, reason)
+    return make_check(rule, CheckOutcome.INCONCLUSIVE, reason, code)
+
+
+def _note(left: list[Reading], right: list[Reading], asked_left: int, asked_right: int) -> str:
+    """What a reader should know about the data besides: dropped values, runs without the metric, unequal
+    lengths."""
+    notes = []
+    if dropped := sum(reading.dropped for reading in (*left, *right)):
+        notes.append(f"{dropped} non-finite values left out")
+    if len(left) == len(right) == 1:
+        notes.append("evidence: prior-based, one run a side says nothing about the spread between runs")
+    if without := asked_left + asked_right - len(left) - len(right):
+        notes.append(f"{runs(without)} without enough data left out")
+    longest = [max(len(reading.series.values) for reading in side) for side in (left, right)]
+    if min(longest) < 0.9 * max(longest):
+        notes.append(f"unequal lengths: {longest[0]} against {longest[1]} values")
+    return f"; {', '.join(notes)}" if notes else ""
+
+
+def _unit(rule: MetricRule) -> str:
+    return "" if SUMMARIES[rule.reduction].logarithmic else rule.info.unit
+
+
+def label(rule: MetricRule) -> str:
+    """How a sentence names the rule: its metric, and the reduction where the rule is not the metric's own."""
+    return f"{rule.info.label} ({rule.reduction})" if rule.name != rule.metric else rule.info.label
+
+
+def make_check(
+    rule: MetricRule,
+    outcome: CheckOutcome,
+    reason: str,
+    code: ReasonCode | None = None,
+    evidence: Evidence | None = None,
+    more_runs: int | None = None,
+) -> Check:
+    return Check(
+        metric=rule.name,
+        role=rule.role,
+        outcome=outcome,
+        reason=reason,
+        reason_code=code,
+        evidence=evidence,
+        more_runs=more_runs,
+    )

@@ -1,0 +1,53 @@
+"""Numbers in sentences: values with units, changes, p-values, and 'one run' against 'three runs'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def quantity(value: float, unit: str) -> str:
+    """A value with its unit, to three or four figures; seconds below one second as milliseconds."""
+    if unit == "s" and abs(value) < 1:
+        value, unit = value * 1000, "ms"
+    return f"{figure(value)} {unit}".rstrip()
+
+
+def figure(value: float) -> str:
+    """A number to three figures, or in whole units from a thousand on."""
+    if abs(value) >= 1000 or value == 0:
+        return f"{value:.0f}" if abs(value) < 1e9 else f"{value:.3g}"
+    if abs(value) < 1e-4:
+        return f"{value:.2e}"
+    digits = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1
+    return f"{value:.{digits + (abs(value) < 0.1)}f}"
+
+
+def change(value: float, relative: bool, unit: str) -> str:
+    """A change with its sign: +25.7 % or +0.12 ms."""
+    sign = "-" if value < 0 else "+"
+    if relative:
+        percent = abs(value) * 100
+        whole = percent >= 1000 or percent == round(percent)
+        return f"{sign}{f'{percent:.3g}' if percent >= 1e6 else f'{percent:.{0 if whole else 1}f}'} %"
+    return f"{sign}{quantity(abs(value), unit)}"
+
+
+def p_value(p: float) -> str:
+    """'p = 0.0004', or 'p < 0.0001'."""
+    return "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}" if p < 0.01 else f"p = {p:.2f}"
+
+
+def runs(count: int, side: str = "") -> str:
+    """'1 run', '3 candidate runs'."""
+    return " ".join(part for part in (str(count), side, "run" if count == 1 else "runs") if part)
+
+
+def listed(items: Sequence[str], most: int = 3) -> str:
+    """'a, b, c and 2 more'."""
+    shown = ", ".join(items[:most])
+    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
+
+
+def sentence_case(text: str) -> str:
+    """First letter large, the rest untouched."""
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,158 @@
+"""The test itself: against scipy where the prior has no weight, by hand where it has; and the planning."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from gates.comparisons import (
+    Design,
+    _noncentral_upper,
+    block_probability,
+    compare,
+    holm,
+    pass_probability,
+    runs_needed,
+    smallest_detectable,
+)
+from gates.priors import moderate
+
+BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
+CANDIDATE = np.array([1.10, 1.14, 1.09])
+NO_PRIOR = {"prior": 0.02, "prior_df": 1e-9}
+
+
+def test_without_a_prior_it_is_students_t_test():
+    found = compare(BASELINE, CANDIDATE, margin=0.05, **NO_PRIOR)
+    expected = stats.ttest_ind(CANDIDATE, BASELINE, alternative="greater")
+    assert found.p_harm == pytest.approx(expected.pvalue, rel=1e-6)
+    shifted = stats.ttest_ind(CANDIDATE - 0.05, BASELINE, alternative="less")
+    assert found.p_noninferior == pytest.approx(shifted.pvalue, rel=1e-6)
+    low, high = stats.ttest_ind(CANDIDATE, BASELINE).confidence_interval(0.90)
+    assert found.interval(0.05) == pytest.approx((low, high), rel=1e-6)
+
+
+def test_paired_without_a_prior_it_is_the_paired_t_test():
+    found = compare(BASELINE[:3], CANDIDATE, margin=0.05, paired=True, **NO_PRIOR)
+    expected = stats.ttest_rel(CANDIDATE, BASELINE[:3], alternative="greater")
+    assert found.p_harm == pytest.approx(expected.pvalue, rel=1e-6)
+
+
+def test_moderated_variance_by_hand():
+    # SS = 0.5 + 0.5 with df 2, prior variance 0.25 worth 4: (4 * 0.25 + 1) / 6 = 1/3 = SE^2
+    found = compare(np.array([0.0, 1.0]), np.array([2.0, 3.0]), margin=1.0, prior=0.5, prior_df=4)
+    assert found.spread.variance == pytest.approx(1 / 3)
+    assert found.spread.df == 6
+    assert found.standard_error == pytest.approx(math.sqrt(1 / 3))
+    assert found.p_harm == pytest.approx(stats.t.sf(2 / math.sqrt(1 / 3), 6))
+
+
+def test_paired_prior_is_that_of_a_difference():
+    found = compare(np.array([0.0, 5.0]), np.array([1.0, 6.0]), margin=1.0, prior=0.5, prior_df=4, paired=True)
+    assert found.spread.variance == pytest.approx(4 * 2 * 0.25 / 5)  # no spread of the differences: prior only
+    assert found.standard_error == pytest.approx(math.sqrt(found.spread.variance / 2))
+
+
+def test_one_run_a_side_rests_on_the_prior_alone():
+    found = compare(np.array([1.0]), np.array([1.1]), margin=0.15, prior=0.02, prior_df=4)
+    assert found.spread.variance == pytest.approx(0.02**2)
+    assert found.standard_error == pytest.approx(0.02 * math.sqrt(2))
+
+
+def test_a_prior_that_the_data_contradict_is_dropped():
+    limit = stats.f.ppf(0.99, 2, 4)
+    kept = moderate(2 * 0.999 * limit, 2, 1.0, 4)
+    dropped = moderate(2 * 1.001 * limit, 2, 1.0, 4)
+    assert kept.prior_df == 4
+    assert kept.df == 6
+    assert dropped.prior_df == 0
+    assert dropped.df == 2
+    assert dropped.variance == pytest.approx(1.001 * limit)
+    assert moderate(1e6, 1, 1.0, 4).prior_df == 4  # one degree of freedom contradicts nothing
+
+
+def test_spread_between_runs_is_never_believed_below_that_within():
+    found = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.001, prior_df=4, floor_variance=0.04)
+    assert found.standard_error == pytest.approx(0.2 * math.sqrt(1 / 5 + 1 / 3))
+
+
+def test_two_sided_harm_counts_both_ways_and_doubles_the_p_values():
+    up = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4)
+    both = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4, two_sided=True)
+    down = compare(-BASELINE, -CANDIDATE, margin=0.05, prior=0.02, prior_df=4, two_sided=True)
+    assert both.p_harm == pytest.approx(2 * up.p_harm)
+    assert both.harm == pytest.approx(down.harm)
+    assert both.p_harm == pytest.approx(down.p_harm)
+
+
+@given(margin=st.floats(0, 0.5), shift=st.floats(-0.5, 0.5), alpha=st.floats(0.001, 0.2), two_sided=st.booleans())
+def test_the_interval_is_inside_the_margin_exactly_when_the_test_passes(margin, shift, alpha, two_sided):
+    found = compare(BASELINE, BASELINE[:4] + shift, margin=margin, prior=0.02, prior_df=4, two_sided=two_sided)
+    low, high = found.interval(alpha)
+    inside = max(high, -low) < margin if two_sided else high < margin
+    if abs(found.p_noninferior - alpha) > 1e-9:
+        assert inside == (found.p_noninferior < alpha)
+
+
+@given(st.permutations(range(5)), st.permutations(range(3)))
+def test_order_changes_no_bit(left, right):
+    plain = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4)
+    assert compare(BASELINE[left], CANDIDATE[right], margin=0.05, prior=0.02, prior_df=4) == plain
+
+
+@pytest.mark.parametrize(
+    ("p_values", "rejected"),
+    [
+        (
+            [0.01, 0.04, 0.03, 0.005],
+            [True, False, False, True],
+        ),  # Holm 1979 at 5 %: .0125, .0167, then .03 > .025
+        ([0.001], [True]),
+        ([0.04, 0.04], [False, False]),
+        ([0.025, 0.05], [True, True]),
+        ([], []),
+    ],
+)
+def test_holm(p_values, rejected):
+    assert holm(p_values, 0.05) == rejected
+
+
+@pytest.mark.parametrize("df", [2, 4, 8, 20])
+@pytest.mark.parametrize("shift", [0.0, 1.0, 3.0, 5.0])
+def test_normal_approximation_of_the_noncentral_t(df, shift):
+    critical = stats.t.ppf(0.95, df)
+    assert _noncentral_upper(shift, critical, df) == pytest.approx(stats.nct.sf(critical, df, shift), abs=0.03)
+
+
+def test_runs_needed_is_the_first_design_with_the_power_and_none_when_hopeless():
+    found = compare(np.array([0.0, 0.05, -0.05]), np.array([0.01, 0.06, -0.04]), margin=0.14, prior=0.05, prior_df=4)
+    needed = runs_needed(found, truth=0.0, alpha_pass=0.05, alpha_block=0.0025, least=1)
+    assert needed is not None
+    assert pass_probability(found, found.design.grown(needed), 0.0, 0.05) >= 0.8
+    assert pass_probability(found, found.design.grown(needed - 1), 0.0, 0.05) < 0.8
+    assert runs_needed(found, truth=0.139, alpha_pass=0.05, alpha_block=0.0025, least=1) is None
+    assert runs_needed(found, truth=0.5, alpha_pass=0.05, alpha_block=0.0025, least=3) == 3
+
+
+def test_the_smallest_detectable_harm_is_blocked_four_times_of_five():
+    found = compare(BASELINE, BASELINE[:3] + 0.001, margin=0.05, prior=0.02, prior_df=4)
+    harm = smallest_detectable(found, 0.01)
+    assert block_probability(found, found.design, harm, 0.01) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_margin_zero_and_equal_values_divide_by_nothing():
+    same = np.full(3, 0.5)
+    found = compare(same, same, margin=0.0, prior=0.02, prior_df=4)
+    assert found.p_harm == pytest.approx(0.5)
+    assert runs_needed(found, truth=0.0, alpha_pass=0.05, alpha_block=0.01, least=1) is None
+    assert math.isfinite(smallest_detectable(found, 0.01))
+
+
+def test_design_information():
+    assert Design(baseline_runs=5, candidate_runs=3, paired=False).information == pytest.approx(15 / 8)
+    assert Design(baseline_runs=3, candidate_runs=3, paired=True).information == 3

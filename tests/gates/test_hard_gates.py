@@ -1,0 +1,144 @@
+"""Checks that need no baseline: each failure is caught, named with its step, and healthy runs pass."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from gates import CheckOutcome, Outcome, ReasonCode, Version, judge
+
+RNG = np.random.default_rng(5)
+
+
+def wobbly(values, sd=0.05):
+    return np.asarray(values) * np.exp(np.random.default_rng(1).normal(0, sd, len(values)))
+
+
+def verdict_of(policy, *runs):
+    return judge(policy, None, Version(model="canary", version="2", runs=runs))
+
+
+def check(verdict, name):
+    return next(check for check in verdict.checks if check.metric == name)
+
+
+def test_healthy_first_version_has_only_no_baseline_against_it(smoke, make_version):
+    verdict = judge(smoke, None, make_version("a"))
+    assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.NO_BASELINE)
+    hard = [check(verdict, name).outcome for name in ("completed", "nonfinite", "divergence", "learned")]
+    assert hard == [CheckOutcome.PASS] * 4
+
+
+@pytest.mark.parametrize("failure", ["instability", "oom", "timeout"])
+def test_a_crash_of_its_own_blocks_and_says_where(smoke, make_run, failure):
+    crashed = make_run("b", completed=False, failure=failure, failure_reason="loss was NaN", last_step=37)
+    verdict = verdict_of(smoke, make_run("a"), crashed)
+    assert (verdict.outcome, verdict.reason_code) == (Outcome.BLOCK, ReasonCode.HARD_GATE)
+    assert "1 of 2 runs" in verdict.reason
+    assert "step 37" in verdict.reason
+    assert "loss was NaN" in verdict.reason
+
+
+@pytest.mark.parametrize("failure", ["interrupted", "error"])
+def test_a_run_that_was_stopped_from_outside_is_no_evidence(smoke, make_run, failure):
+    stopped = make_run("b", completed=False, failure=failure, nan_steps=3)
+    assert verdict_of(smoke, make_run("a"), stopped).candidate_runs == ("a",)
+    alone = verdict_of(smoke, stopped)
+    assert (alone.outcome, alone.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
+
+
+def test_a_run_that_is_still_running_is_no_evidence(smoke, make_run):
+    assert verdict_of(smoke, make_run("a", completed=False)).reason_code is ReasonCode.MISSING_DATA
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"nan_steps": 2}, "2 NaN steps"),
+        ({"nan_steps": 1, "inf_steps": 4}, "1 NaN and 4 Inf steps"),
+        ({"nan_steps": 1, "series_": {"nonfinite": [0] * 11 + [2] + [0] * 88}}, "first at step 12"),
+        ({"series_": {"loss": [0.5] * 30 + [np.nan] * 70}}, "non-finite steps, first at step 31 (loss)"),
+        ({"series_": {"grad_norm": [1.0] * 4 + [sys.float_info.max] + [1.0] * 95}}, "step 5 (grad_norm)"),
+    ],
+)
+def test_one_non_finite_step_blocks(smoke, make_run, fields, words):
+    verdict = verdict_of(smoke, make_run("a"), make_run("b", **fields))
+    assert verdict.outcome is Outcome.BLOCK
+    assert words in check(verdict, "nonfinite").reason
+
+
+def test_a_metric_that_may_be_undefined_does_not_block(smoke, make_run):
+    run = make_run("a", series_={"explained_variance": [np.nan] * 100})
+    assert check(verdict_of(smoke, run), "nonfinite").outcome is CheckOutcome.PASS
+
+
+def test_learning_nothing_blocks_and_not_knowing_does_not(smoke, make_run):
+    blocked = verdict_of(smoke, make_run("a", learned=False, learned_reason="no parameter moved"))
+    assert blocked.outcome is Outcome.BLOCK
+    assert "no parameter moved" in blocked.reason
+    assert check(verdict_of(smoke, make_run("a", learned=None)), "learned").outcome is CheckOutcome.NOT_JUDGED
+
+
+HEALTHY = {
+    "falling": np.linspace(6, 2, 100),
+    "flat": np.full(100, 0.69),
+    "near zero": np.geomspace(3, 1e-4, 100),
+    "one spike": np.where(np.arange(100) == 60, 30.0, 2.0),
+    "zero": np.zeros(100),
+}
+DIVERGED = {
+    "end above beginning": np.linspace(2, 4, 100),
+    "blow-up that half recovers": np.r_[np.linspace(3, 0.4, 50), np.linspace(8, 1.9, 50)],
+    "signed": np.r_[np.linspace(0.1, -0.2, 50), np.linspace(0, 5, 50)],
+}
+
+
+@pytest.mark.parametrize("name", sorted(HEALTHY))
+def test_healthy_losses_do_not_diverge(smoke, make_run, name):
+    run = make_run("a", series_={"loss": wobbly(HEALTHY[name])})
+    assert check(verdict_of(smoke, run), "divergence").outcome is CheckOutcome.PASS
+
+
+@pytest.mark.parametrize("name", sorted(DIVERGED))
+def test_diverging_losses_block(smoke, make_run, name):
+    verdict = verdict_of(smoke, make_run("a", series_={"loss": wobbly(DIVERGED[name])}))
+    assert verdict.outcome is Outcome.BLOCK
+    assert "loss" in check(verdict, "divergence").reason
+
+
+def ppo(make_run, **changed):
+    healthy = {
+        "kl": np.r_[0, 3, 25, wobbly(np.linspace(12, 6, 47), 0.3)],  # overshoot, then the target
+        "approx_kl": np.r_[0.7, 0.12, wobbly(np.full(48, 0.02), 0.3)],  # Adam's first steps
+        "entropy": wobbly(np.linspace(90, 40, 50)),
+        "loss": wobbly(np.linspace(0.001, 0.05, 50), 0.5),  # rises in healthy RL
+        "eval_loss": None,
+        "reward_mean": np.linspace(1, 4, 50),
+        "eval_reward": [4.0],
+    }
+    return make_run("a", series_={**healthy, **changed}, workload={"algo": "ppo"})
+
+
+def test_healthy_ppo_passes_with_its_wild_start_and_rising_loss(smoke, make_run):
+    assert check(verdict_of(smoke, ppo(make_run)), "divergence").outcome is CheckOutcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"kl": np.linspace(0, 95, 50)}, "KL reached"),
+        ({"approx_kl": np.r_[np.full(20, 2.0), np.zeros(30)]}, "approximate KL"),  # calm again at the end
+        ({"entropy": np.geomspace(90, 0.01, 50)}, "entropy fell"),
+    ],
+)
+def test_ppo_that_comes_apart_blocks(smoke, make_run, changed, words):
+    verdict = verdict_of(smoke, ppo(make_run, **changed))
+    assert verdict.outcome is Outcome.BLOCK
+    assert words in check(verdict, "divergence").reason
+
+
+def test_too_short_a_series_is_not_judged(smoke, make_run):
+    run = make_run("a", series_={"loss": [1.0, 9.0, 99.0]})
+    assert check(verdict_of(smoke, run), "divergence").outcome is CheckOutcome.NOT_JUDGED

@@ -1,0 +1,360 @@
+"""The verdict on two versions: three outcomes, every reason for the third, and what awkward data comes to."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from gates import CheckOutcome, Outcome, ReasonCode, Role, Version, judge, verdict_to_dict
+
+
+def check(verdict, name):
+    return next(check for check in verdict.checks if check.metric == name)
+
+
+def answer(verdict):
+    return verdict.outcome, verdict.reason_code
+
+
+def test_unchanged_code_passes(smoke, make_version):
+    verdict = judge(smoke, make_version("a"), make_version("b"))
+    assert answer(verdict) == (Outcome.PASS, ReasonCode.PASS)
+    gates = [item.metric for item in verdict.checks if item.role is Role.GATE]
+    assert gates == ["step_time", "tokens_per_second", "peak_memory", "eval_loss"]
+    assert verdict.baseline_runs == ("a0", "a1", "a2")
+    assert verdict.candidate_runs == ("b0", "b1", "b2")
+    assert verdict.more_runs is None
+
+
+@pytest.mark.parametrize("metric", ["step_time", "peak_memory", "eval_loss"])
+def test_a_regression_blocks_and_says_what(smoke, make_version, metric):
+    verdict = judge(smoke, make_version("a"), make_version("b", factor={metric: 1.5}))
+    assert answer(verdict) == (Outcome.BLOCK, ReasonCode.REGRESSION)
+    assert check(verdict, metric).outcome is CheckOutcome.BLOCK
+
+
+def test_the_reason_is_a_sentence_with_numbers_and_units(smoke, make_version):
+    verdict = judge(smoke, make_version("a"), make_version("b", factor={"step_time": 1.25}))
+    reason = check(verdict, "step_time").reason
+    assert reason.startswith("step time 20.")
+    assert " ms -> 2" in reason
+    assert "limit +15 %), worse with p" in reason
+    assert verdict.reason.startswith("Step time")
+    assert verdict.reason.endswith(".")
+
+
+def test_an_improvement_passes(smoke, make_version):
+    faster = make_version("b", factor={"step_time": 0.5, "peak_memory": 0.5, "eval_loss": 0.5})
+    assert judge(smoke, make_version("a"), faster).outcome is Outcome.PASS
+
+
+def test_a_worse_advisory_metric_warns_and_passes(smoke, make_version):
+    verdict = judge(smoke, make_version("a"), make_version("b", factor={"grad_norm": 3.0}))
+    assert verdict.outcome is Outcome.PASS
+    assert check(verdict, "grad_norm").outcome is CheckOutcome.WARN
+    halved = judge(smoke, make_version("a"), make_version("b", factor={"grad_norm": 1 / 3}))
+    assert check(halved, "grad_norm").outcome is CheckOutcome.WARN
+
+
+def test_on_a_cpu_wall_time_advises_and_cpu_time_decides(smoke, make_version):
+    cpu = {"hardware": {"backend": "cpu"}}
+    wall = judge(smoke, make_version("a", **cpu), make_version("b", factor={"step_time": 2.0}, **cpu))
+    assert wall.outcome is Outcome.PASS
+    assert check(wall, "step_time").outcome is CheckOutcome.WARN
+    busy = judge(smoke, make_version("a", **cpu), make_version("b", factor={"step_cpu_time": 2.0}, **cpu))
+    assert busy.outcome is Outcome.BLOCK
+
+
+def test_ppo_is_judged_by_iterations_and_reward(smoke, make_run):
+    def version(name, iteration=0.06, reward=4.0):
+        rng = np.random.default_rng(len(name))
+        own = {
+            "iteration_time": iteration * np.exp(rng.normal(0, 0.02, 50)),
+            "eval_reward": [reward],
+            "eval_loss": None,
+        }
+        own |= {"kl": np.full(50, 6.0), "reward_mean": np.linspace(1, 4, 50)}
+        runs = (make_run(f"{name}{i}", workload={"algo": "ppo"}, series_=own) for i in range(3))
+        return Version(model="canary", version=name, runs=tuple(runs))
+
+    assert judge(smoke, version("a"), version("bb")).outcome is Outcome.PASS
+    assert (
+        "iteration_time" in judge(smoke, version("a"), version("bb", iteration=0.09)).reason.replace(" ", "_").lower()
+    )
+    worse = judge(smoke, version("a"), version("bb", reward=1.0))
+    assert answer(worse) == (Outcome.BLOCK, ReasonCode.REGRESSION)
+    assert check(worse, "eval_reward").evidence.change == pytest.approx(-3.0)
+    assert check(worse, "eval_reward").evidence.margin == pytest.approx(-1.0)
+
+
+# --- why neither
+
+
+def test_without_a_baseline(smoke, make_version):
+    assert answer(judge(smoke, None, make_version("b"))) == (Outcome.INCONCLUSIVE, ReasonCode.NO_BASELINE)
+
+
+def test_one_run_a_side_never_blocks_by_statistics(smoke, make_version):
+    verdict = judge(smoke, make_version("a"), make_version("b", count=1, factor={"step_time": 3.0}))
+    assert answer(verdict) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_FEW_RUNS)
+    assert verdict.more_runs is not None
+    assert verdict.more_runs >= 2
+    single = judge(smoke, make_version("a", count=1), make_version("b", factor={"step_time": 3.0}))
+    assert single.outcome is Outcome.INCONCLUSIVE
+
+
+def test_one_run_against_one_passes_on_the_prior_and_says_so(smoke, make_version):
+    verdict = judge(smoke, make_version("a", count=1), make_version("b", count=1))
+    assert "evidence: prior-based" in check(verdict, "step_time").reason
+
+
+def noisy(make_run, name, sd, count=3):
+    levels = np.exp(sd * np.array([-1.0, 0.0, 1.0, -0.5, 0.5, 0.2])[:count])
+    runs = [make_run(f"{name}{i}", factor={"step_time": level}) for i, level in enumerate(levels)]
+    return Version(model="canary", version=name, runs=tuple(runs))
+
+
+def test_too_noisy_when_no_number_of_runs_would_decide(smoke, make_run):
+    verdict = judge(smoke, noisy(make_run, "a", 0.5), noisy(make_run, "b", 0.5))
+    assert answer(verdict) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_NOISY)
+    assert verdict.more_runs is None
+
+
+def test_too_few_runs_when_more_would_decide(smoke, make_run):
+    verdict = judge(smoke, noisy(make_run, "a", 0.12), noisy(make_run, "b", 0.12))
+    assert answer(verdict) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_FEW_RUNS)
+    needed = check(verdict, "step_time").more_runs
+    assert 3 < needed <= verdict.more_runs <= 20
+    assert f"{needed} runs per side would" in verdict.reason
+
+
+def test_near_the_margin(smoke, make_version):
+    verdict = judge(smoke, make_version("a"), make_version("b", factor={"step_time": 1.14}))
+    assert answer(verdict) == (Outcome.INCONCLUSIVE, ReasonCode.NEAR_MARGIN)
+
+
+@pytest.mark.parametrize("kind", ["workload", "hardware"])
+def test_other_work_or_hardware_is_not_comparable_and_names_the_keys(smoke, make_version, kind):
+    facts = {
+        "workload": {"algo": "dpo", "max_steps": "100"},
+        "hardware": {"backend": "cuda", "device": "H200"},
+    }[kind]
+    changed = {**facts, list(facts)[1]: "other", "extra": "x"}
+    verdict = judge(smoke, make_version("a"), make_version("b", **{kind: changed}))
+    assert answer(verdict) == (Outcome.INCONCLUSIVE, ReasonCode.NOT_COMPARABLE)
+    assert f"{list(facts)[1]}: {list(facts.values())[1]} -> other" in verdict.reason
+    assert "extra: absent -> x" in verdict.reason
+    assert not [item for item in verdict.checks if item.role is Role.GATE]
+
+
+def test_runs_of_one_side_must_agree_too(smoke, make_run, make_version):
+    mixed = (make_run("b0"), make_run("b1", hardware={"backend": "cuda", "device": "A100"}))
+    verdict = judge(smoke, make_version("a"), Version(model="canary", version="b", runs=mixed))
+    assert verdict.reason_code is ReasonCode.NOT_COMPARABLE
+    assert "A100 | H200" in verdict.reason
+
+
+def test_a_hard_failure_blocks_even_when_not_comparable(smoke, make_version):
+    verdict = judge(smoke, make_version("a"), make_version("b", nan_steps=1, hardware={"backend": "cpu"}))
+    assert answer(verdict) == (Outcome.BLOCK, ReasonCode.HARD_GATE)
+
+
+def test_environment_differences_are_listed_and_not_judged(smoke, make_version):
+    old, new = {"torch": "2.12", "python": "3.11"}, {"torch": "2.13", "python": "3.11"}
+    verdict = judge(smoke, make_version("a", environment=old), make_version("b", environment=new))
+    assert verdict.outcome is Outcome.PASS
+    assert [(d.key, d.baseline, d.candidate) for d in verdict.differences] == [("torch", "2.12", "2.13")]
+
+
+@pytest.mark.parametrize("side", ["baseline", "candidate", "both"])
+def test_a_metric_that_must_be_there_and_is_not(smoke, make_version, side):
+    without = {"series_": {"step_time": None}}
+    verdict = judge(
+        smoke,
+        make_version("a", **(without if side != "candidate" else {})),
+        make_version("b", **(without if side != "baseline" else {})),
+    )
+    assert answer(verdict) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
+    assert "step time was not recorded" in verdict.reason.lower()
+
+
+def test_a_gate_metric_that_vanished_from_the_candidate_does_not_pass(smoke, make_version):
+    verdict = judge(smoke, make_version("a"), make_version("b", series_={"tokens": None}))
+    assert answer(verdict) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
+    newly_recorded = judge(smoke, make_version("a", series_={"tokens": None}), make_version("b"))
+    assert newly_recorded.outcome is Outcome.PASS
+
+
+def test_constant_tokens_make_tokens_per_second_a_copy_of_step_time(smoke, make_version):
+    flat = {"series_": {"tokens": np.full(100, 512)}}
+    verdict = judge(smoke, make_version("a", **flat), make_version("b", **flat))
+    assert verdict.outcome is Outcome.PASS
+    assert check(verdict, "tokens_per_second").outcome is CheckOutcome.NOT_JUDGED
+    assert "512 tokens" in check(verdict, "tokens_per_second").reason
+
+
+def test_fewer_tokens_in_the_same_time_block(smoke, make_version):
+    verdict = judge(smoke, make_version("a"), make_version("b", factor={"tokens": 0.7}))
+    assert answer(verdict) == (Outcome.BLOCK, ReasonCode.REGRESSION)
+    assert check(verdict, "tokens_per_second").evidence.change == pytest.approx(-0.3, abs=0.03)
+    assert check(verdict, "tokens_per_second").evidence.margin == pytest.approx(-0.12)
+
+
+def test_the_memory_limit_is_the_smaller_of_share_and_amount(smoke, make_version):
+    small = judge(smoke, make_version("a"), make_version("b"))
+    assert check(small, "peak_memory").evidence.margin == pytest.approx(0.2)
+    big = {"peak_memory": 40.0}
+    large = judge(smoke, make_version("a", factor=big), make_version("b", factor=big))
+    assert check(large, "peak_memory").evidence.margin == pytest.approx(1000 / (40 * 920), rel=0.01)
+
+
+# --- pairs
+
+
+def test_the_same_seeds_pair_up_and_bit_equal_series_need_no_test(smoke, make_run, make_version):
+    baseline = make_version("a", seeds=[1, 2, 3])
+    twins = tuple(
+        make_run(
+            f"b{run.seed}",
+            run.seed,
+            series_={k: s.values for k, s in run.series.items() if k in ("loss", "eval_loss")},
+        )
+        for run in baseline.runs
+    )
+    verdict = judge(smoke, baseline, Version(model="canary", version="b", runs=twins))
+    assert verdict.outcome is Outcome.PASS
+    assert check(verdict, "eval_loss").evidence.identical
+    assert "bit-identical in all 3 seeds" in check(verdict, "loss").reason
+    assert check(verdict, "step_time").evidence.paired
+    assert not check(verdict, "step_time").evidence.identical
+
+
+def test_bit_equal_times_are_no_proof(smoke, make_run):
+    runs = [[make_run(f"{side}{i}", i, series_={"step_time": np.full(100, 0.02)}) for i in range(3)] for side in "ab"]
+    versions = [Version(model="canary", version=str(i), runs=tuple(side)) for i, side in enumerate(runs)]
+    assert not check(judge(smoke, *versions), "step_time").evidence.identical
+
+
+def test_pairing_finds_what_the_spread_between_seeds_hides(smoke, make_run):
+    def version(name, worse, seeds):
+        spread = {1: 0.4, 2: 0.58, 3: 0.9, 4: 1.3}
+        runs = (make_run(f"{name}{s}", s, series_={"eval_loss": [spread[s] * worse]}) for s in seeds)
+        return Version(model="canary", version=name, runs=tuple(runs))
+
+    paired = judge(smoke, version("a", 1.0, [1, 2, 3, 4]), version("b", 1.2, [1, 2, 3, 4]))
+    assert paired.outcome is Outcome.BLOCK
+    unpaired = judge(smoke, version("a", 1.0, [1, 2, 3]), version("b", 1.2, [2, 3, 4]))
+    assert unpaired.outcome is Outcome.INCONCLUSIVE
+
+
+# --- awkward data
+
+
+def test_the_same_run_given_twice_counts_once(smoke, make_version):
+    baseline, candidate = make_version("a"), make_version("b", factor={"step_time": 1.2})
+    doubled = Version(model="canary", version="b", runs=candidate.runs * 2)
+    assert judge(smoke, baseline, doubled) == judge(smoke, baseline, candidate)
+
+
+def test_a_version_against_its_own_runs_is_no_comparison(smoke, make_version):
+    version = make_version("a")
+    verdict = judge(smoke, version, version)
+    assert answer(verdict) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
+    assert "also a run of the candidate" in verdict.reason
+
+
+def test_a_baseline_run_that_learned_nothing_or_crashed_is_no_standard(smoke, make_run, make_version):
+    bad = (make_run("a8", learned=False), make_run("a9", completed=False, failure="instability"))
+    baseline = Version(model="canary", version="a", runs=make_version("a").runs + bad)
+    assert judge(smoke, baseline, make_version("b")).baseline_runs == ("a0", "a1", "a2")
+
+
+def test_crashed_candidates_leave_the_others_measured(smoke, make_run, make_version):
+    crashed = make_run("b9", completed=False, failure="oom", factor={"step_time": 99.0})
+    candidate = Version(model="canary", version="b", runs=(*make_version("b").runs, crashed))
+    verdict = judge(smoke, make_version("a"), candidate)
+    assert verdict.reason_code is ReasonCode.HARD_GATE
+    assert check(verdict, "step_time").outcome is CheckOutcome.PASS
+
+
+AWKWARD = {
+    "no runs": {"count": 0},
+    "no series": {
+        "series_": dict.fromkeys(
+            ["step_time", "step_cpu_time", "tokens", "peak_memory", "loss", "grad_norm", "eval_loss"]
+        )
+    },
+    "empty series": {"series_": {"step_time": []}},
+    "all NaN": {"series_": {"step_time": [np.nan] * 100}},
+    "largest float": {"series_": {"step_time": [sys.float_info.max] * 100}},
+    "zero times": {"series_": {"step_time": np.zeros(100)}},
+    "negative times": {"series_": {"step_time": np.full(100, -1.0)}},
+    "zero loss": {"series_": {"eval_loss": [0.0], "loss": np.zeros(100)}},
+    "negative loss": {"series_": {"eval_loss": [-0.2]}},
+    "NaN loss": {"series_": {"eval_loss": [np.nan]}},
+    "one step": {"series_": {"step_time": [0.02]}},
+    "short run": {"steps": 25},
+    "constant": {"series_": {"step_time": np.full(100, 0.02), "eval_loss": [0.58]}},
+    "huge": {"factor": {"step_time": 1e290}},
+    "tiny": {"factor": {"step_time": 1e-290}},
+    "zero memory": {"series_": {"peak_memory": np.zeros(100)}},
+    "no seeds and facts": {"workload": {}, "hardware": {}},
+}
+
+
+@pytest.mark.parametrize("name", sorted(AWKWARD))
+@pytest.mark.parametrize("sides", ["baseline", "candidate", "both"])
+@pytest.mark.filterwarnings("error")
+def test_awkward_data_has_an_outcome_and_no_traceback(smoke, make_version, name, sides):
+    baseline = make_version("a", **({} if sides == "candidate" else AWKWARD[name]))
+    verdict = judge(smoke, baseline, make_version("b", **({} if sides == "baseline" else AWKWARD[name])))
+    json.dumps(verdict_to_dict(verdict), allow_nan=False)
+    assert verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("data", "metric", "outcome", "words"),
+    [
+        ("zero times", "step_time", CheckOutcome.INCONCLUSIVE, "step time of 0 ms has no relative change"),
+        ("negative loss", "eval_loss", CheckOutcome.PASS, "evaluation loss -0.200 -> -0.200"),
+        (
+            "short run",
+            "step_time",
+            CheckOutcome.INCONCLUSIVE,
+            "15 values after warm-up, the policy asks for 20",
+        ),
+        ("all NaN", "step_time", CheckOutcome.INCONCLUSIVE, "step time has no finite value"),
+        ("constant", "step_time", CheckOutcome.PASS, "(+0 %, limit +15 %)"),
+    ],
+)
+def test_what_awkward_data_comes_to(smoke, make_version, data, metric, outcome, words):
+    verdict = judge(smoke, make_version("a", **AWKWARD[data]), make_version("b", **AWKWARD[data]))
+    assert check(verdict, metric).outcome is outcome
+    assert words in check(verdict, metric).reason
+
+
+def test_dropped_values_and_unequal_lengths_are_said(smoke, make_version):
+    holes = np.where(np.arange(100) % 10 == 9, np.nan, 0.02)
+    short = judge(smoke, make_version("a"), make_version("b", series_={"step_time": holes}))
+    assert "30 non-finite values left out" in check(short, "step_time").reason
+    unequal = judge(smoke, make_version("a"), make_version("b", series_={"step_time": np.full(60, 0.02)}))
+    assert "unequal lengths: 100 against 60 values" in check(unequal, "step_time").reason
+
+
+def test_margin_zero_passes_only_what_is_better(smoke_with, make_version):
+    strict = smoke_with(rules={"step_time": {"margin": 0.0}})
+    same = judge(strict, make_version("a"), make_version("b"))
+    assert check(same, "step_time").outcome is CheckOutcome.INCONCLUSIVE
+    better = judge(strict, make_version("a"), make_version("b", factor={"step_time": 0.7}))
+    assert check(better, "step_time").outcome is CheckOutcome.PASS
+
+
+def test_nothing_to_judge_is_no_pass(smoke_with, make_version):
+    policy = smoke_with(
+        rules={n: {"role": "advisory"} for n in ("step_time", "tokens_per_second", "peak_memory", "eval_loss")}
+    )
+    verdict = judge(policy, make_version("a"), make_version("b"))
+    assert answer(verdict) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)

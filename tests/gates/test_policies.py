@@ -1,0 +1,89 @@
+"""Policy files: the shipped three, a user's own on top of one, and what is said when a file is wrong."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.policies import conf_dir, load_policy, policy_names
+from gates import Role, policy_to_dict
+
+
+def rule(policy, name):
+    return next(rule for rule in policy.rules if rule.name == name)
+
+
+def test_the_shipped_policies_are_complete_in_themselves():
+    assert policy_names() == ["nightly", "perf", "smoke"]
+    for name in policy_names():
+        body = yaml.safe_load((conf_dir() / "gate" / f"{name}.yaml").read_text())
+        assert "base" not in body
+        assert load_policy(body) == load_policy(name)
+        assert load_policy(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("tier", "step_time", "tokens_per_second", "memory"),
+    [("smoke", 0.15, 0.12, 1000), ("perf", 0.08, 0.05, 300), ("nightly", 0.05, 0.03, 200)],
+)
+def test_margins_of_the_tiers(tier, step_time, tokens_per_second, memory):
+    policy = load_policy(tier)
+    assert rule(policy, "step_time").margin == step_time
+    assert rule(policy, "tokens_per_second").margin == tokens_per_second
+    assert rule(policy, "peak_memory").max_increase == memory
+
+
+@pytest.mark.parametrize("tier", ["smoke", "perf", "nightly"])
+@pytest.mark.parametrize("algo", ["sft", "dpo", "ppo"])
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_each_algorithm_and_backend_has_speed_memory_and_quality_gates(tier, algo, backend):
+    gates = {r.name for r in load_policy(tier).resolve({"algo": algo, "backend": backend}).rules if r.role is Role.GATE}
+    speed = ("iteration" if algo == "ppo" else "step") + ("_cpu_time" if backend == "cpu" else "_time")
+    assert {speed, "peak_memory", "eval_reward" if algo == "ppo" else "eval_loss"} <= gates
+    times = {"step_time", "step_cpu_time", "iteration_time", "iteration_cpu_time"}
+    assert gates & times == {speed}
+
+
+def test_a_file_on_a_base_changes_only_what_it_says(tmp_path):
+    (tmp_path / "strict.yaml").write_text("base: smoke\nname: strict\nrules:\n  step_time: {margin: 0.02}\n")
+    (tmp_path / "stricter.yaml").write_text("base: strict.yaml\nalpha_block: 0.001\n")
+    smoke, strict = load_policy("smoke"), load_policy(tmp_path / "stricter.yaml")
+    expected = policy_to_dict(smoke)
+    expected |= {"name": "strict", "alpha_block": 0.001}
+    expected["rules"]["step_time"]["margin"] = 0.02
+    assert policy_to_dict(strict) == expected
+
+
+def test_a_mapping_may_have_a_base_too():
+    assert rule(load_policy({"base": "perf", "rules": {"kl": {"role": "gate"}}}), "kl").role is Role.GATE
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("base: smokey", "policy 'smokey' not found; valid: nightly, perf, smoke"),
+        ("base: 3", "base: found 3"),
+        ("base: me.yaml", "chain of more than"),
+        ("base: smoke\nrules:\n  speed: {margin: 1}", "rules.speed: metric, role, reduction"),
+        ("base: smoke\nrules:\n  step_time: {metric: speed}", "unknown metric 'speed'; valid: "),
+        ("base: smoke\ncolour: red", "policy 'smoke': policy: unknown key 'colour'"),
+        ("rules: {}", "missing; expected all of name, bootstrap"),
+        ("- 1", "found list"),
+        ("", "found NoneType"),
+        ("a: [1", "cannot be read as YAML"),
+    ],
+)
+def test_wrong_files_are_refused_in_one_line(tmp_path, text, words):
+    path = tmp_path / "me.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_policy(path)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_unknown_name_lists_the_valid_ones():
+    with pytest.raises(UsageError, match="policy 'smok' not found; valid: nightly, perf, smoke, or the path"):
+        load_policy("smok")

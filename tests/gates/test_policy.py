@@ -1,0 +1,216 @@
+"""Policies: refused by name when wrong, equal after a round trip, and no key that changes nothing."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+
+from gates import CheckOutcome, PolicyError, Role, judge, parse_policy, policy_to_dict
+from gates.metrics import METRICS
+from gates.summaries import SUMMARIES
+
+
+@pytest.fixture
+def plain(smoke):
+    return deepcopy(policy_to_dict(smoke))
+
+
+def put(plain, path, value):
+    *parents, last = path.split(".")
+    for key in parents:
+        plain = plain[key]
+    plain[last] = value
+
+
+def test_round_trip(smoke, plain):
+    assert parse_policy(plain) == smoke
+    resolved = smoke.resolve({"backend": "cpu", "algo": "ppo"})
+    assert parse_policy(policy_to_dict(resolved)) == resolved
+
+
+BAD = [
+    ("colour", 1, "unknown key 'colour'; valid: alpha_block"),
+    ("rules.step_time.colour", 1, "rules.step_time: unknown key 'colour'"),
+    ("rules.step_time.metric", "steptime", "unknown metric 'steptime'; valid: advantage_mean"),
+    ("rules.step_time.metric", ["step_time"], "rules.step_time.metric: unknown metric '['step_time']'"),
+    (
+        "rules.step_time.role",
+        "boss",
+        "rules.step_time.role: found 'boss'; valid: hard, gate, advisory, ignore",
+    ),
+    ("rules.step_time.role", "hard", "hard checks stand under 'hard:'"),
+    ("rules.step_time.role", False, "rules.step_time.role: found False"),
+    ("rules.step_time.scale", "linear", "valid: log, identity"),
+    ("rules.step_time.worse", "up", "valid: higher, lower, both"),
+    ("rules.step_time.worse", "lower", "step_time is worse when higher"),
+    ("rules.step_time.reduction", "average", "unknown reduction 'average'; valid: drift"),
+    ("rules.step_time.reduction", "rate", "it is for tokens_per_second only"),
+    ("rules.step_time_tail.scale", "log", "is a logarithm already"),
+    ("rules.eval_reward.scale", "log", "can be zero or negative"),
+    ("rules.step_time.margin", -0.1, "rules.step_time.margin: found -0.1; expected a number of at least 0"),
+    ("rules.step_time.margin", "15 %", "found '15 %'"),
+    ("rules.step_time.margin", "1e-3", "write 1.0e-3, not 1e-3"),
+    ("rules.step_time.margin", float("nan"), "found nan"),
+    ("rules.step_time.margin", True, "found True"),
+    ("rules.tokens_per_second.margin", 1.0, "a fall of 100 % or more cannot be a limit"),
+    ("rules.step_time.prior", 0, "expected a number above 0"),
+    ("rules.step_time.must_have", "yes", "expected true or false"),
+    ("rules.tokens_per_second.max_increase", 5.0, "it needs 'worse: higher'"),
+    ("rules.step_time", None, "rules.step_time: found None; expected a mapping"),
+    ("rules", ["step_time"], "rules: found ['step_time']; expected a mapping"),
+    ("hard.nonfinite", 0, "hard.nonfinite: found 0; expected true or false"),
+    ("hard.loss_ratio", 1, "above 1"),
+    ("bootstrap", "maybe", "valid: auto, manual"),
+    ("alpha_block", 0, "alpha_block: found 0"),
+    ("alpha_pass", 0.9, "at most 0.5"),
+    ("min_candidate_runs", 1, "at least 2"),
+    ("min_steps", 2.5, "expected a whole number"),
+    ("warmup_steps", -1, "at least 0"),
+    ("prior_df", 0, "above 0"),
+    ("name", "", "expected a name"),
+    ("overlays.cpu.when", {}, "at least one fact"),
+    ("overlays.cpu.when", {"backend": 3}, "expected a word"),
+    ("overlays.cpu.rules", {"speed": {"role": "gate"}}, "unknown rule 'speed'; valid: clip_fraction"),
+    ("overlays.cpu.rules.step_time", {"margin": -1}, "overlays.cpu.rules.step_time.margin: found -1"),
+    ("overlays.cpu.rules.step_time", {"worse": "lower"}, "overlays.cpu.rules.step_time.worse"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "words"), BAD, ids=[f"{path}={value}" for path, value, _ in BAD])
+def test_wrong_values_are_refused_in_one_line(plain, path, value, words):
+    put(plain, path, value)
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(plain)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def every_key(plain, prefix=""):
+    for key, value in plain.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict) and key not in ("overlays", "rules", "when"):
+            yield from every_key(value, f"{prefix}{key}.")
+
+
+def test_every_missing_key_is_named(plain):
+    for path in [*every_key(plain), *(f"rules.step_time.{key}" for key in plain["rules"]["step_time"])]:
+        body = deepcopy(plain)
+        *parents, last = path.split(".")
+        holder = body
+        for key in parents:
+            holder = holder[key]
+        del holder[last]
+        with pytest.raises(PolicyError, match=f"{last} missing"):
+            parse_policy(body)
+
+
+def test_a_policy_that_is_no_mapping():
+    with pytest.raises(PolicyError, match="expected a mapping"):
+        parse_policy(["rules"])  # type: ignore[arg-type]
+
+
+def test_overlays_apply_in_order_to_the_facts_that_match(smoke):
+    def role(name, **facts):
+        return next(rule.role for rule in smoke.resolve(facts).rules if rule.name == name)
+
+    assert role("step_time", backend="cuda", algo="dpo") is Role.GATE
+    assert role("step_time", backend="cpu", algo="dpo") is Role.ADVISORY
+    assert role("step_cpu_time", backend="cpu", algo="dpo") is Role.GATE
+    assert role("step_cpu_time", backend="cpu", algo="ppo") is Role.ADVISORY
+    assert role("iteration_time", backend="cuda", algo="ppo") is Role.GATE
+    assert role("iteration_cpu_time", backend="cpu", algo="ppo") is Role.GATE
+    assert role("eval_loss", algo="ppo") is Role.IGNORE
+    assert role("step_time") is Role.GATE
+
+
+def test_a_fact_may_have_several_values(plain):
+    plain["overlays"]["cpu"]["when"] = {"backend": ["cpu", "mps"]}
+    roles = {rule.name: rule.role for rule in parse_policy(plain).resolve({"backend": "mps"}).rules}
+    assert roles["step_cpu_time"] is Role.GATE
+
+
+def test_metric_table_is_consistent():
+    for name, info in METRICS.items():
+        assert info.worse in ("higher", "lower", "both"), name
+        assert info.scale in ("log", "identity"), name
+        assert not (info.may_be_signed and info.scale == "identity"), name
+    assert all(callable(summary) for summary in SUMMARIES.values())
+
+
+# One rule alone, and two sides on which the changed key tips the answer.
+def outcome(policy, baseline, candidate):
+    verdict = judge(policy, baseline, candidate)
+    checks = {check.metric: (check.outcome, check.reason) for check in verdict.checks}
+    return verdict.outcome, verdict.reason_code, checks
+
+
+STEP = "rules.step_time."
+KEYS = [
+    ("alpha_block", 1e-9, {"factor": {"step_time": 1.4}}),
+    ("alpha_pass", 1e-9, {}),
+    ("min_candidate_runs", 4, {"factor": {"step_time": 1.4}}),
+    ("min_baseline_runs", 4, {"factor": {"step_time": 1.4}}),
+    ("warmup_steps", 50, {"series_": {"step_time": np.r_[np.full(50, 0.02), np.full(50, 0.04)]}}),
+    ("min_steps", 91, {}),
+    ("prior_df", 0.01, {"factor": {"step_time": 1.16}}),
+    ("hard.completed", False, {"completed": False, "failure": "oom"}),
+    ("hard.nonfinite", False, {"nan_steps": 1}),
+    ("hard.divergence", False, {"series_": {"loss": np.linspace(1, 5, 100)}}),
+    ("hard.learned", False, {"learned": False}),
+    ("hard.loss_ratio", 9.0, {"series_": {"loss": np.linspace(1, 5, 100)}}),
+    ("hard.loss_rebound", 9.0, {"series_": {"loss": np.r_[np.linspace(3, 0.5, 50), np.full(50, 2.5)]}}),
+    ("hard.loss_sigmas", 99.0, {"series_": {"loss": np.r_[np.tile([-1.0, 1.0], 40), np.full(20, 20.0)]}}),
+    ("hard.kl_limit", 99.0, {"series_": {"kl": np.full(100, 50.0)}}),
+    ("hard.approx_kl_limit", 9.0, {"series_": {"kl": np.full(100, 6.0), "approx_kl": np.full(100, 1.0)}}),
+    (
+        "hard.entropy_floor",
+        0.0,
+        {"series_": {"kl": np.full(100, 6.0), "entropy": np.geomspace(90, 0.01, 100)}},
+    ),
+    (STEP + "metric", "step_cpu_time", {"factor": {"step_time": 1.4}}),
+    (STEP + "role", "advisory", {"factor": {"step_time": 1.4}}),
+    (STEP + "role", "ignore", {"factor": {"step_time": 1.4}}),
+    (STEP + "reduction", "max", {"series_": {"step_time": np.r_[0.2, np.full(99, 0.02)]}}),
+    (STEP + "scale", "identity", {"factor": {"step_time": 1.4}}),
+    (STEP + "worse", "both", {"factor": {"step_time": 0.6}}),
+    (STEP + "margin", 0.5, {"factor": {"step_time": 1.4}}),
+    (STEP + "prior", 0.5, {"factor": {"step_time": 1.4}}),
+    (STEP + "must_have", False, {"series_": {"step_time": None}, "both": True}),
+    ("rules.peak_memory.max_increase", 10.0, {"factor": {"peak_memory": 1.1}}),
+    ("overlays.cpu.when", {"backend": "cuda"}, {"factor": {"step_time": 1.4}}),
+    ("overlays.ppo.rules.loss.role", "gate", {"workload": {"algo": "ppo"}, "both": True}),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "change"), KEYS, ids=[f"{path}={value}" for path, value, _ in KEYS])
+def test_every_key_changes_an_outcome(plain, make_version, path, value, change):
+    change = dict(change)
+    both = change.pop("both", False)
+    baseline, candidate = make_version("a", **(change if both else {})), make_version("b", **change)
+    before = outcome(parse_policy(plain), baseline, candidate)
+    put(plain, path, value)
+    assert outcome(parse_policy(plain), baseline, candidate) != before
+
+
+def test_no_key_is_forgotten_above(plain):
+    tested = {path for path, _, _ in KEYS}
+    told_apart_elsewhere = {
+        "name",
+        "bootstrap",
+        "hard",
+        "rules",
+        "overlays",
+    }  # what the judge itself does not read
+    assert {f"rules.step_time.{key}" for key in plain["rules"]["step_time"]} - tested == {STEP + "max_increase"}
+    assert set(every_key(plain)) - {path for path in every_key(plain) if path.startswith(("rules.", "overlays."))} <= (
+        tested | told_apart_elsewhere
+    )
+
+
+def test_ignored_rules_leave_no_check(smoke_with, make_version):
+    policy = smoke_with(rules={"step_time": {"role": "ignore"}})
+    verdict = judge(policy, make_version("a"), make_version("b"))
+    assert "step_time" not in {check.metric for check in verdict.checks}
+    assert all(check.outcome is not CheckOutcome.BLOCK for check in verdict.checks)
