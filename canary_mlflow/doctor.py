@@ -1,0 +1,121 @@
+"""What works on this machine: one finding per line, with what to do about it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import CanaryError
+from canary_mlflow.findings import Finding, Level
+from canary_mlflow.installation import packages, pins, plugin, python
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+WARN_FREE, FAIL_FREE = 5.0, 0.5  # GiB: about a hundred tiny sessions; less than one session may need
+STALE_HOURS = 6.0  # longer than any run of a shipped tier
+SHOWN = 5
+
+
+def examine(tracking_uri: str | None) -> Iterator[Finding]:
+    """All checks, the quick ones first."""
+    yield python()
+    yield from packages()
+    yield from pins()
+    yield from plugin()
+    yield gpu()
+    yield from store(tracking_uri)
+
+
+def gpu() -> Finding:
+    """What nvidia-smi reports, and whether the installed torch can use it."""
+    names = nvidia_gpus()
+    if not names:
+        return Finding(name="gpu", level=Level.OK, found="none: runs use the CPU")
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        torch = ""
+    if torch.endswith("+cpu"):
+        advice = "this torch cannot use it: install a CUDA build (https://pytorch.org/get-started/locally)"
+        return Finding(name="gpu", level=Level.WARN, found=f"{', '.join(names)}; torch {torch}", advice=advice)
+    return Finding(name="gpu", level=Level.OK, found=", ".join(names))
+
+
+def nvidia_gpus() -> list[str]:
+    """Name and driver of each GPU; empty without nvidia-smi or when it fails."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [" driver ".join(re.split(r",\s*", text)) for text in done.stdout.splitlines() if text.strip()]
+
+
+def store(tracking_uri: str | None) -> Iterator[Finding]:
+    """The MLflow store: reachable, room left, nothing forgotten."""
+    from canary_mlflow.tracking.store import prepare_store, resolve, sqlite_file
+
+    began = time.perf_counter()
+    try:
+        file = sqlite_file(resolve(tracking_uri))
+        if file is not None and not file.exists():
+            yield Finding(name="store", level=Level.OK, found=f"none yet at {file}: the first run makes it")
+            return
+        client = prepare_store(tracking_uri)
+        experiments = len(client.search_experiments())
+    except CanaryError as error:
+        yield Finding(name="store", level=Level.FAIL, found=str(error), advice="see --tracking-uri")
+        return
+    took = time.perf_counter() - began
+    found = f"{client.tracking_uri}: {experiments} experiments, answered in {took:.1f} s"
+    yield Finding(name="store", level=Level.OK, found=found)
+    yield disk(client)
+    yield running(client)
+
+
+def disk(client: MlflowClient) -> Finding:
+    """Room where the embedded store lives; for a server, in the working folder."""
+    from canary_mlflow.tracking.store import sqlite_file
+
+    file = sqlite_file(client.tracking_uri)
+    folder = file.parent if file else Path.cwd()
+    free = shutil.disk_usage(folder).free / 2**30
+    found = f"{free:.1f} GiB free at {folder}"
+    if free < FAIL_FREE:
+        return Finding(
+            name="disk",
+            level=Level.FAIL,
+            found=found,
+            advice=f"a session may need {FAIL_FREE} GiB; make room",
+        )
+    if free < WARN_FREE:
+        return Finding(name="disk", level=Level.WARN, found=found, advice="make room, or delete old runs: mlflow gc")
+    return Finding(name="disk", level=Level.OK, found=found)
+
+
+def running(client: MlflowClient) -> Finding:
+    """Runs that still say RUNNING long after any of ours can have."""
+    before = int((time.time() - STALE_HOURS * 3600) * 1000)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    runs = client.search_runs(
+        experiments, f"attributes.status = 'RUNNING' AND attributes.start_time < {before}", max_results=1000
+    )
+    stale = [run.info.run_id for run in runs if "canary.role" in run.data.tags]
+    if not stale:
+        return Finding(name="runs", level=Level.OK, found=f"none has been RUNNING for over {STALE_HOURS:.0f} h")
+    shown = ", ".join(stale[:SHOWN]) + (f" and {len(stale) - SHOWN} more" if len(stale) > SHOWN else "")
+    close = f"MlflowClient('{client.tracking_uri}').set_terminated('ID', 'FAILED')"
+    command = f'python -c "from mlflow import MlflowClient; {close}"'
+    return Finding(
+        name="runs",
+        level=Level.WARN,
+        found=f"RUNNING for over {STALE_HOURS:.0f} h: {shown}",
+        advice=f"if nothing trains there any more, close each: {command}",
+    )

@@ -1,0 +1,72 @@
+"""Where errors become text: one line on stderr and the exit code that belongs to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from canary_mlflow.errors import CanaryError
+
+EXIT_CODES = """\b
+Exit codes:
+  0  PASS, bootstrap, or done
+  1  BLOCK
+  2  wrong use or configuration
+  3  INCONCLUSIVE
+  4  something outside failed (store, disk, crash that is no instability, Ctrl-C)
+"""
+OUTSIDE = 4
+
+
+class OneLine(click.ClickException):
+    """An error as its user sees it."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(" ".join(message.split()))
+        self.exit_code = exit_code  # type: ignore[misc]  # click declares it on the class and reads the instance's
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"canary: {self.format_message()}", err=True, file=file)
+
+
+class Edge(click.Group):
+    """Turns the errors that we foresee into one line and an exit code; any other is a bug and keeps its traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:  # click would end with 1, which says BLOCK
+            raise OneLine("interrupted; `canary gate` may be run again, it judges anew", OUTSIDE) from error
+        except BrokenPipeError:
+            reader_left()
+            ctx.exit(OUTSIDE)
+        except Exception as error:
+            line = as_one_line(error)
+            if line is None:
+                raise
+            raise line from error
+
+
+def as_one_line(error: Exception) -> OneLine | None:
+    """The line for an expected error; None for click's own and for bugs."""
+    if isinstance(error, CanaryError):
+        return OneLine(str(error), error.exit_code)
+    if isinstance(error, OSError):
+        return OneLine(f"{type(error).__name__}: {error}", OUTSIDE)
+    if is_store_error(error):
+        return OneLine(f"store: {error}", OUTSIDE)
+    return None
+
+
+def is_store_error(error: Exception) -> bool:
+    """Whether MLflow or its database raised it; neither is imported to find out."""
+    homes = {base.__module__.partition(".")[0] for base in type(error).__mro__}
+    return bool(homes & {"mlflow", "sqlalchemy"})
+
+
+def reader_left() -> None:
+    """The other end of the pipe is closed (`… | head`): keep Python from complaining when it flushes stdout at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,117 @@
+"""Whether this Python, its packages and the plugin's entry points are what the project asks for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from canary_mlflow.findings import Finding, Level
+from canary_mlflow.policies import conf_dir
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+DISTRIBUTION = "canary-mlflow"
+PYTHONS = ((3, 11), (3, 14))  # from, up to but not including
+SHOWN = 5
+
+
+def python() -> Finding:
+    """The interpreter's version."""
+    found = f"{sys.version.split()[0]} at {sys.executable}"
+    low, high = PYTHONS
+    if low <= sys.version_info[:2] < high:
+        return Finding(name="python", level=Level.OK, found=found)
+    expected = f"Python {low[0]}.{low[1]} to {high[0]}.{high[1] - 1} is supported; make a virtual environment with one"
+    return Finding(name="python", level=Level.WARN, found=found, advice=expected)
+
+
+def packages() -> Iterator[Finding]:
+    """What the distribution asks for, core and [train], against what is installed."""
+    from packaging.requirements import Requirement
+
+    try:
+        asked = [Requirement(text) for text in metadata.requires(DISTRIBUTION) or []]
+    except metadata.PackageNotFoundError:
+        yield Finding(
+            name="packages",
+            level=Level.WARN,
+            found=f"{DISTRIBUTION} is not installed in this Python, so MLflow does not see the plugin",
+            advice="in the project's folder: pip install -e .",
+        )
+        return
+    core = [one for one in asked if applies(one, "")]
+    train = [one for one in asked if applies(one, "train") and not applies(one, "")]
+    yield requirements("packages", core, Level.FAIL, f"pip install {DISTRIBUTION}")
+    yield requirements("training", train, Level.WARN, f"`canary run` needs it: pip install '{DISTRIBUTION}[train]'")
+
+
+def applies(requirement: Requirement, extra: str) -> bool:
+    """Whether a requirement holds here when `extra` is asked for."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def requirements(name: str, asked: list[Requirement], level: Level, advice: str) -> Finding:
+    """One finding for a group of requirements."""
+    problems = [problem for one in asked if (problem := unmet(one))]
+    if problems:
+        return Finding(name=name, level=level, found="; ".join(problems), advice=advice)
+    versions = [f"{one.name} {metadata.version(one.name)}" for one in asked]
+    return Finding(name=name, level=Level.OK, found=", ".join(versions))
+
+
+def unmet(requirement: Requirement) -> str:
+    """`trl missing` or `trl 1.2 found, <2,>=1.12 expected`; empty when it is met."""
+    try:
+        version = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return f"{requirement.name} missing"
+    if requirement.specifier.contains(version, prereleases=True):
+        return ""
+    return f"{requirement.name} {version} found, {requirement.specifier} expected"
+
+
+def plugin() -> Iterator[Finding]:
+    """The entry points that MLflow reads; it only warns about one that does not load, so they are loaded here."""
+    try:
+        entries = metadata.distribution(DISTRIBUTION).entry_points
+    except metadata.PackageNotFoundError:
+        return  # said by packages()
+    for entry in entries:
+        if not entry.group.startswith("mlflow."):
+            continue
+        try:
+            entry.load()
+        except (ImportError, AttributeError) as error:
+            yield Finding(
+                name="plugin",
+                level=Level.FAIL,
+                found=f"{entry.group}: {entry.value} does not load ({error})",
+                advice=f"install it again: pip install --force-reinstall --no-deps {DISTRIBUTION}",
+            )
+        else:
+            yield Finding(name="plugin", level=Level.OK, found=f"{entry.group}: {entry.name}")
+
+
+def pins(file: Path | None = None) -> Iterator[Finding]:
+    """In a checkout: installed packages whose version is not the one in requirements.txt, seen working together."""
+    file = file or conf_dir().parent / "requirements.txt"
+    if not file.is_file():
+        return
+    asked = [text.partition("==") for text in file.read_text().splitlines() if "==" in text and text[0] != "#"]
+    other = []
+    for name, _, pin in asked:
+        try:
+            found = metadata.version(name).partition("+")[0]  # without the local part: +cpu, +cu130
+        except metadata.PackageNotFoundError:
+            continue  # a package that is missing and needed is said by packages()
+        if found != pin.strip():
+            other.append(f"{name} {found} (pin {pin.strip()})")
+    if not other:
+        yield Finding(name="pins", level=Level.OK, found=f"every installed package has its version of {file.name}")
+        return
+    shown = ", ".join(other[:SHOWN]) + (f" and {len(other) - SHOWN} more" if len(other) > SHOWN else "")
+    yield Finding(name="pins", level=Level.WARN, found=shown, advice=f"pip install -r {file}")

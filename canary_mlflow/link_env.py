@@ -1,0 +1,48 @@
+"""Make `mlflow run .` use the environment that runs this module: no conda, pyenv or second copy."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+MARKER = ".mlflow-env"  # in the environment: where MLflow's link to it stands
+
+
+def link(project: Path, prefix: Path) -> Path:
+    """Put a link to `prefix` where MLflow looks for the environment of `project`.
+
+    MLflow has no public name for that place; the three private ones used here are kept by a
+    test. The link's name depends on python_env.yaml and requirements.txt alone.
+    """
+    from mlflow.projects.utils import load_project
+    from mlflow.utils.environment import _PythonEnv
+    from mlflow.utils.virtualenv import _get_mlflow_virtualenv_root, _get_virtualenv_name
+
+    loaded = load_project(str(project))
+    name = _get_virtualenv_name(_PythonEnv.from_yaml(loaded.env_config_path), str(project))
+    place = Path(str(_get_mlflow_virtualenv_root())) / str(name)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.is_symlink():
+        place.unlink()
+    if not place.exists():
+        place.symlink_to(prefix)
+    (prefix / MARKER).write_text(f"{place}\n")
+    return place
+
+
+def main() -> int:
+    """Link this interpreter's environment to the project in the working folder."""
+    try:
+        place = link(Path.cwd(), Path(sys.prefix))
+    except ImportError as error:
+        print(
+            f"this MLflow has no {error.name or error}; expected mlflow 3.17; use `mlflow run . --env-manager local`",
+            file=sys.stderr,
+        )
+        return 4
+    print(f"mlflow run . uses {sys.prefix} (through {place})", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Guarding the champion: versions, verdicts and the alias."""

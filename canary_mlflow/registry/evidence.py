@@ -1,0 +1,86 @@
+"""From what a user types (run, session, version, champion) to the runs that it stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, no_such_alias
+from canary_mlflow.tracking.histories import read_runs, read_version, session_runs
+from canary_mlflow.tracking.session import get_run
+from gates.records import Version
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side of a comparison: its runs, how to call it, and the tier it was made under (empty when unknown)."""
+
+    label: str
+    evidence: Version
+    tier: str
+
+
+def find_evidence(client: MlflowClient, text: str) -> Side:
+    """`text`: a run id, a session id, MODEL/VERSION, MODEL@alias, or the last two after models:/.
+
+    Raises NoSuchRun, NoSuchModel, NoSuchVersion, or UsageError for an alias that names nothing.
+    """
+    name = text.removeprefix("models:/")
+    if "@" in name:
+        model, _, alias = name.rpartition("@")
+        return version_side(client, model, aliased(client, model, alias))
+    if "/" in name:
+        model, _, version = name.rpartition("/")
+        return version_side(client, model, version)
+    return run_side(client, text)
+
+
+def aliased(client: MlflowClient, model: str, alias: str) -> str:
+    """The version number behind an alias."""
+    if alias == CHAMPION and (number := champion_number(client, model)) is not None:
+        return number
+    champion_number(client, model)  # says so when the model itself is unknown
+    number = client.get_registered_model(model).aliases.get(alias)
+    if number is None:
+        raise UsageError(no_such_alias(client, model, alias))
+    return str(number)
+
+
+def version_side(client: MlflowClient, model: str, version: str) -> Side:
+    """A model version: its session's runs."""
+    found = find_version(client, model, version)
+    number = str(found.version)
+    return Side(
+        label=f"{model} version {number}",
+        evidence=read_version(client, model, number),
+        tier=tier_of(client, model, number),
+    )
+
+
+def tier_of(client: MlflowClient, model: str, version: str) -> str:
+    """The tier that a version's source run was made under; empty when its run carries none."""
+    run_id = find_version(client, model, version).run_id
+    return tags_of(client, run_id).get("canary.tier", "") if run_id else ""
+
+
+def run_side(client: MlflowClient, run_id: str) -> Side:
+    """A session (all its runs) or a single run."""
+    tags = tags_of(client, run_id)
+    session = tags.get("canary.role") == "session"
+    runs = session_runs(client, run_id) if session else read_runs(client, [run_id])
+    tier = tags.get("canary.tier", "") or (runs[0].workload.get("tier", "") if runs else "")
+    kind = "session" if session else "run"
+    return Side(
+        label=f"{kind} {run_id}",
+        evidence=Version(model=tags.get("canary.model_name", ""), version=None, runs=tuple(runs)),
+        tier=tier,
+    )
+
+
+def tags_of(client: MlflowClient, run_id: str) -> dict[str, str]:
+    """A run's tags; raises NoSuchRun when there is no such run."""
+    return dict(get_run(client, run_id).data.tags)

@@ -1,0 +1,66 @@
+"""What a verdict leaves in MLflow: tags and description of the version, note and files of the session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from canary_mlflow.registry.versions import SESSION_TAG
+from canary_mlflow.reports import json, markdown
+from canary_mlflow.reports.decision import Decision
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+DESCRIPTION_LIMIT = 5000  # characters; the database column of a version's description
+NOTE_LIMIT = 5000  # a run's tag holds 8000; the same text stands in both places
+REASON_LIMIT = 500
+NOTE_TAG = "mlflow.note.content"  # what the UI shows as a run's description
+
+
+def session_of(version: ModelVersion) -> str | None:
+    """The parent run whose children are the evidence; of a version registered by other means, its source run."""
+    tags: dict[str, str] = version.tags or {}
+    return tags.get(SESSION_TAG) or version.run_id or None
+
+
+def tag_version(client: MlflowClient, decision: Decision) -> None:
+    """The verdict in short, to filter and sort by."""
+    assert decision.version is not None
+    verdict = decision.verdict
+    tags = {
+        "canary.verdict": decision.word,
+        "canary.verdict_reason": verdict.reason[:REASON_LIMIT],
+        "canary.baseline_version": decision.champion_before or "none",
+        "canary.policy": str(verdict.policy.get("name", "")),
+    }
+    for key, value in tags.items():
+        client.set_model_version_tag(decision.model, decision.version, key, value)
+
+
+def publish(client: MlflowClient, decision: Decision) -> None:
+    """The report on the version's page and on the session's, with the whole of it as files of the session."""
+    report = markdown.render(decision)
+    if decision.version is not None:
+        where = f"report.md of run {decision.session_id}" if decision.session_id else "canary gate … --json"
+        short = markdown.fit(report, DESCRIPTION_LIMIT, where)
+        client.update_model_version(decision.model, decision.version, short)
+    if decision.session_id is not None:
+        publish_session(client, decision, report)
+
+
+def publish_session(client: MlflowClient, decision: Decision, report: str) -> None:
+    """Note, tags and files of the parent run. Files last: they are the only part that can fill a disk."""
+    assert decision.session_id is not None
+    tags = {
+        NOTE_TAG: markdown.fit(report, NOTE_LIMIT, "report.md, among this run's artifacts"),
+        "canary.model_name": decision.model,
+        "canary.verdict": decision.word,
+        "canary.verdict_reason": decision.verdict.reason[:REASON_LIMIT],
+    }
+    if decision.version is not None:
+        tags["canary.version"] = decision.version
+    for key, value in tags.items():
+        client.set_tag(decision.session_id, key, value)
+    client.log_text(decision.session_id, report, "report.md")
+    client.log_text(decision.session_id, json.render(decision), "verdict.json")

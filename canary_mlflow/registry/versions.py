@@ -1,0 +1,97 @@
+"""Model versions whose evidence is a session, and the champion among them."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import NoSuchModel, NoSuchVersion
+from canary_mlflow.registry.locks import registry_lock
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+CHAMPION = "champion"
+SESSION_TAG = "canary.session_id"
+SHOWN = 10  # names listed in an error
+
+
+def register_version(client: MlflowClient, model_name: str, session_id: str, source_run_id: str) -> str:
+    """Register `model/` of one run of a session, with the session as its evidence; returns the version's number.
+
+    The model is created when it is missing. Sessions that end at the same moment get numbers of their own.
+    """
+    source = f"{client.get_run(source_run_id).info.artifact_uri}/model"
+    with registry_lock(client):  # SQLite stores give up after three lost races for one number
+        ensure_model(client, model_name)
+        version = client.create_model_version(model_name, source, run_id=source_run_id, tags={SESSION_TAG: session_id})
+    return str(version.version)
+
+
+def ensure_model(client: MlflowClient, model_name: str) -> None:
+    """Create the registered model unless it is there already."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(model_name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def champion(client: MlflowClient, model: str) -> ModelVersion | None:
+    """The version that the champion alias names; None while it names none. Raises NoSuchModel."""
+    number = champion_number(client, model)
+    return None if number is None else client.get_model_version(model, number)
+
+
+def champion_number(client: MlflowClient, model: str) -> str | None:
+    """As `champion`, but only the number."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        number = client.get_registered_model(model).aliases.get(CHAMPION)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        raise NoSuchModel(no_such_model(client, model)) from error
+    return None if number is None else str(number)
+
+
+def find_version(client: MlflowClient, model: str, version: str) -> ModelVersion:
+    """The model version; raises NoSuchModel or NoSuchVersion, which list what there is."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_model_version(model, version)
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise
+        champion_number(client, model)  # says so when the model itself is unknown
+        numbers = sorted(
+            (int(found.version) for found in client.search_model_versions(f"name='{model}'")), reverse=True
+        )
+        there = shortened([str(number) for number in numbers]) or "none yet"
+        raise NoSuchVersion(f"version {version!r} of {model!r}: not in the registry; versions: {there}") from error
+
+
+def no_such_model(client: MlflowClient, model: str) -> str:
+    """One line that says which models there are, the nearest names first."""
+    names = [found.name for found in client.search_registered_models(max_results=1000)]
+    near = difflib.get_close_matches(model, names, n=3)
+    rest = [name for name in names if name not in near]
+    there = shortened(near + rest) or "none yet: `canary run` registers the first"
+    return f"model {model!r}: not in the registry; models: {there}"
+
+
+def shortened(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def no_such_alias(client: MlflowClient, model: str, alias: str) -> str:
+    """One line that says which aliases there are."""
+    aliases = sorted(client.get_registered_model(model).aliases)
+    return f"alias {alias!r} of {model!r}: names no version; aliases: {shortened(aliases) or 'none yet'}"

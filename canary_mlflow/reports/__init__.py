@@ -1,0 +1,14 @@
+"""Verdicts as people and machines read them: one function each, and this dict names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from canary_mlflow.reports import json, markdown, text
+from canary_mlflow.reports.decision import Decision
+
+REPORTS: dict[str, Callable[[Decision], str]] = {
+    "text": text.render,
+    "markdown": markdown.render,
+    "json": json.render,
+}

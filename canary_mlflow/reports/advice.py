@@ -1,0 +1,100 @@
+"""What a reader should do after a verdict, and where in MLflow's UI to look."""
+
+from __future__ import annotations
+
+import shlex
+from urllib.parse import quote
+
+from canary_mlflow.reports.decision import Decision, Question
+from gates.verdict import Outcome, ReasonCode
+
+
+def next_step(decision: Decision) -> str:
+    """What has happened to the champion, and what to do now."""
+    if decision.question is Question.COMPARISON:
+        return "Read-only: nothing was written and no champion moved."
+    if decision.question is Question.SESSION:
+        return after_session(decision)
+    outcome = decision.verdict.outcome
+    if decision.bootstrapped or outcome is Outcome.PASS:
+        return after_promotion(decision)
+    if decision.verdict.reason_code is ReasonCode.NO_BASELINE:
+        return (
+            f"Version {decision.version} stays a candidate: this policy makes no first champion by itself (bootstrap: "
+            f"manual). To do it by hand: {bless_command(decision)}{dry(decision)}"
+        )
+    if outcome is Outcome.BLOCK:
+        return after_block(decision)
+    return f"{champion_stays(decision)} {more_evidence(decision)}{dry(decision)}"
+
+
+def after_promotion(decision: Decision) -> str:
+    """PASS or bootstrap."""
+    if decision.dry_run:
+        return f"Dry run, nothing was written: without --dry-run, version {decision.version} would be champion now."
+    before = f" (before: version {decision.champion_before})" if decision.champion_before else ""
+    return f"Version {decision.version} is champion now{before}. Load it as models:/{decision.model}@champion"
+
+
+def after_block(decision: Decision) -> str:
+    """BLOCK of a version."""
+    return (
+        f"{champion_stays(decision)} Look at what is marked BLOCK, mend it and run again; if the change is meant: "
+        f"{bless_command(decision)} --despite-block{dry(decision)}"
+    )
+
+
+def after_session(decision: Decision) -> str:
+    """A session that left no version."""
+    what = (
+        "Look at the runs that failed" if decision.verdict.outcome is Outcome.BLOCK else "See why its runs ended early"
+    )
+    return f"No version was registered. {champion_stays(decision)} {what} (open them as below), mend it and run again."
+
+
+def champion_stays(decision: Decision) -> str:
+    """What the alias names after a verdict that moves nothing."""
+    if decision.champion_before is None:
+        return "There is still no champion."
+    return f"The champion stays version {decision.champion_before}."
+
+
+def more_evidence(decision: Decision) -> str:
+    """What would turn an INCONCLUSIVE into an answer."""
+    verdict = decision.verdict
+    if verdict.reason_code is ReasonCode.NOT_COMPARABLE:
+        return f"Compare like with like, or start a new line with this one: {bless_command(decision)}"
+    if verdict.reason_code is ReasonCode.MISSING_DATA:
+        return "Run it again so that every run finishes and records what the policy must have."
+    if verdict.more_runs:
+        have = f"{len(verdict.candidate_runs)} against {len(verdict.baseline_runs)}"
+        needed = verdict.more_runs
+        return f"About {needed} runs per side would decide (now {have}): train with repeats={needed}."
+    return f"More runs would hardly decide; look at the noise on this machine, or choose: {bless_command(decision)}"
+
+
+def bless_command(decision: Decision) -> str:
+    """The explicit act that needs a reason."""
+    return f'canary bless {shlex.quote(decision.model)} {decision.version} --reason "…"'
+
+
+def dry(decision: Decision) -> str:
+    """Said after any sentence about what happened."""
+    return " (Dry run, nothing was written.)" if decision.dry_run else ""
+
+
+def open_ui(store: str, page: str) -> tuple[str, str]:
+    """The command that serves the UI (empty for a server, which already does) and the address to open."""
+    if store.startswith(("http://", "https://")):
+        return "", f"{store.rstrip('/')}{page}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(store)}", f"http://127.0.0.1:5000{page}"
+
+
+def version_page(model: str, version: str) -> str:
+    """Where MLflow's UI shows a model version; its router reads the fragment."""
+    return f"/#/models/{quote(model, safe='')}/versions/{version}"
+
+
+def run_page(experiment_id: str, run_id: str) -> str:
+    """Where MLflow's UI shows a run."""
+    return f"/#/experiments/{experiment_id}/runs/{run_id}"

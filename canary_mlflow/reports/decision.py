@@ -1,0 +1,75 @@
+"""What was decided about a candidate: all that a report shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from gates.verdict import Outcome, Verdict, verdict_to_dict
+
+EXIT_CODES = {Outcome.PASS: 0, Outcome.BLOCK: 1, Outcome.INCONCLUSIVE: 3}
+
+
+class Question(StrEnum):
+    """What was asked."""
+
+    GATE = "gate"  # may this version become champion?
+    SESSION = "session"  # what went wrong in a session that left no version?
+    COMPARISON = "comparison"  # how do these two differ? Read-only.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """A verdict and what followed from it.
+
+    `champion_before` and `champion_after` are version numbers, or None while there is no champion. `bootstrapped`
+    says that the policy lets a version without baseline begin as champion: never a PASS. After a dry run nothing has
+    been written, `promoted` is False and `champion_after` equals `champion_before`.
+    """
+
+    verdict: Verdict
+    model: str
+    version: str | None = None
+    question: Question = Question.GATE
+    promoted: bool = False
+    bootstrapped: bool = False
+    dry_run: bool = False
+    champion_before: str | None = None
+    champion_after: str | None = None
+    session_id: str | None = None
+    store: str = ""  # the tracking URI, for the way into the UI
+    page: str = ""  # the place in the UI
+    baseline_label: str = ""
+    candidate_label: str = ""
+
+    @property
+    def word(self) -> str:
+        """PASS, BLOCK, INCONCLUSIVE or bootstrap: the value of the tag `canary.verdict`."""
+        return "bootstrap" if self.bootstrapped else str(self.verdict.outcome)
+
+    @property
+    def exit_code(self) -> int:
+        """0 PASS or bootstrap, 1 BLOCK, 3 INCONCLUSIVE."""
+        return 0 if self.bootstrapped else EXIT_CODES[self.verdict.outcome]
+
+
+def decision_to_dict(decision: Decision) -> dict[str, Any]:
+    """Plain JSON values; the verdict as `gates` writes it, so that anyone can read it back."""
+    return {
+        "question": str(decision.question),
+        "decision": decision.word,
+        "exit_code": decision.exit_code,
+        "model": decision.model,
+        "version": decision.version,
+        "baseline": decision.baseline_label or decision.champion_before,
+        "candidate": decision.candidate_label or decision.version,
+        "session_id": decision.session_id,
+        "promoted": decision.promoted,
+        "bootstrapped": decision.bootstrapped,
+        "dry_run": decision.dry_run,
+        "champion_before": decision.champion_before,
+        "champion_after": decision.champion_after,
+        "store": decision.store,
+        "verdict": verdict_to_dict(decision.verdict),
+    }

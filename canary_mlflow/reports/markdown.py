@@ -1,0 +1,99 @@
+"""The report as Markdown: for a model version's description, a session's note and a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from canary_mlflow.reports import advice, wording
+from canary_mlflow.reports.decision import Decision
+from gates.verdict import Check, CheckOutcome, Difference
+
+SHOWN_DIFFERENCES = 30
+
+
+def render(decision: Decision) -> str:
+    """The whole report."""
+    return "\n".join(lines(decision)) + "\n"
+
+
+def fit(text: str, limit: int, whole: str) -> str:
+    """Text of at most `limit` characters, cut after a full line; says how many lines are missing and where all are."""
+    if len(text) <= limit:
+        return text
+    rows = text.splitlines()
+    kept: list[str] = []
+    size = len(cut_note(len(rows), whole)) + 1
+    for row in rows:
+        if size + len(row) + 1 > limit:
+            break
+        kept.append(row)
+        size += len(row) + 1
+    return "\n".join([*kept, cut_note(len(rows) - len(kept), whole)])
+
+
+def cut_note(missing: int, whole: str) -> str:
+    """The last line of a cut report."""
+    return f"\n*{missing} more lines: {whole}*\n"
+
+
+def lines(decision: Decision) -> Iterator[str]:
+    """Verdict, next step, evidence, hard gates, differences: what matters most cannot be cut off."""
+    yield f"**{wording.heading(decision)}** {plain(wording.title(decision))}"
+    yield ""
+    yield plain(wording.reason(decision))
+    yield ""
+    yield f"**Next:** {plain(advice.next_step(decision))}"
+    rows = wording.judged(decision)
+    if rows:
+        yield ""
+        yield from table(rows)
+    yield ""
+    yield plain(wording.evidence_note(decision))
+    yield ""
+    for check in wording.not_judged(decision):
+        yield f"- not judged: {plain(check.metric)}: {plain(wording.sentence(check.reason))}"
+    yield from hard_gates(wording.hard_gates(decision))
+    for check in wording.obstacles(decision):
+        yield f"- also: {plain(wording.sentence(check.reason))}"
+    yield from differences(decision.verdict.differences)
+
+
+def table(rows: Sequence[wording.Row]) -> Iterator[str]:
+    """One line per metric."""
+    yield "| | metric | baseline | candidate | change [range] | limit | what it means |"
+    yield "|---|---|---:|---:|---:|---:|---|"
+    for row in rows:
+        word = f"**{row.word}**" if row.outcome is CheckOutcome.BLOCK else row.word
+        cells = (row.metric, row.baseline, row.candidate, f"{row.change} {row.range}".rstrip(), row.limit, row.meaning)
+        yield f"| {word} | {' | '.join(plain(cell) for cell in cells)} |"
+
+
+def hard_gates(checks: Sequence[Check]) -> Iterator[str]:
+    """Failed ones with their reason, the others in one line."""
+    for check in checks:
+        if check.outcome is not CheckOutcome.PASS:
+            word = wording.WORDS[check.outcome]
+            yield f"- hard gate **{plain(check.metric)}** {word}: {plain(wording.sentence(check.reason))}"
+    passed = ", ".join(check.metric for check in checks if check.outcome is CheckOutcome.PASS)
+    if passed:
+        yield f"- hard gates ok: {plain(passed)}"
+
+
+def differences(found: Sequence[Difference]) -> Iterator[str]:
+    """What is not the same around the two sides."""
+    if not found:
+        return
+    yield ""
+    yield "| differs | baseline | candidate |"
+    yield "|---|---|---|"
+    for one in found[:SHOWN_DIFFERENCES]:
+        yield f"| {plain(one.key)} | {plain(str(one.baseline))} | {plain(str(one.candidate))} |"
+    more = len(found) - SHOWN_DIFFERENCES
+    if more > 0:
+        yield ""
+        yield f"and {more} more differences, in `verdict.json`"
+
+
+def plain(text: str) -> str:
+    """Text that cannot break the table or become HTML."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").replace("\n", " ")

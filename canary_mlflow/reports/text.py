@@ -1,0 +1,161 @@
+"""The report on a terminal: verdict first, then the evidence, then what to do."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from canary_mlflow.reports import advice, wording
+from canary_mlflow.reports.decision import Decision
+from gates.verdict import Check, CheckOutcome, Difference
+
+STYLES = {
+    CheckOutcome.PASS: "green",
+    CheckOutcome.BLOCK: "bold red",
+    CheckOutcome.INCONCLUSIVE: "yellow",
+    CheckOutcome.WARN: "yellow",
+    CheckOutcome.NOT_JUDGED: "dim",
+}
+HEADINGS = {
+    "PASS": "bold green",
+    "BLOCK": "bold red",
+    "INCONCLUSIVE": "bold yellow",
+    "bootstrap": "bold cyan",
+}
+SHOWN_DIFFERENCES = 8
+SHOWN_REASONS = 4
+PLAIN_WIDTH = 112  # columns, where there is no terminal to ask
+WITH_RANGES, WITH_MEANINGS = 88, 108  # columns that the evidence needs to show these too
+
+
+def render(decision: Decision, *, width: int = PLAIN_WIDTH) -> str:
+    """The report as plain text of at most `width` columns."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
+    console.print(report(decision, console.width))
+    with_padding = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
+    return "\n".join(line.rstrip() for line in with_padding.splitlines()) + "\n"
+
+
+def show(decision: Decision, stream: IO[str]) -> None:
+    """Print the report on a stream; colours, NO_COLOR and the width are the terminal's."""
+    if not stream.isatty():
+        stream.write(render(decision))
+        return
+    console = Console(file=stream, highlight=False)
+    console.print(report(decision, console.width))
+
+
+def report(decision: Decision, width: int) -> RenderableType:
+    """All parts, in reading order."""
+    return Group(*parts(decision, width))
+
+
+def parts(decision: Decision, width: int) -> Iterator[RenderableType]:
+    """Verdict, evidence, hard gates, differences, next step, way into the UI."""
+    yield Text.assemble((wording.heading(decision), HEADINGS[decision.word]), "  ", (wording.title(decision), "bold"))
+    yield indented(wording.reason(decision))
+    rows = wording.judged(decision)
+    if rows:
+        yield ""
+        yield from evidence(rows, width)
+        yield ""
+    yield indented(wording.evidence_note(decision), style="dim")
+    yield from missing(wording.not_judged(decision))
+    yield from hard_gates(wording.hard_gates(decision))
+    yield from obstacles(wording.obstacles(decision))
+    yield from differences(decision.verdict.differences)
+    yield ""
+    yield labelled("next", advice.next_step(decision))
+    if decision.store:
+        command, address = advice.open_ui(decision.store, decision.page)
+        yield labelled("open", f"{command}\nthen {address}" if command else address)
+
+
+def indented(text: str, style: str = "") -> RenderableType:
+    """A paragraph under the first line."""
+    return Padding(Text(text, style=style), (0, 0, 0, 2))
+
+
+def labelled(label: str, text: str | Text) -> RenderableType:
+    """`label   text`, with continuation lines under the text."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(width=12)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(f"  {label}", style="bold"), text if isinstance(text, Text) else Text(text))
+    return grid
+
+
+def evidence(rows: Sequence[wording.Row], width: int) -> Iterator[RenderableType]:
+    """The figures of each metric, as many columns as fit; what does not fit is said below, or said to be left out."""
+    ranges, meanings = width >= WITH_RANGES, width >= WITH_MEANINGS
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=True)
+    table.add_column("  ", no_wrap=True)
+    table.add_column("metric", no_wrap=True, overflow="ellipsis")
+    for name in ("baseline", "candidate", "change [range]" if ranges else "change", "limit"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if meanings:
+        table.add_column("what it means", ratio=1, overflow="fold")
+    for row in rows:
+        change = f"{row.change} {row.range}".rstrip() if ranges else row.change
+        cells = [row.metric, row.baseline, row.candidate, change, row.limit, *([row.meaning] if meanings else [])]
+        # Text, because a metric's name may hold square brackets, which are rich's markup.
+        table.add_row(Text(f"  {row.word}", style=STYLES[row.outcome]), *(Text(cell) for cell in cells))
+    yield table
+    if not meanings:
+        yield from (indented(f"{row.metric}: {row.meaning}") for row in rows if row.outcome is not CheckOutcome.PASS)
+    if not ranges:
+        yield indented(f"The ranges of the changes are left out: they need {WITH_RANGES} columns.", style="dim")
+
+
+def missing(checks: Sequence[Check]) -> Iterator[RenderableType]:
+    """What the policy asks for and these runs cannot answer, by name."""
+    if not checks:
+        return
+    if len(checks) > SHOWN_REASONS:
+        names = ", ".join(check.metric for check in checks)
+        yield indented(f"{len(checks)} not judged, for reasons that --json gives: {names}.", style="dim")
+        return
+    for check in checks:
+        yield indented(f"Not judged: {check.metric}: {wording.sentence(check.reason)}", style="dim")
+
+
+def hard_gates(checks: Sequence[Check]) -> Iterator[RenderableType]:
+    """Failed ones with their reason, the others in one line."""
+    if not checks:
+        return
+    yield ""
+    text = Text()
+    for check in checks:
+        if check.outcome is not CheckOutcome.PASS:
+            text.append(f"{check.metric} {wording.WORDS[check.outcome]}", style=STYLES[check.outcome])
+            text.append(f": {wording.sentence(check.reason)}\n")
+    passed = [check.metric for check in checks if check.outcome is CheckOutcome.PASS]
+    if passed:
+        text.append("ok", style=STYLES[CheckOutcome.PASS])
+        text.append(f": {', '.join(passed)}")
+    text.rstrip()
+    yield labelled("hard gates", text)
+
+
+def obstacles(checks: Sequence[Check]) -> Iterator[RenderableType]:
+    """What else makes the comparison impossible."""
+    if checks:
+        yield labelled("also", "\n".join(wording.sentence(check.reason) for check in checks))
+
+
+def differences(found: Sequence[Difference]) -> Iterator[RenderableType]:
+    """What is not the same around the two sides."""
+    if not found:
+        return
+    yield ""
+    lines = [f"{one.key}: {one.baseline} → {one.candidate}" for one in found[:SHOWN_DIFFERENCES]]
+    more = len(found) - SHOWN_DIFFERENCES
+    if more > 0:
+        lines.append(f"and {more} more (--json lists all)")
+    yield labelled("differs", "\n".join(lines))

@@ -1,0 +1,169 @@
+"""The sentences and rows that every report for people shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from canary_mlflow.reports import figures
+from canary_mlflow.reports.decision import Decision, Question
+from gates.policy import Role
+from gates.verdict import Check, CheckOutcome, ReasonCode
+
+ORDER = (
+    CheckOutcome.BLOCK,
+    CheckOutcome.INCONCLUSIVE,
+    CheckOutcome.WARN,
+    CheckOutcome.PASS,
+    CheckOutcome.NOT_JUDGED,
+)
+WORDS = {
+    CheckOutcome.PASS: "ok",
+    CheckOutcome.BLOCK: "BLOCK",
+    CheckOutcome.INCONCLUSIVE: "unclear",
+    CheckOutcome.WARN: "warning",
+    CheckOutcome.NOT_JUDGED: "not judged",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One metric's evidence, ready to print."""
+
+    outcome: CheckOutcome
+    word: str
+    metric: str
+    baseline: str
+    candidate: str
+    change: str
+    range: str
+    limit: str
+    meaning: str
+
+
+def title(decision: Decision) -> str:
+    """The verdict and what it is about, in one line."""
+    model, version = decision.model, decision.version
+    if decision.question is Question.COMPARISON:
+        return f"{decision.candidate_label} (candidate) beside {decision.baseline_label} (baseline)"
+    if decision.question is Question.SESSION:
+        return f"{model}, session {decision.session_id}"
+    if decision.champion_before is None:
+        return f"{model} version {version}, no champion to compare with"
+    return f"{model} version {version} against champion version {decision.champion_before}"
+
+
+def heading(decision: Decision) -> str:
+    """The word that stands first."""
+    if decision.question is Question.COMPARISON:
+        return f"COMPARISON, a gate would say {decision.verdict.outcome}"
+    return decision.word.upper()
+
+
+def reason(decision: Decision) -> str:
+    """Why, in a sentence; a bootstrap is explained, because nothing was compared."""
+    if decision.bootstrapped:
+        return (
+            "The hard gates found nothing wrong, and there is no champion yet. Nothing was compared, so this is no "
+            "PASS: the version is where later ones are judged from."
+        )
+    return sentence(decision.verdict.reason)
+
+
+def sentence(text: str) -> str:
+    """With a capital first letter and a full stop."""
+    text = text.strip()
+    if not text:
+        return text
+    return text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
+
+
+def judged(decision: Decision) -> list[Row]:
+    """The metrics that were weighed: those that decide first, and of these what needs attention."""
+    checks = [check for check in decision.verdict.checks if check.role is not Role.HARD and is_judged(check)]
+    checks.sort(key=lambda check: (check.role is not Role.GATE, ORDER.index(check.outcome)))
+    return [row(decision, check) for check in checks]
+
+
+def not_judged(decision: Decision) -> list[Check]:
+    """The metrics that the policy names and these runs do not have."""
+    return [check for check in decision.verdict.checks if check.role is not Role.HARD and not is_judged(check)]
+
+
+def hard_gates(decision: Decision) -> list[Check]:
+    """The checks that need no baseline, failed ones first."""
+    checks = [check for check in decision.verdict.checks if check.role is Role.HARD and not in_the_way(check)]
+    return sorted(checks, key=lambda check: ORDER.index(check.outcome))
+
+
+def obstacles(decision: Decision) -> list[Check]:
+    """What makes a comparison impossible, beyond the one that the verdict's own reason names."""
+    return [check for check in decision.verdict.checks if check.role is Role.HARD and in_the_way(check)][1:]
+
+
+def in_the_way(check: Check) -> bool:
+    """Whether a check speaks about the comparison (no baseline, other hardware), not about the candidate."""
+    return check.outcome is CheckOutcome.INCONCLUSIVE
+
+
+def is_judged(check: Check) -> bool:
+    """Whether there is anything to show in a row."""
+    return check.evidence is not None or check.outcome is not CheckOutcome.NOT_JUDGED
+
+
+def row(decision: Decision, check: Check) -> Row:
+    """One check as text."""
+    rule = decision.verdict.policy.get("rules", {}).get(check.metric, {})
+    word = f"({WORDS[check.outcome]})" if check.role is Role.ADVISORY else WORDS[check.outcome]
+    cells = dict.fromkeys(("baseline", "candidate", "change", "limit"), figures.NOTHING) | {"range": ""}
+    if (found := check.evidence) is not None:
+        # Tails and drifts are logarithms of ratios: what the steps are measured in is not their unit.
+        unit = "" if rule.get("reduction") in ("tail_excess", "drift") else found.unit
+        ends = figures.interval(found.change_low, found.change_high, relative=found.relative, unit=unit)
+        both = rule.get("worse") == "both"
+        cells = {
+            "baseline": figures.quantity(found.baseline, unit),
+            "candidate": figures.quantity(found.candidate, unit),
+            "change": figures.change(found.change, relative=found.relative, unit=unit),
+            "range": ends,
+            "limit": figures.limit(found.margin, relative=found.relative, unit=unit, both=both),
+        }
+    return Row(outcome=check.outcome, word=word, metric=check.metric, meaning=meaning(check), **cells)
+
+
+def meaning(check: Check) -> str:
+    """What a row's figures mean; without figures, the judge's own reason."""
+    found = check.evidence
+    if found is None:
+        return check.reason
+    if found.identical:
+        return "bit-identical"
+    if check.outcome is CheckOutcome.PASS:
+        return "within the limit"
+    if check.outcome in (CheckOutcome.BLOCK, CheckOutcome.WARN):
+        return "beyond the limit"
+    if check.reason_code is ReasonCode.TOO_FEW_RUNS and check.more_runs:
+        return f"too few runs: {check.more_runs} per side would decide"
+    if check.reason_code is ReasonCode.NEAR_MARGIN:
+        return "too close to the limit to decide"
+    if check.reason_code is ReasonCode.TOO_NOISY:
+        return "too noisy here to decide"
+    return "these runs cannot tell"
+
+
+def evidence_note(decision: Decision) -> str:
+    """How much was compared, by which policy, and how to read the ranges."""
+    verdict = decision.verdict
+    runs = figures.count(len(verdict.candidate_runs), "candidate run")
+    against = f" against {figures.count(len(verdict.baseline_runs), 'baseline run')}" if verdict.baseline_runs else ""
+    return f"{runs}{against}, policy {verdict.policy.get('name', '?')}.{how_to_read(decision)}"
+
+
+def how_to_read(decision: Decision) -> str:
+    """The rules behind ranges and brackets, where there are any."""
+    shown = [(check.role, check.evidence) for check in decision.verdict.checks if check.evidence is not None]
+    text = ""
+    if any(evidence.change_low is not None for _, evidence in shown):
+        text += " A metric passes when the whole range of its change is within the limit."
+    if any(role is Role.ADVISORY for role, _ in shown):
+        text += " (In brackets: advice, decides nothing.)"
+    return text

@@ -1,0 +1,41 @@
+"""MLflow plugin: in this project's folder, `mlflow run .` records into the experiment `canary`.
+
+It also makes the SQLite store, once and under a lock, before MLflow itself would make it without one. Loaded while
+MLflow is half imported, so it imports MLflow only when asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+EXPERIMENT = "canary"
+FALLBACK = "0"  # MLflow's own default experiment
+
+log = logging.getLogger("canary_mlflow")
+_PROJECT = re.compile(r"^name:\s*['\"]?canary_mlflow['\"]?\s*(#.*)?$", re.MULTILINE)
+
+
+class CanaryExperimentProvider:
+    """Entry point of the group `mlflow.default_experiment_provider` (duck-typed: its base class is MLflow's)."""
+
+    def in_context(self) -> bool:
+        """True in a process whose working folder holds this project's MLproject file."""
+        try:
+            return bool(_PROJECT.search(Path("MLproject").read_text(encoding="utf-8", errors="replace")))
+        except OSError:
+            return False
+
+    def get_experiment_id(self) -> str:
+        """The id of the experiment `canary`; MLflow's default experiment when the store cannot be prepared."""
+        from mlflow.exceptions import MlflowException
+
+        from canary_mlflow.errors import CanaryError, one_line
+        from canary_mlflow.tracking.store import experiment_id, prepare_store
+
+        try:
+            return experiment_id(prepare_store(), EXPERIMENT)
+        except (CanaryError, MlflowException) as error:
+            log.warning("canary: %s", one_line(error))
+            return FALLBACK

@@ -1,0 +1,41 @@
+"""How a run broke off: an exception as one of the words that the gate knows, and one sentence."""
+
+from __future__ import annotations
+
+import signal
+
+from canary_mlflow.errors import one_line
+
+# Raised by sampling from logits that hold NaN or Inf (torch.multinomial).
+POISONED = "probability tensor contains"
+
+
+def classify(error: BaseException | None, nonfinite_steps: int = 0) -> tuple[str, str]:
+    """(failure, sentence). failure: instability | oom | timeout | interrupted | error.
+
+    A crash after non-finite values were seen is called instability: the numbers broke before the program did.
+    """
+    if error is None:
+        return "interrupted", "training ended before its last step without an exception"
+    name = type(error).__name__
+    sentence = f"{name}: {one_line(error)}" if str(error) else name
+    if name == "OutOfMemoryError" or isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+        return "oom", sentence
+    if isinstance(error, TimeoutError):
+        return "timeout", sentence
+    if not isinstance(error, Exception):  # KeyboardInterrupt, SystemExit, and what signal handlers raise
+        return "interrupted", sentence
+    if name == "InstabilityError" or isinstance(error, FloatingPointError) or POISONED in str(error):
+        return "instability", sentence
+    return ("instability" if nonfinite_steps else "error"), sentence
+
+
+class Terminated(SystemExit):
+    """SIGTERM arrived; unwinds like SystemExit, so that a run can still say how it ended."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(128 + signum)
+        self.signum = signum
+
+    def __str__(self) -> str:
+        return f"stopped by {signal.Signals(self.signum).name}"

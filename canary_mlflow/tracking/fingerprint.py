@@ -1,0 +1,145 @@
+"""Where a run ran: versions, host, source commit, and the class of hardware. Loads no torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+UNKNOWN = "unknown"
+
+# What changes numbers or speed when it changes.
+PACKAGES = (
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "accelerate",
+    "datasets",
+    "tokenizers",
+    "safetensors",
+    "bitsandbytes",
+    "deepspeed",
+    "flash-attn",
+    "liger-kernel",
+    "triton",
+    "vllm",
+    "numpy",
+    "mlflow",
+    "canary-mlflow",
+)
+
+
+def environment(folder: Path | None = None) -> dict[str, str]:
+    """What two runs may differ in and a report should list: versions, host, driver, commit of `folder`.
+
+    Keys are those of the tags `canary.env.<key>`; packages that are not installed are left out.
+    """
+    facts = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": platform.node() or UNKNOWN,
+        "cpu": cpu_model(),
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS", "unset"),
+        **packages(),
+        **git(folder or Path.cwd()),
+    }
+    gpus = gpu_facts()
+    return facts | {key: gpus[key] for key in ("driver", "gpu") if key in gpus}
+
+
+def hardware(backend: str, *, device: str | None = None, count: int | None = None) -> dict[str, str]:
+    """The class of hardware that timings and memory depend on; runs of two classes are not compared.
+
+    `backend` is cpu or cuda. Keys are those of the tags `canary.hardware.<key>`: backend, device, count (GPUs used,
+    or usable CPU cores).
+    """
+    if backend == "cpu":
+        return {"backend": backend, "device": device or cpu_model(), "count": str(count or usable_cores())}
+    gpus = gpu_facts()
+    return {
+        "backend": backend,
+        "device": device or gpus.get("gpu", UNKNOWN),
+        "count": str(count or gpus.get("gpu_count", UNKNOWN)),
+    }
+
+
+@cache
+def packages() -> dict[str, str]:
+    """Installed versions of what matters."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name.replace("-", "_")] = version(name)
+    return found
+
+
+def git(folder: Path) -> dict[str, str]:
+    """Commit and dirtiness of the checkout that holds `folder`; unknown where there is none, or no git."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return {"git_commit": UNKNOWN, "git_dirty": UNKNOWN}
+    # Untracked files do not count: outputs of the run itself would make every second run dirty.
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {"git_commit": commit, "git_dirty": UNKNOWN if changes is None else str(bool(changes)).lower()}
+
+
+def _git(folder: Path, *command: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *command], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+@cache
+def cpu_model() -> str:
+    """The processor's name as the kernel gives it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.lower().startswith(("model name", "hardware", "cpu model")):
+                return line.partition(":")[2].strip() or UNKNOWN
+    return platform.processor() or platform.machine() or UNKNOWN
+
+
+def usable_cores() -> int:
+    """Cores this process may run on, which in a container are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def gpu_facts() -> dict[str, str]:
+    """Driver, name, count and memory (MiB) of the NVIDIA GPUs; empty without a GPU, driver or nvidia-ml-py."""
+    try:
+        import pynvml
+    except ImportError:
+        return {}
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return {}
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        return {
+            "driver": _text(pynvml.nvmlSystemGetDriverVersion()),
+            "gpu": _text(pynvml.nvmlDeviceGetName(handle)),
+            "gpu_count": str(pynvml.nvmlDeviceGetCount()),
+            "gpu_memory": str(pynvml.nvmlDeviceGetMemoryInfo(handle).total // 2**20),
+        }
+    except pynvml.NVMLError:
+        return {}
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _text(value: str | bytes) -> str:
+    """Old releases of nvidia-ml-py answer in bytes."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,57 @@
+"""Wall time and CPU time of a step, end to end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from canary_mlflow.tracking.probes import Probe, Row, Setting
+
+
+class Clock(Probe):
+    """From one step's end to the next one's, started when training begins.
+
+    End to end, because data loading and rollouts happen outside step_begin..step_end, and TRL's PPOTrainer has no
+    step_begin at all. Evaluation and saving between steps are taken out. CPU time is the process's, without our own
+    writer's: the figure to judge where neighbours share the machine.
+    """
+
+    name = "clock"
+
+    def __init__(self) -> None:
+        self._idle_cpu: Callable[[], float] = float
+        self._iterates = False
+        self._epochs_seen = False
+
+    def start(self, setting: Setting) -> None:
+        self._idle_cpu, self._iterates = setting.idle_cpu, setting.iterates
+        self._step = self._iteration = self._mark = self._now()
+
+    def step_ended(self, row: Row) -> None:
+        now = self._now()
+        row["step_time"], row["step_cpu_time"] = now[0] - self._step[0], now[1] - self._step[1]
+        if self._iterates and not self._epochs_seen:
+            # TRL's PPOTrainer reports no epochs; its step is the iteration.
+            row["iteration_time"], row["iteration_cpu_time"] = row["step_time"], row["step_cpu_time"]
+        self._step = self._mark = now
+
+    def paused(self) -> None:
+        now = self._now()
+        lost = (now[0] - self._mark[0], now[1] - self._mark[1])
+        self._step = (self._step[0] + lost[0], self._step[1] + lost[1])
+        self._iteration = (self._iteration[0] + lost[0], self._iteration[1] + lost[1])
+        self._mark = now
+
+    def iteration_began(self) -> None:
+        self._epochs_seen = True
+
+    def iteration_ended(self, row: Row) -> None:
+        if not self._iterates:
+            return
+        now = self._now()
+        row["iteration_time"] = now[0] - self._iteration[0]
+        row["iteration_cpu_time"] = now[1] - self._iteration[1]
+        self._iteration = now
+
+    def _now(self) -> tuple[float, float]:
+        return time.perf_counter(), time.process_time() - self._idle_cpu()

@@ -1,0 +1,71 @@
+"""NaN and Inf: seen in what is logged, and in the loss itself where logging would hide it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from canary_mlflow.tracking.probes import Probe, Row, Setting
+from canary_mlflow.tracking.probes.forwards import ForwardHook
+from canary_mlflow.tracking.schema import STABILITY
+
+
+class Finiteness(Probe):
+    """Counts non-finite values of a step, and the steps that had any.
+
+    Transformers misreports a NaN loss in two ways, and both are put right where the model computes its own loss:
+    with `logging_nan_inf_filter` (which the callback turns off; something may turn it on again) it logs 0.0; without,
+    its running sum stays NaN for the rest of the run, because NaN - NaN is no zero. Elsewhere the gradient norm, which
+    Transformers reports as it is, tells a NaN loss from the echo of an earlier one.
+    """
+
+    name = "finiteness"
+
+    def __init__(self) -> None:
+        self.nan_steps = 0
+        self.inf_steps = 0
+        self._hook: ForwardHook | None = None
+        self._losses: list[torch.Tensor] = []  # of the step's micro-batches
+        self._seen: list[float] = []
+        self._echo = False  # an earlier loss was non-finite
+
+    def start(self, setting: Setting) -> None:
+        if not setting.compiled:
+            self._hook = ForwardHook(setting.model, self._see)
+
+    def _see(self, inputs: dict[str, Any], output: Any) -> None:
+        loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            self._losses.append(loss.detach())
+
+    def step_ended(self, row: Row) -> None:
+        if self._losses:
+            self._seen = torch.stack(self._losses).float().tolist()  # one transfer from the device
+            self._losses.clear()
+
+    def row_closed(self, row: Row) -> None:
+        self._correct(row)
+        bad = [value for name, value in row.items() if not math.isfinite(value) and name in STABILITY]
+        row["nonfinite"] = float(len(bad))
+        self.nan_steps += any(math.isnan(value) for value in bad)
+        self.inf_steps += any(math.isinf(value) for value in bad)
+
+    def _correct(self, row: Row) -> None:
+        """Make the row's loss what the step's loss was."""
+        seen, self._seen = self._seen, []
+        broken = [loss for loss in seen if not math.isfinite(loss)]
+        logged = row.get("loss", 0.0)
+        if broken and math.isfinite(logged):
+            row["loss"] = broken[0]  # what was logged is the filter's invention
+        elif self._echo and not broken and not math.isfinite(logged):
+            if len(seen) == 1:
+                row["loss"] = seen[0]
+            elif seen or math.isfinite(row.get("grad_norm", math.nan)):
+                del row["loss"]  # finite, but which number nobody logged
+        self._echo = self._echo or not math.isfinite(row.get("loss", 0.0))
+
+    def stop(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()

@@ -1,0 +1,33 @@
+"""Seeing the trained forward passes: a hook that ignores evaluation, generation and reference models."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# (inputs by parameter name, output)
+Seen = Callable[[dict[str, Any], Any], None]
+
+
+class ForwardHook:
+    """Calls `seen` after each forward pass of `model` that is trained on.
+
+    A pass counts when the module is in training mode and gradients are on: evaluation, generation (GRPO, PPO) and
+    the reference pass of a policy whose adapters are switched off all run without.
+    """
+
+    def __init__(self, model: Any, seen: Seen) -> None:
+        names = list(inspect.signature(model.forward).parameters)
+
+        def after(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            if module.training and torch.is_grad_enabled():
+                seen({**dict(zip(names, args, strict=False)), **kwargs}, output)
+
+        self._handle = model.register_forward_hook(after, with_kwargs=True)
+
+    def remove(self) -> None:
+        """Leave the model as it was."""
+        self._handle.remove()

@@ -1,0 +1,53 @@
+"""Did the trainable parameters move, and are they still numbers?"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from canary_mlflow.tracking.probes import Probe, Setting
+
+
+class Parameters(Probe):
+    """Sum and norm of every trainable tensor at the beginning and at the end: cheap, and exact enough.
+
+    Equal bits on the same device mean an untouched tensor. `moved` and `finite` are None until training has ended, and
+    where a rank holds no whole parameters.
+    """
+
+    name = "parameters"
+
+    def __init__(self) -> None:
+        self.moved: bool | None = None
+        self.finite: bool | None = None
+        self._model: Any = None
+        self._before: list[float] = []
+
+    def start(self, setting: Setting) -> None:
+        self._model = setting.model
+        self._before = fingerprints(setting.model)
+
+    def stop(self) -> None:
+        if self._model is None or not self._before:
+            return
+        after = fingerprints(self._model)
+        self.finite = all(math.isfinite(value) for value in after)
+        # Compared as text, in which NaN equals NaN.
+        self.moved = [repr(value) for value in self._before] != [repr(value) for value in after]
+
+
+def fingerprints(model: Any) -> list[float]:
+    """Two numbers per trainable tensor, in the model's order; one transfer from the device."""
+    numbers = []
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter.numel():
+                exact = torch.float32 if parameter.device.type == "mps" else torch.float64
+                numbers.append(parameter.detach().sum(dtype=exact))
+                numbers.append(torch.linalg.vector_norm(parameter.detach(), dtype=exact))
+    if not numbers:
+        return []
+    together = torch.stack([number.to(numbers[0].device) for number in numbers])
+    return [float(value) for value in together.tolist()]

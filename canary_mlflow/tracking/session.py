@@ -1,0 +1,150 @@
+"""The runs made in one go: a parent run with its children, through a client and nothing global."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import NoSuchRun, StoreError, one_line
+from canary_mlflow.tracking.store import experiment_id
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+PARENT_TAG = "mlflow.parentRunId"
+NAME_TAG = "mlflow.runName"
+LONGEST_PARAM = 500  # characters; MLflow's own limit is 6000, its UI shows far fewer
+BATCH = 100  # params or tags that MLflow takes at once
+
+
+def open_session(
+    client: MlflowClient, experiment: str, name: str, tags: Mapping[str, str], *, parent_id: str | None = None
+) -> str:
+    """Start the parent run of a session (or of a sweep, by its `canary.role` tag) and return its id.
+
+    Under `mlflow run` the run exists already (MLFLOW_RUN_ID) and becomes the session. Raises StoreError.
+    """
+    own = {"canary.role": "session", NAME_TAG: name, **tags}
+    if parent_id is not None:
+        own[PARENT_TAG] = parent_id
+    given = os.environ.get("MLFLOW_RUN_ID")
+    if given and parent_id is None:
+        get_run(client, given)
+        log_tags(client, given, own)
+        return given
+    return start_run(client, find_experiment(client, experiment), own)
+
+
+def create_child_run(
+    client: MlflowClient,
+    session_id: str,
+    name: str,
+    tags: Mapping[str, str],
+    params: Mapping[str, object],
+) -> str:
+    """Start one run of a session and return its id; values of `params` longer than 500 characters are cut."""
+    experiment = get_run(client, session_id).info.experiment_id
+    own = {"canary.role": "run", NAME_TAG: name, PARENT_TAG: session_id, **tags}
+    run_id = start_run(client, experiment, own)
+    log_params(client, run_id, params)
+    return run_id
+
+
+def close_run(client: MlflowClient, run_id: str, failure: str = "", reason: str = "") -> None:
+    """End a run: FINISHED without a failure, else FAILED with it. Calling it again adds what is known better.
+
+    `failure`: "" | instability | oom | timeout | interrupted | error (others are the caller's own words).
+    """
+    run = get_run(client, run_id)
+    tags = {"canary.failure": failure, "canary.failure_reason": " ".join(reason.split())}
+    if failure:
+        # A run that trained to its last step and broke while saving has still not ended well.
+        log_tags(client, run_id, {"canary.completed": "false", **tags})
+    elif "canary.failure" not in run.data.tags:
+        log_tags(client, run_id, tags)
+    already_failed = run.info.status == "FAILED" and not failure
+    status = "FAILED" if failure or already_failed else "FINISHED"
+    if run.info.status != status:
+        client.set_terminated(run_id, status)
+
+
+def finish_session(client: MlflowClient, session_id: str, status: str, tags: Mapping[str, str] | None = None) -> None:
+    """End the parent run with FINISHED or FAILED; runs of it that are still open end as FAILED."""
+    for run in child_runs(client, session_id):
+        if run.info.status in ("RUNNING", "SCHEDULED"):
+            close_run(client, run.info.run_id, "interrupted", "the session ended before this run did")
+    if tags:
+        log_tags(client, session_id, tags)
+    client.set_terminated(session_id, status)
+
+
+def child_runs(client: MlflowClient, parent_id: str) -> list[Run]:
+    """The runs of a session or sweep, oldest first."""
+    experiment = get_run(client, parent_id).info.experiment_id
+    found: list[Run] = []
+    page: str | None = None
+    while True:
+        runs = client.search_runs(
+            [experiment],
+            filter_string=f"tags.`{PARENT_TAG}` = '{parent_id}'",
+            order_by=["attributes.start_time ASC"],
+            page_token=page,
+        )
+        found += runs
+        page = runs.token
+        if not page:
+            return found
+
+
+def get_run(client: MlflowClient, run_id: str) -> Run:
+    """The run; raises NoSuchRun when the store does not hold it, StoreError when it cannot be asked."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise NoSuchRun(
+                f"run {run_id!r}: not in {client.tracking_uri}; expected the id of a run there; "
+                "copy it from the MLflow UI, or set MLFLOW_TRACKING_URI"
+            ) from error
+        raise StoreError(f"run {run_id!r}: {one_line(error)}") from error
+
+
+def log_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None:
+    """Set tags, as many at once as MLflow takes."""
+    from mlflow.entities import RunTag
+
+    items = [RunTag(key, str(value)) for key, value in tags.items()]
+    for start in range(0, len(items), BATCH):
+        client.log_batch(run_id, tags=items[start : start + BATCH])
+
+
+def log_params(client: MlflowClient, run_id: str, params: Mapping[str, object]) -> None:
+    """Set params, as many at once as MLflow takes, each cut to 500 characters."""
+    from mlflow.entities import Param
+
+    items = [Param(key, str(value)[:LONGEST_PARAM]) for key, value in params.items()]
+    for start in range(0, len(items), BATCH):
+        client.log_batch(run_id, params=items[start : start + BATCH])
+
+
+def start_run(client: MlflowClient, experiment: str, tags: Mapping[str, str]) -> str:
+    """Create a run in the experiment with this id, and return its own. Raises StoreError."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking.context.registry import resolve_tags
+
+    try:
+        # MlflowClient, unlike mlflow.start_run, does not say who ran what from which commit.
+        run = client.create_run(experiment, tags=resolve_tags(dict(tags)), run_name=tags.get(NAME_TAG))
+    except MlflowException as error:
+        raise StoreError(f"cannot start a run in {client.tracking_uri}: {one_line(error)}") from error
+    return str(run.info.run_id)
+
+
+def find_experiment(client: MlflowClient, name: str | None) -> str:
+    """The id of MLFLOW_EXPERIMENT_ID or MLFLOW_EXPERIMENT_NAME where set, as `mlflow run` does, else of `name`."""
+    given = os.environ.get("MLFLOW_EXPERIMENT_ID")
+    return given or experiment_id(client, os.environ.get("MLFLOW_EXPERIMENT_NAME") or name or "canary")

@@ -1,0 +1,119 @@
+"""What the doctor finds, where there is something to find."""
+
+from __future__ import annotations
+
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+from canary_mlflow import doctor, installation
+from canary_mlflow.findings import Finding, Level
+
+
+def test_a_forgotten_running_run_is_found_with_the_way_to_close_it(recorded: Any) -> None:
+    old = int((time.time() - 10 * 3600) * 1000)
+    ours = {"canary.role": "run"}
+    stale = recorded.client.create_run(recorded.experiment, start_time=old, tags=ours).info.run_id
+    fresh = recorded.client.create_run(recorded.experiment, tags=ours).info.run_id
+    other = recorded.client.create_run(recorded.experiment, start_time=old).info.run_id
+    finding = doctor.running(recorded.client)
+    assert finding.level is Level.WARN
+    assert stale in finding.found
+    assert fresh not in finding.found
+    assert other not in finding.found
+    assert f"MlflowClient('{recorded.uri}').set_terminated('ID', 'FAILED')" in finding.advice
+    recorded.client.set_terminated(stale, "FAILED")
+    assert doctor.running(recorded.client).level is Level.OK
+
+
+def test_requirements_missing_or_out_of_range_are_named() -> None:
+    found = metadata.version("mlflow")
+    asked = [Requirement("mlflow<1"), Requirement("no-such-package>=2"), Requirement("click")]
+    finding = installation.requirements("packages", asked, Level.FAIL, "pip install it")
+    assert finding.level is Level.FAIL
+    assert finding.found == f"mlflow {found} found, <1 expected; no-such-package missing"
+    assert installation.requirements("packages", asked[2:], Level.FAIL, "").level is Level.OK
+
+
+def test_a_python_without_the_distribution_is_told_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "DISTRIBUTION", "no-such-distribution")
+    (finding,) = installation.packages()
+    assert (finding.level, finding.advice) == (Level.WARN, "in the project's folder: pip install -e .")
+    assert list(installation.plugin()) == []
+
+
+def test_packages_that_left_their_pins_are_named(tmp_path: Path) -> None:
+    found = metadata.version("click")
+    file = tmp_path / "requirements.txt"
+    file.write_text(f"# pins\nclick=={found}\nno-such-package==1\n")
+    assert [finding.level for finding in installation.pins(file)] == [Level.OK]
+    file.write_text("click==0.1\n")
+    (finding,) = installation.pins(file)
+    assert (finding.level, finding.found) == (Level.WARN, f"click {found} (pin 0.1)")
+    assert finding.advice == f"pip install -r {file}"
+    assert list(installation.pins(tmp_path / "none.txt")) == []
+
+
+def test_plugin_entry_points_are_loaded_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow only warns about one that does not load, so a broken one must be seen here."""
+    info = tmp_path / "broken_plugin-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[mlflow.app]\nsound = json:loads\nbroken = no_such_module:app\n[console_scripts]\nx = no_such_module:x\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(installation, "DISTRIBUTION", "broken-plugin")
+    found = {finding.found.partition(" ")[2]: finding.level for finding in installation.plugin()}
+    assert found["sound"] is Level.OK
+    assert [level for text, level in found.items() if "no_such_module:app does not load" in text] == [Level.FAIL]
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(("limit", "level"), [("FAIL_FREE", Level.FAIL), ("WARN_FREE", Level.WARN)])
+def test_little_room_is_said(recorded: Any, monkeypatch: pytest.MonkeyPatch, limit: str, level: Level) -> None:
+    monkeypatch.setattr(doctor, limit, 1e9)
+    finding = doctor.disk(recorded.client)
+    assert finding.level is level
+    assert "make room" in finding.advice
+    assert str(Path(recorded.uri.removeprefix("sqlite:///")).parent) in finding.found
+
+
+def test_a_missing_store_is_no_fault_and_is_not_made(tmp_path: Path) -> None:
+    (finding,) = doctor.store(f"sqlite:///{tmp_path}/mlflow.db")
+    assert (finding.level, list(tmp_path.iterdir())) == (Level.OK, [])
+    assert "the first run makes it" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("torch", "level"), [("2.13.0+cpu", Level.WARN), ("2.13.0", Level.OK), ("2.13.0+cu130", Level.OK)]
+)
+def test_a_gpu_with_a_cpu_build_of_torch_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, level: Level
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 570.86.15'\n")
+    smi.chmod(0o755)
+    info = tmp_path / "torch-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {torch}\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.syspath_prepend(tmp_path)
+    finding = doctor.gpu()
+    assert finding.level is level
+    assert "NVIDIA H200 driver 570.86.15" in finding.found
+
+
+def test_no_gpu_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert doctor.gpu() == Finding(name="gpu", level=Level.OK, found="none: runs use the CPU")
+
+
+def test_an_unsupported_python_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert installation.python().level is Level.OK
+    monkeypatch.setattr(installation, "PYTHONS", ((3, 98), (3, 99)))
+    assert installation.python().level is Level.WARN

@@ -1,0 +1,240 @@
+"""Who may become champion, on a real SQLite store: verdict, record, alias, and races for it."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.artifacts import load_text
+
+from canary_mlflow.errors import BaselineMoved, NoSuchModel, NoSuchVersion, StoreError, UsageError
+from canary_mlflow.policies import load_policy
+from canary_mlflow.registry import locks
+from canary_mlflow.registry.blessing import bless
+from canary_mlflow.registry.gatekeeper import decide, enact, gate, gate_session
+from canary_mlflow.registry.records import DESCRIPTION_LIMIT
+from canary_mlflow.registry.versions import champion, register_version
+from gates.policy import Bootstrap, Policy
+from gates.verdict import Outcome, ReasonCode, verdict_from_dict
+
+STOPPED = {"canary.failure": "error", "canary.completed": "false"}
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy("smoke")
+
+
+def test_first_version_begins_as_champion_by_bootstrap(recorded: Any, policy: Policy) -> None:
+    version = recorded.version()
+    decision = gate(recorded.client, recorded.model, version, policy)
+    assert (decision.bootstrapped, decision.promoted, decision.exit_code) == (True, True, 0)
+    assert decision.verdict.outcome is Outcome.INCONCLUSIVE
+    assert recorded.champion() == version
+    assert recorded.tags(version)["canary.verdict"] == "bootstrap"
+    assert recorded.tags(version)["canary.baseline_version"] == "none"
+
+
+def test_manual_bootstrap_leaves_a_candidate(recorded: Any, policy: Policy) -> None:
+    version = recorded.version()
+    decision = gate(recorded.client, recorded.model, version, replace(policy, bootstrap=Bootstrap.MANUAL))
+    assert (decision.promoted, decision.exit_code) == (False, 3)
+    assert recorded.champion() is None
+    assert recorded.tags(version)["canary.verdict"] == "INCONCLUSIVE"
+    assert f"canary bless {recorded.model} 1 --reason" in recorded.description(version)
+
+
+def test_unchanged_second_version_passes_and_is_recorded_everywhere(guarded: Any, policy: Policy) -> None:
+    first, second = "1", guarded.version()
+    decision = gate(guarded.client, guarded.model, second, policy)
+    assert (decision.verdict.outcome, decision.promoted, decision.exit_code) == (Outcome.PASS, True, 0)
+    assert (decision.champion_before, decision.champion_after) == (first, second)
+    assert guarded.champion() == second
+    tags = guarded.tags(second)
+    assert (tags["canary.verdict"], tags["canary.baseline_version"], tags["canary.policy"]) == ("PASS", first, "smoke")
+    assert tags["canary.verdict_reason"] == decision.verdict.reason
+    description = guarded.description(second)
+    assert description.startswith(f"**PASS** {guarded.model} version 2 against champion version 1")
+    session = guarded.client.get_run(tags["canary.session_id"])
+    assert session.data.tags["canary.verdict"] == "PASS"
+    assert session.data.tags["canary.version"] == second
+    assert session.data.tags["mlflow.note.content"] == description
+    assert load_text(f"{session.info.artifact_uri}/report.md") == description
+    plain = json.loads(load_text(f"{session.info.artifact_uri}/verdict.json"))
+    assert verdict_from_dict(plain["verdict"]).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("session", "outcome", "code"),
+    [
+        ({"slower": 2.0}, Outcome.BLOCK, ReasonCode.REGRESSION),
+        ({"nan_at": 20}, Outcome.BLOCK, ReasonCode.HARD_GATE),
+        ({"tags": {"canary.workload.max_steps": "99"}}, Outcome.INCONCLUSIVE, ReasonCode.NOT_COMPARABLE),
+        ({"tags": {"canary.hardware.device": "other CPU"}}, Outcome.INCONCLUSIVE, ReasonCode.NOT_COMPARABLE),
+        ({"without": ["quality/eval_loss"]}, Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA),
+        ({"tags": STOPPED}, Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA),
+    ],
+)  # fmt: skip
+def test_anything_but_a_pass_leaves_the_champion(guarded: Any, policy, session, outcome, code) -> None:
+    first, second = "1", guarded.version(**session)
+    decision = gate(guarded.client, guarded.model, second, policy)
+    assert (decision.verdict.outcome, decision.verdict.reason_code) == (outcome, code)
+    assert decision.exit_code == {Outcome.BLOCK: 1, Outcome.INCONCLUSIVE: 3}[outcome]
+    assert not decision.promoted
+    assert guarded.champion() == first
+    assert guarded.tags(second)["canary.verdict"] == outcome.value
+
+
+def test_a_broken_first_version_is_no_bootstrap(recorded: Any, policy: Policy) -> None:
+    version = recorded.version(nan_at=20)
+    decision = gate(recorded.client, recorded.model, version, policy)
+    assert (decision.exit_code, decision.bootstrapped) == (1, False)
+    assert recorded.champion() is None
+
+
+def test_dry_run_writes_nothing(guarded: Any, policy: Policy) -> None:
+    first, second = "1", guarded.version()
+    session = guarded.tags(second)["canary.session_id"]
+    before = (guarded.tags(second), dict(guarded.client.get_run(session).data.tags))
+    decision = gate(guarded.client, guarded.model, second, policy, dry_run=True)
+    assert (decision.exit_code, decision.promoted, decision.champion_after) == (0, False, first)
+    assert guarded.champion() == first
+    assert (guarded.tags(second), dict(guarded.client.get_run(session).data.tags)) == before
+    assert guarded.client.list_artifacts(session) == []
+
+
+def test_the_champion_is_not_judged_against_itself(guarded: Any, policy: Policy) -> None:
+    with pytest.raises(UsageError, match="it is the champion already"):
+        gate(guarded.client, guarded.model, "1", policy)
+
+
+def test_unknown_names_list_what_there_is(guarded: Any, policy: Policy) -> None:
+    with pytest.raises(NoSuchModel, match=rf"not in the registry; models: {guarded.model}"):
+        gate(guarded.client, guarded.model[:-1], "1", policy)
+    for wrong in ("7", "latest", "-1", ""):
+        with pytest.raises(NoSuchVersion, match=r"not in the registry; versions: 1"):
+            gate(guarded.client, guarded.model, wrong, policy)
+
+
+def test_nothing_is_written_when_the_champion_moved_meanwhile(guarded: Any, policy: Policy) -> None:
+    second, third = guarded.version(), guarded.version()
+    judged = decide(guarded.client, guarded.model, second, policy, dry_run=False)
+    bless(guarded.client, guarded.model, third, "faster on the real data")
+    with pytest.raises(
+        BaselineMoved, match="the champion became version 3 while version 2 was judged against version 1"
+    ):
+        enact(guarded.client, judged)
+    assert guarded.champion() == third
+    assert "canary.verdict" not in guarded.tags(second)
+    assert gate(guarded.client, guarded.model, second, policy).champion_before == third
+
+
+def test_three_gates_at_once_leave_one_chain_of_champions(recorded: Any, policy: Policy) -> None:
+    versions = [recorded.version() for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        decisions = list(pool.map(lambda one: gate(MlflowClient(recorded.uri), recorded.model, one, policy), versions))
+    assert [decision.exit_code for decision in decisions] == [0, 0, 0]
+    assert sum(decision.bootstrapped for decision in decisions) == 1
+    successor = {decision.champion_before: decision.champion_after for decision in decisions}
+    chain = [successor[None], successor[successor[None]], successor[successor[successor[None]]]]
+    assert sorted(chain) == versions
+    assert recorded.champion() == chain[-1]
+
+
+def test_three_sessions_register_at_once(recorded: Any) -> None:
+    sessions = [recorded.client.create_run(recorded.experiment).info.run_id for _ in range(3)]
+    runs = [recorded.client.create_run(recorded.experiment).info.run_id for _ in range(3)]
+
+    def register(number: int) -> str:
+        return register_version(MlflowClient(recorded.uri), recorded.model, sessions[number], runs[number])
+
+    with ThreadPoolExecutor(3) as pool:
+        versions = list(pool.map(register, range(3)))
+    assert sorted(versions) == ["1", "2", "3"]
+    for session, run_id, version in zip(sessions, runs, versions, strict=True):
+        found = recorded.client.get_model_version(recorded.model, version)
+        assert (found.tags["canary.session_id"], found.run_id) == (session, run_id)
+        assert found.source == f"{recorded.client.get_run(run_id).info.artifact_uri}/model"
+
+
+def test_champion_is_none_until_there_is_one(recorded: Any, usual_session: str) -> None:
+    version = recorded.register(usual_session)
+    assert champion(recorded.client, recorded.model) is None
+    recorded.client.set_registered_model_alias(recorded.model, "champion", version)
+    found = champion(recorded.client, recorded.model)
+    assert found is not None
+    assert str(found.version) == version
+
+
+def test_a_crashed_session_is_judged_without_version_or_model(recorded: Any, policy: Policy) -> None:
+    session = recorded.session(nan_at=20)
+    decision = gate_session(recorded.client, "never-registered", session, policy)
+    assert (decision.verdict.outcome, decision.exit_code, decision.version) == (Outcome.BLOCK, 1, None)
+    tags = recorded.client.get_run(session).data.tags
+    assert tags["canary.verdict"] == "BLOCK"
+    assert "canary.version" not in tags
+    assert recorded.client.search_registered_models("name = 'never-registered'") == []
+
+
+def test_a_sound_session_without_version_is_never_bootstrapped(
+    recorded: Any, policy: Policy, usual_session: str
+) -> None:
+    decision = gate_session(recorded.client, recorded.model, usual_session, policy)
+    assert (decision.exit_code, decision.bootstrapped) == (3, False)
+
+
+def test_a_long_report_is_cut_in_the_description_only(guarded: Any, policy: Policy) -> None:
+    many = {f"canary.env.package{number:03}": "a version string of some length" * 3 for number in range(60)}
+    second = guarded.version(tags=many)
+    gate(guarded.client, guarded.model, second, policy)
+    found = guarded.client.get_model_version(guarded.model, second)
+    session = guarded.tags(second)["canary.session_id"]
+    whole = load_text(f"{guarded.client.get_run(session).info.artifact_uri}/report.md")
+    assert len(whole) > DESCRIPTION_LIMIT >= len(found.description)
+    assert f"more lines: report.md of run {session}" in found.description
+
+
+def test_bless_keeps_name_reason_and_former_champion(guarded: Any, policy: Policy) -> None:
+    first, second = "1", guarded.version(tags={"canary.workload.max_steps": "99"})
+    gate(guarded.client, guarded.model, second, policy)
+    blessing = bless(guarded.client, guarded.model, second, "  longer runs\nfrom now on ")
+    assert guarded.champion() == second
+    tags = guarded.tags(second)
+    assert tags["canary.verdict"] == "blessed"
+    assert tags["canary.bless_reason"] == "longer runs from now on"
+    assert (tags["canary.blessed_over"], tags["canary.baseline_version"]) == ("INCONCLUSIVE", first)
+    assert (tags["canary.blessed_by"], tags["canary.blessed_at"]) == (blessing.who, blessing.when)
+    description = guarded.description(second)
+    assert description.startswith("**BLESSED** by ")
+    assert f"**INCONCLUSIVE** {guarded.model} version 2" in description
+
+
+def test_bless_refuses_without_reason_and_over_a_block(guarded: Any, policy: Policy) -> None:
+    first, second = "1", guarded.version(slower=2.0)
+    gate(guarded.client, guarded.model, second, policy)
+    for version, reason, message in (
+        (second, " \n", "--reason: found an empty text"),
+        (second, "why not", "the gate blocked it (Step CPU time"),
+        (first, "why not", "it is the champion already"),
+    ):
+        with pytest.raises(UsageError) as refused:
+            bless(guarded.client, guarded.model, version, reason)
+        assert message in str(refused.value)
+    assert guarded.champion() == first
+    assert guarded.tags(second)["canary.verdict"] == "BLOCK"
+    bless(guarded.client, guarded.model, second, "the slow path is the correct one", despite_block=True)
+    assert guarded.champion() == second
+    assert guarded.tags(second)["canary.blessed_over"] == "BLOCK"
+
+
+def test_a_held_registry_lock_is_said_in_one_line(recorded: Any) -> None:
+    with (
+        locks.registry_lock(recorded.client),
+        pytest.raises(StoreError, match=r"mlflow\.db\.registry\.lock has been held for 0 s"),
+        locks.registry_lock(MlflowClient(recorded.uri), wait=0.1),
+    ):
+        pytest.fail("two promoters held the lock")

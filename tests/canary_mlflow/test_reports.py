@@ -1,0 +1,330 @@
+"""Reports: the verdict first, every check's meaning, human units, and nothing hidden without a word."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from canary_mlflow.reports import REPORTS, markdown, text
+from canary_mlflow.reports.decision import Decision, Question
+from gates.policy import Role
+from gates.verdict import (
+    Check,
+    CheckOutcome,
+    Difference,
+    Evidence,
+    Outcome,
+    ReasonCode,
+    Verdict,
+    verdict_from_dict,
+)
+
+RULES = {
+    "step_time": {"worse": "higher", "reduction": "iqm"},
+    "grad_norm": {"worse": "both", "reduction": "iqm"},
+}
+
+
+def evidence(**changes: Any) -> Evidence:
+    values: dict[str, Any] = {
+        "unit": "s",
+        "baseline": 0.0214,
+        "candidate": 0.0269,
+        "baseline_runs": 3,
+        "candidate_runs": 3,
+        "relative": True,
+        "change": 0.257,
+        "change_low": 0.21,
+        "change_high": 0.305,
+        "margin": 0.15,
+        "p_harm": 1e-5,
+        "p_noninferior": 0.99,
+    }
+    return Evidence(**{**values, **changes})
+
+
+def check(metric: str = "step_time", outcome: CheckOutcome = CheckOutcome.BLOCK, **changes: Any) -> Check:
+    values: dict[str, Any] = {
+        "metric": metric,
+        "role": Role.GATE,
+        "outcome": outcome,
+        "reason": f"{metric} says so",
+        "evidence": evidence(),
+    }
+    return Check(**{**values, **changes})
+
+
+def hard(metric: str, outcome: CheckOutcome = CheckOutcome.PASS, reason: str = "fine") -> Check:
+    return check(metric, outcome, role=Role.HARD, reason=reason, evidence=None)
+
+
+def verdict(outcome: Outcome = Outcome.BLOCK, code: ReasonCode = ReasonCode.REGRESSION, **changes: Any) -> Verdict:
+    values: dict[str, Any] = {
+        "model": "m",
+        "candidate_version": "3",
+        "baseline_version": "2",
+        "outcome": outcome,
+        "reason": "step time 21.4 ms -> 26.9 ms (+25.7 %, limit +15 %)",
+        "reason_code": code,
+        "checks": (hard("completed"), check()),
+        "differences": (),
+        "policy": {"name": "smoke", "rules": RULES},
+        "baseline_runs": ("a", "b", "c"),
+        "candidate_runs": ("d", "e", "f"),
+        "more_runs": None,
+    }
+    return Verdict(**{**values, **changes})
+
+
+def decision(judged: Verdict | None = None, **changes: Any) -> Decision:
+    values: dict[str, Any] = {
+        "verdict": judged or verdict(),
+        "model": "m",
+        "version": "3",
+        "champion_before": "2",
+        "champion_after": "2",
+        "session_id": "s1",
+        "store": "sqlite:////data/mlflow.db",
+        "page": "/#/models/m/versions/3",
+    }
+    return Decision(**{**values, **changes})
+
+
+def passed(**changes: Any) -> Decision:
+    judged = verdict(Outcome.PASS, ReasonCode.PASS, reason="No worse than the baseline.")
+    return decision(judged, **{"promoted": True, "champion_after": "3", **changes})
+
+
+def no_baseline(**changes: Any) -> Decision:
+    judged = verdict(
+        Outcome.INCONCLUSIVE,
+        ReasonCode.NO_BASELINE,
+        reason="There is no baseline to compare with.",
+        baseline_version=None,
+        baseline_runs=(),
+        checks=(hard("completed"), hard("baseline", CheckOutcome.INCONCLUSIVE)),
+    )
+    return decision(judged, **{"champion_before": None, "champion_after": None, **changes})
+
+
+def unclear(code: ReasonCode, **changes: Any) -> Decision:
+    return decision(verdict(Outcome.INCONCLUSIVE, code, **changes))
+
+
+@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("outcome", Outcome)
+def test_every_report_names_outcome_versions_and_metrics(name: str, outcome: Outcome) -> None:
+    checks = (hard("completed"), check(), check("eval_loss", CheckOutcome.INCONCLUSIVE, evidence=None))
+    report = REPORTS[name](decision(verdict(outcome, ReasonCode.TOO_NOISY, checks=checks)))
+    for expected in (outcome.value, "3", "2", "completed", "step_time", "eval_loss", "eval_loss says so"):
+        assert expected in report
+
+
+def test_text_says_verdict_then_evidence_then_next_step_then_ui() -> None:
+    report = text.render(decision())
+    places = [
+        report.index(part) for part in ("BLOCK", "26.9 ms", "hard gates", "next ", "mlflow ui --backend-store-uri")
+    ]
+    assert places == sorted(places)
+    assert report.startswith("BLOCK  m version 3 against champion version 2\n")
+    assert "+25.7 % [+21.0, +30.5]" in report
+    assert "sqlite:////data/mlflow.db" in report
+    assert "http://127.0.0.1:5000/#/models/m/versions/3" in report
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 88, 107, 108, 140])
+def test_text_keeps_to_the_width(width: int) -> None:
+    many = (check(), check("a_rather_long_metric_name_indeed", CheckOutcome.WARN, role=Role.ADVISORY))
+    report = text.render(decision(verdict(checks=many), store="sqlite:////d"), width=width)
+    assert max(map(len, report.splitlines())) <= width
+
+
+def test_what_a_narrow_terminal_leaves_out_is_said() -> None:
+    narrow = text.render(decision(), width=80)
+    assert "[+21.0, +30.5]" not in narrow
+    assert "ranges of the changes are left out" in narrow
+    assert "step_time: beyond the limit" in narrow
+    assert "left out" not in text.render(decision(), width=90)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (evidence(), ("21.4 ms", "26.9 ms", "+25.7 %", "+15 %")),
+        (
+            evidence(unit="MiB", baseline=900.0, candidate=1800.0, change=1.0, margin=0.2),
+            ("900.0 MiB", "+100 %", "+20 %"),
+        ),
+        (
+            evidence(unit="", relative=False, baseline=0.8, candidate=0.7, change=-0.1, margin=-0.05),
+            ("0.800", "0.700", "-0.100", "-0.050"),
+        ),
+        (evidence(change=None, change_low=None, change_high=None, margin=None), ("21.4 ms",)),
+    ],
+)
+def test_figures_have_human_units(made: Evidence, expected: tuple[str, ...]) -> None:
+    report = text.render(decision(verdict(checks=(check(evidence=made),))))
+    for figure in expected:
+        assert figure in report
+
+
+def test_limit_of_a_metric_that_may_move_neither_way() -> None:
+    made = check("grad_norm", evidence=evidence(unit="", margin=0.3))
+    assert "±30 %" in text.render(decision(verdict(checks=(made,))))
+
+
+def test_identical_series_are_called_so() -> None:
+    made = check(
+        outcome=CheckOutcome.PASS, evidence=evidence(identical=True, change=0.0, change_low=None, change_high=None)
+    )
+    assert "bit-identical" in text.render(decision(verdict(checks=(made,))))
+
+
+def test_advice_is_set_apart_and_comes_last() -> None:
+    checks = (check("loss", CheckOutcome.WARN, role=Role.ADVISORY), check("step_time", CheckOutcome.PASS))
+    report = text.render(decision(verdict(checks=checks)))
+    assert "(warning)" in report
+    assert "(ok)" not in report
+    assert report.index("step_time") < report.index("(warning)")
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (passed(), "Version 3 is champion now (before: version 2). Load it as models:/m@champion"),
+        (passed(promoted=False, dry_run=True), "nothing was written: without --dry-run, version 3 would be"),
+        (decision(), "The champion stays version 2. Look at what is marked BLOCK, mend it and run again; if"),
+        (decision(), 'canary bless m 3 --reason "…" --despite-block'),
+        (no_baseline(bootstrapped=True, promoted=True, champion_after="3"), "Version 3 is champion now. Load it as"),
+        (no_baseline(), 'To do it by hand: canary bless m 3 --reason "…"'),
+        (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5), "About 5 runs per side would decide (now 3 against 3): train"),
+        (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5), "train with repeats=5."),
+        (unclear(ReasonCode.NOT_COMPARABLE), "Compare like with like"),
+        (unclear(ReasonCode.MISSING_DATA), "Run it again so that every run finishes"),
+        (unclear(ReasonCode.TOO_NOISY), "More runs would hardly decide"),
+        (decision(question=Question.SESSION, version=None), "No version was registered. The champion stays version 2."),
+        (decision(question=Question.SESSION, version=None, champion_before=None), "There is still no champion."),
+        (decision(question=Question.COMPARISON, baseline_label="run a", candidate_label="run b"), "Read-only"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["text", "markdown"])
+def test_next_step_fits_what_happened(name: str, made: Decision, expected: str) -> None:
+    report = " ".join(REPORTS[name](made).split())
+    assert expected in report
+
+
+def test_bootstrap_is_never_called_a_pass() -> None:
+    made = no_baseline(bootstrapped=True, promoted=True, champion_after="3")
+    assert (made.word, made.exit_code) == ("bootstrap", 0)
+    assert text.render(made).startswith("BOOTSTRAP  m version 3, no champion to compare with\n")
+    assert "no PASS" in " ".join(text.render(made).split())
+    assert json.loads(REPORTS["json"](made))["verdict"]["outcome"] == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("PASS", 0), ("BLOCK", 1), ("INCONCLUSIVE", 3)])
+def test_exit_codes(outcome: str, code: int) -> None:
+    assert decision(verdict(Outcome(outcome))).exit_code == code
+
+
+def test_comparison_says_what_a_gate_would_say() -> None:
+    made = decision(question=Question.COMPARISON, baseline_label="run a", candidate_label="run b")
+    assert text.render(made).startswith(
+        "COMPARISON, a gate would say BLOCK  run b (candidate) beside run a (baseline)\n"
+    )
+
+
+def test_differences_beyond_the_first_are_counted() -> None:
+    found = tuple(Difference(key=f"package{n:02}", baseline="1", candidate="2") for n in range(40))
+    made = decision(verdict(differences=found))
+    assert "package07: 1 → 2" in text.render(made)
+    assert "and 32 more (--json lists all)" in text.render(made)
+    assert "and 10 more differences, in `verdict.json`" in markdown.render(made)
+    assert len(json.loads(REPORTS["json"](made))["verdict"]["differences"]) == 40
+
+
+def test_what_was_not_judged_is_named() -> None:
+    few = tuple(check(f"metric{n}", CheckOutcome.NOT_JUDGED, evidence=None) for n in range(2))
+    many = tuple(check(f"metric{n}", CheckOutcome.NOT_JUDGED, evidence=None) for n in range(6))
+    assert "Not judged: metric1: Metric1 says so." in text.render(decision(verdict(checks=few)))
+    assert "6 not judged" in text.render(decision(verdict(checks=many)))
+
+
+def test_a_failed_hard_gate_comes_with_its_reason_and_all_obstacles_are_shown() -> None:
+    checks = (
+        hard("completed"),
+        hard("nonfinite", CheckOutcome.BLOCK, "1 of 3 runs: NaN at step 12"),
+        hard("workload", CheckOutcome.INCONCLUSIVE, "the workload is not the same"),
+        hard("hardware", CheckOutcome.INCONCLUSIVE, "the hardware is not the same"),
+    )
+    for name in ("text", "markdown"):
+        report = REPORTS[name](decision(verdict(checks=checks)))
+        assert "1 of 3 runs: NaN at step 12." in report
+        assert "The hardware is not the same." in report
+
+
+def test_names_are_text_not_markup() -> None:
+    made = decision(
+        verdict(checks=(check("[red]a|b<script>", reason="x|y <b>"),)), model="<script>", version="3", page=""
+    )
+    assert "[red]a|b<script>" in text.render(made)
+    lines = [line for line in markdown.render(made).splitlines() if "[red]" in line]
+    assert lines == [
+        "| **BLOCK** | [red]a\\|b&lt;script> | 21.4 ms | 26.9 ms | +25.7 % [+21.0, +30.5] | +15 % | beyond the limit |"
+    ]
+    assert "<script>" not in markdown.render(made)
+
+
+def test_commands_survive_odd_names() -> None:
+    made = decision(model="my model", store="sqlite:////data/my store/mlflow.db")
+    report = " ".join(text.render(made).split())
+    assert "canary bless 'my model' 3" in report
+    assert "--backend-store-uri 'sqlite:////data/my store/mlflow.db'" in report
+
+
+def test_a_server_needs_no_ui_command() -> None:
+    report = text.render(decision(store="http://mlflow.example:5000/"))
+    assert "mlflow ui" not in report
+    assert "http://mlflow.example:5000/#/models/m/versions/3" in report
+
+
+def test_json_is_whole_and_strict() -> None:
+    made = decision(verdict(checks=(check(evidence=evidence(p_harm=float("nan"))),)))
+    plain = json.loads(REPORTS["json"](made), parse_constant=pytest.fail)
+    read = verdict_from_dict(plain["verdict"])
+    assert read == replace(made.verdict, checks=(check(evidence=evidence(p_harm=None)),))
+    assert (plain["decision"], plain["exit_code"], plain["promoted"]) == ("BLOCK", 1, False)
+
+
+def test_markdown_is_cut_after_a_line_and_says_so() -> None:
+    long = "\n".join(f"| line {n} |" for n in range(1000))
+    cut = markdown.fit(long, 500, "report.md")
+    assert len(cut) <= 500
+    kept = [line for line in cut.splitlines() if line.startswith("|")]
+    assert kept == long.splitlines()[: len(kept)]
+    assert f"{1000 - len(kept)} more lines: report.md" in cut
+    assert markdown.fit("short", 500, "report.md") == "short"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_only_on_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shown = {}
+    for name, stream in (("terminal", Terminal()), ("file", io.StringIO())):
+        text.show(decision(), stream)
+        shown[name] = stream.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    text.show(decision(), quiet := Terminal())
+    assert "\x1b[1;31mBLOCK" in shown["terminal"]
+    assert "\x1b" not in shown["file"]
+    assert "31m" not in quiet.getvalue()

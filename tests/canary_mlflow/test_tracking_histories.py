@@ -1,0 +1,175 @@
+"""From MLflow to runs of series: in order, true to NaN and Inf, whichever way they are read."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mlflow.entities import Metric
+
+from canary_mlflow.errors import NoSuchModel, NoSuchRun, NoSuchVersion
+from canary_mlflow.tracking import histories
+from canary_mlflow.tracking.histories import read_runs, read_version, session_runs
+from canary_mlflow.tracking.recorder import Recorder
+from canary_mlflow.tracking.store import prepare_store
+
+NAN, INF = math.nan, math.inf
+WRITTEN = {1: 3.0, 2: NAN, 3: INF, 4: -INF, 5: 1.0}
+
+
+@pytest.fixture
+def run_id(shared: Any) -> str:
+    """A run whose points were written out of order, one of them twice."""
+    run: str = shared.client.create_run(
+        shared.experiment,
+        tags={
+            "canary.role": "run",
+            "canary.seed": "7",
+            "canary.completed": "true",
+            "canary.learned": "false",
+            "canary.learned_reason": "flat",
+            "canary.nan_steps": "1",
+            "canary.last_step": "5",
+            "canary.workload.algo": "dpo",
+            "canary.hardware.backend": "cpu",
+            "canary.env.torch": "2",
+        },
+    ).info.run_id
+    points = [Metric("stability/loss", value, 1000 + step, step) for step, value in WRITTEN.items()]
+    points.append(Metric("stability/loss", 99.0, 10, 1))  # an older write of step 1
+    points += [Metric("trl/logits/chosen", 0.5, 1001, 1), Metric("perf/step_time", 0.1, 1001, 1)]
+    shared.client.log_batch(run, metrics=points[::-1])
+    return run
+
+
+def check(found: Any) -> None:
+    loss = found.series["loss"]
+    np.testing.assert_array_equal(loss.steps, [1, 2, 3, 4, 5])
+    np.testing.assert_array_equal(loss.values, list(WRITTEN.values()))
+    assert found.series["trl/logits/chosen"].values.tolist() == [0.5]
+
+
+def test_series_come_sorted_with_the_last_write_of_a_step_and_true_infinities(shared: Any, run_id: str) -> None:
+    (found,) = read_runs(shared.client, [run_id])
+    check(found)
+    assert (found.seed, found.completed, found.learned, found.learned_reason) == (7, True, False, "flat")
+    assert (found.nan_steps, found.inf_steps, found.last_step, found.failure) == (1, 0, 5, "")
+    assert dict(found.workload) == {"algo": "dpo"}
+    assert dict(found.hardware) == {"backend": "cpu"}
+    assert dict(found.environment) == {"torch": "2"}
+
+
+def test_mlflows_own_calls_give_the_same(shared: Any, run_id: str) -> None:
+    keys = {run_id: ["stability/loss"]}
+    assert sorted(map(repr, histories._one_by_one(shared.client, keys))) == sorted(
+        repr((*point[:4], -1.7976931348623157e308 if point[4] == -INF else point[4]))
+        for point in histories._from_database(shared.uri, keys)
+    )
+
+
+def test_only_what_is_asked_for_is_read(shared: Any, run_id: str) -> None:
+    (found,) = read_runs(shared.client, [run_id], ["step_time", "kl"])
+    assert set(found.series) == {"step_time"}
+    (none,) = read_runs(shared.client, [run_id], [])
+    assert not none.series
+
+
+def test_a_session_gives_its_runs_and_a_lone_run_itself(shared: Any, usual_session: str, run_id: str) -> None:
+    runs = session_runs(shared.client, usual_session, ["loss"])
+    assert [run.seed for run in runs] == [0, 1, 2]
+    assert {run.session for run in runs} == {usual_session}
+    assert all(len(run.series["loss"].values) == 40 for run in runs)
+    assert [run.run_id for run in session_runs(shared.client, run_id)] == [run_id]
+
+
+def test_a_version_brings_its_evidence(recorded: Any, usual_session: str) -> None:
+    number = recorded.register(usual_session)
+    version = read_version(recorded.client, recorded.model, number, ["loss"])
+    assert (version.model, version.version, len(version.runs)) == (recorded.model, number, 3)
+    with pytest.raises(NoSuchVersion):
+        read_version(recorded.client, recorded.model, "99")
+    with pytest.raises(NoSuchModel):
+        read_version(recorded.client, "nobody", "1")
+    with pytest.raises(NoSuchRun):
+        read_runs(recorded.client, ["f" * 32])
+
+
+@pytest.fixture(scope="module")
+def server(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A real tracking server on the loopback, over the tests' store."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = tmp_path_factory.mktemp("server")
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", shared.uri, "--workers", "1"]
+    process = subprocess.Popen(
+        [*command, "--host", "127.0.0.1", "--port", str(port), "--default-artifact-root", str(folder)],
+        cwd=folder,
+        env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    uri = f"http://127.0.0.1:{port}"
+    wait_for(uri, process)
+    yield uri, process
+    stop(process)
+
+
+def wait_for(uri: str, process: subprocess.Popen[bytes]) -> None:
+    for _ in range(240):
+        assert process.poll() is None, "the server did not start"
+        try:
+            with urllib.request.urlopen(f"{uri}/health", timeout=2):
+                return
+        except OSError:
+            time.sleep(0.5)
+    raise TimeoutError(uri)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """The server and the workers it started; they are a process group of their own."""
+    if process.poll() is None:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+def test_a_server_takes_and_gives_the_same_and_its_death_is_counted(
+    shared: Any, run_id: str, server: tuple[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    uri, process = server
+    client = prepare_store(uri)
+    (found,) = read_runs(client, [run_id])
+    check(found)
+    assert list(histories._from_server(client, {run_id: ["stability/loss"]}))
+
+    mine = client.create_run(shared.experiment).info.run_id
+    recorder = Recorder(client, mine)
+    for step in range(1, 301):
+        recorder.put(step, {"loss": 1 / step, "grad_norm": NAN, "trl/odd<key>": float(step)})
+    assert recorder.close() == 0
+    (through_server,) = read_runs(client, [mine])
+    (from_database,) = read_runs(shared.client, [mine])
+    for run in (through_server, from_database):
+        assert {name: len(series.steps) for name, series in run.series.items()} == {
+            "loss": 300,
+            "grad_norm": 300,
+            "trl/odd_key_": 300,
+        }
+    assert from_database.series["loss"].same_values(through_server.series["loss"])
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    stop(process)
+    recorder.put(301, {"loss": 0.0, "grad_norm": 1.0})
+    assert recorder.close(timeout=2.0) == 2
+    assert recorder.why_lost

@@ -1,0 +1,153 @@
+"""What a finished run says about itself: did it learn, how did it end, and metrics.json."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from canary_mlflow.tracking.failures import Terminated, classify
+from canary_mlflow.tracking.learning import learned
+from canary_mlflow.tracking.metrics_json import loss_diverged, metrics_json, statistics
+
+
+def rows(name: str, values: object) -> list[dict[str, float]]:
+    return [{name: float(value)} for value in np.asarray(values)]
+
+
+def dpo(seed: int, end: float = 0.55, spread: float = 0.06) -> list[dict[str, float]]:
+    """100 noisy DPO losses: ln 2 at first, noisier as the policy leaves the reference."""
+    rng = np.random.default_rng(seed)
+    way = 1 - np.exp(-np.arange(100) / 30)
+    return rows("loss", math.log(2) + (end - math.log(2)) * way + spread * way * rng.normal(size=100))
+
+
+def test_noisy_dpo_runs_that_learn_are_seen_to_learn() -> None:
+    assert all(learned(dpo(seed), "dpo", moved=True)[0] for seed in range(500))
+
+
+def test_slow_learning_counts_too() -> None:
+    seen = [learned(dpo(seed, end=0.65), "dpo", moved=True)[0] for seed in range(500)]
+    assert sum(seen) >= 490
+
+
+def test_a_run_that_gets_worse_did_not_learn() -> None:
+    did, why = learned(dpo(1, end=0.80), "dpo", moved=True)
+    assert not did
+    assert why.startswith("loss did not improve from 0.7")
+
+
+def test_parameters_that_stand_still_decide_alone() -> None:
+    assert learned(dpo(1), "dpo", moved=False) == (False, "no trainable parameter changed")
+    assert "unknown" in learned(dpo(1), "dpo", moved=None)[1]
+
+
+def test_reinforcement_learning_is_judged_by_its_score_and_not_by_its_loss() -> None:
+    rising = [{"loss": 1.0 + step, "score_mean": 0.1 * step} for step in range(50)]
+    assert learned(rising, "ppo", moved=True)[0]
+    assert not learned(rising[::-1], "ppo", moved=True)[0]
+    assert learned(rows("reward_mean", range(20)), "grpo", moved=True)[0]
+
+
+def test_a_loss_that_ends_as_no_number_learned_nothing() -> None:
+    values = np.linspace(1, 0.5, 100)
+    values[80] = np.nan
+    did, why = learned(rows("loss", values), "sft", moved=True)
+    assert not did
+    assert "not finite at the end" in why
+
+
+def test_too_short_a_run_shows_nothing() -> None:
+    assert not learned(rows("loss", [3, 2, 1]), "sft", moved=True)[0]
+    assert not learned([], "sft", moved=True)[0]
+
+
+class InstabilityError(RuntimeError):
+    """Named as training's own."""
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch's."""
+
+
+@pytest.mark.parametrize(
+    ("error", "nonfinite", "failure"),
+    [
+        (RuntimeError("bug"), 0, "error"),
+        (RuntimeError("bug"), 2, "instability"),
+        (InstabilityError("step 3: loss is nan"), 0, "instability"),
+        (RuntimeError("probability tensor contains either `inf`, `nan` or element < 0"), 0, "instability"),
+        (OutOfMemoryError("CUDA out of memory"), 5, "oom"),
+        (MemoryError(), 0, "oom"),
+        (TimeoutError("late"), 0, "timeout"),
+        (KeyboardInterrupt(), 0, "interrupted"),
+        (Terminated(15), 0, "interrupted"),
+        (None, 0, "interrupted"),
+    ],
+)
+def test_an_exception_becomes_one_of_the_gates_words(error: BaseException | None, nonfinite: int, failure: str) -> None:
+    found, sentence = classify(error, nonfinite)
+    assert found == failure
+    assert sentence
+    assert "\n" not in sentence
+
+
+def test_step_time_statistics_against_values_worked_out_by_hand() -> None:
+    found = statistics([0.4, 0.1, 0.2, 0.3])
+    assert found == pytest.approx(
+        {"count": 4, "mean": 0.25, "median": 0.25, "p50": 0.2, "p95": 0.3, "p99": 0.3, "min": 0.1, "max": 0.4}
+        | {"std": math.sqrt(0.05 / 3)}
+    )
+    assert statistics([])["mean"] is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "diverged"),
+    [
+        ([1.0] * 30, False),
+        ([1.0] * 20 + [1.6] * 10, True),
+        ([1.0] * 20 + [1.4] * 10, False),
+        ([-3.0] * 20 + [-1.9] * 10, True),
+        ([-3.0] * 20 + [-2.1] * 10, False),
+        ([1.0, 9.0], False),
+        ([1.0, math.nan], True),
+    ],
+)
+def test_divergence_compares_the_ends_whatever_the_sign(losses: list[float], diverged: bool) -> None:
+    assert loss_diverged(losses) is diverged
+
+
+def test_metrics_json_has_the_known_layout_with_true_values() -> None:
+    steps = [
+        {"step_time": 0.1, "tokens": 50.0, "peak_memory": 700.0 + number, "loss": loss, "grad_norm": 1.0}
+        for number, loss in enumerate([9.0, 3.0, math.nan, 1.0])
+    ]
+    steps[0]["step_time"] = 5.0  # warm-up
+    found = metrics_json(
+        steps,
+        run_id="r",
+        timestamp="2026-01-01T00:00:00+00:00",
+        status="completed",
+        duration_seconds=5.3,
+        nan_steps=1,
+        inf_steps=0,
+        config={"seed": 1, "nested": {"lr": math.inf}},
+        env={"python": "3"},
+        warmup_steps=1,
+    )
+    json.dumps(found, allow_nan=False)
+    assert found["perf"]["step_time"]["count"] == 3
+    assert found["perf"]["step_time"]["max"] == pytest.approx(0.1)
+    assert found["perf"]["approx_tokens_per_sec"] == pytest.approx(500)
+    assert found["perf"]["max_mem_mb"] == 703.0
+    assert found["stability"] == {
+        "nan_steps": 1,
+        "inf_steps": 0,
+        "loss_diverged": True,
+        "final_loss": 1.0,
+        "loss_values": [9.0, 3.0, None, 1.0],
+        "grad_norm_values": [1.0, 1.0, 1.0, 1.0],
+    }
+    assert found["config"] == {"seed": 1, "nested": {"lr": None}}

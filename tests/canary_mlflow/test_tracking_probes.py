@@ -1,0 +1,153 @@
+"""Probes and fingerprint on their own: what trainers in other tests do not bring about."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from canary_mlflow.tracking import fingerprint
+from canary_mlflow.tracking.probes import Row, Setting, standard_probes
+from canary_mlflow.tracking.probes.clock import Clock
+from canary_mlflow.tracking.probes.memory import resident_peak
+from canary_mlflow.tracking.probes.tokens import Tokens
+
+
+def setting(**own: Any) -> Setting:
+    usual: dict[str, Any] = {
+        "model": torch.nn.Linear(2, 2),
+        "device": "cpu",
+        "compiled": False,
+        "ranks": 1,
+        "iterates": False,
+        "idle_cpu": float,
+    }
+    return Setting(**usual | own)
+
+
+def test_an_iteration_is_an_epoch_from_end_to_end() -> None:
+    clock = Clock()
+    clock.start(setting(iterates=True))
+    rows: list[Row] = [{}, {}]
+    for row in rows:
+        clock.iteration_began()
+        time.sleep(0.02)  # the rollout
+        for _ in range(2):
+            time.sleep(0.01)
+            clock.step_ended(row)
+        time.sleep(0.02)
+        clock.paused()  # an evaluation
+        clock.iteration_ended(row)
+    for row in rows:
+        assert row["step_time"] == pytest.approx(0.01, abs=0.008)
+        assert 0.04 <= row["iteration_time"] < 0.058
+        assert row["iteration_cpu_time"] < 0.02
+
+
+def test_where_there_are_no_epochs_a_ppo_step_is_the_iteration() -> None:
+    clock = Clock()
+    clock.start(setting(iterates=True))
+    row: Row = {}
+    clock.step_ended(row)
+    assert row["iteration_time"] == row["step_time"]
+
+
+def test_the_writers_own_cpu_time_is_no_part_of_training() -> None:
+    spent = [0.0]
+    clock = Clock()
+    clock.start(setting(idle_cpu=lambda: spent[0]))
+    began = time.process_time()
+    while time.process_time() - began < 0.03:
+        pass
+    spent[0] = 0.03
+    row: Row = {}
+    clock.step_ended(row)
+    assert row["step_cpu_time"] < 0.01
+
+
+def test_several_ranks_count_by_the_trainers_total() -> None:
+    tokens = Tokens()
+    tokens.start(setting(ranks=2))
+    rows: list[Row] = [{"trl/num_tokens": 100.0, "step_time": 0.5}, {"trl/num_tokens": 160.0, "step_time": 0.5}]
+    for row in rows:
+        row["tokens"] = 1.0  # what this rank saw
+        tokens.row_closed(row)
+    assert [(row["tokens"], row["tokens_per_second"]) for row in rows] == [(100.0, 200.0), (60.0, 120.0)]
+
+
+class Model(torch.nn.Module):
+    """Takes what language models take."""
+
+    def forward(self, input_ids: Any = None, attention_mask: Any = None) -> torch.Tensor:
+        return torch.zeros(1)
+
+
+def test_only_trained_passes_count_and_only_their_tokens() -> None:
+    model, tokens = Model(), Tokens()
+    tokens.start(setting(model=model))
+    ids = torch.ones(2, 5, dtype=torch.long)
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 0, 0, 0]])
+    model(ids, mask)  # by position
+    model(input_ids=ids)  # without padding
+    with torch.no_grad():
+        model(ids, mask)  # a reference or a generation
+    model.eval()(ids, mask)
+    row: Row = {}
+    tokens.step_ended(row)
+    assert row == {"tokens": 15.0}
+    tokens.stop()
+    model.train()(ids, mask)
+    tokens.step_ended(row := {})
+    assert row == {}
+
+
+def test_each_run_gets_probes_of_its_own_under_their_names() -> None:
+    first, second = standard_probes(), standard_probes()
+    assert list(first) == ["clock", "tokens", "memory", "finiteness", "parameters"]
+    assert not set(map(id, first.values())) & set(map(id, second.values()))
+    assert all(probe.name == name for name, probe in first.items())
+
+
+def test_peak_memory_sees_a_ballast() -> None:
+    before = resident_peak()
+    ballast = bytearray(b"x" * 2**28)
+    assert resident_peak() >= min(before + 100, 256)
+    assert ballast
+
+
+def test_the_commit_and_its_dirtiness_are_told(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        identity = ("-c", "user.name=t", "-c", "user.email=t@t")
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *words], check=True, capture_output=True)
+
+    assert fingerprint.git(tmp_path) == {"git_commit": "unknown", "git_dirty": "unknown"}
+    git("init")
+    (tmp_path / "file").write_text("1")
+    git("add", ".")
+    git("commit", "-m", "one")
+    clean = fingerprint.git(tmp_path)
+    assert len(clean["git_commit"]) == 40
+    assert clean["git_dirty"] == "false"
+    (tmp_path / "output").write_text("of a run")
+    assert fingerprint.git(tmp_path)["git_dirty"] == "false"
+    (tmp_path / "file").write_text("2")
+    assert fingerprint.git(tmp_path) == {**clean, "git_dirty": "true"}
+
+
+def test_without_git_the_commit_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert fingerprint.git(tmp_path)["git_commit"] == "unknown"
+
+
+def test_the_fingerprint_says_what_makes_runs_differ() -> None:
+    facts = fingerprint.environment()
+    assert {"python", "platform", "host", "cpu", "mlflow", "git_commit"} <= set(facts)
+    assert facts["torch"] == torch.__version__
+    assert all(isinstance(value, str) and value for value in facts.values())
+    hardware = fingerprint.hardware("cpu")
+    assert set(hardware) == {"backend", "device", "count"}
+    assert int(hardware["count"]) >= 1

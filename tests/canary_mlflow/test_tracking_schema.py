@@ -1,0 +1,55 @@
+"""Names: what trainers log becomes one vocabulary, and comes back from MLflow as the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from canary_mlflow.tracking import schema
+from gates.metrics import METRICS as JUDGED
+
+
+@pytest.mark.parametrize(
+    ("logged", "name"),
+    [
+        ("loss", "loss"),
+        ("lr", "learning_rate"),
+        ("rewards/margins", "reward_margin"),
+        ("logps/chosen", "chosen_logp"),
+        ("objective/kl", "kl"),
+        ("policy/clipfrac_avg", "clip_fraction"),
+        ("reward", "reward_mean"),
+        ("completions/mean_length", "response_length"),
+        ("explained_variance", "explained_variance"),
+        ("first_kl_max_abs", "first_kl_max_abs"),
+        ("eval_loss", "eval_loss"),
+        ("eval_rewards/accuracies", "eval_accuracy"),
+        ("eval_rewards/margins", "eval_margin"),
+        ("eval_reward", "eval_reward"),
+        ("logits/chosen", "trl/logits/chosen"),
+        ("objective/entropy", "trl/objective/entropy"),  # summed over tokens: not the entropy of the others
+        ("step_time", "trl/step_time"),  # GRPO's own; ours is measured
+    ],
+)
+def test_what_a_trainer_logs_gets_its_canonical_name(logged: str, name: str) -> None:
+    assert schema.name_of(logged) == name
+
+
+def test_every_metric_has_a_key_of_its_own_that_leads_back_to_its_name() -> None:
+    names = [metric.name for metric in schema.METRICS]
+    assert len(set(names)) == len(names)
+    assert [schema.name_of_key(schema.mlflow_key(name)) for name in names] == names
+
+
+def test_no_two_metrics_claim_the_same_trainer_key() -> None:
+    aliases = [alias for metric in schema.METRICS for alias in metric.aliases]
+    assert len(set(aliases)) == len(aliases)
+
+
+def test_keys_that_mlflow_would_refuse_are_made_safe() -> None:
+    assert schema.mlflow_key("trl/rewards/<lambda>(x)/mean") == "trl/rewards/_lambda__x_/mean"
+    assert len(schema.mlflow_key("trl/" + "x" * 400)) == 250
+
+
+def test_whatever_a_policy_may_judge_is_recorded_with_the_same_unit_and_direction() -> None:
+    for name, info in JUDGED.items():
+        assert schema.BY_NAME[name].unit == info.unit, name

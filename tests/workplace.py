@@ -1,0 +1,49 @@
+"""The real commands, run in a folder of their own with an embedded store."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workplace:
+    """A folder with an embedded store, and the project's commands in it."""
+
+    folder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
+        path = os.pathsep.join(item for item in (str(ROOT), kept.get("PYTHONPATH", "")) if item)
+        return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+
+    @property
+    def uri(self) -> str:
+        return f"sqlite:///{self.folder}/mlflow.db"
+
+    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, *command],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*command, **environment)
+        out, err = process.communicate(timeout=280)
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    def train(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return self.run("-m", "training", *words, **environment)
+
+    def canary(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return self.run("-m", "canary_mlflow.cli", *words, **environment)
