@@ -1,0 +1,81 @@
+"""How often unchanged code passes the smoke gate here, and how long a session takes.
+
+    python benchmarks/smoke.py --algo dpo --sessions 20 [word …]
+
+Runs real sessions one after the other in a folder of its own, exactly as `python -m training` does. The first
+bootstraps the champion; every later one should PASS and become the next champion. Further words are overrides.
+The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VERDICTS = {0: "PASS", 1: "BLOCK", 2: "wrong use", 3: "INCONCLUSIVE", 4: "broken"}
+
+
+def session(folder: Path, words: list[str]) -> tuple[int, float]:
+    """One session; returns its exit code and wall seconds."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "training", *words],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    seconds = time.perf_counter() - started
+    if done.returncode not in (0, 3):
+        print(done.stderr[-3000:], file=sys.stderr)
+    return done.returncode, seconds
+
+
+def main() -> int:
+    """Run the sessions, print the table, then the JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algo", default="dpo")
+    parser.add_argument("--sessions", type=int, default=20, help="judged sessions, after the one that bootstraps")
+    parser.add_argument("words", nargs="*", help="further overrides")
+    arguments = parser.parse_args()
+    words = [f"algo={arguments.algo}", *arguments.words]
+    print("session  outcome        seconds")
+    outcomes: Counter[str] = Counter()
+    times: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(arguments.sessions + 1):
+            code, seconds = session(Path(folder), words)
+            outcome = "bootstrap" if number == 0 and code == 0 else VERDICTS[code]
+            print(f"{number:7d}  {outcome:13s}  {seconds:7.1f}", flush=True)
+            times.append(seconds)
+            if number:
+                outcomes[outcome] += 1
+    print(
+        json.dumps(
+            {
+                "benchmark": "smoke",
+                "words": words,
+                "sessions": arguments.sessions,
+                "outcomes": dict(outcomes),
+                "pass_share": outcomes["PASS"] / arguments.sessions,
+                "seconds_median": round(statistics.median(times), 1),
+                "seconds_max": round(max(times), 1),
+                "load_average": os.getloadavg()[2],
+            }
+        )
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""MLproject, its environment and its place in MLflow's cache of environments."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from mlflow.projects.utils import load_project
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def command(entry: str, parameters: dict[str, str]) -> str:
+    return str(load_project(str(ROOT)).get_entry_point(entry).compute_command(parameters, None))
+
+
+def test_the_verbatim_command_names_the_defaults() -> None:
+    assert command("main", {"tier": "smoke"}).startswith(
+        "python -m training algo=dpo tier=smoke model=tiny-neox data=preferences seed=0 repeats=null"
+    )
+
+
+def test_overrides_arrive_as_one_quoted_word() -> None:
+    text = command("main", {"overrides": "fault=nan_batch train.max_steps=3; echo pwned"})
+    assert "'fault=nan_batch train.max_steps=3; echo pwned'" in text
+
+
+def test_every_parameter_is_used() -> None:
+    for name, entry in yaml.safe_load((ROOT / "MLproject").read_text())["entry_points"].items():
+        for parameter in entry["parameters"]:
+            assert f"{{{parameter}}}" in entry["command"], f"{name}: {parameter} is declared but not used"
+
+
+def test_mlflow_finds_the_linked_environment(tmp_path: Path) -> None:
+    environment = {**os.environ, "MLFLOW_ENV_ROOT": str(tmp_path)}
+    prefix = tmp_path / "venv"
+    prefix.mkdir()
+    code = (
+        "from pathlib import Path; from canary_mlflow.link_env import link; "
+        f"print(link(Path('.'), Path({str(prefix)!r})))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    place = Path(done.stdout.strip())
+    assert place.parent == tmp_path
+    assert place.resolve() == prefix.resolve()

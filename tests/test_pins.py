@@ -1,0 +1,52 @@
+"""One list of pins, and nothing beside it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    found = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.\-]+==[\w.]+", line) for line in found), "every line is name==version"
+    return {canonicalize_name(name): pin for name, pin in (line.split("==") for line in found)}
+
+
+def test_both_environment_files_hold_the_one_list() -> None:
+    conda = yaml.safe_load((ROOT / "conda.yaml").read_text())
+    virtualenv = yaml.safe_load((ROOT / "python_env.yaml").read_text())
+    python = virtualenv["python"]
+    assert virtualenv["dependencies"] == ["-r requirements.txt"]
+    assert conda["dependencies"] == [f"python={python}", "pip", {"pip": ["-r requirements.txt"]}]
+
+
+def test_every_declared_range_admits_its_pin() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    pinned = pins()
+    for text in declared:
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        assert name in pinned, f"{name} is declared but not pinned"
+        assert pinned[name] in requirement.specifier, f"{text} does not admit {pinned[name]}"
+
+
+def test_core_install_pulls_no_training_stack() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    core = {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
+    assert not core & {"torch", "transformers", "trl", "peft", "datasets", "accelerate", "bitsandbytes", "hydra-core"}
+
+
+def test_tests_run_on_the_pins() -> None:
+    for name in ("torch", "transformers", "trl", "mlflow", "hydra-core"):
+        assert version(name).split("+")[0] == pins()[name]

@@ -1,0 +1,191 @@
+"""How sessions end: stopped, broken, side by side, swept, under `mlflow run`; and bad input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from workplace import ROOT, Workplace
+
+TINY = ["algo=sft", "repeats=1", "train.max_steps=8"]
+
+
+def runs(place: Workplace, role: str) -> list[Run]:
+    client = MlflowClient(place.uri)
+    experiments = [item.experiment_id for item in client.search_experiments()]
+    return list(client.search_runs(experiments, f"tags.`canary.role` = '{role}'"))
+
+
+def versions(place: Workplace) -> list[str]:
+    return [item.version for item in MlflowClient(place.uri).search_model_versions()]
+
+
+def test_sigterm_leaves_failed_runs_with_their_metrics_and_no_version(workplace: Workplace) -> None:
+    process = workplace.start("-m", "training", "algo=sft", "repeats=2", "train.max_steps=100000")
+    client = wait_for_step(workplace, 20)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    assert "SIGTERM" in err
+    assert "Traceback" not in err
+    (run,) = runs(workplace, "run")
+    assert run.info.status == "FAILED"
+    assert run.data.tags["canary.failure"] == "interrupted"
+    last = int(run.data.tags["canary.last_step"])
+    steps = {point.step for point in client.get_metric_history(run.info.run_id, "stability/loss")}
+    assert last >= 20
+    assert steps == set(range(1, last + 1))
+    assert runs(workplace, "session")[0].info.status == "FAILED"
+    assert versions(workplace) == []
+
+
+def test_a_killed_run_is_recorded_by_its_session(workplace: Workplace) -> None:
+    process = workplace.start("-m", "training", "algo=sft", "repeats=1", "train.max_steps=100000")
+    wait_for_step(workplace, 5)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    worker = next(pid for pid in children if b"training.worker" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(int(worker), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    assert "SIGKILL" in err
+    assert [run.info.status for run in runs(workplace, "run")] == ["FAILED"]
+    assert versions(workplace) == []
+
+
+def test_an_exception_in_training_is_recorded_and_registers_nothing(workplace: Workplace) -> None:
+    # Somebody's own code in the training process: Python imports sitecustomize at its start.
+    (workplace.folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if 'training.worker' in ' '.join(sys.orig_argv):\n"
+        "    import transformers\n"
+        "    step = transformers.Trainer.training_step\n"
+        "    def broken(self, *args, **kwargs):\n"
+        "        if self.state.global_step == 5:\n"
+        "            raise RuntimeError('disk of the data server is gone')\n"
+        "        return step(self, *args, **kwargs)\n"
+        "    transformers.Trainer.training_step = broken\n"
+    )
+    path = f"{workplace.folder}{os.pathsep}{ROOT}"
+    done = workplace.train("algo=sft", "repeats=1", "train.max_steps=20", PYTHONPATH=path)
+    assert done.returncode == 4, done.stderr
+    assert "disk of the data server is gone" in done.stderr
+    assert "Traceback" not in done.stderr
+    (run,) = runs(workplace, "run")
+    assert run.info.status == "FAILED"
+    assert run.data.tags["canary.last_step"] == "5"
+    client = MlflowClient(workplace.uri)
+    assert len(client.get_metric_history(run.info.run_id, "stability/loss")) == 5
+    assert "traceback.txt" in {item.path for item in client.list_artifacts(run.info.run_id)}
+    assert versions(workplace) == []
+
+
+def test_three_sessions_at_once_on_a_fresh_folder(workplace: Workplace) -> None:
+    processes = [workplace.start("-m", "training", *TINY, "gate.bootstrap=auto") for _ in range(3)]
+    for process in processes:
+        _, err = process.communicate(timeout=280)
+        assert process.returncode in (0, 1, 3), err  # too short a training to learn from; none may break
+    assert len(versions(workplace)) == 3
+    assert {run.info.status for run in runs(workplace, "run")} == {"FINISHED"}
+
+
+def test_a_sweep_leaves_one_parent_with_its_children_also_when_a_job_fails(workplace: Workplace) -> None:
+    done = workplace.train(
+        "--multirun", "algo=sft,ppo", "seed=1,2", "train.max_steps=4", "fault=nan_batch", "fault.step=1"
+    )
+    # NaN weights end a PPO run at its next rollout; SFT trains on with them.
+    assert done.returncode == 1, done.stderr
+    (parent,) = runs(workplace, "sweep")
+    assert parent.info.status == "FAILED"
+    children = runs(workplace, "run")
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
+    ended = {(run.data.tags["canary.algo"], run.data.tags["canary.seed"]): run.info.status for run in children}
+    assert ended == {("sft", "1"): "FINISHED", ("sft", "2"): "FINISHED", ("ppo", "1"): "FAILED", ("ppo", "2"): "FAILED"}
+
+
+def test_mlflow_run_passes_the_exit_code_on(workplace: Workplace, tmp_path: Path) -> None:
+    environment = {**workplace.environment, "MLFLOW_ENV_ROOT": str(tmp_path / "envs")}
+    subprocess.run([sys.executable, "-m", "canary_mlflow.link_env"], cwd=ROOT, env=environment, check=True)
+    command = ["-m", "mlflow", "run", str(ROOT), "-P", "algo=sft", "-P", "repeats=1"]
+    place = {"MLFLOW_ENV_ROOT": environment["MLFLOW_ENV_ROOT"], "MLFLOW_TRACKING_URI": workplace.uri}
+    # The prefix's activate is what MLflow sources: a test environment without one cannot run a project.
+    if not (Path(sys.prefix) / "bin" / "activate").exists():
+        pytest.fail("tests must run in a virtual environment; use `make test`")
+    good = workplace.run(*command, "-P", "overrides=train.max_steps=30 'model_name=my model'", **place)
+    assert good.returncode == 0, good.stderr
+    bad = workplace.run(*command, "-P", "tier=nope", **place)
+    assert bad.returncode != 0
+    assert "unknown tier 'nope'" in bad.stderr
+    (session,) = runs(workplace, "session")
+    assert session.data.tags["canary.model_name"] == "my model"
+    assert runs(workplace, "run")[0].data.tags["mlflow.parentRunId"] == session.info.run_id
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "expected"),
+    [
+        ('{"prompt": "a", "chosen": "b", "rejected": "c"}\n{broken\n', [], ["line 2"]),
+        ('{"prompt": "a", "chosen": "b"}\n', [], ["rejected", "chosen"]),
+        ("", [], ["empty", "no rows", "0 rows"]),
+    ],
+)
+def test_bad_data_is_refused_in_one_line(
+    workplace: Workplace, rows: str, words: list[str], expected: list[str]
+) -> None:
+    (workplace.folder / "rows.jsonl").write_text(rows)
+    done = workplace.train("data=jsonl", "data.path=rows.jsonl", *words)
+    refused(workplace, done, {"rows.jsonl"})
+    assert any(part in done.stderr for part in expected), done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model=local", "model.path=."],
+        ["model=local", "model.path=nowhere"],
+        ["data=jsonl", "data.path=nowhere.jsonl"],
+        ["quantization=nf4", "adapter=full"],
+        ["gate.rules.loss_of_nerve={role: gate}"],
+        ["algo=nope"],
+        ["train.max_steps=-5"],
+        ["+train.learning_rat=1"],
+    ],
+)
+def test_wrong_use_ends_with_two_and_leaves_nothing(workplace: Workplace, words: list[str]) -> None:
+    refused(workplace, workplace.train(*words), set())
+
+
+def test_a_hub_model_that_is_not_here_is_named(workplace: Workplace) -> None:
+    cache = workplace.folder / "cache"
+    done = workplace.train("model=pythia-70m", HF_HUB_OFFLINE="1", HF_HOME=str(cache))
+    assert done.returncode == 2
+    assert "EleutherAI/pythia-70m" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (workplace.folder / "mlflow.db").exists()
+
+
+def refused(place: Workplace, done: subprocess.CompletedProcess[str], present: set[str]) -> None:
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert {item.name for item in place.folder.iterdir()} == present
+
+
+def wait_for_step(place: Workplace, step: int) -> MlflowClient:
+    """Wait until a run has recorded that many optimizer steps."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        time.sleep(0.5)
+        if (place.folder / "mlflow.db").exists():
+            client = MlflowClient(place.uri)
+            for run in runs(place, "run"):
+                history = client.get_metric_history(run.info.run_id, "stability/loss")
+                if len(history) >= step:
+                    return client
+    raise AssertionError(f"no run reached step {step}")

@@ -1,0 +1,98 @@
+"""Preflight: what is refused before torch is loaded or anything is recorded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from canaries import a_config, hub_model, local_model
+
+from training.errors import SetupError
+from training.preflight import preflight
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_default_canary_passes():
+    preflight(a_config())
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (lambda path: a_config(quantization="nf4"), "use adapter=lora"),
+        (lambda path: a_config("jsonl", path / "no.jsonl"), r"no\.jsonl is no file"),
+        (lambda path: a_config("hh-rlhf", path), r"has no train\.jsonl\.gz"),
+        (lambda path: a_config("parquet"), r"data\.source is 'parquet'; expected one of embedded, hh-rlhf, jsonl"),
+        (lambda path: a_config(model=local_model(path)), r"lacks config\.json"),
+    ],
+)
+def test_each_part_is_checked(tmp_path, config, expected):
+    with pytest.raises(SetupError, match=expected):
+        preflight(config(tmp_path))
+
+
+def test_hub_data_that_are_out_of_reach_say_how_to_bring_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    with pytest.raises(SetupError) as caught:
+        preflight(a_config("hh-rlhf", "Anthropic/hh-rlhf"))
+
+    assert "`hf download Anthropic/hh-rlhf --repo-type dataset`" in str(caught.value)
+    assert "data.path=FOLDER" in str(caught.value)
+
+
+def test_no_check_loads_torch(tmp_path):
+    """In a process of its own: this one has torch already."""
+    rows = '{"prompt": "p", "chosen": "a", "rejected": "b"}\n' * 3
+    (tmp_path / "rows.jsonl").write_text(rows)
+    script = f"""
+        import sys
+        from canaries import a_config, hub_model, local_model
+        from training.errors import SetupError
+        from training.preflight import preflight
+        from pathlib import Path
+
+        here = Path({str(tmp_path)!r})
+        preflight(a_config())
+        preflight(a_config("jsonl", here / "rows.jsonl", adapter="lora", quantization="int8"))
+        for refused in (
+            a_config("hh-rlhf", "Anthropic/hh-rlhf"), a_config(model=hub_model()), a_config(model=local_model(here)),
+        ):
+            try:
+                preflight(refused)
+            except SetupError:
+                continue
+            raise SystemExit("not refused")
+        heavy = {{"torch", "transformers", "datasets", "peft", "trl", "bitsandbytes", "tokenizers"}} & set(sys.modules)
+        raise SystemExit(", ".join(sorted(heavy)) or 0)
+    """
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_HUB_OFFLINE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, f"loaded: {done.stderr}"
+
+
+def test_a_hub_model_in_the_cache_passes(tmp_path, monkeypatch):
+    snapshot = tmp_path / "models--EleutherAI--pythia-70m" / "snapshots" / ("c" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("c" * 40)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (snapshot / name).write_text("{}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    preflight(a_config(model=hub_model()))

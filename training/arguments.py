@@ -1,0 +1,58 @@
+"""The TrainingArguments that every algorithm shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from training.config import CanaryConfig
+from training.devices import Device
+
+
+def common_arguments(config: CanaryConfig, output_dir: Path, device: Device) -> dict[str, Any]:
+    """Keyword arguments for TrainingArguments and everything derived from it.
+
+    Said in full, because TRL's defaults differ from Transformers' (bf16 and activation
+    checkpointing on, a log line every 10 steps), also on a CPU.
+    """
+    train = config.train
+    return {
+        "output_dir": str(output_dir),
+        "max_steps": train.max_steps,
+        "per_device_train_batch_size": train.batch_size,
+        "per_device_eval_batch_size": train.batch_size,
+        "gradient_accumulation_steps": train.gradient_accumulation_steps,
+        "learning_rate": train.learning_rate,
+        "lr_scheduler_type": train.lr_scheduler,
+        "warmup_steps": train.warmup_steps,
+        "weight_decay": train.weight_decay,
+        "max_grad_norm": train.max_grad_norm,
+        "optim": train.optimizer,
+        "seed": config.seed,
+        "data_seed": config.seed,
+        "use_cpu": device.kind == "cpu",
+        "bf16": device.precision == "bf16",
+        "fp16": False,
+        # The log is our measurement: every step, nothing hidden, nobody else writing.
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": device.kind == "cuda",
+    }
+
+
+def checkpointing(enabled: bool) -> dict[str, Any]:
+    """Activation checkpointing under the name the installed Transformers has.
+
+    5.x renamed `gradient_checkpointing`; 4.x knows the old name alone.
+    """
+    from dataclasses import fields
+
+    from transformers import TrainingArguments
+
+    names = {item.name for item in fields(TrainingArguments)}
+    return {"activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing": enabled}

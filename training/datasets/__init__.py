@@ -1,0 +1,87 @@
+"""Where preference data comes from, by the name of its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from training.config import CanaryConfig
+from training.datasets import embedded, hh_rlhf, jsonl
+from training.datasets.rows import Row, Taken, digest, take
+from training.errors import SetupError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+# Each module has check(cfg), light, and load(cfg) -> RawData.
+SOURCES: dict[str, ModuleType] = {"embedded": embedded, "hh-rlhf": hh_rlhf, "jsonl": jsonl}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataStats:
+    """What became of the data: rows used, and pairs left out by reason."""
+
+    digest: str  # sha256 of the rows used, training then held-out
+    train_rows: int
+    eval_rows: int
+    dropped_identical: int  # both answers equal once cut to the token budget
+    dropped_unusable: int  # no common prompt, or an empty answer
+    shortened: int  # rows that lost text to the token budget
+
+
+def check(config: CanaryConfig) -> None:
+    """Raise SetupError unless the data can be trained on by the algorithm; loads neither torch nor datasets."""
+    _source(config).check(config)
+
+
+def load(config: CanaryConfig, tokenizer: Any) -> tuple[Dataset, Dataset, DataStats]:
+    """Return training and held-out rows (str columns prompt, chosen, rejected) and their statistics.
+
+    The rows depend on the configuration alone, never on the run's seed: all runs of a session train on the
+    same set, each in its own order. A source with fewer rows than the tier asks for gives what it has.
+    """
+    raw = _source(config).load(config)
+    budget = {"tokenizer": tokenizer, "max_prompt": max_prompt(config), "max_length": config.train.max_length}
+    train = take(raw.train, config.tier.train_rows, **budget)
+    held_out = take(raw.held_out, config.tier.eval_rows, **budget)
+    if not train.rows or not held_out.rows:
+        raise SetupError(
+            f"data={config.data.name} leaves {len(train.rows)} training and {len(held_out.rows)} held-out rows after "
+            f"dropping {train.identical + held_out.identical} pairs that are equal within {config.train.max_length} "
+            "tokens; expected at least one of each; raise train.max_length or give more data"
+        )
+    return _dataset(train), _dataset(held_out), _statistics(train, held_out, raw.unusable)
+
+
+def max_prompt(config: CanaryConfig) -> int:
+    """Return how many prompt tokens are kept: PPO's own limit, else half of the sequence."""
+    return int(getattr(config.algo, "max_prompt_length", None) or max(1, config.train.max_length // 2))
+
+
+def as_completions(dataset: Dataset) -> Dataset:
+    """Return the rows as prompt and completion (the chosen answer), as supervised fine-tuning takes them."""
+    return dataset.remove_columns("rejected").rename_column("chosen", "completion")
+
+
+def _source(config: CanaryConfig) -> ModuleType:
+    if config.data.source not in SOURCES:
+        raise SetupError(f"data.source is {config.data.source!r}; expected one of {', '.join(SOURCES)}")
+    return SOURCES[config.data.source]
+
+
+def _dataset(taken: Taken) -> Dataset:
+    from datasets import Dataset
+
+    return Dataset.from_dict({name: [getattr(row, name) for row in taken.rows] for name in Row._fields})
+
+
+def _statistics(train: Taken, held_out: Taken, unusable: int) -> DataStats:
+    return DataStats(
+        digest=digest(train.rows, held_out.rows),
+        train_rows=len(train.rows),
+        eval_rows=len(held_out.rows),
+        dropped_identical=train.identical + held_out.identical,
+        dropped_unusable=unusable,
+        shortened=train.shortened + held_out.shortened,
+    )

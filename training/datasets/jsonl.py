@@ -1,0 +1,127 @@
+"""Any local file with one JSON object per line: prompt, chosen, rejected, or prompt, completion."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from training.config import CanaryConfig
+from training.datasets.rows import RawData, Row, split_held_out
+from training.errors import SetupError
+
+PREFERENCE = ("prompt", "chosen", "rejected")
+COMPLETION = ("prompt", "completion")
+KEY = "jsonl-1"
+
+
+def check(config: CanaryConfig) -> None:
+    """Read the file once, line by line, and raise SetupError at the first line that cannot be used."""
+    _require_two(sum(1 for _ in read_rows(config)), config)
+
+
+def load(config: CanaryConfig) -> RawData:
+    """Read all rows; at most a fifth is held out, drawn at random but the same every time."""
+    rows = list(read_rows(config))
+    _require_two(len(rows), config)
+    train, held_out = split_held_out(rows, config.tier.eval_rows, KEY)
+    return RawData(train=train, held_out=held_out)
+
+
+def read_rows(config: CanaryConfig) -> Iterator[Row]:
+    """Yield the rows of data.path; blank lines are skipped. The first row decides which columns all must have."""
+    columns: tuple[str, ...] | None = None
+    for where, line in _lines(config):
+        record = _record(line, where)
+        columns = columns or _columns(record, where, config.algo.name)
+        texts = [_text(record, column, where) for column in columns]
+        yield Row(texts[0], texts[1], texts[2] if len(texts) == 3 else "")
+
+
+def _require_two(count: int, config: CanaryConfig) -> None:
+    if count < 2:
+        found = "no rows" if count == 0 else "one row"
+        raise SetupError(f"{config.data.path} has {found}; expected at least two: one to train on, one held out")
+
+
+def _lines(config: CanaryConfig) -> Iterator[tuple[str, str]]:
+    if not config.data.path:
+        raise SetupError(f"data={config.data.name} names no file; expected data.path=FILE")
+    path = Path(config.data.path).expanduser()
+    if not path.is_file():
+        raise SetupError(f"data.path={path} is no file; expected one with a JSON object per line")
+    number = 0
+    try:
+        with _open(path) as file:
+            # Bytes, because only \n ends a line here: JSON strings may hold U+2028 and the like.
+            for number, raw in enumerate(file, start=1):
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                if text.strip():
+                    yield f"{path}, line {number}", text
+    except UnicodeDecodeError as error:
+        raise SetupError(f"{path}, line {number}: {error.reason}; expected UTF-8 text") from error
+    except (OSError, EOFError) as error:
+        raise SetupError(f"{path} cannot be read after line {number} ({error}); expected a readable file") from error
+
+
+def _open(path: Path) -> BinaryIO:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _record(line: str, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line.rstrip())
+    except json.JSONDecodeError as error:
+        raise SetupError(
+            f"{where}: no JSON ({error.msg} at column {error.colno}); expected one object per line"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise SetupError(f"{where}: no usable JSON ({type(error).__name__}); expected one object per line") from error
+    if not isinstance(record, dict):
+        raise SetupError(f"{where}: a {_kind(record)}; expected an object with {_wanted()}")
+    return record
+
+
+def _columns(record: dict[str, Any], where: str, algo: str) -> tuple[str, ...]:
+    if "completion" in record and not {"chosen", "rejected"} & set(record):
+        if algo == "dpo":
+            raise SetupError(
+                f"{where}: a completion without a rejected answer, but algo=dpo compares two; expected columns "
+                "prompt, chosen, rejected; or use algo=sft or algo=ppo"
+            )
+        return COMPLETION
+    return PREFERENCE
+
+
+def _text(record: dict[str, Any], column: str, where: str) -> str:
+    if column not in record:
+        found = ", ".join(sorted(map(str, record))) or "none"
+        raise SetupError(f"{where}: no column {column!r}; found {found}; expected {_wanted()}")
+    text = record[column]
+    if not isinstance(text, str):
+        raise SetupError(f"{where}: {column} is a {_kind(text)}; expected a string")
+    if not text.strip():
+        raise SetupError(f"{where}: {column} is empty; expected some text")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise SetupError(f"{where}: {column} holds half a surrogate pair; expected whole characters") from error
+    return text
+
+
+def _kind(value: object) -> str:
+    names = {
+        list: "list",
+        dict: "object",
+        bool: "boolean",
+        int: "number",
+        float: "number",
+        type(None): "null",
+    }
+    return names.get(type(value), "string")
+
+
+def _wanted() -> str:
+    return f"{', '.join(PREFERENCE)} or {', '.join(COMPLETION)}"

@@ -1,0 +1,156 @@
+"""One session: a fresh process per seed, then the registry, the gate and the report."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+
+from canary_mlflow.errors import CanaryError
+from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.gatekeeper import gate, gate_session
+from canary_mlflow.registry.versions import register_version
+from canary_mlflow.reports import text
+from canary_mlflow.reports.decision import Decision
+from canary_mlflow.tracking.session import close_run, create_child_run, finish_session, open_session
+from canary_mlflow.tracking.store import prepare_store
+from training.checks import runs_of
+from training.compose import to_plain
+from training.config import CanaryConfig
+from training.process import Job, Result, Worker, run, workers
+
+# A run that broke off for one of these reasons says something about the change under test.
+UNSTABLE = ("instability", "oom", "timeout")
+
+
+def run_session(config: CanaryConfig, scratch: Path) -> int:
+    """Train every seed, register the version, gate it against the champion. Returns the exit code."""
+    client = prepare_store(config.tracking.uri)
+    model = config.model_name or default_model_name(config)
+    session = open_session(client, config.tracking.experiment, session_name(config), session_tags(config, model))
+    code = 4
+    try:
+        results = train_runs(client, session, config, scratch, repeats=runs_of(config))
+        code = max(code_of(result) for result in results)
+        if code in (0, 1):
+            decision = judge(client, model, session, config, results)
+            code = decision.exit_code
+            text.show(decision, sys.stderr)
+        else:
+            _say_broken(results)
+    except CanaryError as error:
+        code = error.exit_code
+        raise
+    finally:
+        finish_session(client, session, "FINISHED" if code == 0 else "FAILED")
+    return code
+
+
+def train_runs(client: MlflowClient, session: str, config: CanaryConfig, scratch: Path, repeats: int) -> list[Result]:
+    """The runs of one session, one after the other; stops at the first that breaks off."""
+    seeds = [config.seed + index for index in range(repeats)]
+    results: list[Result] = []
+    with workers([scratch / f"seed-{seed}" for seed in seeds], config.hardware.threads) as crew:
+        for seed, worker in zip(seeds, crew, strict=True):
+            seeded = replace(config, seed=seed)
+            results.append(_train_one(client, session, seeded, worker, f"{len(results) + 1}/{repeats}"))
+            if results[-1].failure:
+                break
+    return results
+
+
+def _train_one(client: MlflowClient, session: str, config: CanaryConfig, worker: Worker, place: str) -> Result:
+    """One run, recorded as FINISHED or FAILED whatever happens to its process or to this one."""
+    plain = to_plain(config)
+    run_id = create_child_run(client, session, run_name(config), run_tags(config), flatten(plain))
+    job = Job(
+        config=plain,
+        run_id=run_id,
+        tracking_uri=client.tracking_uri,
+        label=f"{config.algo.name} seed {config.seed} ({place})",
+        keep_weights=place.startswith("1/"),  # a version has one set of weights; the other seeds are evidence
+    )
+    try:
+        result = run(worker, job, config.tier.timeout_minutes * 60)
+    except BaseException:
+        close_run(client, run_id, "interrupted", "the session was stopped")
+        raise
+    # The run has said so itself, unless its process was killed.
+    close_run(client, run_id, result.failure, result.reason)
+    return result
+
+
+def judge(client: MlflowClient, model: str, session: str, config: CanaryConfig, results: list[Result]) -> Decision:
+    """Register what the session trained and gate it; a session that broke off has nothing to register."""
+    policy = load_policy(config.gate)
+    if any(result.failure for result in results):
+        return gate_session(client, model, session, policy)
+    version = register_version(client, model, session, results[0].run_id)
+    return gate(client, model, version, policy)
+
+
+def code_of(result: Result) -> int:
+    """The exit code that one run's end asks for."""
+    return code_of_failure(result.failure)
+
+
+def code_of_failure(failure: str) -> int:
+    """0 finished, 1 unstable, 2 wrong configuration, 4 broken from outside."""
+    if not failure:
+        return 0
+    return 1 if failure in UNSTABLE else 2 if failure == "config" else 4
+
+
+def default_model_name(config: CanaryConfig) -> str:
+    """The registered model: the workload's name. `/` and `:` are not allowed there."""
+    return "-".join((config.algo.name, config.model.name, config.data.name, config.tier.name))
+
+
+def session_name(config: CanaryConfig) -> str:
+    """What the MLflow UI shows for the parent run."""
+    fault = "" if config.fault.name == "none" else f" fault={config.fault.name}"
+    return f"{default_model_name(config)}{fault}"
+
+
+def run_name(config: CanaryConfig) -> str:
+    """What the MLflow UI shows for one run."""
+    return f"{default_model_name(config)} seed {config.seed}"
+
+
+def session_tags(config: CanaryConfig, model: str) -> dict[str, str]:
+    """What the parent run can be filtered by."""
+    return {"canary.role": "session", "canary.model_name": model, **_part_tags(config)}
+
+
+def run_tags(config: CanaryConfig) -> dict[str, str]:
+    """What one run can be filtered by."""
+    return {"canary.role": "run", "canary.seed": str(config.seed), **_part_tags(config)}
+
+
+def _part_tags(config: CanaryConfig) -> dict[str, str]:
+    names = ("algo", "model", "data", "tier", "adapter", "quantization", "fault")
+    return {f"canary.{name}": getattr(config, name).name for name in names}
+
+
+def flatten(tree: dict[str, Any], prefix: str = "cfg/") -> dict[str, str]:
+    """Nested configuration as MLflow params; the policy is left to verdict.json."""
+    flat: dict[str, str] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.") if key != "gate" else {}
+        else:
+            flat[prefix + key] = str(value)
+    return flat
+
+
+def _say_broken(results: list[Result]) -> None:
+    for result in results:
+        if result.failure:
+            print(
+                f"canary: the run with seed {result.seed} broke off ({result.failure}): {result.reason}; "
+                "no version was registered",
+                file=sys.stderr,
+            )

@@ -1,0 +1,1 @@
+"""Proximal policy optimisation on transformers.Trainer: one Trainer epoch is one PPO iteration."""

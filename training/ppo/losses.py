@@ -1,0 +1,161 @@
+"""The arithmetic of PPO as pure functions on tensors; R rows, T response tokens, V vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+# Sums a tensor over all ranks; the identity where there is one process.
+Reduce = Callable[[torch.Tensor], torch.Tensor]
+
+
+def identity(tensor: torch.Tensor) -> torch.Tensor:
+    """The reduction of a single process."""
+    return tensor
+
+
+def token_logps(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Log-probability [R, T] of each token [R, T] under logits [R, T, V]."""
+    return logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+
+
+def token_entropy(logits: torch.Tensor) -> torch.Tensor:
+    """Entropy [R, T] in nats of the distributions given by logits [R, T, V]."""
+    logps = logits.log_softmax(-1)
+    return -(logps.exp() * logps).sum(-1)
+
+
+def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Mean over the positions where mask is true; NaN where there is none."""
+    return (values * mask).sum() / mask.sum()
+
+
+def whiten(
+    values: torch.Tensor, mask: torch.Tensor, *, shift_mean: bool = True, reduce: Reduce = identity
+) -> torch.Tensor:
+    """Scale to unit variance (unbiased) over mask and all ranks; zero mean unless shift_mean is false.
+
+    Positions outside the mask come back as 0. Fewer than two positions have no variance and come
+    back unscaled.
+    """
+    count = reduce(mask.sum().to(values.dtype))
+    mean = reduce((values * mask).sum()) / count
+    centred = values - mean
+    variance = reduce((centred.square() * mask).sum()) / (count - 1).clamp(min=1)
+    scale = torch.where(count > 1, torch.rsqrt(variance + 1e-8), torch.ones_like(variance))
+    return (centred * scale + (0 if shift_mean else mean)) * mask
+
+
+def token_rewards(
+    scores: torch.Tensor, kl: torch.Tensor, kl_coef: float, policy_mask: torch.Tensor
+) -> torch.Tensor:
+    """Rewards [R, T]: minus kl_coef x kl [R, T] at each token, plus the score [R] once at the end.
+
+    The score stands at the position after the last token (the value of the finished answer is a
+    prediction of its own), or on the last token where the answer fills all T positions: TRL's convention.
+    """
+    rewards = -kl_coef * kl * policy_mask
+    length = policy_mask.sum(1)
+    end = length.clamp(max=policy_mask.shape[1] - 1)
+    return rewards.scatter_add(1, end.unsqueeze(1), scores.to(rewards.dtype).unsqueeze(1))
+
+
+def value_mask_of(policy_mask: torch.Tensor) -> torch.Tensor:
+    """The mask [R, T] of predicted values: one position longer than the answer, where there is room."""
+    positions = torch.arange(policy_mask.shape[1], device=policy_mask.device)
+    return positions <= policy_mask.sum(1, keepdim=True)
+
+
+def gae(
+    rewards: torch.Tensor, values: torch.Tensor, gamma: float, lam: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Generalised advantage estimates and returns, both [R, T] (Schulman et al. 2016, eq. 16).
+
+    Both inputs [R, T] are 0 after the end of a row; the value after position T is 0.
+    """
+    advantages = torch.zeros_like(rewards)
+    running = torch.zeros_like(rewards[:, 0])
+    following = torch.zeros_like(rewards[:, 0])
+    for t in reversed(range(rewards.shape[1])):
+        delta = rewards[:, t] + gamma * following - values[:, t]
+        running = delta + gamma * lam * running
+        advantages[:, t] = running
+        following = values[:, t]
+    return advantages, advantages + values
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateStats:
+    """Sums of one micro-batch over its minibatch's token counts: added up, they are minibatch means."""
+
+    policy_loss: torch.Tensor
+    value_loss: torch.Tensor
+    clip_fraction: torch.Tensor
+    value_clip_fraction: torch.Tensor
+    approx_kl: torch.Tensor
+    ratio: torch.Tensor
+    max_abs_diff: torch.Tensor  # max |new - old log-probability| in this micro-batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip:
+    """The three knobs of the PPO loss."""
+
+    cliprange: float
+    cliprange_value: float
+    vf_coef: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Rows of a rollout as the loss needs them: everything [b, T], the two token counts scalars.
+
+    policy_tokens and value_tokens count the whole minibatch, over all its micro-batches and ranks.
+    """
+
+    old_logps: torch.Tensor
+    values: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
+    policy_mask: torch.Tensor
+    value_mask: torch.Tensor
+    policy_tokens: torch.Tensor
+    value_tokens: torch.Tensor
+
+
+def ppo_loss(
+    new_logps: torch.Tensor, new_values: torch.Tensor, batch: Batch, clip: Clip
+) -> tuple[torch.Tensor, UpdateStats]:
+    """The clipped policy loss plus vf_coef x the clipped value loss (Schulman et al. 2017), and statistics."""
+
+    def policy_mean(x: torch.Tensor) -> torch.Tensor:
+        return (x * batch.policy_mask).sum() / batch.policy_tokens
+
+    def value_mean(x: torch.Tensor) -> torch.Tensor:
+        return (x * batch.value_mask).sum() / batch.value_tokens
+
+    diff = (new_logps - batch.old_logps) * batch.policy_mask
+    ratio = diff.exp()
+    unclipped = -batch.advantages * ratio
+    clipped = -batch.advantages * ratio.clamp(1 - clip.cliprange, 1 + clip.cliprange)
+    policy_loss = policy_mean(torch.max(unclipped, clipped))
+
+    # Clamped by bounds: old + clamp(new - old) rounds, and then counts unclipped values as clipped.
+    low, high = batch.values - clip.cliprange_value, batch.values + clip.cliprange_value
+    error = (new_values - batch.returns).square()
+    clipped_error = (new_values.clamp(low, high) - batch.returns).square()
+    value_loss = 0.5 * value_mean(torch.max(error, clipped_error))
+
+    with torch.no_grad():
+        stats = UpdateStats(
+            policy_loss=policy_loss.detach(),
+            value_loss=value_loss.detach(),
+            clip_fraction=policy_mean((clipped > unclipped).float()),
+            value_clip_fraction=value_mean((clipped_error > error).float()),
+            approx_kl=0.5 * policy_mean(diff.square()),
+            ratio=policy_mean(ratio),
+            max_abs_diff=diff.abs().max(),
+        )
+    return policy_loss + clip.vf_coef * value_loss, stats

@@ -1,0 +1,258 @@
+"""PPOTrainer: transformers.Trainer whose every epoch is one PPO iteration, through public hooks alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback
+from transformers.trainer import TRAINING_ARGS_NAME
+
+from training.errors import SetupError
+from training.ppo.actor_critic import ActorCritic, build_actor_critic, frozen_copy, response_logits
+from training.ppo.controller import AdaptiveKL
+from training.ppo.generation import Prompts, Sampler, SamplingSpec, response_mask_of, sample
+from training.ppo.guard import require_finite, require_finite_logs
+from training.ppo.keys import Stream, prompt_rows, torch_stream
+from training.ppo.loader import RolloutLoader
+from training.ppo.losses import Batch, Clip, ppo_loss, token_entropy, token_logps
+from training.ppo.rollout import Rollout, Scored, Shaping, attention_mask_of, shape_rollout
+from training.ppo.saving import load_actor_critic, save_actor_critic
+from training.ppo.settings import PPOConfig
+from training.ppo.statistics import PhaseClock, UpdateMeter, rollout_metrics
+from training.rewards import Answers, Reward
+
+
+class PPOTrainer(Trainer):
+    """Trains a causal language model to raise a reward, held near its start by a KL penalty.
+
+    model: the start policy; a list or column of prompt strings in train_prompts and eval_prompts.
+    With peft_config the reference is the policy without its adapter, otherwise a frozen copy, unless
+    ref_model is given. sampler replaces the drawing of answers (tests, recorded rollouts). One log
+    row per optimizer step (loss, grad_norm before clipping, learning_rate); the row of an
+    iteration's last step also carries rollout_metrics, the update statistics and the times.
+    """
+
+    args: PPOConfig
+    model: ActorCritic
+    loss_is_scaled_for_ga = True  # compute_loss divides by the tokens of the whole minibatch
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        args: PPOConfig,
+        tokenizer: Any,
+        train_prompts: Any,
+        reward: Reward,
+        eval_prompts: Any = None,
+        peft_config: Any = None,
+        callbacks: list[TrainerCallback] | None = None,
+        ref_model: Any = None,
+        sampler: Sampler = sample,
+    ) -> None:
+        if tokenizer.eos_token_id is None:
+            raise SetupError("the tokenizer has no end-of-text token; expected one, for answers to end with")
+        pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        self.sampling = SamplingSpec(
+            max_new_tokens=args.max_new_tokens,
+            temperature=args.temperature,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=pad,
+        )
+        self.train_prompts = Prompts(train_prompts, tokenizer, args.max_prompt_length, pad)
+        self.eval_prompts = None
+        if eval_prompts is not None:
+            self.eval_prompts = Prompts(eval_prompts, tokenizer, args.max_prompt_length, pad)
+        actor_critic = build_actor_critic(model, args.value_head, peft_config)
+        controller = AdaptiveKL(
+            args.init_kl_coef, args.target_kl, args.kl_horizon, args.rollout_batch_size * args.world_size
+        )
+        self.reward = reward
+        self.sampler = sampler
+        super().__init__(
+            model=actor_critic,
+            args=args,
+            train_dataset=self.train_prompts,
+            eval_dataset=self.eval_prompts,
+            processing_class=tokenizer,
+            data_collator=list,
+            callbacks=[controller, *(callbacks or [])],
+        )
+        self.reference = self._build_reference(ref_model)
+        self.clip = Clip(cliprange=args.cliprange, cliprange_value=args.cliprange_value, vf_coef=args.vf_coef)
+        self.meter = UpdateMeter()
+        self.clock = PhaseClock(args.device)
+        self.last_rollout: Rollout | None = None
+        self._iteration_metrics: dict[str, float] = {}
+
+    @property
+    def kl_controller(self) -> AdaptiveKL:
+        """The KL controller; looked up, because Trainer replaces it when it resumes."""
+        return next(item for item in self.callback_handler.callbacks if isinstance(item, AdaptiveKL))
+
+    def get_train_dataloader(self) -> Any:
+        """The loader that makes rollouts."""
+        return RolloutLoader(self.args, self.collect, (self.args.seed, self.args.process_index), self.reduce)
+
+    def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over all ranks."""
+        if self.args.world_size == 1:
+            return tensor
+        summed: torch.Tensor = self.accelerator.reduce(tensor.clone(), reduction="sum")
+        return summed
+
+    @torch.no_grad()
+    def collect(self, iteration: int) -> Rollout:
+        """Sample, score and shape the rollout of one iteration; InstabilityError for anything not finite."""
+        args, step = self.args, self.state.global_step
+        self.clock.begin()
+        self.model.eval()
+        rows = prompt_rows(
+            args.seed,
+            iteration,
+            rank=args.process_index,
+            world=args.world_size,
+            rows=args.rollout_batch_size,
+            total=len(self.train_prompts),
+        )
+        generator = torch_stream(args.device, args.seed, Stream.SAMPLING, iteration, args.process_index)
+        answers = self._answer(self.train_prompts, rows, generator)
+        self.clock.phase("generate")
+        scored = self._score(answers)
+        scores = self.reward(answers).float()
+        require_finite(step, scores=scores, old_log_probabilities=scored.old_logps, values=scored.values)
+        require_finite(step, reference_log_probabilities=scored.ref_logps)
+        coefficient = self.kl_controller.value
+        shaping = Shaping(
+            kl_coef=coefficient,
+            gamma=args.gamma,
+            lam=args.lam,
+            whiten_rewards=args.whiten_rewards,
+            missing_eos_penalty=args.missing_eos_penalty,
+        )
+        ended = (answers.response_ids == self.sampling.eos_token_id).any(1)
+        rollout = shape_rollout(answers, scored, scores, ended, shaping, self.reduce)
+        self._iteration_metrics = rollout_metrics(rollout, coefficient, args.target_kl, self.reduce)
+        self.last_rollout = rollout
+        self.clock.phase("score")
+        return rollout
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """The PPO loss of one micro-batch, so scaled that micro-batches and ranks add up to the minibatch mean."""
+        responses = inputs["responses"]
+        logits, values = model(inputs["input_ids"], inputs["attention_mask"], responses.shape[1])
+        new_logps = token_logps(logits / self.args.temperature, responses)
+        batch = Batch(**{name: inputs[name] for name in Batch.__dataclass_fields__})
+        loss, stats = ppo_loss(new_logps, values, batch, self.clip)
+        self.meter.add(stats, first_update=self.state.global_step % self.args.updates_per_iteration == 0)
+        # DDP averages gradients over ranks; the token counts are already those of all ranks.
+        loss = loss * self.args.world_size
+        return (loss, {"logits": logits, "values": values}) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Complete the row of an iteration's last step, log it, then stop the run if it holds NaN or infinity.
+
+        In this order, so that every callback has seen the value that ends the run.
+        """
+        if "loss" in logs and self.state.global_step % self.args.updates_per_iteration == 0:
+            self.clock.phase("update")
+            updates = self.meter.close(self.args.updates_per_iteration, self.reduce)
+            logs = {**logs, **self._iteration_metrics, **updates, **self.clock.lap()}
+        super().log(logs, start_time)
+        require_finite_logs(self.state.global_step, logs)
+
+    @torch.no_grad()
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Mean score and length of answers to the held-out prompts, always drawn with the same noise.
+
+        Touches neither weights nor any random stream of training. SetupError without held-out prompts.
+        """
+        prompts = self.eval_prompts if eval_dataset is None else eval_dataset
+        if not isinstance(prompts, Prompts):
+            raise SetupError("there are no held-out prompts; expected eval_prompts in the trainer")
+        args = self.args
+        self.model.eval()
+        mine = list(range(len(prompts)))[args.process_index :: args.world_size]
+        generator = torch_stream(args.device, args.seed, Stream.EVALUATION, args.process_index)
+        sums = torch.zeros(3, dtype=torch.float64, device=args.device)
+        for first in range(0, len(mine), args.rollout_batch_size):
+            answers = self._answer(prompts, mine[first : first + args.rollout_batch_size], generator)
+            scores, lengths = self.reward(answers), answers.response_mask.sum()
+            sums += torch.stack([scores.double().sum(), lengths.double(), lengths.new_tensor(len(scores)).double()])
+        total, length, count = self.reduce(sums).tolist()
+        metrics = {f"{metric_key_prefix}_reward": total / count, f"{metric_key_prefix}_response_length": length / count}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _answer(self, prompts: Prompts, rows: list[int], generator: torch.Generator) -> Answers:
+        prompt_ids, prompt_mask = prompts.batch(rows, self.args.device)
+        with self.accelerator.autocast():
+            responses = self.sampler(
+                self.model.policy, prompt_ids, prompt_mask, self.sampling, generator, self.state.global_step
+            )
+        return Answers(
+            prompt_ids=prompt_ids,
+            prompt_mask=prompt_mask,
+            response_ids=responses,
+            response_mask=response_mask_of(responses, self.sampling.eos_token_id),
+        )
+
+    def _score(self, answers: Answers) -> Scored:
+        """Log-probabilities, values and entropy, in micro-batches of the update's shape.
+
+        The same shape, padding and code as the update make the first ratio exactly 1; the
+        log-probabilities that sampling itself saw are up to 1e-6 (bf16: 2e-3) off.
+        """
+        input_ids = torch.cat([answers.prompt_ids, answers.response_ids], dim=1)
+        mask = attention_mask_of(answers)
+        parts: list[tuple[torch.Tensor, ...]] = []
+        for index in torch.arange(len(input_ids), device=mask.device).split(self.args.per_device_train_batch_size):
+            responses = answers.response_ids[index]
+            with self.accelerator.autocast():
+                logits, values = self.model(input_ids[index], mask[index], responses.shape[1])
+                reference = self._reference_logits(input_ids[index], mask[index], responses.shape[1])
+            logits = logits / self.args.temperature
+            ref_logps = token_logps(reference / self.args.temperature, responses)
+            parts.append((token_logps(logits, responses), ref_logps, values, token_entropy(logits)))
+        old_logps, ref_logps, values, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
+        return Scored(old_logps=old_logps, ref_logps=ref_logps, values=values, entropy=entropy)
+
+    def _reference_logits(self, input_ids: torch.Tensor, mask: torch.Tensor, length: int) -> torch.Tensor:
+        if self.reference is not None:
+            return response_logits(self.reference, input_ids, mask, length)
+        with self.model.policy.disable_adapter():
+            return response_logits(self.model.policy, input_ids, mask, length)
+
+    def _build_reference(self, ref_model: Any) -> Any:
+        """None where disabled adapters are the reference."""
+        if ref_model is not None:
+            return ref_model.requires_grad_(False).eval().to(self.args.device)
+        if hasattr(self.model.policy, "disable_adapter"):
+            return None
+        return frozen_copy(self.model.policy)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """Trainer's hook for writing a model folder."""
+        folder = Path(output_dir if output_dir is not None else str(self.args.output_dir))
+        if not self.args.should_save:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        save_actor_critic(self.model, folder)
+        self.processing_class.save_pretrained(folder)
+        torch.save(self.args, os.path.join(folder, TRAINING_ARGS_NAME))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Trainer's hook for reading a model folder back."""
+        load_actor_critic(self.model, Path(resume_from_checkpoint))

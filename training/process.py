@@ -1,0 +1,143 @@
+"""A run's own process: started, waited for, ended with the session, never left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+GRACE = 20.0  # seconds a run has to record its end after SIGTERM
+AHEAD = 3  # processes that load their libraries at the same time, half a GiB each
+GO = b"go\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a run's process needs to know; travels as JSON."""
+
+    config: dict[str, Any]  # training.compose.to_plain
+    run_id: str
+    tracking_uri: str
+    label: str  # for the progress bar
+    keep_weights: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a run ended. failure: "" | instability | oom | timeout | interrupted | error | config."""
+
+    run_id: str
+    seed: int
+    failure: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A fresh process that has nothing but its libraries, and its scratch folder."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+
+@contextmanager
+def workers(folders: Sequence[Path], threads: int) -> Iterator[Iterator[Worker]]:
+    """One fresh process per folder, in order; whatever ends the block ends those that are left.
+
+    A process of its own per run, so that memory peaks and warm-up mean the same every time. Loading torch and trl
+    takes longer than a smoke run: a few processes do it side by side, and none trains before all of them are done,
+    so that no run is measured while another loads.
+    """
+    started: list[Worker] = []
+
+    def ready() -> Iterator[Worker]:
+        for first in range(0, len(folders), AHEAD):
+            batch = [_start(folder, threads) for folder in folders[first : first + AHEAD]]
+            started.extend(batch)
+            for worker in batch:
+                while worker.process.poll() is None and not (worker.folder / "ready").exists():
+                    time.sleep(0.02)
+            yield from batch
+
+    try:
+        yield ready()
+    finally:
+        for worker in started:
+            _stop(worker.process)
+
+
+def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
+    """Have a worker train the job and wait for its end."""
+    seed = int(job.config["seed"])
+    (worker.folder / "job.json").write_text(json.dumps(asdict(job)))
+    assert worker.process.stdin
+    try:
+        worker.process.stdin.write(GO)
+        worker.process.stdin.flush()
+        code = worker.process.wait(timeout_seconds)
+    except BrokenPipeError:
+        code = worker.process.wait()
+    except subprocess.TimeoutExpired:
+        _stop(worker.process)
+        reason = f"not finished after {timeout_seconds / 60:g} minutes"
+        return Result(run_id=job.run_id, seed=seed, failure="timeout", reason=reason)
+    path = worker.folder / "result.json"
+    if path.exists():
+        return Result(run_id=job.run_id, seed=seed, **json.loads(path.read_text()))
+    return Result(run_id=job.run_id, seed=seed, failure="error", reason=_obituary(code))
+
+
+def _start(folder: Path, threads: int) -> Worker:
+    folder.mkdir(parents=True, exist_ok=True)
+    # Its standard input is a pipe from this process: when that closes, nobody waits for the run any more.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "training.worker", str(folder)], env=_environment(threads), stdin=subprocess.PIPE
+    )
+    return Worker(process=process, folder=folder)
+
+
+def _environment(threads: int) -> dict[str, str]:
+    """One OpenMP thread by default: two on a busy machine vary tenfold (docs/running.md)."""
+    settings = {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "TOKENIZERS_PARALLELISM": "false",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        "BITSANDBYTES_NOWELCOME": "1",
+    }
+    root = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(item for item in (os.environ.get("PYTHONPATH", ""), root) if item)
+    # The run is told its MLflow run in job.json; MLFLOW_RUN_ID names the session's.
+    inherited = {key: value for key, value in os.environ.items() if key != "MLFLOW_RUN_ID"}
+    return {**inherited, **settings, "PYTHONPATH": path}
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    if process.stdin:
+        process.stdin.close()
+
+
+def _obituary(code: int) -> str:
+    """What can be said of a process that left no word."""
+    if code < 0:
+        name = signal.Signals(-code).name
+        hint = " (often the kernel's out-of-memory killer; see dmesg)" if name == "SIGKILL" else ""
+        return f"its process was killed by {name}{hint}"
+    return f"its process ended with code {code} and left no word; its own output above may say why"

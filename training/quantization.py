@@ -1,0 +1,68 @@
+"""In how many bits frozen weights are held: as trained, or 4 or 8 through bitsandbytes (which also runs on CPU)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from training.config import AdapterConfig, QuantizationConfig
+from training.errors import SetupError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import BitsAndBytesConfig
+
+
+def check(quantization: QuantizationConfig, adapter: AdapterConfig) -> None:
+    """Raise SetupError for an unknown kind, a missing package, or full fine-tuning; imports no torch."""
+    name = quantization.name
+    if name not in QUANTIZATIONS:
+        raise SetupError(f"quantization.name is {name!r}; expected one of {', '.join(QUANTIZATIONS)}")
+    if name == "none":
+        return
+    if adapter.name == "full":
+        raise SetupError(
+            f"quantization={name} with adapter=full cannot be trained: quantized weights take no gradient; "
+            "use adapter=lora"
+        )
+    if find_spec("bitsandbytes") is None:
+        raise SetupError(
+            f"quantization={name} needs the package bitsandbytes, which is not installed; pip install bitsandbytes"
+        )
+
+
+def quantization_config(quantization: QuantizationConfig, compute: torch.dtype) -> BitsAndBytesConfig | None:
+    """Return what from_pretrained needs to quantize while loading, or None; `compute` is the dtype of matmuls."""
+    return QUANTIZATIONS[quantization.name](compute)
+
+
+def _none(compute: torch.dtype) -> None:
+    return None
+
+
+def _nf4(compute: torch.dtype) -> BitsAndBytesConfig:
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=compute,
+    )
+
+
+def _int8(compute: torch.dtype) -> BitsAndBytesConfig:
+    from transformers import BitsAndBytesConfig
+
+    # It warns at every matmul that it casts to float16, which is how LLM.int8 works.
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+    return BitsAndBytesConfig(load_in_8bit=True)
+
+
+QUANTIZATIONS: dict[str, Callable[[torch.dtype], BitsAndBytesConfig | None]] = {
+    "none": _none,
+    "nf4": _nf4,
+    "int8": _int8,
+}

@@ -1,0 +1,111 @@
+"""What PPO maximises: a score per answer, from a rule on its tokens or from a reward model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.errors import SetupError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """R prompts and their answers, as token ids with boolean masks; prompts stand to the right of their padding."""
+
+    prompt_ids: torch.Tensor  # [R, P]
+    prompt_mask: torch.Tensor  # [R, P]
+    response_ids: torch.Tensor  # [R, T]
+    response_mask: torch.Tensor  # [R, T], up to and including the first end of text
+
+
+# Scores [R] in float32, on the device of the answers.
+Reward = Callable[[Answers], torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardSpec:
+    """Which reward, and its numbers; fields a kind does not use are ignored."""
+
+    kind: str
+    scale: float = 10.0  # multiplies the raw score
+    target: int = 0  # length: the wanted number of tokens
+    tokens: Sequence[str] = field(default_factory=tuple)  # token_share: first letters that count
+    path: str | None = None  # model: folder or hub id of a sequence classifier
+
+
+def build_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
+    """The reward function that spec names; SetupError when it cannot be built."""
+    if spec.kind not in REWARDS:
+        raise SetupError(f"reward kind is {spec.kind!r}; expected one of {', '.join(REWARDS)}")
+    return REWARDS[spec.kind](spec, tokenizer, device)
+
+
+def length_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
+    """0 for an answer of exactly `target` tokens (its end included), falling by scale / target per token off."""
+    if spec.target < 1:
+        raise SetupError(f"reward target is {spec.target} tokens; expected at least 1")
+
+    def score(answers: Answers) -> torch.Tensor:
+        length = answers.response_mask.sum(1).float()
+        return -spec.scale * (length - spec.target).abs() / spec.target
+
+    return score
+
+
+def token_share_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
+    """scale x the share of an answer's tokens that begin with one of the wanted letters."""
+    letters = tuple(letter.lower() for letter in spec.tokens)
+    vocabulary = [tokenizer.decode([i]).strip().lower() for i in range(len(tokenizer))]
+    wanted = torch.tensor([bool(letters) and text.startswith(letters) for text in vocabulary], device=device)
+    if not wanted.any():
+        raise SetupError(f"reward tokens are {list(spec.tokens)}; expected first letters of tokens in the vocabulary")
+
+    def score(answers: Answers) -> torch.Tensor:
+        # A model's output layer may be padded beyond its tokenizer; such ids are never wanted.
+        known = answers.response_ids.clamp(max=len(wanted) - 1)
+        hits = wanted[known] & (answers.response_ids < len(wanted)) & answers.response_mask
+        return spec.scale * hits.sum(1).float() / answers.response_mask.sum(1)
+
+    return score
+
+
+def model_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
+    """scale x the single logit of a sequence classifier, which reads prompt and answer with its own tokenizer."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    if spec.path is None:
+        raise SetupError("reward kind is 'model' without a path; expected the folder or hub id of a reward model")
+    if spec.path.startswith((".", "/")) and not Path(spec.path).is_dir():
+        raise SetupError(f"reward path {spec.path} is no folder; expected one with a sequence classifier")
+    try:
+        model = AutoModelForSequenceClassification.from_pretrained(spec.path).to(device).eval()
+        reader = AutoTokenizer.from_pretrained(spec.path)
+    except (OSError, ValueError) as error:
+        raise SetupError(f"reward model {spec.path} cannot be loaded: {str(error).splitlines()[0]}") from error
+    if model.config.num_labels != 1:
+        raise SetupError(f"reward model {spec.path} has {model.config.num_labels} labels; expected 1, the score")
+
+    def score(answers: Answers) -> torch.Tensor:
+        texts = [
+            tokenizer.decode(prompt[seen], skip_special_tokens=True)
+            + tokenizer.decode(response[kept], skip_special_tokens=True)
+            for prompt, seen, response, kept in zip(
+                answers.prompt_ids, answers.prompt_mask, answers.response_ids, answers.response_mask, strict=True
+            )
+        ]
+        inputs = reader(texts, return_tensors="pt", padding=True, truncation=True).to(device)
+        inputs.pop("token_type_ids", None)
+        return spec.scale * model(**inputs).logits.squeeze(-1).float()
+
+    return score
+
+
+REWARDS: dict[str, Callable[[RewardSpec, Any, torch.device], Reward]] = {
+    "length": length_reward,
+    "token_share": token_share_reward,
+    "model": model_reward,
+}

@@ -1,0 +1,125 @@
+"""One run in its own process: build, train, evaluate, save, say how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.tracking.failures import Terminated, classify
+from training.process import Job
+
+
+def main(folder: Path) -> int:
+    """Load the libraries, wait for the word, train `folder`/job.json and leave `folder`/result.json."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        _load()
+        (folder / "ready").touch()
+        if not sys.stdin.readline():
+            return 0  # the session ended before this run's turn
+    except Terminated:
+        return 0
+    threading.Thread(target=_follow_the_session, daemon=True).start()
+    job = Job(**json.loads((folder / "job.json").read_text()))
+    failure, reason, trace = _attempt(job, folder)
+    _record_end(job, failure, reason, trace)
+    (folder / "result.json").write_text(json.dumps({"failure": failure, "reason": reason}))
+    return 1 if failure else 0
+
+
+def _load() -> None:
+    """Import what every algorithm needs: most of a smoke run's wall time, and no part of what is measured."""
+    for name in ("transformers.trainer", "trl", "canary_mlflow.tracking.callback", "training.parts"):
+        import_module(name)
+
+
+def _follow_the_session() -> None:
+    """End this run when the session's process is gone: its end of the pipe closes, however it died."""
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _attempt(job: Job, folder: Path) -> tuple[str, str, str]:
+    """Train; returns (failure, one sentence, traceback), all empty when the run finished."""
+    try:
+        _train(job, folder)
+    except UsageError as error:
+        return "config", str(error), ""
+    except BaseException as error:  # noqa: BLE001 - whatever user code or a library raises is recorded, not lost
+        failure, reason = classify(error)
+        return failure, reason, "" if failure == "interrupted" else traceback.format_exc()
+    return "", "", ""
+
+
+def _train(job: Job, folder: Path) -> None:
+    import gc
+    from dataclasses import asdict
+
+    from transformers import PrinterCallback, set_seed
+
+    from canary_mlflow.tracking.callback import CanaryCallback
+    from training import faults
+    from training.algorithms import build
+    from training.compose import to_config
+    from training.devices import settle
+    from training.evaluation import EvaluateAtEnd
+    from training.parts import build_parts
+    from training.progress import ProgressBar
+    from training.workload import describe
+
+    config = to_config(job.config)
+    set_seed(config.seed)  # before anything is built: PPO's permutations come from numpy
+    device = settle(config.hardware)
+    parts = build_parts(config, device)
+    canary = CanaryCallback(
+        run_id=job.run_id,
+        tracking_uri=job.tracking_uri,
+        workload=describe(config, parts, device),
+        config=job.config,
+        tags={f"canary.data.{key}": str(value) for key, value in asdict(parts.data).items()},
+    )
+    progress = ProgressBar(job.label)
+    trainer = build(config, parts, device, folder / "trainer", [canary, progress, EvaluateAtEnd()])
+    trainer.remove_callback(PrinterCallback)  # the progress bar says it better
+    faults.apply(trainer, config.fault)
+    # One full collection costs 0.3 s once torch and transformers are loaded; it would land in some step.
+    gc.collect()
+    gc.freeze()
+    try:
+        trainer.train()
+    finally:
+        progress.close()
+        canary.close()
+    if job.keep_weights:
+        trainer.save_model(str(folder / "model"))
+        parts.tokenizer.save_pretrained(str(folder / "model"))
+        canary.log_artifacts(folder / "model", "model")
+
+
+def _record_end(job: Job, failure: str, reason: str, trace: str) -> None:
+    """Write the run's end where the numbers are; the session's process repeats it if this one dies."""
+    from canary_mlflow.tracking.session import close_run
+    from canary_mlflow.tracking.store import prepare_store
+
+    client = prepare_store(job.tracking_uri)
+    if trace:
+        client.log_text(job.run_id, trace, "traceback.txt")
+    close_run(client, job.run_id, failure, reason)
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    # A second signal must not cut the recording of the first short.
+    signal.signal(signum, signal.SIG_IGN)
+    raise Terminated(signum)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
