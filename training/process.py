@@ -113,7 +113,8 @@ def _environment(threads: int) -> dict[str, str]:
         "TRANSFORMERS_VERBOSITY": "error",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-        "BITSANDBYTES_NOWELCOME": "1",
+        # Deprecations inside the stack are not the user's; `PYTHONWARNINGS=default` shows them.
+        "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore::FutureWarning"),
     }
     root = str(Path(__file__).resolve().parents[1])
     path = os.pathsep.join(item for item in (os.environ.get("PYTHONPATH", ""), root) if item)

@@ -30,8 +30,8 @@ HEADINGS = {
 }
 SHOWN_DIFFERENCES = 8
 SHOWN_REASONS = 4
-PLAIN_WIDTH = 112  # columns, where there is no terminal to ask
-WITH_RANGES, WITH_MEANINGS = 88, 108  # columns that the evidence needs to show these too
+PLAIN_WIDTH = 132  # columns, where there is no terminal to ask
+GAP = 2  # columns between those of the evidence
 
 
 def render(decision: Decision, *, width: int = PLAIN_WIDTH) -> str:
@@ -93,24 +93,38 @@ def labelled(label: str, text: str | Text) -> RenderableType:
 
 def evidence(rows: Sequence[wording.Row], width: int) -> Iterator[RenderableType]:
     """The figures of each metric, as many columns as fit; what does not fit is said below, or said to be left out."""
-    ranges, meanings = width >= WITH_RANGES, width >= WITH_MEANINGS
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=True)
+    with_ranges = columns_needed(rows, ranges=True, meanings=False)
+    ranges = width >= with_ranges
+    meanings = width >= columns_needed(rows, ranges=True, meanings=True)
+    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", pad_edge=True)
     table.add_column("  ", no_wrap=True)
     table.add_column("metric", no_wrap=True, overflow="ellipsis")
     for name in ("baseline", "candidate", "change [range]" if ranges else "change", "limit"):
         table.add_column(name, justify="right", no_wrap=True)
     if meanings:
-        table.add_column("what it means", ratio=1, overflow="fold")
+        table.add_column("what it means", no_wrap=True)
     for row in rows:
-        change = f"{row.change} {row.range}".rstrip() if ranges else row.change
-        cells = [row.metric, row.baseline, row.candidate, change, row.limit, *([row.meaning] if meanings else [])]
         # Text, because a metric's name may hold square brackets, which are rich's markup.
-        table.add_row(Text(f"  {row.word}", style=STYLES[row.outcome]), *(Text(cell) for cell in cells))
+        word, *cells = (Text(cell) for cell in cells_of(row, ranges=ranges, meanings=meanings))
+        table.add_row(Text(word.plain, style=STYLES[row.outcome]), *cells)
     yield table
     if not meanings:
         yield from (indented(f"{row.metric}: {row.meaning}") for row in rows if row.outcome is not CheckOutcome.PASS)
     if not ranges:
-        yield indented(f"The ranges of the changes are left out: they need {WITH_RANGES} columns.", style="dim")
+        yield indented(f"The ranges of the changes are left out: they need {with_ranges} columns.", style="dim")
+
+
+def cells_of(row: wording.Row, *, ranges: bool, meanings: bool) -> list[str]:
+    """One line of the evidence."""
+    change = f"{row.change} {row.range}".rstrip() if ranges else row.change
+    found = [f"  {row.word}", row.metric, row.baseline, row.candidate, change, row.limit]
+    return [*found, row.meaning] if meanings else found
+
+
+def columns_needed(rows: Sequence[wording.Row], *, ranges: bool, meanings: bool) -> int:
+    """How wide the evidence is when nothing in it is cut or folded."""
+    lines = [cells_of(row, ranges=ranges, meanings=meanings) for row in rows]
+    return sum(max(len(cell) for cell in column) + GAP for column in zip(*lines, strict=True))
 
 
 def missing(checks: Sequence[Check]) -> Iterator[RenderableType]:

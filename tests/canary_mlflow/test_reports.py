@@ -144,7 +144,7 @@ def test_text_keeps_to_the_width(width: int) -> None:
 
 
 def test_what_a_narrow_terminal_leaves_out_is_said() -> None:
-    narrow = text.render(decision(), width=80)
+    narrow = text.render(decision(), width=60)
     assert "[+21.0, +30.5]" not in narrow
     assert "ranges of the changes are left out" in narrow
     assert "step_time: beyond the limit" in narrow
