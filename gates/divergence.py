@@ -43,17 +43,29 @@ def _loss_diverged(hard: HardChecks, loss: Values) -> str:
 
 
 def _positive_loss_diverged(hard: HardChecks, loss: Values) -> str:
-    """The end far above the beginning, or a blow-up that gave back half of what had been learned."""
+    """The end far above the beginning, or a blow-up that gave back half of what had been learned.
+
+    A rise counts when it is also far beyond what two tenths of this run differ by from step to step: the loss of
+    small batches doubles and halves all the time.
+    """
     tenths = [float(iqm(part)) for part in np.array_split(loss, 10)]
+    noise = hard.loss_sigmas * _noise_between_tenths(loss)
     early, late = tenths[0], tenths[-1]
     if late > hard.loss_ratio * early:
         return f"loss rose from {figure(early)} to {figure(late)}, over {hard.loss_ratio:g} times"
     lowest = early
     for level in tenths[1:]:
         lowest = min(lowest, level)
-        if level > hard.loss_rebound * lowest and level - lowest > 0.5 * (early - lowest):
+        rise = level - lowest
+        if level > hard.loss_rebound * lowest and rise > max(0.5 * (early - lowest), noise):
             return f"loss fell from {figure(early)} to {figure(lowest)} and blew up to {figure(level)}"
     return ""
+
+
+def _noise_between_tenths(loss: Values) -> float:
+    """Standard deviation of the difference of two tenths' means, from neighbouring steps: a trend is no noise."""
+    steps = 1.4826 * float(np.median(np.abs(np.diff(loss)))) / np.sqrt(2)
+    return float(steps * np.sqrt(2 / (len(loss) / 10)))
 
 
 def _kl_exploded(hard: HardChecks, kl: Values) -> str:
