@@ -12,8 +12,8 @@ smoke: $(READY)            ## one smoke session of the default canary, gated aga
 	@$(LINKED) || $(V)/bin/python -m canary_mlflow.link_env
 	. $(V)/bin/activate && mlflow run . -P tier=smoke
 
-test: $(READY) lint        ## every test
-	$(V)/bin/python -m pytest tests
+test: $(READY) lint        ## every test, a file at a time on each core
+	$(V)/bin/python -m pytest tests -n 2 --dist loadscope
 
 lint: $(READY)             ## style and types
 	$(V)/bin/ruff check .

@@ -28,7 +28,7 @@ class Story:
         words = [f"algo={algo}", *SHORT[algo]]
         self.first = self.place.train(*words)
         self.second = self.place.train(*words)
-        self.nan = self.place.train(*words, "fault=nan_batch", "fault.step=10")
+        self.nan = self.place.train(*words, "repeats=1", "fault=nan_batch", "fault.step=10")
         self.fast = self.place.train(*words, "fault=lr_high")
         self.client = MlflowClient(self.place.uri)
 

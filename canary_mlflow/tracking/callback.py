@@ -26,6 +26,7 @@ from canary_mlflow.tracking.journal import Journal, Target
 from canary_mlflow.tracking.metrics_json import plain
 from canary_mlflow.tracking.probes import Setting, standard_probes
 from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.workload import algorithm_of, workload_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -269,29 +270,6 @@ def make_log_honest(args: Any, state: Any, every_step: bool) -> None:
         args.logging_steps = 1
         if hasattr(state, "logging_steps"):
             state.logging_steps = 1
-
-
-def algorithm_of(args: Any) -> str:
-    """sft, dpo, … from the class of the arguments (SFTConfig); `trainer` for TrainingArguments."""
-    name = type(args).__name__
-    return name.removesuffix("Config").lower() if name.endswith("Config") else "trainer"
-
-
-def workload_of(args: Any, state: Any, model: Any, algo: str) -> dict[str, str]:
-    """The comparability key of a run whose script did not give one: from arguments and model."""
-    config = getattr(model, "config", None)
-    peft = getattr(model, "peft_config", None)
-    precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
-    return {
-        "algo": algo,
-        "model": str(getattr(config, "_name_or_path", "") or type(model).__name__),
-        "adapter": "lora" if peft else "full",
-        "max_steps": str(state.max_steps),
-        "batch_size": str(args.per_device_train_batch_size),
-        "gradient_accumulation_steps": str(args.gradient_accumulation_steps),
-        "max_length": str(getattr(args, "max_length", None)),
-        "precision": precision,
-    }
 
 
 def hardware_of(args: Any) -> dict[str, str]:

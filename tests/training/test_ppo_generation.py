@@ -131,9 +131,12 @@ def test_every_prompt_comes_once_per_pass_whatever_the_ranks() -> None:
     assert sorted(stream[:10]) == list(range(10))
     assert sorted(stream[10:]) == list(range(10))
     assert stream[:10] != stream[10:]
-    shared = [row for i in range(5) for rank in (0, 1) for row in prompt_rows(0, i, rank=rank, world=2, rows=2, total=10)]
+    shared = [
+        row for i in range(5) for rank in (0, 1) for row in prompt_rows(0, i, rank=rank, world=2, rows=2, total=10)
+    ]
     assert shared == stream
-    assert prompt_rows(0, 0, rank=0, world=1, rows=10, total=10) != prompt_rows(1, 0, rank=0, world=1, rows=10, total=10)
+    one_pass = {"rank": 0, "world": 1, "rows": 10, "total": 10}
+    assert prompt_rows(0, 0, **one_pass) != prompt_rows(1, 0, **one_pass)
 
 
 def test_streams_are_keyed() -> None:

@@ -178,7 +178,9 @@ def _uneven(policy: Any, prompt_ids: torch.Tensor, mask: Any, spec: Any, generat
 
 def test_the_gradient_norm_is_clipped_and_logged_before_clipping(tmp_path: Path) -> None:
     def moved(limit: float) -> tuple[float, float]:
-        trainer = tiny_trainer(tmp_path, optim="sgd", learning_rate=1.0, max_grad_norm=limit, iterations=1, ppo_epochs=1)
+        trainer = tiny_trainer(
+            tmp_path, optim="sgd", learning_rate=1.0, max_grad_norm=limit, iterations=1, ppo_epochs=1
+        )
         before = weights_of(trainer)
         trainer.train()
         after = weights_of(trainer)
@@ -287,9 +289,11 @@ def test_the_loader_is_ours_and_not_prefetched(tmp_path: Path) -> None:
 def test_a_nan_loss_is_logged_at_its_step_and_ends_the_run(tmp_path: Path) -> None:
     trainer = tiny_trainer(tmp_path, iterations=4)
     compute_loss = trainer.compute_loss
-    trainer.compute_loss = lambda *a, **k: compute_loss(*a, **k) * (  # type: ignore[method-assign]
-        float("nan") if trainer.state.global_step == 2 else 1.0
-    )
+
+    def poisoned(*args: Any, **kwargs: Any) -> Any:
+        return compute_loss(*args, **kwargs) * (float("nan") if trainer.state.global_step == 2 else 1.0)
+
+    trainer.compute_loss = poisoned  # type: ignore[method-assign]
     with pytest.raises(InstabilityError, match="step 3: loss is nan") as caught:
         trainer.train()
     assert caught.value.step == 3

@@ -48,9 +48,7 @@ def whiten(
     return (centred * scale + (0 if shift_mean else mean)) * mask
 
 
-def token_rewards(
-    scores: torch.Tensor, kl: torch.Tensor, kl_coef: float, policy_mask: torch.Tensor
-) -> torch.Tensor:
+def token_rewards(scores: torch.Tensor, kl: torch.Tensor, kl_coef: float, policy_mask: torch.Tensor) -> torch.Tensor:
     """Rewards [R, T]: minus kl_coef x kl [R, T] at each token, plus the score [R] once at the end.
 
     The score stands at the position after the last token (the value of the finished answer is a
@@ -68,9 +66,7 @@ def value_mask_of(policy_mask: torch.Tensor) -> torch.Tensor:
     return positions <= policy_mask.sum(1, keepdim=True)
 
 
-def gae(
-    rewards: torch.Tensor, values: torch.Tensor, gamma: float, lam: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def gae(rewards: torch.Tensor, values: torch.Tensor, gamma: float, lam: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Generalised advantage estimates and returns, both [R, T] (Schulman et al. 2016, eq. 16).
 
     Both inputs [R, T] are 0 after the end of a row; the value after position T is 0.
