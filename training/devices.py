@@ -26,6 +26,9 @@ def settle(hardware: HardwareConfig) -> Device:
         kind = "cuda" if has_gpu else "cpu"
     if kind == "cuda" and not has_gpu:
         raise SetupError("hardware.device is cuda, but torch finds no GPU; use hardware=cpu, or check the driver")
+    if kind == "cpu":
+        # Numbers below 1e-38 take a CPU a hundred times longer; weights that collapse are full of them.
+        torch.set_flush_denormal(True)
     precision = hardware.precision
     if precision == "auto":
         precision = "bf16" if kind == "cuda" and torch.cuda.is_bf16_supported() else "fp32"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,12 +30,19 @@ UNSTABLE = ("instability", "oom", "timeout")
 
 def run_session(config: CanaryConfig, scratch: Path) -> int:
     """Train every seed, register the version, gate it against the champion. Returns the exit code."""
-    client = prepare_store(config.tracking.uri)
     model = config.model_name or default_model_name(config)
-    session = open_session(client, config.tracking.experiment, session_name(config), session_tags(config, model))
+    with crew_of(config, scratch, runs_of(config)) as crew:  # they load while the store is opened
+        client = prepare_store(config.tracking.uri)
+        session = open_session(client, config.tracking.experiment, session_name(config), session_tags(config, model))
+        return _train_and_judge(client, session, model, config, crew)
+
+
+def _train_and_judge(
+    client: MlflowClient, session: str, model: str, config: CanaryConfig, crew: Iterator[Worker]
+) -> int:
     code = 4
     try:
-        results = train_runs(client, session, config, scratch, repeats=runs_of(config))
+        results = train_runs(client, session, config, crew, runs_of(config))
         code = max(code_of(result) for result in results)
         if code in (0, 1):
             decision = judge(client, model, session, config, results)
@@ -49,16 +58,22 @@ def run_session(config: CanaryConfig, scratch: Path) -> int:
     return code
 
 
-def train_runs(client: MlflowClient, session: str, config: CanaryConfig, scratch: Path, repeats: int) -> list[Result]:
+def crew_of(config: CanaryConfig, scratch: Path, repeats: int) -> AbstractContextManager[Iterator[Worker]]:
+    """A fresh process for each of `repeats` seeds."""
+    folders = [scratch / f"seed-{config.seed + index}" for index in range(repeats)]
+    return workers(folders, config.algo.name, config.hardware.threads)
+
+
+def train_runs(
+    client: MlflowClient, session: str, config: CanaryConfig, crew: Iterator[Worker], repeats: int
+) -> list[Result]:
     """The runs of one session, one after the other; stops at the first that breaks off."""
-    seeds = [config.seed + index for index in range(repeats)]
     results: list[Result] = []
-    with workers([scratch / f"seed-{seed}" for seed in seeds], config.hardware.threads) as crew:
-        for seed, worker in zip(seeds, crew, strict=True):
-            seeded = replace(config, seed=seed)
-            results.append(_train_one(client, session, seeded, worker, f"{len(results) + 1}/{repeats}"))
-            if results[-1].failure:
-                break
+    for index in range(repeats):
+        seeded = replace(config, seed=config.seed + index)
+        results.append(_train_one(client, session, seeded, next(crew), f"{index + 1}/{repeats}"))
+        if results[-1].failure:
+            break
     return results
 
 

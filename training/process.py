@@ -49,7 +49,7 @@ class Worker:
 
 
 @contextmanager
-def workers(folders: Sequence[Path], threads: int) -> Iterator[Iterator[Worker]]:
+def workers(folders: Sequence[Path], algo: str, threads: int) -> Iterator[Iterator[Worker]]:
     """One fresh process per folder, in order; whatever ends the block ends those that are left.
 
     A process of its own per run, so that memory peaks and warm-up mean the same every time. Loading torch and trl
@@ -58,17 +58,21 @@ def workers(folders: Sequence[Path], threads: int) -> Iterator[Iterator[Worker]]
     """
     started: list[Worker] = []
 
-    def ready() -> Iterator[Worker]:
-        for first in range(0, len(folders), AHEAD):
-            batch = [_start(folder, threads) for folder in folders[first : first + AHEAD]]
-            started.extend(batch)
+    def start(first: int) -> list[Worker]:
+        batch = [_start(folder, algo, threads) for folder in folders[first : first + AHEAD]]
+        started.extend(batch)
+        return batch
+
+    def ready(batch: list[Worker]) -> Iterator[Worker]:
+        while batch:
             for worker in batch:
                 while worker.process.poll() is None and not (worker.folder / "ready").exists():
                     time.sleep(0.02)
             yield from batch
+            batch = start(len(started))
 
     try:
-        yield ready()
+        yield ready(start(0))
     finally:
         for worker in started:
             _stop(worker.process)
@@ -95,12 +99,11 @@ def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
     return Result(run_id=job.run_id, seed=seed, failure="error", reason=_obituary(code))
 
 
-def _start(folder: Path, threads: int) -> Worker:
+def _start(folder: Path, algo: str, threads: int) -> Worker:
     folder.mkdir(parents=True, exist_ok=True)
     # Its standard input is a pipe from this process: when that closes, nobody waits for the run any more.
-    process = subprocess.Popen(
-        [sys.executable, "-m", "training.worker", str(folder)], env=_environment(threads), stdin=subprocess.PIPE
-    )
+    command = [sys.executable, "-m", "training.worker", str(folder), algo]
+    process = subprocess.Popen(command, env=_environment(threads), stdin=subprocess.PIPE)
     return Worker(process=process, folder=folder)
 
 

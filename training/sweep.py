@@ -62,8 +62,10 @@ def exit_code() -> int:
 
 def run_job(config: CanaryConfig, scratch: Path) -> int:
     """The runs of one job: one seed unless `repeats` says otherwise. Sweeps gather; they do not gate."""
-    client = prepare_store(config.tracking.uri)
-    results = launch.train_runs(client, os.environ[PARENT], config, scratch, repeats=config.repeats or 1)
+    repeats = config.repeats or 1
+    with launch.crew_of(config, scratch, repeats) as crew:
+        client = prepare_store(config.tracking.uri)
+        results = launch.train_runs(client, os.environ[PARENT], config, crew, repeats)
     return max((launch.code_of(result) for result in results), default=0)
 
 

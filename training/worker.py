@@ -14,14 +14,23 @@ from types import FrameType
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.tracking.failures import Terminated, classify
+from training.algorithms import ALGORITHMS
 from training.process import Job
 
+LIBRARIES = (
+    "canary_mlflow.tracking.callback",
+    "mlflow.store.tracking.sqlalchemy_store",  # MLflow imports it when it first opens a database, for 2 s
+    "training.compose",
+    "training.parts",
+    "transformers.trainer",
+)
 
-def main(folder: Path) -> int:
+
+def main(folder: Path, algo: str) -> int:
     """Load the libraries, wait for the word, train `folder`/job.json and leave `folder`/result.json."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        _load()
+        _load(algo)
         (folder / "ready").touch()
         if not sys.stdin.readline():
             return 0  # the session ended before this run's turn
@@ -35,9 +44,9 @@ def main(folder: Path) -> int:
     return 1 if failure else 0
 
 
-def _load() -> None:
-    """Import what every algorithm needs: most of a smoke run's wall time, and no part of what is measured."""
-    for name in ("transformers.trainer", "trl", "canary_mlflow.tracking.callback", "training.parts"):
+def _load(algo: str) -> None:
+    """Import what the run will need: most of a smoke run's wall time, and no part of what is measured."""
+    for name in (*LIBRARIES, ALGORITHMS[algo]):
         import_module(name)
 
 
@@ -122,4 +131,4 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))

@@ -47,8 +47,11 @@ def _quality(name: str, worse: str, *aliases: str) -> Metric:
 METRICS: tuple[Metric, ...] = (
     _perf("step_time", "s"),
     _perf("step_cpu_time", "s"),
+    _perf("step_cost", "kernels"),
+    _perf("sentinel_time", "s"),
     _perf("iteration_time", "s", "iteration_time"),
     _perf("iteration_cpu_time", "s", "iteration_cpu_time"),
+    _perf("iteration_cost", "kernels"),
     _perf("time_generate", "s", "time_generate"),
     _perf("time_score", "s", "time_score"),
     _perf("time_update", "s", "time_update"),

@@ -131,6 +131,7 @@ def series(rng: np.random.Generator, slower: float, nan_at: int | None) -> dict[
     return {
         "perf/step_time": time,
         "perf/step_cpu_time": time * 0.98,
+        "perf/step_cost": time * 120,
         "perf/tokens": np.full(STEPS, 1024.0),
         "perf/tokens_per_second": 1024 / time,
         "perf/peak_memory": np.full(STEPS, 900.0) + rng.normal(0, 0.5),

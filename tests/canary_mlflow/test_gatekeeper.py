@@ -218,7 +218,7 @@ def test_bless_refuses_without_reason_and_over_a_block(guarded: Any, policy: Pol
     gate(guarded.client, guarded.model, second, policy)
     for version, reason, message in (
         (second, " \n", "--reason: found an empty text"),
-        (second, "why not", "the gate blocked it (Step CPU time"),
+        (second, "why not", "the gate blocked it (Step cost"),
         (first, "why not", "it is the champion already"),
     ):
         with pytest.raises(UsageError) as refused:

@@ -14,6 +14,7 @@ from canary_mlflow.tracking import fingerprint
 from canary_mlflow.tracking.probes import Row, Setting, standard_probes
 from canary_mlflow.tracking.probes.clock import Clock
 from canary_mlflow.tracking.probes.memory import resident_peak
+from canary_mlflow.tracking.probes.sentinel import EVERY, Sentinel
 from canary_mlflow.tracking.probes.tokens import Tokens
 
 
@@ -105,9 +106,56 @@ def test_only_trained_passes_count_and_only_their_tokens() -> None:
     assert row == {}
 
 
+def test_cost_is_cpu_time_in_kernels_and_the_kernel_is_no_steps_time() -> None:
+    clock = Clock()
+    sentinel = Sentinel(clock)
+    clock.start(setting())
+    sentinel.start(setting())
+    rows: list[Row] = [{} for _ in range(2 * EVERY)]
+    for row in rows:
+        end = time.process_time() + 0.02
+        while time.process_time() < end:
+            pass
+        clock.step_ended(row)
+        sentinel.step_ended(row)
+        sentinel.row_closed(row)
+    assert [index for index, row in enumerate(rows, 1) if "sentinel_time" in row] == [EVERY, 2 * EVERY]
+    timed = rows[EVERY - 1]["sentinel_time"]
+    assert rows[EVERY - 1]["step_cost"] == rows[EVERY - 1]["step_cpu_time"] / timed
+    assert rows[EVERY]["step_cost"] == rows[EVERY]["step_cpu_time"] / timed
+    assert rows[EVERY]["step_cpu_time"] < 0.02 + timed  # the step after a kernel does not pay for it
+
+
+def test_an_iterations_cost_is_in_kernels_too_and_a_gpu_has_none() -> None:
+    clock = Clock()
+    sentinel = Sentinel(clock)
+    sentinel.start(setting(iterates=True, device="cuda"))
+    sentinel.step_ended(row := {"step_cpu_time": 1.0})
+    sentinel.row_closed(row)
+    assert row == {"step_cpu_time": 1.0}
+    clock.start(setting(iterates=True))
+    sentinel.start(setting(iterates=True))
+    for _ in range(EVERY):
+        sentinel.step_ended(row := {})
+    sentinel.iteration_ended(row := row | {"iteration_cpu_time": 2.0})
+    assert 2.0 / row["iteration_cost"] == pytest.approx(row["sentinel_time"], rel=1.0)
+
+
+def test_the_sentinel_leaves_the_random_numbers_alone() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    clock = Clock()
+    sentinel = Sentinel(clock)
+    clock.start(use := setting())
+    torch.manual_seed(0)
+    sentinel.start(use)
+    assert torch.equal(torch.rand(3), expected)
+
+
 def test_each_run_gets_probes_of_its_own_under_their_names() -> None:
     first, second = standard_probes(), standard_probes()
-    assert list(first) == ["clock", "tokens", "memory", "finiteness", "parameters"]
+    assert list(first) == ["clock", "sentinel", "tokens", "memory", "finiteness", "parameters"]
     assert not set(map(id, first.values())) & set(map(id, second.values()))
     assert all(probe.name == name for name, probe in first.items())
 

@@ -37,6 +37,7 @@ def build_run(
     plain = {
         "step_time": 0.02 * wobble(0.04),
         "step_cpu_time": 0.02 * wobble(0.04),
+        "step_cost": 12.0 * wobble(0.04),
         "tokens": np.round(500 * wobble(0.05)),
         "peak_memory": 900 + np.minimum(np.arange(steps), 20) + rng.normal(0, 1),
         "loss": np.linspace(0.69, 0.55, steps) * wobble(0.01),

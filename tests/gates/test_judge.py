@@ -59,12 +59,12 @@ def test_a_worse_advisory_metric_warns_and_passes(smoke, make_version):
     assert check(halved, "grad_norm").outcome is CheckOutcome.WARN
 
 
-def test_on_a_cpu_wall_time_advises_and_cpu_time_decides(smoke, make_version):
+def test_on_a_cpu_clocks_advise_and_cost_decides(smoke, make_version):
     cpu = {"hardware": {"backend": "cpu"}}
     wall = judge(smoke, make_version("a", **cpu), make_version("b", factor={"step_time": 2.0}, **cpu))
     assert wall.outcome is Outcome.PASS
     assert check(wall, "step_time").outcome is CheckOutcome.WARN
-    busy = judge(smoke, make_version("a", **cpu), make_version("b", factor={"step_cpu_time": 2.0}, **cpu))
+    busy = judge(smoke, make_version("a", **cpu), make_version("b", factor={"step_cost": 2.0}, **cpu))
     assert busy.outcome is Outcome.BLOCK
 
 
@@ -284,7 +284,7 @@ AWKWARD = {
     "no runs": {"count": 0},
     "no series": {
         "series_": dict.fromkeys(
-            ["step_time", "step_cpu_time", "tokens", "peak_memory", "loss", "grad_norm", "eval_loss"]
+            ["step_time", "step_cpu_time", "step_cost", "tokens", "peak_memory", "loss", "grad_norm", "eval_loss"]
         )
     },
     "empty series": {"series_": {"step_time": []}},

@@ -117,10 +117,10 @@ def test_overlays_apply_in_order_to_the_facts_that_match(smoke):
 
     assert role("step_time", backend="cuda", algo="dpo") is Role.GATE
     assert role("step_time", backend="cpu", algo="dpo") is Role.ADVISORY
-    assert role("step_cpu_time", backend="cpu", algo="dpo") is Role.GATE
-    assert role("step_cpu_time", backend="cpu", algo="ppo") is Role.ADVISORY
+    assert role("step_cost", backend="cpu", algo="dpo") is Role.GATE
+    assert role("step_cost", backend="cpu", algo="ppo") is Role.ADVISORY
     assert role("iteration_time", backend="cuda", algo="ppo") is Role.GATE
-    assert role("iteration_cpu_time", backend="cpu", algo="ppo") is Role.GATE
+    assert role("iteration_cost", backend="cpu", algo="ppo") is Role.GATE
     assert role("eval_loss", algo="ppo") is Role.IGNORE
     assert role("step_time") is Role.GATE
 
@@ -128,7 +128,7 @@ def test_overlays_apply_in_order_to_the_facts_that_match(smoke):
 def test_a_fact_may_have_several_values(plain):
     plain["overlays"]["cpu"]["when"] = {"backend": ["cpu", "mps"]}
     roles = {rule.name: rule.role for rule in parse_policy(plain).resolve({"backend": "mps"}).rules}
-    assert roles["step_cpu_time"] is Role.GATE
+    assert roles["step_cost"] is Role.GATE
 
 
 def test_metric_table_is_consistent():

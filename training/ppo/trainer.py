@@ -11,15 +11,16 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer import TRAINING_ARGS_NAME
 
 from training.errors import SetupError
-from training.ppo.actor_critic import ActorCritic, build_actor_critic, frozen_copy, response_logits
+from training.ppo.actor_critic import ActorCritic, build_actor_critic, frozen_copy
 from training.ppo.controller import AdaptiveKL
 from training.ppo.generation import Prompts, Sampler, SamplingSpec, response_mask_of, sample
 from training.ppo.guard import require_finite, require_finite_logs
 from training.ppo.keys import Stream, prompt_rows, torch_stream
 from training.ppo.loader import RolloutLoader
-from training.ppo.losses import Batch, Clip, ppo_loss, token_entropy, token_logps
-from training.ppo.rollout import Rollout, Scored, Shaping, attention_mask_of, shape_rollout
+from training.ppo.losses import Batch, Clip, ppo_loss, token_logps
+from training.ppo.rollout import Rollout, Shaping, shape_rollout
 from training.ppo.saving import load_actor_critic, save_actor_critic
+from training.ppo.scoring import score_answers
 from training.ppo.settings import PPOConfig
 from training.ppo.statistics import PhaseClock, UpdateMeter, rollout_metrics
 from training.rewards import Answers, Reward
@@ -121,7 +122,14 @@ class PPOTrainer(Trainer):
         generator = torch_stream(args.device, args.seed, Stream.SAMPLING, iteration, args.process_index)
         answers = self._answer(self.train_prompts, rows, generator)
         self.clock.phase("generate")
-        scored = self._score(answers)
+        scored = score_answers(
+            self.model,
+            self.reference,
+            answers,
+            rows=args.per_device_train_batch_size,
+            temperature=args.temperature,
+            autocast=self.accelerator.autocast,
+        )
         scores = self.reward(answers).float()
         require_finite(step, scores=scores, old_log_probabilities=scored.old_logps, values=scored.values)
         require_finite(step, reference_log_probabilities=scored.ref_logps)
@@ -208,32 +216,6 @@ class PPOTrainer(Trainer):
             response_ids=responses,
             response_mask=response_mask_of(responses, self.sampling.eos_token_id),
         )
-
-    def _score(self, answers: Answers) -> Scored:
-        """Log-probabilities, values and entropy, in micro-batches of the update's shape.
-
-        The same shape, padding and code as the update make the first ratio exactly 1; the
-        log-probabilities that sampling itself saw are up to 1e-6 (bf16: 2e-3) off.
-        """
-        input_ids = torch.cat([answers.prompt_ids, answers.response_ids], dim=1)
-        mask = attention_mask_of(answers)
-        parts: list[tuple[torch.Tensor, ...]] = []
-        for index in torch.arange(len(input_ids), device=mask.device).split(self.args.per_device_train_batch_size):
-            responses = answers.response_ids[index]
-            with self.accelerator.autocast():
-                logits, values = self.model(input_ids[index], mask[index], responses.shape[1])
-                reference = self._reference_logits(input_ids[index], mask[index], responses.shape[1])
-            logits = logits / self.args.temperature
-            ref_logps = token_logps(reference / self.args.temperature, responses)
-            parts.append((token_logps(logits, responses), ref_logps, values, token_entropy(logits)))
-        old_logps, ref_logps, values, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
-        return Scored(old_logps=old_logps, ref_logps=ref_logps, values=values, entropy=entropy)
-
-    def _reference_logits(self, input_ids: torch.Tensor, mask: torch.Tensor, length: int) -> torch.Tensor:
-        if self.reference is not None:
-            return response_logits(self.reference, input_ids, mask, length)
-        with self.model.policy.disable_adapter():
-            return response_logits(self.model.policy, input_ids, mask, length)
 
     def _build_reference(self, ref_model: Any) -> Any:
         """None where disabled adapters are the reference."""

@@ -54,7 +54,9 @@ def standard_probes() -> dict[str, Probe]:
     from canary_mlflow.tracking.probes.finiteness import Finiteness
     from canary_mlflow.tracking.probes.memory import Memory
     from canary_mlflow.tracking.probes.parameters import Parameters
+    from canary_mlflow.tracking.probes.sentinel import Sentinel
     from canary_mlflow.tracking.probes.tokens import Tokens
 
-    probes: tuple[Probe, ...] = (Clock(), Tokens(), Memory(), Finiteness(), Parameters())
+    clock = Clock()  # first: what other probes do after a step is not the step's time
+    probes: tuple[Probe, ...] = (clock, Sentinel(clock), Tokens(), Memory(), Finiteness(), Parameters())
     return {probe.name: probe for probe in probes}

@@ -1,0 +1,271 @@
+"""PPO iterations per second: our trainer beside TRL 1.12.0's PPOTrainer, on the same work.
+
+    make oracle && python benchmarks/ppo_vs_trl.py
+
+8 prompts, 16 new tokens and 4 PPO epochs per iteration on a GPT-NeoX of 2 layers, 64 wide, with a
+rule reward and one CPU thread. Every measurement is a fresh process; the sides take turns, so that a
+busy machine hits all of them; figures are medians over the rounds of each process's median iteration.
+The speed-ups are medians over rounds of the ratio within a round. Prints a table, and as its last line one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+ORACLE = ROOT / ".oracle"
+ROWS, TOKENS, EPOCHS, PROMPT = 8, 16, 4, 12
+WARMUP = 5  # iterations left out: the first ones are two to five times as slow
+VOCABULARY = 417
+
+# name → (what it is, iterations, whether the garbage collector is frozen)
+SIDES = {
+    "ours": ("ours, value head shared (as shipped)", 45, False),
+    "ours_separate": ("ours, separate value model", 45, False),
+    "trl_frozen": ("TRL 1.12.0, garbage collection frozen", 45, True),
+    "trl": ("TRL 1.12.0 as is", 15, False),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--side", choices=SIDES, help="measure one side in this process (used by the rounds)")
+    options = parser.parse_args()
+    if options.side:
+        print(json.dumps(measure(options.side)))
+        return
+    if not (ORACLE / "trl").is_dir():
+        sys.exit(f"{ORACLE} has no trl; expected trl 1.12.0 there; run `make oracle`")
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in SIDES}
+    for number in range(options.rounds):
+        order = list(SIDES) if number % 2 == 0 else list(reversed(SIDES))
+        for name in order:
+            rounds[name].append(in_fresh_process(name))
+    print(table(rounds))
+    print(json.dumps(figures(rounds)))
+
+
+def in_fresh_process(side: str) -> dict[str, float]:
+    """Measure one side on its own."""
+    paths = [str(ROOT), *([str(ORACLE)] if side.startswith("trl") else [])]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(reversed(paths)),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
+    command = [sys.executable, str(Path(__file__).resolve()), "--side", side]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{side} failed:\n{done.stderr[-2000:]}")
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def measure(side: str) -> dict[str, float]:
+    """Median wall and CPU seconds of an iteration after the warm-up, in this process."""
+    import gc
+
+    from transformers import TrainerCallback
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+
+    class Clock(TrainerCallback):
+        """Stamps the end of every iteration: of an epoch for us, of a step for TRL."""
+
+        def __init__(self) -> None:
+            self.stamps: list[tuple[float, float]] = []
+
+        def stamp(self) -> None:
+            self.stamps.append((time.perf_counter(), time.process_time()))
+
+        def on_epoch_end(self, *_: Any, **__: Any) -> None:
+            self.stamp()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            if side.startswith("trl"):
+                self.stamp()
+
+    clock = Clock()
+    iterations = SIDES[side][1]
+    trainer = (trl_trainer if side.startswith("trl") else our_trainer)(side, iterations, clock)
+    if SIDES[side][2]:
+        gc.collect()
+        gc.freeze()
+    trainer.train()
+    pairs = list(zip(clock.stamps, clock.stamps[1:], strict=False))[WARMUP:]
+    return {
+        "wall": median(after[0] - before[0] for before, after in pairs),
+        "cpu": median(after[1] - before[1] for before, after in pairs),
+    }
+
+
+def our_trainer(side: str, iterations: int, clock: Any) -> Any:
+    """Our trainer as the canary builds it."""
+    from transformers import PrinterCallback
+
+    from training.ppo.settings import PPOConfig
+    from training.ppo.trainer import PPOTrainer
+
+    args = PPOConfig(
+        output_dir=tempfile.mkdtemp(),
+        iterations=iterations,
+        rollout_batch_size=ROWS,
+        ppo_epochs=EPOCHS,
+        max_new_tokens=TOKENS,
+        learning_rate=1e-3,
+        value_head="separate" if side == "ours_separate" else "shared",
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = PPOTrainer(
+        model=model(),
+        args=args,
+        tokenizer=tokenizer(),
+        train_prompts=prompts(),
+        reward=lambda answers: (answers.response_ids % 7 == 0).float().mean(1),
+        callbacks=[clock],
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def trl_trainer(side: str, iterations: int, clock: Any) -> Any:
+    """TRL's trainer with the same sizes, its own defaults otherwise."""
+    import copy
+
+    import torch
+    from datasets import Dataset
+    from transformers import GPTNeoXForSequenceClassification, PrinterCallback
+    from trl.experimental.ppo import PPOConfig, PPOTrainer
+
+    class Backbone(torch.nn.Module):
+        def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
+            return type("Output", (), {"hidden_states": (input_ids.float().unsqueeze(-1),)})()
+
+    class Reward(torch.nn.Module):
+        base_model_prefix = "backbone"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = Backbone()
+
+        def score(self, hidden: torch.Tensor) -> torch.Tensor:
+            return (hidden % 7 == 0).float().cumsum(1) / TOKENS
+
+    policy, words = model(), tokenizer()
+    config = copy.deepcopy(policy.config)
+    config.num_labels = 1
+    trainer = PPOTrainer(
+        args=PPOConfig(
+            output_dir=tempfile.mkdtemp(),
+            per_device_train_batch_size=ROWS,
+            gradient_accumulation_steps=1,
+            num_mini_batches=1,
+            num_ppo_epochs=EPOCHS,
+            total_episodes=ROWS * iterations,
+            response_length=TOKENS,
+            temperature=1.0,
+            kl_coef=0.2,
+            learning_rate=1e-3,
+            stop_token="eos",
+            num_sample_generations=0,
+            local_rollout_forward_batch_size=ROWS,
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+        ),
+        processing_class=words,
+        model=policy,
+        ref_model=None,
+        reward_model=Reward(),
+        value_model=GPTNeoXForSequenceClassification(config),
+        train_dataset=Dataset.from_dict({"input_ids": [words(text)["input_ids"] for text in prompts()]}),
+        callbacks=[clock],
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def tokenizer() -> Any:
+    """Words w2, w3, … and two special tokens."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(WordLevel({"<eos>": 0, "<pad>": 1} | {f"w{i}": i for i in range(2, VOCABULARY)}, unk_token="w2"))
+    words.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>", pad_token="<pad>", padding_side="left")
+
+
+def model() -> Any:
+    """The same start weights for every side."""
+    import torch
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
+    return GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=VOCABULARY, eos_token_id=0, pad_token_id=1, **sizes))
+
+
+def prompts() -> list[str]:
+    """64 prompts of 6 to 12 words."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    return [
+        " ".join(f"w{i}" for i in random.integers(2, VOCABULARY, size=random.integers(6, PROMPT + 1)))
+        for _ in range(64)
+    ]
+
+
+def figures(rounds: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Iterations per second by side, and how many times faster ours is."""
+
+    def faster_than(side: str, kind: str) -> float:
+        pairs = zip(rounds["ours"], rounds[side], strict=True)
+        return round(median(theirs[kind] / ours[kind] for ours, theirs in pairs), 2)
+
+    return {
+        "benchmark": "ppo_vs_trl",
+        "rounds": len(rounds["ours"]),
+        "load_average": round(os.getloadavg()[0], 1),  # neighbours slow the sides down unequally
+        "iterations_per_second": {name: round(1 / median(r["wall"] for r in rows), 2) for name, rows in rounds.items()},
+        "speedup_vs_trl": faster_than("trl", "wall"),
+        "speedup_vs_trl_frozen": faster_than("trl_frozen", "wall"),
+        "cpu_speedup_vs_trl": faster_than("trl", "cpu"),
+        "cpu_speedup_vs_trl_frozen": faster_than("trl_frozen", "cpu"),
+    }
+
+
+def table(rounds: dict[str, list[dict[str, float]]]) -> str:
+    """One line per side."""
+    lines = [f"{'':40}{'it/s':>7}{'ms/it':>8}{'CPU ms':>8}   each round, ms"]
+    for name, rows in rounds.items():
+        wall, cpu = median(r["wall"] for r in rows), median(r["cpu"] for r in rows)
+        each = " ".join(f"{r['wall'] * 1e3:.0f}" for r in rows)
+        lines.append(f"{SIDES[name][0]:40}{1 / wall:7.1f}{wall * 1e3:8.1f}{cpu * 1e3:8.1f}   {each}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

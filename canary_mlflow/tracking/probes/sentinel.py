@@ -1,0 +1,87 @@
+"""How fast this host is right now: a fixed kernel, timed beside the steps."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from canary_mlflow.tracking.probes import Probe, Row, Setting
+from canary_mlflow.tracking.probes.clock import Clock
+
+EVERY = 4  # steps; at 4 ms the kernel takes a percent or two of a run
+REPEATS = 3  # of the kernel in one timing
+
+
+class Sentinel(Probe):
+    """Gives CPU time a unit that neighbours cannot change.
+
+    On a shared CPU the same step takes half as much CPU time again, for seconds or minutes, while a neighbour uses
+    the other half of the core; the kernel beside it slows down with it. `step_cost` and `iteration_cost` are CPU time
+    in kernels. Not on a GPU: there the host's speed is not what a step waits for.
+    """
+
+    name = "sentinel"
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kernel: _Kernel | None = None
+        self._steps = 0
+        self._latest = 0.0
+        self._iterates = False
+        self._iteration: list[float] = []
+
+    def start(self, setting: Setting) -> None:
+        self._iterates = setting.iterates
+        if setting.device != "cpu":
+            return
+        self._kernel = _Kernel()
+        self._kernel.seconds()  # the first call allocates
+        self._latest = self._kernel.seconds()
+        self._clock.paused()
+
+    def step_ended(self, row: Row) -> None:
+        if self._kernel is None:
+            return
+        self._steps += 1
+        if self._steps % EVERY == 0:
+            self._latest = self._kernel.seconds()
+            row["sentinel_time"] = self._latest
+            self._clock.paused()
+        if self._iterates:
+            self._iteration.append(self._latest)
+
+    def iteration_ended(self, row: Row) -> None:
+        if self._iteration and "iteration_cpu_time" in row:
+            row["iteration_cost"] = row["iteration_cpu_time"] * len(self._iteration) / sum(self._iteration)
+        self._iteration.clear()
+
+    def row_closed(self, row: Row) -> None:
+        if self._kernel is None:
+            return
+        # A row closes before the next step's sentinel, so the latest timing is the one nearest to it.
+        if "step_cpu_time" in row:
+            row["step_cost"] = row["step_cpu_time"] / self._latest
+        if "iteration_cpu_time" in row and "iteration_cost" not in row:
+            row["iteration_cost"] = row["iteration_cpu_time"] / self._latest
+
+
+class _Kernel:
+    """Forward and backward of a small perceptron: the mix of work that a training step is made of."""
+
+    def __init__(self) -> None:
+        draw = torch.Generator().manual_seed(0)  # its own: training's random numbers stay as they were
+        self.inputs = torch.randn(256, 64, generator=draw)
+        self.weights = [
+            torch.randn(shape, generator=draw).mul_(0.1).requires_grad_() for shape in ((64, 256), (256, 64))
+        ]
+
+    def seconds(self) -> float:
+        """CPU seconds of this thread for one timing."""
+        first, second = self.weights
+        began = time.thread_time()
+        with torch.enable_grad():
+            for _ in range(REPEATS):
+                outputs = torch.nn.functional.gelu(self.inputs @ first) @ second
+                torch.autograd.grad((outputs.softmax(-1) * outputs).sum(), self.weights)
+        return time.thread_time() - began
