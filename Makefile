@@ -20,8 +20,10 @@ lint: $(READY)             ## style and types
 	$(V)/bin/ruff format --check .
 	$(V)/bin/mypy
 
-bench: $(READY)            ## the benchmarks, each with a table and one JSON line
+bench: $(READY) .oracle/.ready   ## the benchmarks, each with a table and one JSON line
 	$(V)/bin/python benchmarks/ppo_vs_trl.py
+	$(V)/bin/python benchmarks/ppo_learns.py
+	$(V)/bin/python benchmarks/smoke.py --sessions 3
 
 oracle: .oracle/.ready     ## trl 1.12.0, the last with a PPOTrainer, in a folder of its own
 

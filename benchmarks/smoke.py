@@ -4,13 +4,16 @@
 
 Runs real sessions one after the other in a folder of its own, exactly as `python -m training` does. The first
 bootstraps the champion; every later one should PASS and become the next champion. Further words are overrides.
-The last line is one JSON object.
+Then, over all these unchanged runs, the spread between runs of the clock, of CPU time, and of CPU time in units of
+the sentinel kernel: standard deviations of the logarithm of a run's interquartile mean. The last line is one JSON
+object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -41,6 +44,24 @@ def session(folder: Path, words: list[str]) -> tuple[int, float]:
     return done.returncode, seconds
 
 
+def spreads(folder: Path) -> dict[str, float]:
+    """Between-run standard deviation of log IQM, by metric."""
+    sys.path.insert(0, str(ROOT))
+    from canary_mlflow.tracking.histories import read_runs
+    from canary_mlflow.tracking.store import experiment_id, prepare_store
+    from gates.summaries import SUMMARIES
+
+    client = prepare_store(f"sqlite:///{folder}/mlflow.db")
+    found = client.search_runs([experiment_id(client, "canary")], "tags.`canary.role` = 'run'", max_results=1000)
+    runs = read_runs(client, [run.info.run_id for run in found])
+    metrics = [f"{unit}_{kind}" for unit in ("step", "iteration") for kind in ("time", "cpu_time", "cost")]
+    values = {
+        name: [math.log(SUMMARIES["iqm"](run.series[name], 10)) for run in runs if name in run.series]
+        for name in metrics
+    }
+    return {name: round(statistics.stdev(logs), 4) for name, logs in values.items() if len(logs) > 1}
+
+
 def main() -> int:
     """Run the sessions, print the table, then the JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -60,6 +81,10 @@ def main() -> int:
             times.append(seconds)
             if number:
                 outcomes[outcome] += 1
+        spread = spreads(Path(folder))
+    print("\nspread between unchanged runs (SD of log)")
+    for name, sd in spread.items():
+        print(f"  {name:20s} {sd:7.1%}")
     print(
         json.dumps(
             {
@@ -68,6 +93,7 @@ def main() -> int:
                 "sessions": arguments.sessions,
                 "outcomes": dict(outcomes),
                 "pass_share": outcomes["PASS"] / arguments.sessions,
+                "spread": spread,
                 "seconds_median": round(statistics.median(times), 1),
                 "seconds_max": round(max(times), 1),
                 "load_average": os.getloadavg()[2],

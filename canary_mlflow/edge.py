@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from canary_mlflow.errors import CanaryError
+from canary_mlflow.errors import CanaryError, UsageError
 
 EXIT_CODES = """\b
 Exit codes:
@@ -56,6 +56,8 @@ def as_one_line(error: Exception) -> OneLine | None:
         return OneLine(str(error), error.exit_code)
     if isinstance(error, OSError):
         return OneLine(f"{type(error).__name__}: {error}", OUTSIDE)
+    if getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE":  # MLflow's word for what no one can mean
+        return OneLine(str(error), UsageError.exit_code)
     if is_store_error(error):
         return OneLine(f"store: {error}", OUTSIDE)
     return None

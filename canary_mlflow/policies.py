@@ -43,7 +43,8 @@ def load_policy(source: str | Path | Mapping[str, Any]) -> Policy:
     try:
         return parse_policy(found)
     except PolicyError as error:
-        raise UsageError(f"policy '{found.get('name', label)}': {error}") from error
+        name = found.get("name", label) if label == "policy" else label  # a file's own name, not its base's
+        raise UsageError(f"policy '{name}': {error}") from error
 
 
 def _with_bases(body: Mapping[str, Any], folder: Path) -> dict[str, Any]:

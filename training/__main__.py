@@ -9,21 +9,27 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
-from canary_mlflow.errors import CanaryError, Interrupted
+from canary_mlflow.edge import as_one_line
+from canary_mlflow.errors import CanaryError, Interrupted, UsageError, one_line
 from canary_mlflow.policies import conf_dir
+from canary_mlflow.tracking.store import prepare_store
 from training import launch, sweep
 from training.compose import check, expand, register_schemas, to_config
 from training.preflight import preflight
 
-INFORMATION = ("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version", "-sc", "--shell-completion")
+HELP = ("--help", "-h", "--hydra-help", "--version", "-sc", "--shell-completion")
+INFORMATION = ("--cfg", "-c", "--info", "-i")  # composes, but runs nothing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,13 +38,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     register_schemas()
     try:
         argv = expand(sys.argv[1:] if arguments is None else arguments)
-        if not _asks_for_information(argv):
+        if not _has(argv, HELP):
             for config in check(argv):
-                preflight(config)
+                if not _has(argv, INFORMATION):
+                    preflight(config)
+                    prepare_store(config.tracking.uri)
         return _with_hydra(argv)
     except CanaryError as error:
         print(f"canary: {error}", file=sys.stderr)
         return error.exit_code
+    except (HydraException, OmegaConfBaseException) as error:
+        print(f"canary: {one_line(error)}", file=sys.stderr)
+        return UsageError.exit_code
+    except Exception as error:  # noqa: BLE001 - Python's own exit code 1 would read as BLOCK
+        line = as_one_line(error)
+        if line is None:  # a defect of ours
+            traceback.print_exc()
+            return CanaryError.exit_code
+        line.show()
+        return int(line.exit_code)
     except KeyboardInterrupt:
         print("canary: interrupted; the runs so far are recorded as FAILED", file=sys.stderr)
         return Interrupted.exit_code
@@ -67,8 +85,8 @@ def _with_hydra(argv: Sequence[str]) -> int:
     return sweep.exit_code() if sweep.was_multirun() else max(codes, default=0)
 
 
-def _asks_for_information(argv: Sequence[str]) -> bool:
-    return any(word.split("=")[0] in INFORMATION for word in argv)
+def _has(argv: Sequence[str], options: tuple[str, ...]) -> bool:
+    return any(word.split("=")[0] in options for word in argv)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import math
+
 from canary_mlflow.errors import UsageError
 from canary_mlflow.policies import load_policy
-from training.config import CanaryConfig, PPOAlgo
+from training.config import CanaryConfig, DPOAlgo, FaultConfig, PPOAlgo
 
+# What the pinned Transformers and TRL know, and TRL 1.12.0 too.
+OPTIMIZERS = (
+    "adamw_torch",
+    "adamw_torch_fused",
+    "adafactor",
+    "sgd",
+    "rmsprop",
+    "adamw_8bit",
+    "paged_adamw_8bit",
+    "paged_adamw_32bit",
+    "lion_8bit",
+    "lion_32bit",
+)
+SCHEDULERS = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt")
+DPO_LOSSES = ("sigmoid", "hinge", "ipo", "robust", "apo_zero", "apo_down")
 MAX_SEED = 2**32 - 1  # numpy's limit, which transformers.set_seed passes on
 
 
@@ -27,15 +44,23 @@ def check_values(config: CanaryConfig) -> None:
         ("hardware.threads", config.hardware.threads, 1),
         ("seed", config.seed, 0),
     ]:
-        # `not >=` rather than `<`, so that NaN is refused too.
-        if not value >= least:
+        if not (math.isfinite(value) and value >= least):
             raise UsageError(f"{key} is {value}; expected at least {least}")
-    if config.repeats is not None and config.repeats < 1:
-        raise UsageError(f"repeats is {config.repeats}; expected at least 1")
+    if runs_of(config) < 1:
+        key = "tier.repeats" if config.repeats is None else "repeats"
+        raise UsageError(f"{key} is {runs_of(config)}; expected at least 1")
+    if config.model_name is not None and (not config.model_name.strip() or set(config.model_name) & set("/:")):
+        raise UsageError(f"model_name is {config.model_name!r}; expected a name without '/' and ':'")
+    _one_of("train.optimizer", train.optimizer, OPTIMIZERS)
+    _one_of("train.lr_scheduler", train.lr_scheduler, SCHEDULERS)
+    _check_fault(config.fault, train.max_steps)
     if config.seed > MAX_SEED - runs_of(config):
         raise UsageError(f"seed is {config.seed}; expected at most {MAX_SEED - runs_of(config)}")
     _one_of("hardware.device", config.hardware.device, ("auto", "cpu", "cuda"))
     _one_of("hardware.precision", config.hardware.precision, ("auto", "fp32", "bf16"))
+    if isinstance(config.algo, DPOAlgo):
+        _one_of("algo.loss_type", config.algo.loss_type, DPO_LOSSES)
+        _positive("algo.beta", config.algo.beta)
     if isinstance(config.algo, PPOAlgo):
         _check_ppo(config.algo, train.batch_size)
     load_policy(config.gate)
@@ -51,14 +76,33 @@ def _check_ppo(algo: PPOAlgo, batch_size: int) -> None:
         if getattr(algo, key) < 1:
             raise UsageError(f"algo.{key} is {getattr(algo, key)}; expected at least 1")
     for key in ("cliprange", "cliprange_value", "temperature", "target_kl"):
-        if not getattr(algo, key) > 0:
-            raise UsageError(f"algo.{key} is {getattr(algo, key)}; expected more than 0")
+        _positive(f"algo.{key}", getattr(algo, key))
+    for key in ("gamma", "lam"):
+        if not 0 <= getattr(algo, key) <= 1:
+            raise UsageError(f"algo.{key} is {getattr(algo, key)}; expected 0 to 1")
+    for key in ("init_kl_coef", "vf_coef", "missing_eos_penalty"):
+        if not (math.isfinite(getattr(algo, key)) and getattr(algo, key) >= 0):
+            raise UsageError(f"algo.{key} is {getattr(algo, key)}; expected at least 0")
+    if algo.reward.kind == "model" and not algo.reward.path:
+        raise UsageError("algo.reward.path is not set; expected a folder or hub id of a sequence classifier")
     if batch_size % algo.num_minibatches:
         raise UsageError(
             f"algo.num_minibatches is {algo.num_minibatches}; expected a divisor of train.batch_size ({batch_size})"
         )
     _one_of("algo.value_head", algo.value_head, ("shared", "separate"))
     _one_of("algo.reward.kind", algo.reward.kind, ("length", "token_share", "model"))
+
+
+def _check_fault(fault: FaultConfig, max_steps: int) -> None:
+    """A fault that never strikes would prove a gate that sees nothing."""
+    if fault.step < 0 or (fault.step and fault.step >= max_steps):
+        raise UsageError(f"fault.step is {fault.step}; expected 0 to {max_steps - 1}, within the run")
+    _positive("fault.factor", fault.factor)
+
+
+def _positive(key: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise UsageError(f"{key} is {value}; expected more than 0")
 
 
 def _one_of(key: str, found: str, valid: tuple[str, ...]) -> None:

@@ -7,6 +7,7 @@ import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -56,6 +57,12 @@ def check(argv: Sequence[str]) -> list[CanaryConfig]:
     arguments, unknown = get_args_parser().parse_known_args(list(argv))
     if unknown:
         raise UsageError(f"unknown option {unknown[0]!r}; expected key=value overrides or Hydra's own options")
+    if arguments.config_name or arguments.config_path:
+        raise UsageError(
+            "--config-name and --config-path are not used here; expected --config-dir with options of yours"
+        )
+    if arguments.config_dir and not Path(arguments.config_dir).is_dir():
+        raise UsageError(f"--config-dir {arguments.config_dir}: no such folder; expected one laid out as conf/ is")
     overrides = list(arguments.overrides)
     jobs = list(_grid(overrides)) if arguments.multirun else [overrides]
     with initialize_config_dir(config_dir=str(conf_dir().resolve()), version_base="1.3", job_name="canary"):
@@ -138,6 +145,11 @@ def _explain(error: Exception) -> str:
     while isinstance(cause, ConfigCompositionException) and isinstance(cause.__cause__, Exception):
         cause = cause.__cause__
     key = getattr(cause, "full_key", None)
+    if type(cause).__name__.startswith("Lexer") or "Error parsing override" in str(cause):
+        words = str(cause).splitlines()[0].removeprefix("Error parsing override").strip(" '")
+        return f"{words}: not understood; expected key=value, with quotes around a value that holds special signs"
+    if "Ambiguous value" in str(cause):
+        return f"{str(cause).splitlines()[0]}; expected one value, or --multirun for several"
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     reason = lines[0] if lines else type(cause).__name__
     if (isinstance(cause, OmegaConfBaseException) and "is not in" in str(cause)) or "Key '" in reason:

@@ -43,13 +43,14 @@ def _train_and_judge(
     code = 4
     try:
         results = train_runs(client, session, config, crew, runs_of(config))
-        code = max(code_of(result) for result in results)
-        if code in (0, 1):
+        ended = max(code_of(result) for result in results)
+        if ended in (0, 1):
             decision = judge(client, model, session, config, results)
-            code = decision.exit_code
             text.show(decision, sys.stderr)
+            ended = decision.exit_code
         else:
             _say_broken(results)
+        code = ended  # only now: whatever breaks before leaves a FAILED session
     except CanaryError as error:
         code = error.exit_code
         raise

@@ -102,6 +102,16 @@ def test_overrides_are_split_as_a_shell_would() -> None:
         (["--overrride=x"], ["--overrride"]),
         (["algo=dpo,sft"], ["algo"]),
         (["=1"], ["key=value"]),
+        (["foo"], ["foo", "key=value"]),
+        (["tier.repeats=0"], ["tier.repeats is 0"]),
+        (["model_name=a/b"], ["model_name", "a/b"]),
+        (["train.optimizer=foo"], ["foo", "adamw_torch"]),
+        (["train.learning_rate=inf"], ["train.learning_rate"]),
+        (["algo.beta=nan"], ["algo.beta"]),
+        (["fault=nan_batch", "fault.step=100"], ["fault.step is 100", "0 to 99"]),
+        (["fault=lr_high", "fault.factor=nan"], ["fault.factor"]),
+        (["--config-dir", "/nowhere"], ["/nowhere"]),
+        (["--config-name", "foo"], ["--config-name"]),
     ],
 )
 def test_wrong_words_are_refused_with_the_right_ones(words: list[str], expected: list[str]) -> None:
