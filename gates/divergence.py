@@ -49,23 +49,30 @@ def _positive_loss_diverged(hard: HardChecks, loss: Values) -> str:
     small batches doubles and halves all the time.
     """
     tenths = [float(iqm(part)) for part in np.array_split(loss, 10)]
-    noise = hard.loss_sigmas * _noise_between_tenths(loss)
     early, late = tenths[0], tenths[-1]
     if late > hard.loss_ratio * early:
         return f"loss rose from {figure(early)} to {figure(late)}, over {hard.loss_ratio:g} times"
-    lowest = early
-    for level in tenths[1:]:
+    return _rebound(hard, loss)
+
+
+def _rebound(hard: HardChecks, loss: Values) -> str:
+    """A blow-up, in windows of at least ten steps: the level of fewer is luck where batches are small."""
+    windows = np.array_split(loss, min(10, max(1, len(loss) // 10)))
+    levels = [float(iqm(part)) for part in windows]
+    noise = hard.loss_sigmas * _noise(loss, len(windows[-1]))
+    early = lowest = levels[0]
+    for level in levels[1:]:
         lowest = min(lowest, level)
         rise = level - lowest
         if level > hard.loss_rebound * lowest and rise > max(0.5 * (early - lowest), noise):
-            return f"loss fell from {figure(early)} to {figure(lowest)} and blew up to {figure(level)}"
+            fell = f"fell from {figure(early)} to {figure(lowest)} and " if lowest < early else ""
+            return f"loss {fell}blew up to {figure(level)} from {figure(lowest)}"
     return ""
 
 
-def _noise_between_tenths(loss: Values) -> float:
-    """Standard deviation of the difference of two tenths' means, from neighbouring steps: a trend is no noise."""
-    steps = 1.4826 * float(np.median(np.abs(np.diff(loss)))) / np.sqrt(2)
-    return float(steps * np.sqrt(2 / (len(loss) / 10)))
+def _noise(loss: Values, window: int) -> float:
+    """Standard deviation of the difference of two windows' means, from neighbouring steps: a trend is no noise."""
+    return float(np.std(np.diff(loss)) / np.sqrt(max(1, window)))
 
 
 def _kl_exploded(hard: HardChecks, kl: Values) -> str:

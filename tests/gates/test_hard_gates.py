@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from gates import CheckOutcome, Outcome, ReasonCode, Version, judge
+from gates import CheckOutcome, Outcome, ReasonCode, Run, Series, Version, judge
+from gates.divergence import divergence
 
 RNG = np.random.default_rng(5)
 
@@ -142,3 +143,18 @@ def test_ppo_that_comes_apart_blocks(smoke, make_run, changed, words):
 def test_too_short_a_series_is_not_judged(smoke, make_run):
     run = make_run("a", series_={"loss": [1.0, 9.0, 99.0]})
     assert check(verdict_of(smoke, run), "divergence").outcome is CheckOutcome.NOT_JUDGED
+
+
+@pytest.mark.parametrize("steps", [40, 100])
+def test_the_noise_of_small_batches_is_no_blow_up(smoke, steps):
+    """Losses like those of the embedded DPO canary: falling from ln 2, halved or doubled from step to step."""
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        trend = np.linspace(0.69, 0.42, steps)
+        loss = trend * np.exp(rng.normal(0, 0.45, steps) - 0.1)
+        run = Run(run_id="r", seed=seed, series={"loss": Series.from_pairs("loss", enumerate(loss))})
+        assert divergence(smoke.hard, run) == ""
+        # One that goes from there to three times its start, and stays, is one.
+        loss[steps // 2 :] = 2.1 * np.exp(rng.normal(0, 0.3, steps - steps // 2))
+        run = Run(run_id="r", seed=seed, series={"loss": Series.from_pairs("loss", enumerate(loss))})
+        assert divergence(smoke.hard, run)

@@ -67,7 +67,7 @@ def test_a_mapping_may_have_a_base_too():
         ("base: me.yaml", "chain of more than"),
         ("base: smoke\nrules:\n  speed: {margin: 1}", "rules.speed: metric, role, reduction"),
         ("base: smoke\nrules:\n  step_time: {metric: speed}", "unknown metric 'speed'; valid: "),
-        ("base: smoke\ncolour: red", "policy 'smoke': policy: unknown key 'colour'"),
+        ("base: smoke\ncolour: red", "me.yaml': policy: unknown key 'colour'"),
         ("rules: {}", "missing; expected all of name, bootstrap"),
         ("- 1", "found list"),
         ("", "found NoneType"),
