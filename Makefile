@@ -5,7 +5,7 @@ V := .venv
 READY := $(V)/.ready
 export OMP_NUM_THREADS ?= 1
 
-# MLflow looks for a project's environment in a cache of its own; LINK is this project's place there.
+# MLflow looks for a project's environment in a cache of its own; LINKED: it holds a link to ours.
 LINKED = [ "$$(readlink -f "$$(cat $(V)/.mlflow-env 2>/dev/null)" 2>/dev/null)" = "$$(readlink -f $(V))" ]
 
 smoke: $(READY)            ## one smoke session of the default canary, gated against the champion

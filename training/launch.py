@@ -31,7 +31,7 @@ UNSTABLE = ("instability", "oom", "timeout")
 def run_session(config: CanaryConfig, scratch: Path) -> int:
     """Train every seed, register the version, gate it against the champion. Returns the exit code."""
     model = config.model_name or default_model_name(config)
-    with crew_of(config, scratch, runs_of(config)) as crew:  # they load while the store is opened
+    with crew_of(config, scratch, runs_of(config)) as crew:  # they load while the session is opened
         client = prepare_store(config.tracking.uri)
         session = open_session(client, config.tracking.experiment, session_name(config), session_tags(config, model))
         return _train_and_judge(client, session, model, config, crew)
