@@ -4,8 +4,9 @@ scipy only."""
 from __future__ import annotations
 
 from gates.judge import judge
-from gates.policy import Bootstrap, MetricRule, Policy, PolicyError, Role, policy_to_dict
+from gates.policy import Bootstrap, MetricRule, Policy, PolicyError, Role
 from gates.policy_parser import parse_policy
+from gates.policy_writer import policy_to_dict
 from gates.records import Run, Series, Version
 from gates.verdict import (
     Check,

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from gates.comparisons import POWER, Comparison, pass_probability, runs_needed
+from dataclasses import replace
+
+from gates.check_builders import label, make_check
+from gates.comparisons import Comparison
+from gates.planning import POWER, pass_probability, runs_needed
 from gates.policy import MetricRule, Policy, Role, Worse
 from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
-from gates.weighing import Weighed, label, make_check
+from gates.weighing import Weighed
 from gates.wording import change, p_value, quantity, runs
 
 
-def conclude(policy: Policy, weighed: Weighed, significant: bool, family: int) -> Check:
-    """The check's outcome; `significant`: worse than no harm at the family's error level (Holm)."""
+def conclude(policy: Policy, weighed: Weighed, significant: bool, family: int, plan: Policy) -> Check:
+    """The check's outcome; `significant`: worse than no harm at the family's error level (Holm).
+
+    `plan`: the policy with all of the error levels, for saying how many runs would decide.
+    """
     rule, found, evidence = weighed.rule, weighed.found, weighed.evidence
     if weighed.check or not found or not evidence:
         assert weighed.check
@@ -20,7 +27,7 @@ def conclude(policy: Policy, weighed: Weighed, significant: bool, family: int) -
     if within:
         reason = f"{line}, within the limit with {p_value(found.p_noninferior)}"
         return make_check(rule, CheckOutcome.PASS, reason + weighed.note, evidence=evidence)
-    if beyond and significant:
+    if beyond and significant and found.shows_harm(policy.alpha_block):
         verb = "changed" if rule.worse is Worse.BOTH else "worse"
         sure = ", beyond the limit itself with 99 % confidence" if found.p_beyond <= 0.01 else ""
         reason = f"{line}, {verb} with {p_value(found.p_harm)}{sure}{weighed.note}"
@@ -28,7 +35,7 @@ def conclude(policy: Policy, weighed: Weighed, significant: bool, family: int) -
             return make_check(rule, CheckOutcome.WARN, reason, evidence=evidence)
         if _enough_to_block(policy, found):
             return make_check(rule, CheckOutcome.BLOCK, reason, ReasonCode.REGRESSION, evidence)
-    return _inconclusive(policy, weighed, found, evidence, line, family)
+    return _inconclusive(plan, weighed, found, evidence, line, family)
 
 
 def _inconclusive(
@@ -42,7 +49,12 @@ def _inconclusive(
         found, truth=max(0.0, found.harm), alpha_pass=policy.alpha_pass, alpha_block=alpha_block, least=least
     )
     could_pass = pass_probability(found, found.design, 0.0, policy.alpha_pass) >= POWER
-    if harmless is None:
+    if found.too_noisy and found.harm > found.margin:
+        code, more = ReasonCode.TOO_NOISY, _runs_for_order(found, policy.alpha_block)
+        what = (
+            f"too noisy here for the t test; {runs(more)} per side, each worse than the baseline's worst, would show it"
+        )
+    elif harmless is None:
         code, more = ReasonCode.TOO_NOISY, None
         what = "too noisy here for this limit, no number of runs up to 20 would decide"
     elif not could_pass or (found.harm > found.margin and not _enough_to_block(policy, found)):
@@ -54,7 +66,15 @@ def _inconclusive(
     sizes = f" ({runs(evidence.baseline_runs, 'baseline')}, {runs(evidence.candidate_runs, 'candidate')})"
     outcome = CheckOutcome.NOT_JUDGED if rule.role is Role.ADVISORY else CheckOutcome.INCONCLUSIVE
     reason = f"{line}: {what}{sizes}{weighed.note}"
-    return make_check(rule, outcome, reason, None if rule.role is Role.ADVISORY else code, evidence, more)
+    code_shown = None if rule.role is Role.ADVISORY else code
+    return make_check(rule, outcome, reason, code_shown, evidence, more, harmless)
+
+
+def _runs_for_order(found: Comparison, alpha: float) -> int:
+    """Runs per side whose order alone can show harm."""
+    return next(
+        runs for runs in range(2, 100) if replace(found, design=found.design.grown(runs)).chance_of_order <= alpha
+    )
 
 
 def _enough_to_block(policy: Policy, found: Comparison) -> bool:

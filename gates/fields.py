@@ -109,3 +109,14 @@ def count(low: int) -> Reader:
 
 def optional(reader: Reader) -> Reader:
     return lambda path, value: None if value is None else reader(path, value)
+
+
+def listed(reader: Reader) -> Reader:
+    """A list of at least one value that `reader` takes, as a tuple."""
+
+    def read(path: str, value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple) or not value:
+            raise PolicyError(f"{path}: found {value!r}; expected a list of at least one value")
+        return tuple(reader(f"{path}[{place}]", item) for place, item in enumerate(value))
+
+    return read

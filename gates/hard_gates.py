@@ -13,7 +13,14 @@ from gates.sides import CRASHES, Side
 from gates.verdict import Check, CheckOutcome, ReasonCode
 from gates.wording import listed
 
-_CRASH_WORDS = {"instability": "became unstable", "oom": "ran out of memory", "timeout": "ran out of time"}
+_CRASH_WORDS = {
+    "instability": "became unstable",
+    "oom": "ran out of memory",
+    "timeout": "ran out of time",
+    "crash": "crashed",
+}
+_BROKEN = "broken:"
+_OPTIONAL = ("invariants", "watch")
 _COUNT = "nonfinite"
 # An explained variance or a reward spread may be undefined in a healthy run; these may not.
 _NEVER_UNDEFINED = (
@@ -35,8 +42,12 @@ def hard_checks(policy: Policy, side: Side) -> tuple[Check, ...]:
         ("nonfinite", policy.hard.nonfinite, _nonfinite),
         ("divergence", policy.hard.divergence, _divergence),
         ("learned", policy.hard.learned, _learned),
+        ("invariants", policy.hard.invariants, _invariants),
+        ("watch", policy.hard.watch, _watch),
     ]
-    return tuple(_check(name, find(policy, side.evidence), len(side.evidence)) for name, on, find in asked if on)
+    found = [(name, find(policy, side.evidence)) for name, on, find in asked if on]
+    # Few runs check invariants or are watched yet: what nobody looked for is not listed.
+    return tuple(_check(name, each, len(side.evidence)) for name, each in found if name not in _OPTIONAL or any(each))
 
 
 def _check(name: str, found: tuple[list[str], str], runs: int) -> Check:
@@ -96,6 +107,17 @@ def _learned(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
         f"learned nothing ({run.learned_reason or 'no reason recorded'})" for run in runs if run.learned is False
     ]
     return problems, "every run learned" if any(run.learned for run in runs) else ""
+
+
+def _invariants(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
+    problems = [run.invariants.removeprefix(_BROKEN).strip() for run in runs if run.invariants.startswith(_BROKEN)]
+    return problems, "every invariant held" if any(run.invariants for run in runs) else ""
+
+
+def _watch(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
+    problems = [run.critical_held for run in runs if run.critical_held]
+    watched = any(run.critical_held is not None for run in runs)
+    return problems, "no warning stayed critical" if watched else ""
 
 
 def _divergence(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from gates.check_builders import undecided
 from gates.checks import conclude
 from gates.comparisons import holm
 from gates.hard_gates import hard_checks
-from gates.policy import Policy, Role, policy_to_dict
-from gates.records import Version
+from gates.policy import MetricRule, Policy, Role
+from gates.policy_writer import policy_to_dict
+from gates.records import Run, Version
 from gates.sides import Side, baseline_side, candidate_side, environment_differences, facts, mismatches
+from gates.summaries import SUMMARIES
+from gates.validity import BY_THE_CLOCK, contended, invalid_clocks
 from gates.verdict import Check, CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.weighing import Weighed, weigh
 from gates.wording import listed, runs, sentence_case
@@ -18,6 +23,8 @@ from gates.wording import listed, runs, sentence_case
 _PRECEDENCE = (
     ReasonCode.NO_BASELINE,
     ReasonCode.NOT_COMPARABLE,
+    ReasonCode.INVALID_ENVIRONMENT,
+    ReasonCode.SUSPECT_DATA,
     ReasonCode.MISSING_DATA,
     ReasonCode.TOO_FEW_RUNS,
     ReasonCode.TOO_NOISY,
@@ -25,18 +32,20 @@ _PRECEDENCE = (
 )
 
 
-def judge(policy: Policy, baseline: Version | None, candidate: Version) -> Verdict:
+def judge(policy: Policy, baseline: Version | None, candidate: Version, *, look: int | None = None) -> Verdict:
     """Judge the candidate's runs, against the baseline's where there is one (None: hard checks only).
 
     Hard checks first: they need no baseline and block alone. Then comparability: other work or other
-    hardware is never a PASS. Then one test per metric; docs/gate.md gives the mathematics.
+    hardware is never a PASS. Then one test per metric; docs/gate.md gives the mathematics. `look`: which look of the
+    policy's plan this is, counted from 1, spending its share of the error levels only; None spends all at once.
     """
     right = candidate_side(candidate)
     left = baseline_side(baseline, right)
-    policy = policy.resolve(facts(right))
+    plan = policy.resolve(facts(left, right))
+    policy = plan if look is None else plan.at_look(look)
     checks = [*hard_checks(policy, right), *_validity(baseline, left, right)]
     if not any(check.outcome is CheckOutcome.INCONCLUSIVE for check in checks):
-        checks += metric_checks(policy, left, right)
+        checks += metric_checks(policy, left, right, plan)
     outcome, code, reason = _decide(checks)
     comparable = bool(left.evidence and right.evidence)
     return Verdict(
@@ -52,24 +61,50 @@ def judge(policy: Policy, baseline: Version | None, candidate: Version) -> Verdi
         baseline_runs=tuple(run.run_id for run in left.evidence),
         candidate_runs=tuple(run.run_id for run in right.evidence),
         more_runs=_more_runs(checks) if outcome is Outcome.INCONCLUSIVE else None,
+        look=look,
+        notes=(*_left_out("baseline", left), *_left_out("candidate", right), *_not_by_the_clock(policy, left, right)),
     )
 
 
-def metric_checks(policy: Policy, baseline: Side, candidate: Side) -> list[Check]:
-    """One check per rule. Gate metrics share the error level alpha_block (Holm); advisory ones stand
-    alone."""
+def metric_checks(policy: Policy, baseline: Side, candidate: Side, plan: Policy) -> list[Check]:
+    """One check per rule. Gate metrics share the error level alpha_block (Holm); advisory ones stand alone.
+
+    `plan` has the error levels of all looks together: what more runs could still spend.
+    """
     recorded = {name for run in (*baseline.finished, *candidate.finished) for name in run.series}
+    runs = (*baseline.finished, *candidate.finished)
     rules = [
         rule
-        for rule in policy.rules
+        for rule in (_advice_if_short(policy, rule, runs) for rule in policy.rules)
         if rule.role is Role.GATE or (rule.role is Role.ADVISORY and rule.metric in recorded)
     ]
-    family = max(1, sum(rule.role is Role.GATE for rule in rules))
-    weighed = [weigh(policy, rule, baseline.finished, candidate.finished, family) for rule in rules]
+    family = max(1, sum(rule.role is Role.GATE and rule.metric in recorded for rule in rules))
+    weighed = [_weigh_valid(policy, rule, baseline.finished, candidate.finished, family) for rule in rules]
     gates = [item for item in weighed if item.rule.role is Role.GATE and item.found]
     rejected = holm([item.found.p_harm for item in gates if item.found], policy.alpha_block)
     significant = {item.rule.name for item, reject in zip(gates, rejected, strict=True) if reject}
-    return [conclude(policy, item, _is_significant(policy, item, significant), family) for item in weighed]
+    return [conclude(policy, item, _is_significant(policy, item, significant), family, plan) for item in weighed]
+
+
+def _weigh_valid(policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], family: int) -> Weighed:
+    """Compare one metric over the runs that are valid for it."""
+    if rule.metric not in BY_THE_CLOCK:
+        return weigh(policy, rule, left, right, family)
+    if invalid := invalid_clocks(policy, left, right):
+        sides = [[run for run in side if run.run_id not in invalid] for side in (left, right)]
+        if not all(sides):
+            empty = "candidate" if sides[0] else "baseline"
+            reason = f"no run of the {empty} has a clock that counts ({listed(sorted(set(invalid.values())), most=1)})"
+            return Weighed(rule=rule, check=undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT))
+        left, right = sides
+    return weigh(policy, rule, left, right, family, trusted=not contended(policy, left, right))
+
+
+def _advice_if_short(policy: Policy, rule: MetricRule, runs: Sequence[Run]) -> MetricRule:
+    least = SUMMARIES[rule.reduction].decides_from
+    lengths = [len(run.series[rule.metric].values) for run in runs if rule.metric in run.series] if least else []
+    short = bool(lengths) and min(lengths) - policy.warmup_steps < least
+    return replace(rule, role=Role.ADVISORY) if short and rule.role is Role.GATE else rule
 
 
 def _is_significant(policy: Policy, item: Weighed, gates: set[str]) -> bool:
@@ -95,6 +130,19 @@ def _validity(baseline: Version | None, left: Side, right: Side) -> list[Check]:
     if not found and not right.finished:
         found.append(_impossible("runs", "no candidate run finished", ReasonCode.MISSING_DATA))
     return found
+
+
+def _left_out(name: str, side: Side) -> list[str]:
+    return [f"left out of the {name}: {reason}" for reason in side.left_out]
+
+
+def _not_by_the_clock(policy: Policy, left: Side, right: Side) -> list[str]:
+    invalid = invalid_clocks(policy, left.finished, right.finished)
+    doubtful = contended(policy, left.finished, right.finished)
+    return [
+        *(f"not judged by the clock: run {run_id}: it {reason}" for run_id, reason in sorted(invalid.items())),
+        *(f"perhaps contended: run {run_id}: it {reason}" for run_id, reason in sorted(doubtful.items())),
+    ]
 
 
 def _no_evidence(name: str, side: Side) -> str:

@@ -82,3 +82,6 @@ METRICS: dict[str, MetricInfo] = {
     "eval_margin": _signed("evaluation reward margin", worse="lower"),
     "eval_reward": _signed("evaluation reward", worse="lower"),
 }
+
+CLOCKS = ("step_time", "step_cpu_time", "iteration_time", "iteration_cpu_time")
+"""Measured by a clock at every step, to the nanosecond: no two runs agree in all of them."""

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from gates.metrics import METRICS, MetricInfo
+from gates.priors import Prior
 
 
 class PolicyError(ValueError):
@@ -81,12 +82,50 @@ class HardChecks:
     nonfinite: bool
     divergence: bool
     learned: bool
+    invariants: bool
+    watch: bool
     loss_ratio: float
     loss_rebound: float
     loss_sigmas: float
     kl_limit: float
     approx_kl_limit: float
     entropy_floor: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidityRules:
+    """From when on a run's clock tells of the machine: see gates/validity.py. None switches a rule off."""
+
+    cpu_share: float | None
+    clock_share: float | None
+    sentinel_rise: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looks:
+    """When a growing candidate is judged: after `runs` runs each, with these `shares` of both error levels.
+
+    The shares add up to 1, so that looking several times spends no more than looking once (union bound).
+    """
+
+    runs: tuple[int, ...]
+    shares: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownPriors:
+    """Spreads that were measured where every fact in `when` holds: calibrated or learnt, by rule.
+
+    `rules`: the prior and the reduction and scale of the rule that it was measured with.
+    """
+
+    name: str
+    when: Mapping[str, tuple[str, ...]]
+    rules: Mapping[str, tuple[Prior, str, Scale]]
+
+    def applies(self, facts: Mapping[str, str]) -> bool:
+        """True if the facts match; an empty `when` always does."""
+        return all(facts.get(key, "") in values for key, values in self.when.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +154,14 @@ class Policy:
     warmup_steps: int
     min_steps: int
     prior_df: float
+    implausible_ratio: float
+    anchor_margins: float
+    looks: Looks
+    validity: ValidityRules
     hard: HardChecks
     rules: tuple[MetricRule, ...]
     overlays: tuple[Overlay, ...] = ()
+    priors: tuple[KnownPriors, ...] = ()
 
     def resolve(self, facts: Mapping[str, str]) -> Policy:
         """The policy for these facts: matching overlays applied in their order, none left to apply."""
@@ -126,27 +170,18 @@ class Policy:
             if overlay.applies(facts):
                 for name, changes in overlay.rules.items():
                     rules[name] = replace(rules[name], **changes)
-        return replace(self, rules=tuple(rules.values()), overlays=())
+        known = tuple(known for known in self.priors if known.applies(facts))
+        return replace(self, rules=tuple(rules.values()), overlays=(), priors=known)
 
+    def prior_of(self, rule: MetricRule) -> Prior:
+        """The spread to expect, in a resolved policy: the last one measured for this rule, else the shipped one."""
+        for known in reversed(self.priors):
+            prior, reduction, scale = known.rules.get(rule.name, (None, "", None))
+            if prior is not None and (reduction, scale) == (rule.reduction, rule.scale):
+                return prior
+        return Prior(sd=rule.prior, df=self.prior_df, kind="shipped")
 
-def policy_to_dict(policy: Policy) -> dict[str, Any]:
-    """The policy as plain values with every key, which `parse_policy` reads back to an equal policy."""
-    plain = {key: _plain(value) for key, value in vars(policy).items()}
-    plain["hard"] = dict(vars(policy.hard))
-    plain["rules"] = {
-        rule.name: {key: _plain(value) for key, value in vars(rule).items() if key != "name"} for rule in policy.rules
-    }
-    plain["overlays"] = {
-        overlay.name: {
-            "when": {key: list(values) for key, values in overlay.when.items()},
-            "rules": {
-                name: {key: _plain(value) for key, value in changes.items()} for name, changes in overlay.rules.items()
-            },
-        }
-        for overlay in policy.overlays
-    }
-    return plain
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, StrEnum) else value
+    def at_look(self, look: int) -> Policy:
+        """The policy with the error levels that this look, counted from 1, may spend."""
+        share = self.looks.shares[look - 1]
+        return replace(self, alpha_block=self.alpha_block * share, alpha_pass=self.alpha_pass * share)

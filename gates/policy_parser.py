@@ -12,6 +12,7 @@ from gates.fields import (
     facts,
     fields,
     flag,
+    listed,
     mapping,
     number,
     one_of,
@@ -21,7 +22,21 @@ from gates.fields import (
     unknown,
 )
 from gates.metrics import METRICS
-from gates.policy import Bootstrap, HardChecks, MetricRule, Overlay, Policy, PolicyError, Role, Scale, Worse
+from gates.policy import (
+    Bootstrap,
+    HardChecks,
+    KnownPriors,
+    Looks,
+    MetricRule,
+    Overlay,
+    Policy,
+    PolicyError,
+    Role,
+    Scale,
+    ValidityRules,
+    Worse,
+)
+from gates.priors import Prior
 from gates.summaries import SUMMARIES
 
 
@@ -39,7 +54,8 @@ def parse_policy(body: Mapping[str, Any]) -> Policy:
         for name in overlay.rules:
             if name not in rules:
                 raise unknown(f"overlays.{overlay.name}.rules", "rule", name, rules)
-    policy = Policy(**{**found, "rules": tuple(rules.values()), "overlays": tuple(overlays)})
+    priors = tuple(_known_priors(name, known) for name, known in mapping("priors", found["priors"]).items())
+    policy = Policy(**{**found, "priors": priors, "rules": tuple(rules.values()), "overlays": tuple(overlays)})
     for overlay in overlays:
         _check_overlaid(policy, overlay)
     return policy
@@ -54,11 +70,37 @@ def _rule(path: str, name: str, body: Any) -> MetricRule:
 def _overlay(name: Any, body: Any) -> Overlay:
     path = f"overlays.{name}"
     found = fields(path, body, {"when": mapping, "rules": mapping})
-    when = {str(key): facts(f"{path}.when.{key}", value) for key, value in found["when"].items()}
+    when = _when(path, found["when"])
     if not when:
         raise PolicyError(f"{path}.when: found nothing; expected at least one fact, such as 'backend: cpu'")
     changes = {str(rule): some_fields(f"{path}.rules.{rule}", change, _RULE) for rule, change in found["rules"].items()}
     return Overlay(name=str(name), when=when, rules=changes)
+
+
+def _known_priors(name: Any, body: Any) -> KnownPriors:
+    path = f"priors.{name}"
+    found = fields(path, body, {"when": mapping, "rules": mapping})
+    rules = {}
+    for rule, prior in found["rules"].items():
+        read = fields(f"{path}.rules.{rule}", prior, _PRIOR)
+        reduction, scale = read.pop("reduction"), read.pop("scale")
+        rules[str(rule)] = (Prior(**read), reduction, scale)
+    return KnownPriors(name=str(name), when=_when(path, found["when"]), rules=rules)
+
+
+def _when(path: str, body: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
+    return {str(key): facts(f"{path}.when.{key}", value) for key, value in body.items()}
+
+
+def _looks(path: str, body: Any) -> Looks:
+    found = fields(path, body, {"runs": listed(count(1)), "shares": listed(number(0, 1, above=True))})
+    runs, shares = found["runs"], found["shares"]
+    if list(runs) != sorted(set(runs)) or len(runs) != len(shares) or abs(sum(shares) - 1) > 1e-9:
+        raise PolicyError(
+            f"{path}: found runs {list(runs)} with shares {list(shares)}; expected as many shares as looks, adding up "
+            "to 1, and rising runs"
+        )
+    return Looks(**found)
 
 
 def _check_overlaid(policy: Policy, overlay: Overlay) -> None:
@@ -110,12 +152,26 @@ _HARD: dict[str, Reader] = {
     "nonfinite": flag,
     "divergence": flag,
     "learned": flag,
+    "invariants": flag,
+    "watch": flag,
     "loss_ratio": number(1, above=True),
     "loss_rebound": number(1, above=True),
     "loss_sigmas": number(0, above=True),
     "kl_limit": number(0, above=True),
     "approx_kl_limit": number(0, above=True),
     "entropy_floor": number(0, 1),
+}
+_PRIOR: dict[str, Reader] = {
+    "sd": number(0, above=True),
+    "df": number(0, above=True),
+    "kind": one_of(dict.fromkeys(("calibrated", "learnt")), "kind"),
+    "reduction": one_of(SUMMARIES, "reduction"),
+    "scale": choice(Scale),
+}
+_VALIDITY: dict[str, Reader] = {
+    "cpu_share": optional(number(0, 1, above=True)),
+    "clock_share": optional(number(0, 1, above=True)),
+    "sentinel_rise": optional(number(0, above=True)),
 }
 _POLICY: dict[str, Reader] = {
     "name": text,
@@ -127,7 +183,12 @@ _POLICY: dict[str, Reader] = {
     "warmup_steps": count(0),
     "min_steps": count(1),
     "prior_df": number(0, above=True),
+    "implausible_ratio": number(1, above=True),
+    "anchor_margins": number(1),
+    "looks": _looks,
+    "validity": lambda path, value: ValidityRules(**fields(path, value, _VALIDITY)),
     "hard": lambda path, value: HardChecks(**fields(path, value, _HARD)),
     "rules": mapping,
     "overlays": mapping,
+    "priors": mapping,
 }

@@ -1,10 +1,32 @@
-"""How much runs differ from each other: the measured spread, moderated by what is known before measuring."""
+"""How much runs differ from each other: what is known before measuring, and the measured spread moderated by it.
+
+After limma's moderated t (Smyth, "Linear models and empirical Bayes methods", 2004).
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.special import fdtri
+import numpy as np
+from scipy.special import digamma, fdtri, polygamma
+
+MOST_DF = 10.0
+"""What a learnt prior may be worth until it rests on MANY_GROUPS groups: of 10 groups, half are off by 35 %."""
+MANY_GROUPS = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prior:
+    """The spread `sd` expected between equal runs, worth `df` degrees of freedom.
+
+    `kind`: shipped (stated in the policy), calibrated (unchanged runs of one place), learnt (many groups of them).
+    """
+
+    sd: float
+    df: float
+    kind: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +44,8 @@ class Spread:
 def moderate(sum_of_squares: float, df: int, prior_variance: float, prior_df: float) -> Spread:
     """Combine a sum of squares with its `df` and a prior variance worth `prior_df` degrees of freedom.
 
-    After limma's moderated t (Smyth 2004). A prior that the data contradict (F test at 1 %) is dropped: on
-    runs twelve times noisier than their prior, keeping it blocked unchanged code six times as often.
+    A prior that the data contradict (F test at 1 %) is dropped: on runs twelve times noisier than their prior, keeping
+    it blocked unchanged code six times as often.
     """
     if df >= 2:
         measured = sum_of_squares / df
@@ -32,3 +54,53 @@ def moderate(sum_of_squares: float, df: int, prior_variance: float, prior_df: fl
     total = prior_df + df
     variance = (prior_df * prior_variance + sum_of_squares) / total
     return Spread(variance=variance, df=total, prior_df=prior_df)
+
+
+def fit_prior(variances: Sequence[float], dfs: Sequence[float]) -> tuple[float, float]:
+    """The prior variance and its degrees of freedom (infinite where groups differ by chance alone) behind the
+    variances of groups of equal runs.
+
+    Moments of the log variances (limma's fitFDist); needs at least two variances above zero.
+    """
+    pairs = [(variance, df) for variance, df in zip(variances, dfs, strict=True) if variance > 0 and df > 0]
+    if len(pairs) < 2:
+        raise ValueError(f"{len(pairs)} groups with a spread; expected at least 2")
+    z, half = np.log([variance for variance, _ in pairs]), np.array([df / 2 for _, df in pairs])
+    e = z - digamma(half) + np.log(half)
+    excess = float(np.var(e, ddof=1) - np.mean(polygamma(1, half)))
+    if excess <= 0:
+        # All groups share one variance: the mean by degrees of freedom estimates it best.
+        return float(np.average([variance for variance, _ in pairs], weights=half)), math.inf
+    prior_df = 2 * _inverse_trigamma(excess)
+    return float(np.exp(np.mean(e) + digamma(prior_df / 2) - np.log(prior_df / 2))), prior_df
+
+
+def learn_prior(variances: Sequence[float], dfs: Sequence[float]) -> Prior | None:
+    """What groups of unchanged runs say: calibrated from one or two, learnt from more; None where none has a spread."""
+    pairs = [(variance, df) for variance, df in zip(variances, dfs, strict=True) if variance > 0 and df > 0]
+    total = sum(df for _, df in pairs)
+    if not pairs:
+        return None
+    if len(pairs) < 3:
+        pooled = sum(variance * df for variance, df in pairs) / total
+        return Prior(sd=math.sqrt(pooled), df=min(total, MOST_DF), kind="calibrated")
+    variance, df = fit_prior(*zip(*pairs, strict=True))
+    if len(pairs) < MANY_GROUPS:
+        df = min(df, MOST_DF)
+    return Prior(sd=math.sqrt(variance), df=min(df, total), kind="learnt")
+
+
+def _inverse_trigamma(value: float) -> float:
+    """x with trigamma(x) = value > 0, by Newton's method on 1 / trigamma, which is convex (Smyth 2004, appendix)."""
+    if value > 1e7:
+        return 1 / math.sqrt(value)
+    if value < 1e-6:
+        return 1 / value
+    x = 0.5 + 1 / value
+    for _ in range(50):
+        trigamma = float(polygamma(1, x))
+        step = trigamma * (1 - trigamma / value) / float(polygamma(2, x))
+        x += step
+        if -step / x < 1e-8:
+            break
+    return x

@@ -38,6 +38,11 @@ class Yardstick:
     margin: float
     prior: float
 
+    @property
+    def relative(self) -> bool:
+        """True on the log scale."""
+        return self.scale is Scale.LOG
+
     def harm(self, reading: Reading) -> float:
         """The reading in harm units."""
         return self.sign * (math.log(reading.value) if self.scale is Scale.LOG else reading.value)
@@ -107,21 +112,27 @@ def _series(policy: Policy, rule: MetricRule, run: Run) -> Series | None:
     return rate(tokens.finite_only(), times.finite_only(), policy.warmup_steps)
 
 
-def constant_tokens(runs: Sequence[Run]) -> float | None:
-    """The number of tokens that every step of every run has, or None where it varies or was not counted."""
-    seen: set[float] = set()
+def constant_tokens(policy: Policy, rule: MetricRule, runs: Sequence[Run]) -> float | None:
+    """How many tokens a step has after warm-up when all runs agree to a fifth of the margin; None where they do not,
+    or none were counted. Then tokens per second are the step time turned over, and judging both counts one twice."""
+    means = []
     for run in runs:
         if "tokens" not in run.series:
             return None
-        seen.update(run.series["tokens"].finite_only().values.tolist())
-    return seen.pop() if len(seen) == 1 else None
+        counted = run.series["tokens"].finite_only().values[policy.warmup_steps :]
+        if not len(counted):
+            return None
+        means.append(float(np.mean(counted)))
+    return max(means) if means and max(means) <= (1 + rule.margin / 5) * min(means) else None
 
 
-def yardstick(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> Yardstick | str:
+def yardstick(
+    policy: Policy, rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]
+) -> Yardstick | str:
     """The rule's scale, sign and margin for these readings (at least one per side), or why there is none."""
     sign = -1.0 if rule.worse is Worse.LOWER else 1.0
     values = [reading.value for reading in (*baseline, *candidate)]
-    scale, prior, margin = rule.scale, rule.prior, rule.margin
+    scale, prior, margin = rule.scale, policy.prior_of(rule).sd, rule.margin
     if scale is Scale.LOG and min(values) <= 0:
         typical = math.fsum(sorted(abs(value) for value in values)) / len(values)
         if not rule.info.may_be_signed or typical == 0:

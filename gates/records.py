@@ -54,7 +54,10 @@ class Series:
 class Run:
     """One fresh process with one seed: the unit of evidence.
 
-    `failure` is "" or one of instability, oom, timeout (a fault of the version), interrupted, error (no
+    `invariants`: "ok", "broken: <sentence>", or "" where none were checked. `critical_held`: the warning that stayed
+    critical, "" for none, None where nobody watched.
+
+    `failure` is "" or one of instability, oom, timeout, crash (a fault of the version), interrupted, error (no
     evidence). `workload` and `hardware` must be equal for two runs to be compared; `environment` may differ
     and is listed.
     """
@@ -67,6 +70,8 @@ class Run:
     failure_reason: str = ""
     learned: bool | None = None
     learned_reason: str = ""
+    invariants: str = ""
+    critical_held: str | None = None
     nan_steps: int = 0
     inf_steps: int = 0
     workload: Mapping[str, str] = field(default_factory=dict)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from gates.records import Run, Version
+from gates.metrics import CLOCKS, METRICS
+from gates.records import Run, Series, Version
 from gates.verdict import Difference
 
 NO_EVIDENCE = ("interrupted", "error")
-CRASHES = ("instability", "oom", "timeout")
+CRASHES = ("instability", "oom", "timeout", "crash")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,7 +29,7 @@ class Side:
 
 def candidate_side(version: Version) -> Side:
     """A run that crashed on its own is evidence (against); one that was stopped from outside is none."""
-    return _side(once(version.runs), _why_no_candidate_evidence)
+    return _side(version.runs, _why_no_candidate_evidence)
 
 
 def baseline_side(version: Version | None, candidate: Side) -> Side:
@@ -45,7 +46,7 @@ def baseline_side(version: Version | None, candidate: Side) -> Side:
             return "it learned nothing"
         return _why_no_candidate_evidence(run)
 
-    return _side(once(version.runs) if version else (), why_not)
+    return _side(version.runs if version else (), why_not)
 
 
 def once(runs: Iterable[Run]) -> tuple[Run, ...]:
@@ -56,6 +57,32 @@ def once(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(by_id[run_id] for run_id in sorted(by_id))
 
 
+def _copies(runs: tuple[Run, ...]) -> dict[str, str]:
+    """Run ids that hold another run again, each with the id of the run that stays."""
+    found: dict[str, str] = {}
+    kept: list[Run] = []
+    for run in runs:
+        first = next((other for other in kept if _same_run(run, other)), None)
+        if first is None:
+            kept.append(run)
+        else:
+            found[run.run_id] = first.run_id
+    return found
+
+
+def _same_run(run: Run, other: Run) -> bool:
+    """Bit-equal in every series, a clock that varies among them: no two runs take the same time at every step."""
+    if run.series.keys() != other.series.keys():
+        return False
+    ticks = [name for name in CLOCKS if name in run.series and _varies(run.series[name])]
+    return bool(ticks) and all(run.series[name].same_values(other.series[name]) for name in [*ticks, *run.series])
+
+
+def _varies(series: Series) -> bool:
+    values = series.values
+    return len(values) > 1 and bool((values != values[0]).any())
+
+
 def _why_no_candidate_evidence(run: Run) -> str:
     if run.failure in NO_EVIDENCE:
         return "it was interrupted" if run.failure == "interrupted" else "it failed for a reason outside the version"
@@ -64,8 +91,10 @@ def _why_no_candidate_evidence(run: Run) -> str:
     return ""
 
 
-def _side(runs: tuple[Run, ...], why_not: Callable[[Run], str]) -> Side:
-    reasons = [(run, why_not(run)) for run in runs]
+def _side(given: Iterable[Run], why_not: Callable[[Run], str]) -> Side:
+    runs = once(given)
+    copies = _copies(runs)
+    reasons = [(run, f"it is run {copies[run.run_id]} again" if run.run_id in copies else why_not(run)) for run in runs]
     return Side(
         runs=runs,
         evidence=tuple(run for run, reason in reasons if not reason),
@@ -73,12 +102,13 @@ def _side(runs: tuple[Run, ...], why_not: Callable[[Run], str]) -> Side:
     )
 
 
-def facts(side: Side) -> dict[str, str]:
-    """The workload and hardware facts that overlays look at; a fact on which the runs disagree is left
-    out."""
-    found: dict[str, str] = {}
+def facts(baseline: Side, candidate: Side) -> dict[str, str]:
+    """What overlays look at: the candidate's workload and hardware, less what its runs disagree on, and for each
+    metric whether any run of either side has it (`recorded`) or none (`absent`)."""
+    recorded = {name for run in (*baseline.evidence, *candidate.evidence) for name in run.series}
+    found = {name: "recorded" if name in recorded else "absent" for name in METRICS}
     for pick in (_workload, _hardware):
-        for key, values in _values(side.evidence or side.runs, pick).items():
+        for key, values in _values(candidate.evidence or candidate.runs, pick).items():
             if len(values) == 1:
                 found[key] = values[0]
     return found

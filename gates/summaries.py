@@ -21,13 +21,17 @@ class Summary:
     """A way to reduce a series: the window of values that it looks at and the statistic taken there.
 
     `logarithmic` statistics are logarithms of ratios already, so they are judged on the identity scale.
-    `single` ones need one value only; all others need the policy's `min_steps` values after warm-up.
+    `single` ones need one value only; all others need the policy's `min_steps` values after warm-up. What
+    `of_progress` ones give depends on how far a run has come, so they compare runs of one length only. With
+    fewer than `decides_from` values after warm-up the number is advice: too noisy to gate by.
     """
 
     window: Callable[[Values, int], Values]
     statistic: Statistic
     logarithmic: bool = False
     single: bool = False
+    of_progress: bool = False
+    decides_from: int = 0
 
     def __call__(self, series: Series, warmup_steps: int) -> float:
         """The run's number, in the metric's unit; NaN when no finite value is left in the window."""
@@ -114,10 +118,10 @@ SUMMARIES: dict[str, Summary] = {
     "median": Summary(window=after_warmup, statistic=_median),
     "mean": Summary(window=after_warmup, statistic=_mean),
     "p10": Summary(window=after_warmup, statistic=_tenth_percentile),
-    "tail_mean": Summary(window=last_half, statistic=_mean),
-    "tail_area": Summary(window=last_half, statistic=trimmed_mean),
-    "tail_excess": Summary(window=after_warmup, statistic=tail_excess, logarithmic=True),
-    "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True),
+    "tail_mean": Summary(window=last_half, statistic=_mean, of_progress=True),
+    "tail_area": Summary(window=last_half, statistic=trimmed_mean, of_progress=True),
+    "tail_excess": Summary(window=after_warmup, statistic=tail_excess, logarithmic=True, decides_from=300),
+    "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True, decides_from=300),
     "max": Summary(window=everything, statistic=_max, single=True),
     "last": Summary(window=everything, statistic=_last, single=True),
     # The mean of tokens-per-second per step over-weights fast steps; see `rate`.
@@ -150,10 +154,23 @@ def within_run_se(summary: Summary, values: Values) -> float:
     if summary.single or len(values) < 20:
         return 0.0
     if summary.statistic is drift:
-        # A batch is too short for a drift of its own; each third has 3 times the variance of the whole.
-        middle = abs(float(iqm(values)))
-        return math.sqrt(6.0) * within_run_se(SUMMARIES["iqm"], values) / middle if middle else 0.0
+        return _drift_se(values)
     count = min(20, max(5, round(math.sqrt(len(values)))))
     batches = summary.statistic(values[len(values) % count :].reshape(count, -1))
     variance = float(np.sum((batches[1:] - batches[:-1]) ** 2)) / (2 * (count - 1))
     return math.sqrt(variance / count) if math.isfinite(variance) else 0.0
+
+
+def _drift_se(values: Values) -> float:
+    """From the two thirds that a drift compares, each by itself: a schedule that makes the steps of all runs longer on
+    the way (batch size, context) is no noise."""
+    third, location = max(1, len(values) // 3), SUMMARIES["iqm"]
+    parts = [values[:third], values[-third:]]
+    if third < 20:  # too short for batches of their own; each third has 3 times the variance of the whole
+        middle = abs(float(iqm(values)))
+        return math.sqrt(6.0) * within_run_se(location, values) / middle if middle else 0.0
+    middles = [abs(float(iqm(part))) for part in parts]
+    if not all(middles):
+        return 0.0
+    errors = (within_run_se(location, part) / middle for part, middle in zip(parts, middles, strict=True))
+    return math.hypot(*errors)

@@ -38,6 +38,8 @@ class ReasonCode(StrEnum):
     REGRESSION = "regression"
     NO_BASELINE = "no-baseline"
     NOT_COMPARABLE = "not-comparable"
+    INVALID_ENVIRONMENT = "invalid-environment"
+    SUSPECT_DATA = "suspect-data"
     MISSING_DATA = "missing-data"
     TOO_FEW_RUNS = "too-few-runs"
     TOO_NOISY = "too-noisy"
@@ -52,8 +54,9 @@ class Evidence:
     `margin` are fractions where `relative` (0.03 = +3 %), else in `unit`, and keep the metric's own
     direction: the margin of a metric that is worse when lower is negative. For metrics that may change
     neither way it is positive and holds both ways. `smallest_detectable` is the size of the smallest true
-    harm that these runs would block 4 times of 5. `identical`: the series are bit-equal, so no test was
-    needed.
+    harm that these runs would block 4 times of 5. `spread`: the SD between runs that the test used, on the
+    scale of the margin (log or unit). `prior`: what it rests on besides these runs: shipped, calibrated,
+    learnt, or dropped because the runs contradict it. `identical`: the series are bit-equal, so no test was needed.
     """
 
     unit: str
@@ -70,6 +73,8 @@ class Evidence:
     p_noninferior: float | None = None
     smallest_detectable: float | None = None
     paired: bool = False
+    spread: float | None = None
+    prior: str = ""
     identical: bool = False
 
 
@@ -79,7 +84,7 @@ class Check:
     one).
 
     `more_runs` is for an INCONCLUSIVE check: runs per side that would decide, None where no number up to 20
-    would.
+    would. `runs_if_unchanged`: runs per side that would pass it 4 times of 5 if nothing had changed.
     """
 
     metric: str
@@ -89,6 +94,7 @@ class Check:
     reason_code: ReasonCode | None = None
     evidence: Evidence | None = None
     more_runs: int | None = None
+    runs_if_unchanged: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +108,11 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The answer, why, and everything needed to compute it again except the series."""
+    """The answer, why, and everything needed to compute it again except the series.
+
+    `look`: which look of the policy's plan this was, counted from 1; None for a comparison planned as the only one.
+    `notes`: what a reader should know about the runs besides, such as which were left out and why.
+    """
 
     model: str
     candidate_version: str | None
@@ -116,6 +126,8 @@ class Verdict:
     baseline_runs: tuple[str, ...]
     candidate_runs: tuple[str, ...]
     more_runs: int | None
+    notes: tuple[str, ...] = ()
+    look: int | None = None
 
 
 def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
@@ -133,8 +145,8 @@ def verdict_from_dict(plain: Mapping[str, Any]) -> Verdict:
     known["reason_code"] = ReasonCode(known["reason_code"])
     known["checks"] = tuple(_check_from_dict(check) for check in known["checks"])
     known["differences"] = tuple(Difference(**_known(Difference, item)) for item in known["differences"])
-    for side in ("baseline_runs", "candidate_runs"):
-        known[side] = tuple(known[side])
+    for side in ("baseline_runs", "candidate_runs", "notes"):
+        known[side] = tuple(known.get(side, ()))
     return Verdict(**known)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from gates.comparisons import Comparison, compare, smallest_detectable
+from gates.check_builders import label, make_check, undecided
+from gates.comparisons import Comparison, compare
+from gates.planning import smallest_detectable
+from gates.plausibility import implausible
 from gates.policy import MetricRule, Policy, Role, Scale, Worse
 from gates.readings import Reading, Yardstick, constant_tokens, pair_by_seed, read, yardstick
 from gates.records import Run
@@ -27,10 +31,18 @@ class Weighed:
     note: str = ""
 
 
-def weigh(policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], family: int) -> Weighed:
+def weigh(
+    policy: Policy,
+    rule: MetricRule,
+    baseline: Sequence[Run],
+    candidate: Sequence[Run],
+    family: int,
+    trusted: bool = True,
+) -> Weighed:
     """Compare one metric. `family`: how many gate metrics share the error level (for what is detectable)."""
-    if rule.reduction == "rate" and (count := constant_tokens([*baseline, *candidate])) is not None:
-        reason = f"every step has {count:.0f} tokens, so this is step time again and is judged there"
+    tokens = constant_tokens(policy, rule, [*baseline, *candidate]) if rule.reduction == "rate" else None
+    if tokens is not None:
+        reason = f"a step has {tokens:.0f} tokens in every run, so this is step time again and is judged there"
         return Weighed(rule=rule, check=make_check(rule, CheckOutcome.NOT_JUDGED, reason))
     left, why_left = read(policy, rule, baseline)
     right, why_right = read(policy, rule, candidate)
@@ -39,13 +51,17 @@ def weigh(policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: 
     pairs = pair_by_seed(left, right)
     if pairs and rule.info.repeatable and all(b.series.same_values(c.series) for b, c in zip(*pairs, strict=True)):
         return Weighed(rule=rule, check=_identical(rule, left, right))
-    stick = yardstick(rule, left, right)
+    stick = yardstick(policy, rule, left, right)
     if isinstance(stick, str):
-        return Weighed(rule=rule, check=_undecided(rule, stick, ReasonCode.MISSING_DATA))
+        return Weighed(rule=rule, check=undecided(rule, stick, ReasonCode.MISSING_DATA))
+    if problem := implausible(policy.implausible_ratio, rule, stick, left, right):
+        return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.SUSPECT_DATA))
+    if problem := _unequal_progress(rule, left, right):
+        return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.NOT_COMPARABLE))
     paired = pairs is not None and len(left) >= 2
     if pairs and paired:
         left, right = pairs
-    found = _compare(policy, rule, stick, left, right, paired)
+    found = _compare(policy, rule, stick, left, right, paired, trusted)
     evidence = _evidence(policy, rule, stick, found, left, right, family)
     note = _note(left, right, len(baseline), len(candidate))
     return Weighed(rule=rule, found=found, evidence=evidence, note=note)
@@ -58,6 +74,7 @@ def _compare(
     left: list[Reading],
     right: list[Reading],
     paired: bool,
+    trusted: bool,
 ) -> Comparison:
     # Runs of one seed see the same data in the same order: the wobble of such a series is shared, no noise
     # of a pair.
@@ -67,10 +84,11 @@ def _compare(
         np.array([stick.harm(reading) for reading in right]),
         margin=stick.margin,
         prior=stick.prior,
-        prior_df=policy.prior_df,
+        prior_df=policy.prior_of(rule).df,
         floor_variance=0.0 if shared else stick.variance_floor([*left, *right]),
         paired=paired,
         two_sided=rule.worse is Worse.BOTH,
+        trusted=trusted,
     )
 
 
@@ -91,7 +109,7 @@ def _evidence(
         candidate=stick.centre(np.array([stick.harm(reading) for reading in right])),
         baseline_runs=len(left),
         candidate_runs=len(right),
-        relative=stick.scale is Scale.LOG,
+        relative=stick.relative,
         change=stick.change(found.difference),
         change_low=low,
         change_high=high,
@@ -100,6 +118,8 @@ def _evidence(
         p_noninferior=found.p_noninferior,
         smallest_detectable=abs(detectable),
         paired=found.design.paired,
+        spread=math.sqrt(found.spread.variance / (2 if found.design.paired else 1)),
+        prior=policy.prior_of(rule).kind if found.spread.prior_df else "dropped",
     )
 
 
@@ -132,10 +152,14 @@ def _identical(rule: MetricRule, left: list[Reading], right: list[Reading]) -> C
     return make_check(rule, CheckOutcome.PASS, f"{label(rule)} {what}", evidence=evidence)
 
 
-def _undecided(rule: MetricRule, reason: str, code: ReasonCode) -> Check:
-    if rule.role is Role.ADVISORY:
-        return make_check(rule, CheckOutcome.NOT_JUDGED, reason)
-    return make_check(rule, CheckOutcome.INCONCLUSIVE, reason, code)
+def _unequal_progress(rule: MetricRule, left: list[Reading], right: list[Reading]) -> str:
+    """The second half of a short run is not the second half of a long one: what is learned by then differs."""
+    if not SUMMARIES[rule.reduction].of_progress:
+        return ""
+    ends = [int(reading.series.steps[-1]) for reading in (*left, *right)]
+    if min(ends) >= 0.9 * max(ends):
+        return ""
+    return f"the runs end at different steps ({min(ends)} and {max(ends)}), so {rule.info.label} is not comparable"
 
 
 def _note(left: list[Reading], right: list[Reading], asked_left: int, asked_right: int) -> str:
@@ -156,27 +180,3 @@ def _note(left: list[Reading], right: list[Reading], asked_left: int, asked_righ
 
 def _unit(rule: MetricRule) -> str:
     return "" if SUMMARIES[rule.reduction].logarithmic else rule.info.unit
-
-
-def label(rule: MetricRule) -> str:
-    """How a sentence names the rule: its metric, and the reduction where the rule is not the metric's own."""
-    return f"{rule.info.label} ({rule.reduction})" if rule.name != rule.metric else rule.info.label
-
-
-def make_check(
-    rule: MetricRule,
-    outcome: CheckOutcome,
-    reason: str,
-    code: ReasonCode | None = None,
-    evidence: Evidence | None = None,
-    more_runs: int | None = None,
-) -> Check:
-    return Check(
-        metric=rule.name,
-        role=rule.role,
-        outcome=outcome,
-        reason=reason,
-        reason_code=code,
-        evidence=evidence,
-        more_runs=more_runs,
-    )

@@ -10,16 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gates.comparisons import (
-    Design,
-    _noncentral_upper,
-    block_probability,
-    compare,
-    holm,
-    pass_probability,
-    runs_needed,
-    smallest_detectable,
-)
+from gates.comparisons import Design, compare, holm
+from gates.planning import block_probability, pass_probability, runs_needed, smallest_detectable, upper_tail
 from gates.priors import moderate
 
 BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
@@ -123,10 +115,33 @@ def test_holm(p_values, rejected):
 
 
 @pytest.mark.parametrize("df", [2, 4, 8, 20])
-@pytest.mark.parametrize("shift", [0.0, 1.0, 3.0, 5.0])
-def test_normal_approximation_of_the_noncentral_t(df, shift):
-    critical = stats.t.ppf(0.95, df)
-    assert _noncentral_upper(shift, critical, df) == pytest.approx(stats.nct.sf(critical, df, shift), abs=0.03)
+@pytest.mark.parametrize("shift", [-3.0, 0.0, 1.0, 3.0, 5.0, 20.0, 50.0])
+def test_noncentral_t(df, shift):
+    critical = stats.t.ppf(0.99, df)
+    assert upper_tail(shift, critical, df) == pytest.approx(stats.nct.sf(critical, df, shift), abs=1e-6)
+
+
+@pytest.mark.parametrize(("runs", "effect", "power"), [(20, 0.5, 0.463), (17, 1.0, 0.887), (10, 1.5, 0.943)])
+def test_power_of_a_t_test_is_that_of_the_tables(runs, effect, power):
+    # One-sided 5 %, two samples: non-centrality effect * sqrt(n / 2), checked by 10^6 simulated t tests.
+    df, shift = 2 * runs - 2, effect * math.sqrt(runs / 2)
+    assert upper_tail(shift, stats.t.ppf(0.95, df), df) == pytest.approx(power, abs=0.002)
+
+
+NOISY = np.array([0.0, 0.4, -0.3, 0.5, -0.4])
+
+
+def test_where_it_is_too_noisy_only_the_order_of_the_runs_shows_harm():
+    far = compare(NOISY, NOISY + 2.0, margin=0.1, prior=0.02, prior_df=4)
+    assert far.too_noisy
+    assert far.separated
+    assert far.chance_of_order == pytest.approx(1 / 252)
+    assert far.shows_harm(0.01)
+    assert not compare(NOISY, NOISY[:3] + 2.0, margin=0.1, prior=0.02, prior_df=4).shows_harm(0.01), "1/56"
+    assert not compare(NOISY, NOISY + 0.7, margin=0.1, prior=0.02, prior_df=4).shows_harm(0.01), "they overlap"
+    assert compare(NOISY / 20, NOISY / 20 + 0.05, margin=0.1, prior=0.02, prior_df=4).shows_harm(0.01), "quiet"
+    pairs = compare(NOISY, NOISY[::-1] + 2.0, margin=0.1, prior=0.02, prior_df=4, paired=True)
+    assert pairs.chance_of_order == pytest.approx(1 / 32)
 
 
 def test_runs_needed_is_the_first_design_with_the_power_and_none_when_hopeless():

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from canary_mlflow.policies import load_policy
 from gates import CheckOutcome, Outcome, ReasonCode, Role, Version, judge, verdict_to_dict
 
 
@@ -358,3 +359,11 @@ def test_nothing_to_judge_is_no_pass(smoke_with, make_version):
     )
     verdict = judge(policy, make_version("a"), make_version("b"))
     assert answer(verdict) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
+
+
+@pytest.mark.parametrize(("steps", "role"), [(200, "advisory"), (400, "gate")])
+def test_tails_and_drifts_of_short_runs_are_advice(make_version, steps, role):
+    verdict = judge(load_policy("perf"), make_version("a", steps=steps), make_version("b", steps=steps))
+    roles = {check.metric: check.role for check in verdict.checks}
+    assert roles["step_time_tail"] == roles["step_time_drift"] == role
+    assert roles["step_time"] == "gate"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from gates import CheckOutcome, PolicyError, Role, judge, parse_policy, policy_to_dict
+from gates import CheckOutcome, PolicyError, Role, Series, judge, parse_policy, policy_to_dict
+from gates.anchoring import anchored
 from gates.metrics import METRICS
 from gates.summaries import SUMMARIES
 
@@ -62,6 +64,16 @@ BAD = [
     ("rules", ["step_time"], "rules: found ['step_time']; expected a mapping"),
     ("hard.nonfinite", 0, "hard.nonfinite: found 0; expected true or false"),
     ("hard.loss_ratio", 1, "above 1"),
+    ("hard.watch", "yes", "expected true or false"),
+    ("looks.runs", [3, 1], "rising runs"),
+    ("looks.runs", [1], "as many shares as looks"),
+    ("looks.shares", [0.5, 0.6], "adding up to 1"),
+    ("looks.shares", [], "looks.shares: found []; expected a list"),
+    ("anchor_margins", 0.5, "at least 1"),
+    ("priors", {"here": {"when": {}, "rules": {"step_time": {"sd": 0.1}}}}, "df, kind, reduction, scale missing"),
+    ("priors", {"here": {"when": {"backend": 1}, "rules": {}}}, "priors.here.when.backend: found 1"),
+    ("validity.cpu_share", 2, "at most 1"),
+    ("validity.sentinel_rise", 0, "above 0"),
     ("bootstrap", "maybe", "valid: auto, manual"),
     ("alpha_block", 0, "alpha_block: found 0"),
     ("alpha_pass", 0.9, "at most 0.5"),
@@ -69,6 +81,7 @@ BAD = [
     ("min_steps", 2.5, "expected a whole number"),
     ("warmup_steps", -1, "at least 0"),
     ("prior_df", 0, "above 0"),
+    ("implausible_ratio", 1, "above 1"),
     ("name", "", "expected a name"),
     ("overlays.cpu.when", {}, "at least one fact"),
     ("overlays.cpu.when", {"backend": 3}, "expected a word"),
@@ -112,15 +125,21 @@ def test_a_policy_that_is_no_mapping():
 
 
 def test_overlays_apply_in_order_to_the_facts_that_match(smoke):
+    cpu = {"backend": "cpu", "step_cost": "recorded"}
+    iteration = {"algo": "ppo", "iteration_time": "recorded", "iteration_cost": "recorded"}
+
     def role(name, **facts):
         return next(rule.role for rule in smoke.resolve(facts).rules if rule.name == name)
 
     assert role("step_time", backend="cuda", algo="dpo") is Role.GATE
-    assert role("step_time", backend="cpu", algo="dpo") is Role.ADVISORY
-    assert role("step_cost", backend="cpu", algo="dpo") is Role.GATE
-    assert role("step_cost", backend="cpu", algo="ppo") is Role.ADVISORY
-    assert role("iteration_time", backend="cuda", algo="ppo") is Role.GATE
-    assert role("iteration_cost", backend="cpu", algo="ppo") is Role.GATE
+    assert role("step_time", **cpu, algo="dpo") is Role.ADVISORY
+    assert role("step_time", backend="cpu", algo="dpo") is Role.GATE, "nothing better was recorded"
+    assert role("loss", eval_loss="recorded") is Role.ADVISORY
+    assert role("loss", **dict.fromkeys(("eval_loss", "kl", "reward_mean", "score_mean"), "absent")) is Role.GATE
+    assert role("step_cost", **cpu, algo="dpo") is Role.GATE
+    assert role("step_cost", **cpu, **iteration) is Role.ADVISORY
+    assert role("iteration_time", backend="cuda", **iteration) is Role.GATE
+    assert role("iteration_cost", **cpu, **iteration) is Role.GATE
     assert role("eval_loss", algo="ppo") is Role.IGNORE
     assert role("step_time") is Role.GATE
 
@@ -146,6 +165,20 @@ def outcome(policy, baseline, candidate):
     return verdict.outcome, verdict.reason_code, checks
 
 
+def varied(**values):
+    """One value per run of a side, as a constant series."""
+    return {"each": {name: [np.full(100, value) for value in some] for name, some in values.items()}}
+
+
+def with_each(version, each):
+    runs = list(version.runs)
+    for name, some in each.items():
+        for i, values in enumerate(some):
+            held = Series(name=name, steps=np.arange(1, 101), values=values)
+            runs[i] = replace(runs[i], series={**runs[i].series, name: held})
+    return replace(version, runs=tuple(runs))
+
+
 STEP = "rules.step_time."
 KEYS = [
     ("alpha_block", 1e-9, {"factor": {"step_time": 1.4}}),
@@ -155,10 +188,16 @@ KEYS = [
     ("warmup_steps", 50, {"series_": {"step_time": np.r_[np.full(50, 0.02), np.full(50, 0.04)]}}),
     ("min_steps", 91, {}),
     ("prior_df", 0.01, {"factor": {"step_time": 1.16}}),
+    ("implausible_ratio", 99.0, {"factor": {"step_time": 0.1}}),
+    ("validity.cpu_share", None, {**varied(step_cpu_time=[0.02, 0.02, 0.015]), "factor": {"step_time": 1.4}}),
+    ("validity.clock_share", None, varied(gpu_clock=[1900.0, 1900.0, 1500.0])),
+    ("validity.sentinel_rise", None, {**varied(sentinel_time=[1.0, 1.0, 1.2]), "both": True}),
     ("hard.completed", False, {"completed": False, "failure": "oom"}),
     ("hard.nonfinite", False, {"nan_steps": 1}),
     ("hard.divergence", False, {"series_": {"loss": np.linspace(1, 5, 100)}}),
     ("hard.learned", False, {"learned": False}),
+    ("hard.invariants", False, {"invariants": "broken: the reference model changed"}),
+    ("hard.watch", False, {"critical_held": "CRITICAL kl from step 40 to 60"}),
     ("hard.loss_ratio", 9.0, {"series_": {"loss": np.linspace(1, 5, 100)}}),
     ("hard.loss_rebound", 9.0, {"series_": {"loss": np.r_[np.linspace(3, 0.5, 50), np.full(50, 2.5)]}}),
     ("hard.loss_sigmas", 99.0, {"series_": {"loss": np.r_[np.tile([-1.0, 1.0], 40), np.full(20, 20.0)]}}),
@@ -188,7 +227,10 @@ KEYS = [
 def test_every_key_changes_an_outcome(plain, make_version, path, value, change):
     change = dict(change)
     both = change.pop("both", False)
+    each = change.pop("each", {})
     baseline, candidate = make_version("a", **(change if both else {})), make_version("b", **change)
+    candidate = with_each(candidate, each)
+    baseline = with_each(baseline, each) if both else baseline
     before = outcome(parse_policy(plain), baseline, candidate)
     put(plain, path, value)
     assert outcome(parse_policy(plain), baseline, candidate) != before
@@ -200,7 +242,13 @@ def test_no_key_is_forgotten_above(plain):
         "name",
         "bootstrap",
         "hard",
+        "validity",
         "rules",
+        "priors",
+        "looks",
+        "looks.runs",
+        "looks.shares",
+        "anchor_margins",
         "overlays",
     }  # what the judge itself does not read
     assert {f"rules.step_time.{key}" for key in plain["rules"]["step_time"]} - tested == {STEP + "max_increase"}
@@ -214,3 +262,53 @@ def test_ignored_rules_leave_no_check(smoke_with, make_version):
     verdict = judge(policy, make_version("a"), make_version("b"))
     assert "step_time" not in {check.metric for check in verdict.checks}
     assert all(check.outcome is not CheckOutcome.BLOCK for check in verdict.checks)
+
+
+def measured(sd, **changes):
+    prior = {"sd": sd, "df": 9.0, "kind": "calibrated", "reduction": "iqm", "scale": "log", **changes}
+    return {"here": {"when": {"device": "H200"}, "rules": {"step_time": prior}}}
+
+
+def evidence(plain, make_version, **changes):
+    verdict = judge(parse_policy(plain), make_version("a", **changes), make_version("b", **changes))
+    return next(check.evidence for check in verdict.checks if check.metric == "step_time")
+
+
+def test_a_measured_spread_wins_over_the_shipped_one_where_its_facts_hold(plain, make_version):
+    assert evidence(plain, make_version).prior == "shipped"
+    for sd in (0.01, 0.1):
+        plain["priors"] = measured(sd)
+        found = evidence(plain, make_version)
+        assert found.prior == "calibrated"
+        assert found.spread == pytest.approx(sd, rel=0.4)
+    other = {"hardware": {"backend": "cuda", "device": "A100"}}
+    assert evidence(plain, make_version, **other).prior == "shipped"
+    plain["priors"] = measured(0.1, reduction="median")
+    assert evidence(plain, make_version).prior == "shipped", "measured with another rule"
+
+
+def test_a_prior_that_the_runs_contradict_is_said_to_be_dropped(plain, make_version):
+    plain["priors"] = measured(1e-4)
+    plain["rules"]["step_time"]["prior"] = 1e-4
+    slow = make_version("b", series_={"step_time": np.full(100, 0.02)})
+    runs = [replace(run, series={**run.series, "step_time": scale(run, i)}) for i, run in enumerate(slow.runs)]
+    verdict = judge(parse_policy(plain), make_version("a"), replace(slow, runs=tuple(runs)))
+    assert next(check.evidence.prior for check in verdict.checks if check.metric == "step_time") == "dropped"
+
+
+def scale(run, i):
+    old = run.series["step_time"]
+    return Series(name="step_time", steps=old.steps, values=old.values * (1 + i))
+
+
+def test_the_anchor_has_wider_margins(smoke_with, make_version):
+    slow = make_version("b", factor={"step_time": 1.25})
+    policy = smoke_with()
+    assert judge(policy, make_version("a"), slow).outcome == "BLOCK"
+    assert judge(anchored(policy), make_version("a"), slow).outcome != "BLOCK"
+    assert judge(anchored(smoke_with(anchor_margins=1.0)), make_version("a"), slow).outcome == "BLOCK"
+    twice = anchored(policy)
+    assert all(
+        b.margin == pytest.approx(min(0.99, 2 * a.margin)) or b.margin == 2 * a.margin
+        for a, b in zip(policy.rules, twice.rules, strict=True)
+    )

@@ -92,3 +92,16 @@ def test_standard_error_grows_with_autocorrelation_and_ignores_a_trend():
 def test_single_values_have_no_standard_error():
     assert within_run_se(SUMMARIES["last"], np.array([1.0])) == 0.0
     assert within_run_se(SUMMARIES["iqm"], np.ones(10)) == 0.0
+
+
+def test_a_schedule_that_all_runs_share_is_no_noise_of_a_drift(make_series):
+    rng = np.random.default_rng(1)
+    longer = np.repeat([0.1, 0.15, 0.2, 0.25, 0.3, 0.35], 80)
+    drift = SUMMARIES["drift"]
+
+    def error(times):
+        return within_run_se(drift, drift.values(make_series("step_time", times), 0))
+
+    wobble = np.exp(rng.normal(0, 0.02, 480))
+    assert error(longer * wobble) < 20 * error(0.2 * wobble), "24 times, by batches of the whole run"
+    assert error(0.2 * wobble) == pytest.approx(0.02 * np.sqrt(2 / 160), rel=0.5)

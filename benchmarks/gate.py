@@ -1,0 +1,322 @@
+"""How often the gate errs, beside other judges, on the same runs.
+
+    python benchmarks/gate.py [--data FOLDER] [--store sqlite:///mlflow.db] [--repeats 300] [--write docs/gate.md]
+
+Simulated runs with fixed seeds always; with --data, pools of published unchanged runs (aa/*.jsonl.gz, perf/*.json.gz);
+with --store, runs that this project made, unchanged and with faults. On real pools every judge sees the same random
+splits without replacement, and the intervals are those of a bootstrap over runs, because splits share runs. Slowdowns
+of real runs are their own step times multiplied. Then the time of a decision, and of reading the evidence, beside
+MLflow's own call. The last line is one JSON object; --write puts the tables between the marks in a Markdown file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from gate_data import NOISE, STEPS, folder_pools, simulated, slower, store_pools  # noqa: E402  # the path is set above
+from gate_judges import JUDGES, STEP_LIMIT, policy_for, verdict  # noqa: E402
+
+from gates import Role, Run, Series, Version, judge  # noqa: E402
+
+K, M = 5, 3
+BEGIN, END = "<!-- benchmarks/gate.py: begin -->", "<!-- benchmarks/gate.py: end -->"
+TIERS_OF_POOLS = ("smoke", "perf", "nightly")
+EFFECTS = ("unchanged", "at the margin", "1.5 margins")
+
+
+def factor(tier: str, effect: str) -> float:
+    """How many times as long a step takes."""
+    return {"unchanged": 1.0, "at the margin": 1 + STEP_LIMIT[tier], "1.5 margins": 1 + 1.5 * STEP_LIMIT[tier]}[effect]
+
+
+def on_simulated_runs(tier: str, noise: str, repeats: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Shares of answers: judge → effect → answer. The same runs for all judges and effects."""
+    rng = np.random.default_rng([len(tier), len(noise), 17])
+    counts: Any = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
+    for _ in range(repeats):
+        baseline = [simulated(rng, f"a{i}", tier, noise) for i in range(K)]
+        candidate = [simulated(rng, f"b{i}", tier, noise) for i in range(M)]
+        for effect in EFFECTS:
+            slow = [slower(run, factor(tier, effect)) for run in candidate]
+            for name, decide in JUDGES.items():
+                counts[name][effect][decide(baseline, slow, tier)] += 1
+    return {
+        name: {effect: {word: n / repeats for word, n in found.items()} for effect, found in effects.items()}
+        for name, effects in counts.items()
+    }
+
+
+def on_a_pool(runs: Sequence[Run], tier: str, splits: int) -> dict[str, dict[str, Any]]:
+    """False BLOCK and power per judge over random splits of one pool, with 95 % intervals over its runs."""
+    rng = np.random.default_rng(23)
+    k, m = (K, M) if len(runs) >= K + M + 2 else (4, 3)
+    parts = [rng.permutation(len(runs))[: k + m] for _ in range(splits)]
+    found: dict[str, dict[str, Any]] = {}
+    for name, decide in JUDGES.items():
+        found[name] = {}
+        for effect in ("unchanged", "1.5 margins"):
+            answers = []
+            for part in parts:
+                baseline = [runs[i] for i in part[:k]]
+                candidate = [slower(runs[i], factor(tier, effect)) for i in part[k:]]
+                answers.append(decide(baseline, candidate, tier))
+            found[name][effect] = {word: answers.count(word) / splits for word in sorted(set(answers))}
+            blocked = np.array([answer == "BLOCK" for answer in answers])
+            found[name][effect]["interval"] = over_runs(blocked, parts, len(runs))
+    return found
+
+
+def over_runs(hits: Any, parts: Sequence[Any], runs: int, draws: int = 300) -> tuple[float, float]:
+    """95 % interval of a share by bootstrap over runs: a split weighs as often as its runs were drawn, all together."""
+    rng = np.random.default_rng(29)
+    shares = []
+    for _ in range(draws):
+        drawn = rng.multinomial(runs, np.full(runs, 1 / runs))
+        weights = np.array([float(np.prod(drawn[part])) for part in parts])
+        if weights.sum() > 0:
+            shares.append(float(weights @ hits / weights.sum()))
+    low, high = np.quantile(shares, [0.025, 0.975]) if shares else (math.nan, math.nan)
+    return float(low), float(high)
+
+
+def fault_matrix(unchanged: Sequence[Run], faults: dict[str, list[Run]], tier: str) -> dict[str, dict[str, str]]:
+    """Which checks block or warn for each fault, five unchanged runs against three with the fault."""
+    found = {}
+    for fault, runs in sorted(faults.items()):
+        said = verdict(unchanged[:K], runs[:M], tier)
+        moved = {check.metric: str(check.outcome) for check in said.checks if check.outcome in ("BLOCK", "WARN")}
+        found[fault] = {"verdict": str(said.outcome), **moved}
+    return found
+
+
+def fault_table(canary: str, rows: dict[str, dict[str, str]]) -> list[str]:
+    lines = ["", f"| fault ({canary}) | verdict | checks that moved |", "|---|---|---|"]
+    for fault, row in rows.items():
+        moved = ", ".join(f"{name} {word}" for name, word in row.items() if name != "verdict") or "none"
+        lines.append(f"| {fault} | {row['verdict']} | {moved} |")
+    return lines
+
+
+def upper(share: float, repeats: int) -> float:
+    """Upper 95 % bound of a share (Clopper and Pearson)."""
+    hits = round(share * repeats)
+    return 1.0 if hits == repeats else float(stats.beta.ppf(0.95, hits + 1, repeats - hits))
+
+
+def percent(found: dict[str, float], word: str) -> str:
+    return f"{100 * found.get(word, 0.0):.1f}"
+
+
+def simulated_tables(results: dict[str, Any], repeats: int) -> list[str]:
+    """One table per tier; a cell: false BLOCK / BLOCK at 1.5 margins / PASS unchanged / false PASS at the margin."""
+    lines = [
+        f"Simulated runs, {K} against {M} ({repeats} repeats): BLOCK of unchanged code / BLOCK at 1.5 margins /",
+        "PASS of unchanged code / PASS at the margin, in %.",
+    ]
+    for tier in STEPS:
+        lines += ["", f"| {tier} | {' | '.join(NOISE)} |", "|---" * (len(NOISE) + 1) + "|"]
+        for name in JUDGES:
+            cells = []
+            for noise in NOISE:
+                mine = results[f"{tier} {noise}"][name]
+                cells.append(
+                    f"{percent(mine['unchanged'], 'BLOCK')} / {percent(mine['1.5 margins'], 'BLOCK')} / "
+                    f"{percent(mine['unchanged'], 'PASS')} / {percent(mine['at the margin'], 'PASS')}"
+                )
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def pool_table(title: str, results: dict[str, Any]) -> list[str]:
+    """Real pools, each source in one row: its pools' mean share of BLOCK of unchanged runs, the upper end of the mean's
+    95 % interval over runs, the worst pool; and the mean share of BLOCK at 1.5 margins."""
+    lines = [
+        "",
+        f"{title}: BLOCK of unchanged runs, mean of the pools (upper 95 % over runs; worst pool) / BLOCK at 1.5",
+    ]
+    lines += ["margins / PASS of unchanged runs, in %.", ""]
+    lines += [f"| source (pools) | {' | '.join(JUDGES)} |", "|---" * (len(JUDGES) + 1) + "|"]
+    sources: dict[str, list[Any]] = defaultdict(list)
+    for found in results.values():
+        sources[found["source"]].append(found)
+    for source, pools in sources.items():
+        cells = []
+        for name in JUDGES:
+            same = [found[name]["unchanged"] for found in pools]
+            blocks = [each.get("BLOCK", 0.0) for each in same]
+            high = statistics.mean(each["interval"][1] for each in same)
+            power = statistics.mean(found[name]["1.5 margins"].get("BLOCK", 0.0) for found in pools)
+            passed = statistics.mean(each.get("PASS", 0.0) for each in same)
+            cells.append(
+                f"{100 * statistics.mean(blocks):.1f} ({100 * high:.1f}; {100 * max(blocks):.1f}) / "
+                f"{100 * power:.0f} / {100 * passed:.0f}"
+            )
+        lines.append(f"| {source} ({len(pools)}) | {' | '.join(cells)} |")
+    return lines
+
+
+def chosen(pools: dict[str, list[Run]], tier: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The pools with enough steps for a tier: logs of few blocks of steps count for each."""
+    short = {k: v for k, v in pools.items() if len(v[0].series["step_time"].values) < STEPS["smoke"]}
+    return on_pools(
+        short if tier == "smoke" else {k: v for k, v in pools.items() if k not in short or "MLPerf" in k},
+        tier,
+        arguments.splits,
+    )
+
+
+def on_pools(pools: dict[str, list[Run]], tier: str, splits: int) -> dict[str, Any]:
+    """All pools that are large enough; the source of a pool is what stands before the colon in its name."""
+    return {
+        name: {**on_a_pool(runs, tier, splits), "source": f"{name.split(':')[0]}, {tier}", "runs": len(runs)}
+        for name, runs in pools.items()
+    }
+
+
+def decision_time() -> float:
+    """Median CPU milliseconds of a decision over 10 runs, 12 metrics and 2000 steps."""
+    rng = np.random.default_rng(3)
+    policy = policy_for("nightly")
+    names = list(dict.fromkeys(rule.metric for rule in policy.rules if rule.role is not Role.IGNORE))[:12]
+    steps = np.arange(1, 2001)
+
+    def run(number: int) -> Run:
+        held = {n: Series(name=n, steps=steps, values=np.exp(rng.normal(0, 0.05, 2000))) for n in names}
+        return Run(run_id=str(number), seed=None, series=held, last_step=2000)
+
+    sides = [Version(model="", version=None, runs=tuple(run(i + 5 * side) for i in range(5))) for side in (0, 1)]
+    took = []
+    for _ in range(20):
+        started = time.thread_time()
+        judge(policy, *sides)
+        took.append(1000 * (time.thread_time() - started))
+    return statistics.median(took)
+
+
+def reading_time() -> dict[str, float]:
+    """Seconds to read 240,000 points from SQLite: in bulk, and by MLflow's call per series; alternating, medians."""
+    from mlflow.entities import Metric
+
+    from canary_mlflow.tracking.histories import read_runs
+    from canary_mlflow.tracking.schema import mlflow_key
+    from canary_mlflow.tracking.store import prepare_store
+
+    names = [rule.metric for rule in policy_for("smoke").rules]
+    keys = [mlflow_key(name) for name in dict.fromkeys(names)][:12]
+    bulk, own = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        client = prepare_store(f"sqlite:///{folder}/mlflow.db")
+        experiment = client.create_experiment("speed", artifact_location=folder)
+        runs = [client.create_run(experiment).info.run_id for _ in range(10)]
+        for run_id in runs:
+            for key in keys:
+                points = [Metric(key, 0.1 * step, 1_700_000_000_000 + step, step) for step in range(2000)]
+                for start in (0, 1000):
+                    client.log_batch(run_id, metrics=points[start : start + 1000])
+        for _ in range(3):
+            started = time.perf_counter()
+            read_runs(client, runs)
+            bulk.append(time.perf_counter() - started)
+            started = time.perf_counter()
+            for run_id in runs:
+                for key in keys:
+                    client.get_metric_history(run_id, key)
+            own.append(time.perf_counter() - started)
+    return {"bulk": statistics.median(bulk), "get_metric_history": statistics.median(own)}
+
+
+def ours_against_the_rest(simulated_results: dict[str, Any], repeats: int) -> dict[str, Any]:
+    """The worst figures of ours on the simulated grid up to twice its prior, beside the promises."""
+    quiet_enough = [name for name in simulated_results if not name.endswith("wild")]
+    mine = {name: simulated_results[name]["ours"] for name in simulated_results}
+    worst = max(mine[name]["unchanged"].get("BLOCK", 0.0) for name in quiet_enough)
+    return {
+        "false_block_worst": worst,
+        "false_block_worst_upper95": upper(worst, repeats),
+        "false_block_wild_worst": max(mine[n]["unchanged"].get("BLOCK", 0.0) for n in mine if n.endswith("wild")),
+        "block_at_1.5_smoke_noisy": mine["smoke noisy"]["1.5 margins"].get("BLOCK", 0.0),
+        "block_at_1.5_perf_typical": mine["perf typical"]["1.5 margins"].get("BLOCK", 0.0),
+        "false_pass_at_margin_worst": max(mine[n]["at the margin"].get("PASS", 0.0) for n in quiet_enough),
+        "false_pass_at_1.5_worst": max(mine[n]["1.5 margins"].get("PASS", 0.0) for n in quiet_enough),
+    }
+
+
+def write_tables(path: Path, lines: Sequence[str]) -> None:
+    """Replace what stands between the marks."""
+    text = path.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    path.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}", encoding="utf-8")
+
+
+def main() -> int:
+    """Run all parts, print the tables, then the JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=300, help="simulated comparisons per cell")
+    parser.add_argument("--splits", type=int, default=300, help="random splits per real pool")
+    parser.add_argument("--tiers", nargs="*", default=list(STEPS), choices=list(STEPS), help="of the simulated grid")
+    parser.add_argument("--data", type=Path, help="a folder with aa/ and perf/")
+    parser.add_argument("--store", help="the tracking URI of a store that this project filled")
+    parser.add_argument("--no-speed", action="store_true", help="leave the timings out")
+    parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
+    arguments = parser.parse_args()
+    lines: list[str] = []
+    result: dict[str, Any] = {"benchmark": "gate", "repeats": arguments.repeats, "splits": arguments.splits}
+    grid = {
+        f"{tier} {noise}": on_simulated_runs(tier, noise, arguments.repeats)
+        for tier in arguments.tiers
+        for noise in NOISE
+    }
+    if set(arguments.tiers) == set(STEPS):
+        lines += simulated_tables(grid, arguments.repeats)
+        result["ours_simulated"] = ours_against_the_rest(grid, arguments.repeats)
+    result["simulated"] = grid
+    if arguments.data:
+        pools = folder_pools(arguments.data)
+        found = {
+            f"{tier} {name}": each for tier in TIERS_OF_POOLS for name, each in chosen(pools, tier, arguments).items()
+        }
+        lines += pool_table("Published runs", found)
+        result["published"] = found
+    if arguments.store:
+        unchanged, faults = store_pools(arguments.store)
+        found = on_pools({f"{k}: all": v for k, v in unchanged.items() if len(v) >= K + M}, "smoke", arguments.splits)
+        matrix = {k: fault_matrix(unchanged[k], each, "smoke") for k, each in faults.items() if k in unchanged}
+        lines += pool_table("Runs of this project", found)
+        for canary, rows in matrix.items():
+            lines += fault_table(canary, rows)
+        result |= {"own": found, "faults": matrix}
+    if not arguments.no_speed:
+        result["decision_ms"] = round(decision_time(), 1)
+        result["reading_s"] = {name: round(seconds, 3) for name, seconds in reading_time().items()}
+        reading = result["reading_s"]
+        lines += [
+            "",
+            f"A decision over 10 runs, 12 metrics and 2000 steps: {result['decision_ms']} ms of CPU. Reading 240,000",
+            f"points from SQLite: {reading['bulk']} s; by `get_metric_history`: {reading['get_metric_history']} s.",
+        ]
+    print("\n".join(lines))
+    if arguments.write:
+        write_tables(arguments.write, lines)
+    print(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

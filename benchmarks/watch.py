@@ -1,0 +1,308 @@
+"""How often the watch alarms on healthy runs, and how early on failing ones.
+
+    python benchmarks/watch.py histories FOLDER [--leave-out]
+    python benchmarks/watch.py runs FOLDER [--algo sft …] [--fault lr_high …] [--healthy 20] [--seeds 5] [--override …]
+    python benchmarks/watch.py speed [--rows 1000000]
+
+`histories`: labelled runs (manifest.json and histories.jsonl.gz in FOLDER), verdicts by label and by repository; with
+--leave-out the loss rule's limits are tuned on half of the repositories and reported on the other half, both ways.
+`runs` trains in the embedded workloads into FOLDER (what is there already is not trained again) and compares the watch
+with the dashboard's fixed limits and with the usual rules, at their own rate of false alarms and at the watch's;
+docs/watch.md defines the failure step. `speed`: CPU seconds per million rows and stream. The last line is one JSON
+object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import itertools
+import json
+import math
+import statistics
+import sys
+import time
+from collections import Counter, defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import watch_making as making
+import watch_peers as peers
+
+from canary_mlflow.files import read_history
+from canary_mlflow.files.names import name_of_column
+from canary_mlflow.policies import load_watch
+from gates.watch import Level, Watch, WatchPolicy
+
+MUST_CATCH = ("diverged", "nan", "zero_loss")
+VERDICTS = ("healthy", "warned", "critical", "failed")
+LOST = ("critical", "failed")
+
+
+def verdict(policy: WatchPolicy, rows: peers.Rows) -> str:
+    watch = Watch(policy)
+    for step, row in rows:
+        watch.observe(step, row)
+    watch.finish(True)
+    return watch.verdict
+
+
+def labelled(folder: Path) -> list[tuple[dict[str, Any], peers.Rows]]:
+    """Each history's line of the manifest and its rows; null is absent."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    found = []
+    with gzip.open(folder / "histories.jsonl.gz", "rt") as lines:
+        for entry, line in zip(manifest, lines, strict=True):
+            body = json.loads(line)
+            columns = [(name_of_column(name), values) for name, values in body["series"].items()]
+            rows = [
+                (step, {name: float(values[at]) for name, values in columns if values[at] is not None})
+                for at, step in enumerate(body["step"])
+            ]
+            found.append((entry, rows))
+    return found
+
+
+def is_healthy(entry: dict[str, Any]) -> bool:
+    return str(entry["label"]).startswith("healthy")
+
+
+def histories(arguments: argparse.Namespace) -> dict[str, Any]:
+    runs, policy = labelled(arguments.folder), load_watch()
+    by_label: dict[str, Counter[str]] = defaultdict(Counter)
+    by_repo: dict[str, Counter[str]] = defaultdict(Counter)
+    for entry, rows in runs:
+        found = verdict(policy, rows)
+        by_label[entry["label"]][found] += 1
+        side = "ok" if is_healthy(entry) else entry["label"]
+        by_repo[entry["repo"]][f"{side}: {found}"] += 1
+    print(f"{'label':24s}{'runs':>6s}" + "".join(f"{name:>10s}" for name in VERDICTS))
+    for label, counts in sorted(by_label.items()):
+        print(f"{label:24s}{counts.total():6d}" + "".join(f"{counts[name]:10d}" for name in VERDICTS))
+    print("\nby repository (ok: labelled healthy)")
+    for repo, counts in sorted(by_repo.items()):
+        print(f"  {repo[:60]:60s} {', '.join(f'{count} {what}' for what, count in sorted(counts.items()))}")
+    result = {"benchmark": "watch histories", "runs": len(runs), **_score(policy, runs)}
+    if arguments.leave_out:
+        result["leave_out"] = _leave_out(policy, runs)
+    return result
+
+
+def _score(policy: WatchPolicy, runs: list[tuple[dict[str, Any], peers.Rows]]) -> dict[str, Any]:
+    healthy = [verdict(policy, rows) for entry, rows in runs if is_healthy(entry)]
+    failing = [verdict(policy, rows) for entry, rows in runs if entry["label"] in MUST_CATCH]
+    return {
+        "healthy": len(healthy),
+        "healthy_critical": sum(one in LOST for one in healthy),
+        "healthy_stop": healthy.count("failed"),
+        "healthy_warned": healthy.count("warned"),
+        "failing": len(failing),
+        "caught": sum(one in LOST for one in failing),
+    }
+
+
+def _leave_out(policy: WatchPolicy, runs: list[tuple[dict[str, Any], peers.Rows]]) -> list[dict[str, Any]]:
+    """The loss rule's limits chosen on one half of the repositories, scored on the other."""
+    halves: tuple[list[Any], list[Any]] = ([], [])
+    for entry, rows in runs:
+        halves[hashlib.sha256(entry["repo"].encode()).digest()[0] % 2].append((entry, rows))
+    found = []
+    for tuned, other in (halves, halves[::-1]):
+        scored = []
+        for noise, lost, start in itertools.product((3.0, 5.0, 8.0), (0.25, 0.35, 0.5), (0.5, 1.0)):
+            loss = replace(policy.loss, noise=noise, critical_lost=lost, critical_start=start)
+            score = _score(replace(policy, loss=loss), tuned)
+            cost = 10 * (score["failing"] - score["caught"]) + 5 * score["healthy_stop"] + score["healthy_critical"]
+            scored.append((cost, score["healthy_warned"], (noise, lost, start), loss))
+        _, _, chosen, loss = min(scored, key=lambda one: one[:3])
+        result = {"chosen": chosen, "other_half": _score(replace(policy, loss=loss), other)}
+        found.append({**result, "shipped_on_other_half": _score(policy, other)})
+        print(
+            f"\nleave out: noise, critical_lost, critical_start = {chosen}; on the other half: {result['other_half']}"
+        )
+    return found
+
+
+def failure_row(rows: peers.Rows, healthy: list[peers.Rows], algo: str) -> int | None:
+    """The row at which a run has failed, by the definition in docs/watch.md; None: it has not."""
+    limits = {
+        name: max(row[name] for run in healthy for _, row in run if name in row)
+        for name in ("loss", "kl")
+        if any(name in row for run in healthy for _, row in run)
+    }
+    rewards = sorted(row["score_mean"] for run in healthy for _, row in run if "score_mean" in row)
+    floor = rewards[len(rewards) // 100] if rewards else -math.inf
+    first = [row["entropy"] for _, row in rows[:5] if "entropy" in row]
+    below = 0
+    for at, (_, row) in enumerate(rows):
+        if not all(math.isfinite(row[name]) for name in ("loss", "grad_norm") if name in row) or row.get(
+            "nonfinite", 0
+        ):
+            return at
+        if algo != "ppo" and row.get("loss", 0) > 3 * limits["loss"]:
+            return at
+        if algo == "ppo" and row.get("kl", 0) > 10 * limits.get("kl", math.inf):
+            return at
+        if algo == "ppo" and first and row.get("entropy", math.inf) < 0.1 * statistics.median(first):
+            return at
+        below = below + 1 if row.get("score_mean", math.inf) < floor else 0
+        if below == 10:
+            return at
+    return None
+
+
+def runs(arguments: argparse.Namespace) -> dict[str, Any]:
+    folder: Path = arguments.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    algos = arguments.algo or making.ALGOS
+    share = math.ceil(arguments.healthy / len(algos))
+    wanted = [(algo, "none", share) for algo in algos]
+    pairs = [pair for pair in making.instabilities() if pair[0] in algos]
+    wanted += [
+        (algo, fault, arguments.seeds) for algo, fault in pairs if not arguments.fault or fault in arguments.fault
+    ]
+    for algo, fault, seeds in wanted:
+        making.make(folder, algo, fault, seeds, arguments.override)
+    made = {
+        (algo, fault): [
+            list(read_history(path).rows()) for path in sorted(folder.glob(f"{algo}-{fault}-*.jsonl"))[:seeds]
+        ]
+        for algo, fault, seeds in wanted
+    }
+    return {"benchmark": "watch runs", "words": arguments.override, **compare(made)}
+
+
+def compare(made: dict[tuple[str, str], list[peers.Rows]]) -> dict[str, Any]:
+    """The watch, the fixed limits and the usual rules on the same runs."""
+    policy = load_watch()
+    healthy = {algo: runs for (algo, fault), runs in made.items() if fault == "none"}
+    rows = sum(len(run) for runs in healthy.values() for run in runs)
+    count = sum(len(runs) for runs in healthy.values())
+
+    def alarms(judge_of: Any, severity: float) -> int:
+        return sum(len(judge_of(algo)(run, severity)) for algo, runs in healthy.items() for run in runs)
+
+    result: dict[str, Any] = {"healthy_runs": count, "healthy_rows": rows}
+    for level in Level:
+        judges = {algo: peers.watched(policy, algo, level) for algo in healthy}
+        hit = sum(bool(judges[algo](run, 1.0)) for algo, runs in healthy.items() for run in runs)
+        said = alarms(judges.__getitem__, 1.0)
+        result[level.name] = {"runs_share": hit / max(count, 1), "per_1000_rows": 1000 * said / max(rows, 1)}
+        print(f"healthy: {hit} of {count} runs with {level.name}, {1000 * said / max(rows, 1):.2f} per 1000 rows")
+    own = alarms(lambda algo: peers.watched(policy, algo), 1.0)
+    contenders: list[tuple[str, Any, float]] = [("watch", lambda algo: peers.watched(policy, algo), 1.0)]
+    for name, judge in (("fixed limits", peers.dashboard), ("usual rules", peers.usual)):
+        contenders.append((name, lambda algo, judge=judge: judge, 1.0))
+        tried = (2**step for step in range(40))
+        equal = next((one for one in tried if alarms(lambda algo, judge=judge: judge, one) <= own), math.inf)
+        contenders.append((f"{name}, as few alarms (x{equal:g})", lambda algo, judge=judge: judge, equal))
+    print(f"\n{'':44s}{'false/1000':>11s}{'failed':>8s}{'warned before':>15s}{'lead':>7s}{'share':>7s}{'at it':>7s}")
+    result["failing"] = {}
+    for name, judge_of, severity in contenders:
+        false = 1000 * alarms(judge_of, severity) / max(rows, 1)
+        table = _detected(made, healthy, judge_of, severity)
+        result["failing"][name] = {"false_per_1000": false, **table}
+        print(
+            f"{name:44s}{false:11.2f}{table['failed']:8d}{table['warned_before']:15.2f}{table['median_lead']:7.1f}"
+            f"{table['median_share']:7.2f}{table['at_failure']:7.2f}"
+        )
+    for fault, row in result["failing"]["watch"]["by_fault"].items():
+        print(f"  {fault:32s} {row}")
+    return result
+
+
+def _detected(made: Any, healthy: Any, judge_of: Any, severity: float) -> dict[str, Any]:
+    """Of runs that failed later than two rows after their fault: share warned before. Of the others: by the failure."""
+    leads: list[float] = []
+    shares: list[float] = []
+    before, sudden = [], []
+    by_fault = {}
+    for (algo, fault), runs in made.items():
+        if fault == "none":
+            continue
+        onset, row = making.fault_step(fault), Counter()
+        for run in runs:
+            failed = failure_row(run, healthy.get(algo, []), algo)
+            found = [at for at in judge_of(algo)(run, severity) if run[at][0] > onset]
+            row["runs"] += 1
+            row["alarmed"] += bool(found)
+            if failed is None:
+                continue
+            row["failed"] += 1
+            start = next((at for at, (step, _) in enumerate(run) if step > onset), 0)
+            if failed - start <= 2:
+                sudden.append(bool(found) and found[0] <= failed + 2)
+                row["sudden"] += 1
+                continue
+            early = bool(found) and found[0] < failed
+            before.append(early)
+            row["warned_before"] += early
+            if early:
+                leads.append(failed - found[0])
+                shares.append((failed - found[0]) / (failed - start))
+        by_fault[f"{algo} {fault}"] = dict(row)
+    return {
+        "failed": len(before) + len(sudden),
+        "warned_before": sum(before) / len(before) if before else math.nan,
+        "at_failure": sum(sudden) / len(sudden) if sudden else math.nan,
+        "median_lead": statistics.median(leads) if leads else math.nan,
+        "median_share": statistics.median(shares) if shares else math.nan,
+        "by_fault": by_fault,
+    }
+
+
+def speed(arguments: argparse.Namespace) -> dict[str, Any]:
+    """CPU seconds per million rows, medians of three."""
+    count = arguments.rows
+    wave = [2 + 0.3 * math.sin(at * 2.4) + 0.1 * math.sin(at * 0.7) for at in range(count)]
+    result: dict[str, Any] = {"benchmark": "watch speed", "rows": count}
+    for name in ("loss", "grad_norm", "kl", "reward_mean", "entropy", "learning_rate"):
+        times = []
+        for _ in range(3):
+            watch = Watch(load_watch(), algo="sft" if name == "loss" else "grpo")
+            started = time.process_time()
+            for at, value in enumerate(wave):
+                watch.observe(at, {name: value})
+            times.append((time.process_time() - started) * 1e6 / count)
+        result[name] = round(statistics.median(times), 2)
+        print(f"{name:16s}{result[name]:6.2f} s per million rows")
+    return result
+
+
+def main() -> int:
+    """Measure, print the tables, then the JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = parser.add_subparsers(dest="part", required=True)
+    old = parts.add_parser("histories")
+    old.add_argument("folder", type=Path)
+    old.add_argument("--leave-out", action="store_true", help="tune on half of the repositories, report on the other")
+    new = parts.add_parser("runs")
+    new.add_argument("folder", type=Path)
+    new.add_argument("--algo", nargs="*", choices=making.ALGOS, default=[])
+    new.add_argument("--fault", nargs="*", default=[], help="default: every fault that makes training unstable")
+    new.add_argument("--healthy", type=int, default=20, help="healthy runs, over all algorithms")
+    new.add_argument("--seeds", type=int, default=5, help="runs of each fault")
+    new.add_argument("--override", nargs="*", default=[], metavar="KEY=VALUE", help="what the trainings get besides")
+    fast = parts.add_parser("speed")
+    fast.add_argument("--rows", type=int, default=1_000_000)
+    arguments = parser.parse_args()
+    result = {"histories": histories, "runs": runs, "speed": speed}[arguments.part](arguments)
+    print(json.dumps(_plain(result)))
+    return 0
+
+
+def _plain(value: Any) -> Any:
+    """Without NaN, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

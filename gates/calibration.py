@@ -1,0 +1,163 @@
+"""What unchanged runs say about a place: the spread of each metric, what a policy can resolve, how often it errs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gates.comparisons import Comparison, Design
+from gates.judge import judge
+from gates.planning import block_probability, pass_probability
+from gates.policy import KnownPriors, MetricRule, Policy, Role, Scale, Worse
+from gates.priors import Prior, Spread, learn_prior
+from gates.readings import read, yardstick
+from gates.records import Run, Version
+from gates.verdict import Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricSpread:
+    """One rule: the spread `sd` between unchanged runs on the scale of the margin (log or unit), from `runs` runs in
+    `groups` groups.
+
+    `margin`: the policy's, on the same scale. `prior`: what to store, None where the runs do not differ at all.
+    """
+
+    rule: MetricRule
+    runs: int
+    groups: int
+    sd: float
+    margin: float
+    prior: Prior | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resplits:
+    """How the policy judged random halves of unchanged runs: `k` against `m`, `splits` times; shares of outcomes."""
+
+    k: int
+    m: int
+    splits: int
+    block: float
+    passed: float
+
+
+def spreads(policy: Policy, groups: Sequence[Sequence[Run]]) -> list[MetricSpread]:
+    """The spread of every metric that the (resolved) policy judges and the groups have."""
+    found = [_spread(policy, rule, groups) for rule in policy.rules if rule.role is not Role.IGNORE]
+    return [each for each in found if each is not None]
+
+
+def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -> MetricSpread | None:
+    sets = [readings for readings in (read(policy, rule, group)[0] for group in groups) if len(readings) >= 2]
+    if not sets:
+        return None
+    everyone = [reading for readings in sets for reading in readings]
+    stick = yardstick(policy, rule, everyone, everyone)
+    if isinstance(stick, str):
+        return None
+    harms = [np.array([stick.harm(reading) for reading in readings]) for readings in sets]
+    variances, dfs = [float(np.var(each, ddof=1)) for each in harms], [len(each) - 1 for each in harms]
+    pooled = sum(variance * df for variance, df in zip(variances, dfs, strict=True)) / sum(dfs)
+    return MetricSpread(
+        rule=rule,
+        runs=len(everyone),
+        groups=len(sets),
+        sd=math.sqrt(pooled),
+        margin=stick.margin,
+        prior=learn_prior(variances, dfs) if stick.scale is rule.scale else None,
+    )
+
+
+def harm_margin(rule: MetricRule) -> float:
+    """The rule's margin in harm units."""
+    if rule.scale is Scale.IDENTITY:
+        return rule.margin
+    return -math.log1p(-rule.margin) if rule.worse is Worse.LOWER else math.log1p(rule.margin)
+
+
+def resolvable(rule: MetricRule, k: int = 5, m: int = 3) -> float:
+    """The largest spread between runs at which k against m runs tell half a margin from nothing with 95 %
+    confidence; above it the tier is too noisy."""
+    return 0.5 * harm_margin(rule) / (1.6448536269514722 * math.sqrt(1 / k + 1 / m))
+
+
+def known_priors(name: str, when: dict[str, str], found: Sequence[MetricSpread]) -> KnownPriors:
+    """What to store, for runs whose facts are `when`."""
+    rules: dict[str, tuple[Prior, str, Scale]] = {
+        each.rule.name: (each.prior, each.rule.reduction, each.rule.scale) for each in found if each.prior is not None
+    }
+    return KnownPriors(name=name, when={key: (value,) for key, value in when.items()}, rules=rules)
+
+
+def resplit(policy: Policy, runs: Sequence[Run], k: int, m: int, splits: int, rng: np.random.Generator) -> Resplits:
+    """Judge `splits` random splits of unchanged runs without replacement, hard checks left out: they know no sides.
+
+    The splits share runs, so the shares describe this one set of runs; they are no independent trials.
+    """
+    hard = replace(policy.hard, completed=False, nonfinite=False, divergence=False, learned=False)
+    policy = replace(policy, hard=replace(hard, invariants=False, watch=False))
+    outcomes = []
+    for _ in range(splits):
+        order = rng.permutation(len(runs))
+        left, right = (tuple(runs[i] for i in part) for part in (order[:k], order[k : k + m]))
+        sides = (Version(model="", version=None, runs=side) for side in (left, right))
+        outcomes.append(judge(policy, *sides).outcome)
+    return Resplits(
+        k=k,
+        m=m,
+        splits=splits,
+        block=outcomes.count(Outcome.BLOCK) / splits,
+        passed=outcomes.count(Outcome.PASS) / splits,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """The chance that one metric alone ends in BLOCK or PASS when the true harm is `effect` margins."""
+
+    baseline_runs: int
+    candidate_runs: int
+    effect: float
+    block: float
+    passed: float
+
+
+def power(
+    policy: Policy, margin: float, sd: float, sizes: Sequence[tuple[int, int]], effects: Sequence[float]
+) -> list[Power]:
+    """The chances at spread `sd` and `margin` (same scale), with as many degrees of freedom as a prior of that spread
+    gives, and BLOCK at the level that Holm leaves the worst of all gate metrics."""
+    family = max(1, sum(rule.role is Role.GATE for rule in policy.rules))
+    return [
+        _power(policy, margin, sd, Design(baseline_runs=k, candidate_runs=m, paired=False), effect, family)
+        for k, m in sizes
+        for effect in effects
+    ]
+
+
+def _power(policy: Policy, margin: float, sd: float, design: Design, effect: float, family: int) -> Power:
+    df = policy.prior_df + design.df
+    planned = Comparison(
+        design=design,
+        spread=Spread(variance=sd * sd, df=df, prior_df=policy.prior_df),
+        margin=margin,
+        difference=0.0,
+        standard_error=sd / math.sqrt(design.information),
+        p_harm=1.0,
+        p_noninferior=1.0,
+        p_beyond=1.0,
+        separated=False,
+    )
+    enough = design.candidate_runs >= policy.min_candidate_runs and design.baseline_runs >= policy.min_baseline_runs
+    truth = effect * margin
+    return Power(
+        baseline_runs=design.baseline_runs,
+        candidate_runs=design.candidate_runs,
+        effect=effect,
+        block=block_probability(planned, design, truth, policy.alpha_block / family) if enough else 0.0,
+        passed=pass_probability(planned, design, truth, policy.alpha_pass),
+    )

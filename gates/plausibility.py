@@ -1,0 +1,53 @@
+"""Numbers that no two runs of one workload differ by: a slip in a file or its unit, or a machine in trouble."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from gates.policy import MetricRule, Worse
+from gates.readings import Reading, Yardstick
+from gates.wording import quantity
+
+
+def implausible(
+    ratio: float, rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]
+) -> str:
+    """What cannot be believed, in one clause; '' for nothing.
+
+    Inside a side, the largest number `ratio` times the smallest. Between the sides only where the candidate is so
+    much better: that much worse is a regression, whatever its cause. Metrics that may move both ways (a gradient
+    norm, a KL) do differ by such factors, and those on the identity scale know no factors.
+    """
+    if not stick.relative or rule.worse is Worse.BOTH:
+        return ""
+    for side in (baseline, candidate):
+        found = _odd_one(ratio, rule, side, [*baseline, *candidate])
+        if found:
+            return found
+    here, there = (median(reading.value for reading in side) for side in (baseline, candidate))
+    better = here / there if rule.worse is Worse.HIGHER else there / here
+    if better < ratio:
+        return ""
+    return (
+        f"{rule.info.label} {_shown(here, rule)} -> {_shown(there, rule)} is {better:.1f} times better: "
+        "too good to be believed; a slip in one side's unit?"
+    )
+
+
+def _odd_one(ratio: float, rule: MetricRule, side: Sequence[Reading], everyone: Sequence[Reading]) -> str:
+    values = [reading.value for reading in side]
+    if max(values) < ratio * min(values):
+        return ""
+    middle = median(reading.value for reading in everyone)
+    odd = max(side, key=lambda reading: (abs(math.log(reading.value / middle)), reading.run_id))
+    factor = max(odd.value / middle, middle / odd.value)
+    return (
+        f"{rule.info.label} of run {odd.run_id} is {_shown(odd.value, rule)}, {factor:.1f} times off the median of all "
+        f"runs ({_shown(middle, rule)}): a slip in its file or unit, or a machine in trouble; mend it or leave it out"
+    )
+
+
+def _shown(value: float, rule: MetricRule) -> str:
+    return quantity(value, rule.info.unit)

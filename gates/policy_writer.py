@@ -1,0 +1,43 @@
+"""A Policy becomes a mapping again: what a verdict stores, so that it can be repeated."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from gates.policy import KnownPriors, Policy
+
+
+def policy_to_dict(policy: Policy) -> dict[str, Any]:
+    """The policy as plain values with every key, which `parse_policy` reads back to an equal policy."""
+    plain = {key: _plain(value) for key, value in vars(policy).items()}
+    plain["validity"] = dict(vars(policy.validity))
+    plain["hard"] = dict(vars(policy.hard))
+    plain["rules"] = {
+        rule.name: {key: _plain(value) for key, value in vars(rule).items() if key != "name"} for rule in policy.rules
+    }
+    plain["looks"] = {"runs": list(policy.looks.runs), "shares": list(policy.looks.shares)}
+    plain["priors"] = {known.name: known_to_dict(known) for known in policy.priors}
+    plain["overlays"] = {
+        overlay.name: {
+            "when": {key: list(values) for key, values in overlay.when.items()},
+            "rules": {
+                name: {key: _plain(value) for key, value in changes.items()} for name, changes in overlay.rules.items()
+            },
+        }
+        for overlay in policy.overlays
+    }
+    return plain
+
+
+def known_to_dict(known: KnownPriors) -> dict[str, Any]:
+    """What a policy file holds under the name of these spreads."""
+    rules = {
+        name: {"sd": prior.sd, "df": prior.df, "kind": prior.kind, "reduction": reduction, "scale": scale.value}
+        for name, (prior, reduction, scale) in known.rules.items()
+    }
+    return {"when": {key: list(values) for key, values in known.when.items()}, "rules": rules}
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, StrEnum) else value

@@ -1,0 +1,85 @@
+"""Runs whose clock tells of the machine and not of the code: throttled, contended, or perhaps contended.
+
+The sentinel, a fixed kernel timed beside the steps, knows nothing of the code: a run where it is slow is not judged by
+the clock, with the quieter of both sides as reference. A GPU's clock is compared with the other runs of the side. The
+share of CPU time is not so clear: a step that sleeps loses it too, and leaving out the runs with little of it kept
+equally contended ones together, which blocked 7 % of unchanged sides of three real runs. So it only takes the t test's
+word away (gates/comparisons.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+
+from gates.policy import Policy
+from gates.records import Run
+from gates.summaries import SUMMARIES
+from gates.wording import quantity
+
+BY_THE_CLOCK = ("step_time", "tokens_per_second", "iteration_time")
+"""Metrics that waiting for a neighbour changes."""
+
+Reasons = dict[str, str]
+"""Run id to a clause that begins with a verb."""
+
+
+def invalid_clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]) -> Reasons:
+    """The runs of both sides whose clock does not count."""
+    found: Reasons = {}
+    if policy.validity.clock_share is not None:
+        for side in (baseline, candidate):
+            clocks = _levels(policy, side, "gpu_clock")
+            words = "had its GPU at {value} MHz, the runs beside it at {middle} MHz"
+            found |= _low(clocks, policy.validity.clock_share, words)
+    if policy.validity.sentinel_rise is not None:
+        found |= _slow_sentinels(policy, policy.validity.sentinel_rise, baseline, candidate)
+    return found
+
+
+def contended(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]) -> Reasons:
+    """Runs that had far less CPU time per second than the runs beside them."""
+    found: Reasons = {}
+    if policy.validity.cpu_share is not None:
+        for side in (baseline, candidate):
+            used, passed = _levels(policy, side, "step_cpu_time"), _levels(policy, side, "step_time")
+            shares = {run_id: used[run_id] / passed[run_id] for run_id in used.keys() & passed.keys()}
+            words = "had {value} s of CPU per second, the runs beside it {middle} s"
+            found |= _low(shares, policy.validity.cpu_share, words)
+    return found
+
+
+def _low(values: dict[str, float], share: float, words: str) -> Reasons:
+    if not values:
+        return {}
+    middle = median(values.values())
+    return {
+        run_id: words.format(value=f"{value:.3g}", middle=f"{middle:.3g}")
+        for run_id, value in values.items()
+        if value < share * middle
+    }
+
+
+def _slow_sentinels(policy: Policy, rise: float, baseline: Sequence[Run], candidate: Sequence[Run]) -> Reasons:
+    sides = [_levels(policy, side, "sentinel_time") for side in (baseline, candidate)]
+    if not all(sides):
+        return {}
+    reference = min(median(side.values()) for side in sides)
+    return {
+        run_id: f"ran a fixed kernel in {quantity(value, 's')}, on the quieter side it took {quantity(reference, 's')}"
+        for side in sides
+        for run_id, value in side.items()
+        if value > (1 + rise) * reference
+    }
+
+
+def _levels(policy: Policy, side: Sequence[Run], name: str) -> dict[str, float]:
+    """Interquartile means of a metric after warm-up, of the runs that have one above zero."""
+    found = {}
+    for run in side:
+        value = SUMMARIES["iqm"](run.series[name], policy.warmup_steps) if name in run.series else np.nan
+        if np.isfinite(value) and value > 0:
+            found[run.run_id] = float(value)
+    return found

@@ -1,0 +1,11 @@
+"""The watch: rows of a running training go in, warnings come out. No files, no clock, no random numbers."""
+
+from __future__ import annotations
+
+from gates.watch.band import Band, band_of, bands_of
+from gates.watch.parser import parse_watch
+from gates.watch.policy import OnCritical, WatchPolicy
+from gates.watch.warning import Level, WatchWarning
+from gates.watch.watching import Watch
+
+__all__ = ["Band", "Level", "OnCritical", "Watch", "WatchPolicy", "WatchWarning", "band_of", "bands_of", "parse_watch"]

@@ -1,0 +1,90 @@
+"""What each warning usually means, and what to try."""
+
+from __future__ import annotations
+
+_SMALLER_STEPS = "halve the learning rate, lengthen the warm-up, clip gradients at 1.0"
+_LOOK_AT_DATA = "look at the batches around this step"
+
+# (rule, stream) or (rule, "") for every stream → meaning, advice.
+_TEXTS: dict[tuple[str, str], tuple[str, str]] = {
+    ("nonfinite", ""): (
+        "an overflow or a division by zero; from here on the weights are no numbers",
+        "go back to the last good checkpoint; bf16 instead of fp16, a lower learning rate; " + _LOOK_AT_DATA,
+    ),
+    ("nan_gradients", ""): (
+        "gradients overflow; a few at the start of fp16 training are its loss scale settling",
+        "bf16 instead of fp16, a lower learning rate, clip gradients; " + _LOOK_AT_DATA,
+    ),
+    ("zero_loss", ""): (
+        "no token counts (all labels masked), or a NaN that the trainer wrote down as 0",
+        "print one batch with its labels; set logging_nan_inf_filter to false",
+    ),
+    ("no_learning", ""): (
+        "no gradient reaches the weights, or the learning rate is too small to matter",
+        "check the learning rate and its schedule, which parameters are trainable, and the labels",
+    ),
+    ("no_learning", "kl"): (
+        "the policy is the reference still: it does not move",
+        "raise the learning rate; check that rewards differ within a group, and that the adapter is trainable",
+    ),
+    ("length_capped", ""): (
+        "responses are cut off before they end: their rewards are of fragments, or length itself is rewarded",
+        "raise the length limit, mask truncated responses, look at what the reward pays for",
+    ),
+    ("loss_rise", ""): (
+        "the run diverges: what was learned is being lost",
+        "go back to the last good checkpoint; " + _SMALLER_STEPS + "; " + _LOOK_AT_DATA,
+    ),
+    ("loss_rising", ""): ("often the first sign of divergence", _SMALLER_STEPS),
+    ("death_spiral", ""): (
+        "loss and gradients rise together: NaN is usually next",
+        "stop and go back to the last good checkpoint; " + _SMALLER_STEPS,
+    ),
+    ("grad_spike", ""): ("updates are about to explode, or hard batches follow one another", _SMALLER_STEPS),
+    ("kl_spike", ""): (
+        "the policy leaves the reference faster than the penalty holds it",
+        "raise the KL coefficient (init_kl_coef, beta), lower the learning rate",
+    ),
+    ("entropy_drop", ""): (
+        "the policy collapses onto few responses",
+        "add an entropy bonus, raise the sampling temperature, lower the learning rate",
+    ),
+    ("clip_fraction", ""): (
+        "updates go further than the clip range allows: most of the batch is cut off",
+        "lower the learning rate or the clip range, fewer epochs per batch",
+    ),
+    ("drift", "loss"): ("the loss goes up where it went down before", _SMALLER_STEPS),
+    ("drift", "grad_norm"): ("gradients grow steadily: the run nears instability", _SMALLER_STEPS),
+    ("drift", "kl"): (
+        "the policy drifts away from the reference",
+        "raise the KL coefficient (init_kl_coef, beta), lower the learning rate",
+    ),
+    ("drift", "entropy"): (
+        "the policy becomes certain too early",
+        "add an entropy bonus, raise the sampling temperature, lower the learning rate",
+    ),
+    ("drift", "value_loss"): (
+        "the value model does not follow the rewards",
+        "raise vf_coef, lower the learning rate, normalise rewards",
+    ),
+    ("drift", "reward_mean"): (
+        "the policy gets worse at what it is rewarded for",
+        "lower the learning rate, raise the KL coefficient; read some responses",
+    ),
+    ("drift", ""): ("this signal leaves its course", "compare it with an earlier run; " + _SMALLER_STEPS),
+    ("band", ""): (
+        "this run does not do what the champion's runs did at this step",
+        "look at what changed: data, versions, settings",
+    ),
+    ("ceiling", ""): ("a limit that you set is broken", "see the stream's own rule in docs/watch.md for what helps"),
+}
+
+
+def explain(rule: str, stream: str) -> tuple[str, str]:
+    """What a warning of this rule on this stream usually means, and what to try."""
+    return _TEXTS.get((rule, stream)) or _TEXTS[rule, ""]
+
+
+def rules() -> frozenset[str]:
+    """The names of all rules."""
+    return frozenset(rule for rule, _ in _TEXTS)

@@ -1,0 +1,47 @@
+"""From findings, row by row, to warnings without repeats."""
+
+from __future__ import annotations
+
+from gates.watch.policy import RowRules
+from gates.watch.warning import Detector, Finding, Level
+
+
+class Alarm:
+    """One detector with what it has said already.
+
+    A level is said once; again only after the detector was silent for `quiet` rows, and each time twice as many; STOP
+    never again. CRITICAL that lasts for `hold` rows becomes STOP, unless `may_stop` is false.
+    """
+
+    __slots__ = ("_held", "_hold", "_quiet", "_said", "_silent", "detector", "held_stop", "live")
+
+    def __init__(self, detector: Detector, rows: RowRules, *, may_stop: bool = True) -> None:
+        self.detector = detector
+        self.live = False  # whether a row without a finding still has to be told
+        self.held_stop = False
+        self._quiet, self._hold = rows.quiet, rows.hold if may_stop else -1
+        self._said = 0
+        self._silent = self._held = 0
+
+    def note(self, finding: Finding | None) -> Finding | None:
+        """Take what the detector found at one row; returns what is to be said."""
+        if finding is None:
+            self._held = 0
+            self._silent += 1
+            if self._silent >= self._quiet:
+                self.live = False
+                if self._said < Level.STOP:
+                    self._said = 0
+                self._quiet *= 2
+            return None
+        self.live = True
+        self._silent = 0
+        self._held = self._held + 1 if finding.level >= Level.CRITICAL else 0
+        if self._held == self._hold and finding.level is Level.CRITICAL and self._said < Level.STOP:
+            self._said = Level.STOP
+            self.held_stop = True
+            return Finding(Level.STOP, f"CRITICAL for {self._hold} rows: {finding.seen}")
+        if finding.level > self._said:
+            self._said = finding.level
+            return finding
+        return None

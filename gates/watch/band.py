@@ -1,0 +1,115 @@
+"""A band of what the champion's runs did at the same step, and a run that leaves it."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from gates.records import Series
+from gates.watch.policy import BandRules, Harm, RowRules, Scale, StreamRule
+from gates.watch.warning import Finding, Level
+from gates.wording import figure
+
+_SMOOTH = 11  # steps whose spreads are pooled: three runs alone tell the spread badly
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """Centre and spread of one stream over the champion's runs, by step, on the stream's scale."""
+
+    stream: str
+    runs: int
+    steps: Sequence[int]
+    centre: Sequence[float]
+    spread: Sequence[float]
+
+
+def band_of(rule: StreamRule, runs: Sequence[Series]) -> Band | None:
+    """The band of one stream; None where the runs have no ten steps in common.
+
+    The spread at a step is the runs' standard deviation, pooled over its neighbours and widened to what few runs
+    leave open: Student's t at one standard deviation of a normal.
+    """
+    if len(runs) < 2:
+        return None
+    common = runs[0].finite_only().steps
+    for run in runs[1:]:
+        common = np.intersect1d(common, run.finite_only().steps)
+    if len(common) < 10:
+        return None
+    rows = np.array([run.values[np.searchsorted(run.steps, common)] for run in runs])
+    scaled = np.log(np.maximum(rows, rule.floor)) if rule.scale is Scale.LOG else rows
+    spread = np.std(scaled, axis=0, ddof=1)
+    half = _SMOOTH // 2
+    padded = np.pad(spread**2, half, mode="edge")
+    pooled = np.sqrt(np.convolve(padded, np.ones(_SMOOTH) / _SMOOTH, mode="valid"))
+    widened = pooled * float(stats.t.ppf(stats.norm.cdf(1.0), len(runs) - 1)) * math.sqrt(1 + 1 / len(runs))
+    least = 0.02 if rule.scale is Scale.LOG else max(float(np.median(pooled)), 1e-9)
+    return Band(
+        stream=rule.stream,
+        runs=len(runs),
+        steps=common.tolist(),
+        centre=np.median(scaled, axis=0).tolist(),
+        spread=np.maximum(widened, least).tolist(),
+    )
+
+
+def bands_of(
+    streams: Mapping[str, StreamRule], rules: BandRules, runs: Sequence[Mapping[str, Series]]
+) -> dict[str, Band]:
+    """The bands of all streams that at least `min_runs` of the champion's runs have."""
+    bands = {}
+    for name, rule in streams.items():
+        found = [run[name] for run in runs if name in run]
+        band = band_of(rule, found) if len(found) >= rules.min_runs else None
+        if band is not None:
+            bands[name] = band
+    return bands
+
+
+class BandDeviation:
+    """The sum of what a run is worse than the band, beyond an allowance; a change too small to matter is none."""
+
+    rule = "band"
+    __slots__ = ("_band", "_change", "_critical", "_height", "_log", "_recent", "_rule", "_rules", "_sign")
+
+    def __init__(self, rule: StreamRule, rules: BandRules, rows: RowRules, band: Band) -> None:
+        self._rule, self._rules, self._band = rule, rules, band
+        self._log = rule.scale is Scale.LOG
+        self._sign = 1.0 if rule.worse is Harm.HIGHER else -1.0
+        self._change = math.log(rule.warn_change) if self._log else rule.warn_change
+        found = rule.critical_change
+        self._critical = math.inf if found is None else math.log(found) if self._log else found
+        self._height = 0.0
+        self._recent: deque[float] = deque(maxlen=rows.window)
+
+    def update(self, step: int, value: float) -> Finding | None:
+        band = self._band
+        at = bisect_left(band.steps, step)
+        if at == len(band.steps) or band.steps[at] != step:
+            return None  # the champion logged nothing here
+        scaled = math.log(max(value, self._rule.floor)) if self._log else value
+        gap = self._sign * (scaled - band.centre[at])
+        self._recent.append(gap if self._log else gap / band.spread[at])
+        z = min(max(gap / band.spread[at], -4.0), 6.0)
+        self._height = min(max(0.0, self._height + z - self._rules.allowance), 2 * self._rules.critical)
+        if self._height <= self._rules.warn:
+            return None
+        change = sorted(self._recent)[len(self._recent) // 2]
+        critical = self._height > self._rules.critical and change > self._critical
+        if not critical and change <= self._change:
+            return None
+        usual = math.exp(band.centre[at]) if self._log else band.centre[at]
+        return Finding(
+            Level.CRITICAL if critical else Level.WARN,
+            f"{figure(value)}, where {band.runs} runs of the champion had {figure(usual)}",
+        )
+
+    def finish(self, completed: bool) -> Finding | None:
+        return None

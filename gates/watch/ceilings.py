@@ -1,0 +1,52 @@
+"""Fixed limits that a user sets: the dashboard's, off unless set, because no number fits every scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gates.watch.warning import Finding, Level
+from gates.wording import figure
+
+# What each limit is a limit of; entropy is the one that must not fall below.
+CEILINGS = ("kl", "entropy", "grad_norm", "reward_std", "kl_target_error")
+_LOOK = 10  # first rows: what they show is how this run begins, not what went wrong in it
+
+
+class Ceiling:
+    """A fixed limit; off for this run, with one notice, when the run's own beginning breaks it."""
+
+    rule = "ceiling"
+    __slots__ = ("_broken", "_inside", "_limit", "_notice", "_off", "_persist", "_rows", "stream")
+
+    def __init__(self, stream: str, limit: float, persist: int, notice: Callable[[str], None]) -> None:
+        self.stream = stream
+        self._limit = limit
+        self._persist = persist
+        self._notice = notice
+        self._rows = self._broken = self._inside = 0
+        self._off = False
+
+    def update(self, step: int, value: float) -> Finding | None:
+        if self._off:
+            return None
+        self._rows += 1
+        bad = value < self._limit if self.stream == "entropy" else abs(value) > self._limit
+        if self._rows <= _LOOK:
+            self._broken += bad
+            if self._rows == _LOOK and 2 * self._broken >= _LOOK:
+                self._off = True
+                self._notice(
+                    f"ceiling {self.stream} {figure(self._limit)}: broken in {self._broken} of the first {_LOOK} rows "
+                    "already; such a limit means nothing on this run's scale, so it is off; set another, or null"
+                )
+            return None
+        self._inside = self._inside + 1 if bad else 0
+        if self._inside < self._persist:
+            return None
+        side = "below" if self.stream == "entropy" else "beyond"
+        return Finding(
+            Level.CRITICAL, f"{figure(value)}, {side} the ceiling {figure(self._limit)} for {self._inside} rows"
+        )
+
+    def finish(self, completed: bool) -> Finding | None:
+        return None

@@ -1,0 +1,135 @@
+"""What the watch looks for, and how soon it speaks; `conf/watch/default.yaml` says what each key means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class OnCritical(StrEnum):
+    """What a training does at level STOP: only say so, or end."""
+
+    WARN = "warn"
+    STOP = "stop"
+
+
+class Harm(StrEnum):
+    """The direction in which a stream gets worse."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+class Scale(StrEnum):
+    """LOG: changes are factors. IDENTITY: changes are standard deviations of the burn-in."""
+
+    LOG = "log"
+    IDENTITY = "identity"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowRules:
+    """How rows are counted; a row is one logged value of a stream."""
+
+    burn_in: int
+    burn_in_least: int
+    burn_in_share: float
+    burn_in_skip: int
+    window: int
+    quiet: int
+    hold: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamRule:
+    """How one stream drifts into trouble."""
+
+    stream: str
+    worse: Harm
+    scale: Scale
+    floor: float
+    warn_change: float
+    critical_change: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftRules:
+    """The detector of drifts: a forecast that follows slowly, and the sum of what it missed."""
+
+    half_life: float
+    allowance: float
+    warn: float
+    critical: float
+    streams: Mapping[str, StreamRule]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandRules:
+    """The comparison with the champion's runs at the same step."""
+
+    min_runs: int
+    allowance: float
+    warn: float
+    critical: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactRules:
+    """What is true or not, and needs no statistics."""
+
+    nonfinite: bool
+    benign_nan_gradients: int
+    nan_gradient_rows: int
+    zero_loss_rows: int
+    zero_loss_from: float
+    frozen_rows: int
+    flat_range: float
+    no_gain: float
+    capped_share: float
+    capped_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossRules:
+    """When a loss that should fall has risen."""
+
+    min_rows: int
+    noise: float
+    floor: float
+    warn_rise: float
+    warn_lost: float
+    critical_rise: float
+    critical_lost: float
+    critical_start: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatternRules:
+    """The named early signs."""
+
+    loss_rising_rows: int
+    loss_rising_change: float
+    grad_spike: float
+    kl_spike: float
+    kl_spike_floor: float
+    entropy_drop: float
+    entropy_rows: int
+    clip_fraction: float
+    persist: int
+    spiral_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchPolicy:
+    """Everything that one watch goes by. `ceilings`: stream → limit, None where none is set."""
+
+    name: str
+    on_critical: OnCritical
+    rows: RowRules
+    drift: DriftRules
+    band: BandRules
+    facts: FactRules
+    loss: LossRules
+    patterns: PatternRules
+    ceilings: Mapping[str, float | None]

@@ -1,0 +1,57 @@
+"""What the watch says: levels, findings of single detectors, warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol
+
+
+class Level(IntEnum):
+    """WARN: look at it. CRITICAL: the run is probably lost. STOP: it is lost."""
+
+    WARN = 1
+    CRITICAL = 2
+    STOP = 3
+
+
+class Finding(NamedTuple):
+    """What one detector sees at one row: how bad, and what was measured."""
+
+    level: Level
+    seen: str
+
+
+class Detector(Protocol):
+    """One rule on one stream of one run; keeps a state of constant size."""
+
+    rule: str
+
+    def update(self, step: int, value: float) -> Finding | None:
+        """Take the next value; say what is wrong as long as it is wrong."""
+
+    def finish(self, completed: bool) -> Finding | None:
+        """What only the end of the run shows; `completed`: it ended as planned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchWarning:
+    """One warning: when, where, how bad, by which rule, what was seen, what it usually means, what to try."""
+
+    step: int
+    stream: str
+    level: Level
+    rule: str
+    seen: str
+    meaning: str
+    advice: str
+
+    def to_dict(self) -> dict[str, object]:
+        """The warning as plain values, for JSON."""
+        return {**vars(self), "level": self.level.name}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> WatchWarning:
+        """The inverse of `to_dict`. Raises KeyError or TypeError for anything else."""
+        return cls(**{**found, "level": Level[found["level"]]})

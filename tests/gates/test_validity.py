@@ -1,0 +1,68 @@
+"""Which runs' clocks count, and that a change of the code is not mistaken for a contended machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gates import CheckOutcome, Outcome, ReasonCode, Series, judge
+from gates.validity import invalid_clocks
+
+
+def constant(run, **values):
+    held = {name: Series(name=name, steps=np.arange(1, 101), values=np.full(100, x)) for name, x in values.items()}
+    return replace(run, series={**run.series, **held})
+
+
+def each(version, **values):
+    runs = [constant(run, **{name: some[i] for name, some in values.items()}) for i, run in enumerate(version.runs)]
+    return replace(version, runs=tuple(runs))
+
+
+def names(policy, baseline, candidate):
+    return sorted(invalid_clocks(policy, baseline.runs, candidate.runs))
+
+
+def test_a_contended_run_is_named_and_takes_the_t_tests_word_away(smoke, make_version):
+    slow = make_version("b", factor={"step_time": 1.4})
+    busy = replace(slow, runs=(*slow.runs[:2], constant(slow.runs[2], step_time=0.05)))  # same CPU time
+    verdict = judge(smoke, make_version("a"), busy)
+    assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_NOISY)
+    assert "perhaps contended: run b2: it had 0.399 s of CPU per second" in verdict.notes[0]
+    assert verdict.more_runs == 5
+    five = make_version("c", 5, factor={"step_time": 1.4})
+    busy = replace(five, runs=(*five.runs[:4], constant(five.runs[4], step_time=0.05)))
+    assert judge(smoke, make_version("a", 5), busy).outcome is Outcome.BLOCK, "the order of five and five shows it"
+
+
+def test_a_step_that_sleeps_in_every_run_is_a_slowdown_not_contention(smoke, make_version):
+    verdict = judge(smoke, make_version("a"), make_version("b", factor={"step_time": 1.3}))
+    assert (verdict.outcome, verdict.notes) == (Outcome.BLOCK, ())
+
+
+def test_the_sentinel_sees_a_whole_session_that_was_contended_on_either_side(smoke, make_version):
+    quiet, busy = {"sentinel_time": [1.0, 1.02, 0.99]}, {"sentinel_time": [1.3, 1.25, 1.4]}
+    for left, right, side in ((quiet, busy, "candidate"), (busy, quiet, "baseline")):
+        verdict = judge(smoke, each(make_version("a"), **left), each(make_version("b"), **right))
+        assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.INVALID_ENVIRONMENT)
+        assert f"no run of the {side} has a clock that counts" in next(
+            c.reason for c in verdict.checks if c.metric == "step_time"
+        )
+        loss = next(check for check in verdict.checks if check.metric == "eval_loss")
+        assert loss.outcome is CheckOutcome.PASS, "what is learned does not depend on the clock"
+
+
+@pytest.mark.parametrize("values", [[1900.0, 1890.0, 1880.0], [1500.0, 1500.0, 1510.0]])
+def test_gpu_clocks_that_agree_are_valid(smoke, make_version, values):
+    assert names(smoke, make_version("a"), each(make_version("b"), gpu_clock=values)) == []
+
+
+def test_a_throttled_gpu_is_not(smoke, make_version):
+    assert names(smoke, make_version("a"), each(make_version("b"), gpu_clock=[1900.0, 1890.0, 1400.0])) == ["b2"]
+
+
+def test_nothing_recorded_is_no_reason(smoke, make_version):
+    bare = {"series_": {"step_cpu_time": None}}
+    assert names(smoke, make_version("a", **bare), make_version("b", **bare)) == []

@@ -1,0 +1,304 @@
+"""The watch: what it says of healthy runs, of failing ones, and of hard facts; when, and how often."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+from watch_runs import FAILURES, Rows, fail, policy, rl, said, sft, watch
+
+from gates.records import Series
+from gates.watch import Level, Watch, bands_of
+
+NAN = math.nan
+
+
+def constant(rows: int, **streams: float) -> Rows:
+    return [dict(streams) for _ in range(rows)]
+
+
+def test_false_alarms_are_as_rare_as_said() -> None:
+    """Three healthy regimes, 20 runs of 400 rows each: 24 000 rows."""
+    regimes = [
+        lambda seed: sft(seed),
+        lambda seed: rl(seed, kl=0.05, entropy=4.0),
+        lambda seed: rl(seed, kl=30.0, entropy=0.3, grad=300.0),
+    ]
+    levels: Counter[Level] = Counter()
+    for number, regime in enumerate(regimes):
+        for seed in range(20):
+            levels.update(one.level for one in watch(regime(1000 * number + seed)).warnings)
+    assert levels[Level.STOP] == levels[Level.CRITICAL] == 0
+    assert levels[Level.WARN] <= 12  # 0.5 in 1000 rows
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures_are_warned_of_before_they_are_complete(name: str) -> None:
+    healthy, onset, length, streams = FAILURES[name]
+    leads = []
+    for seed in range(15):
+        rows = fail(healthy(seed), onset, length, **streams)
+        seen = Watch(policy())
+        for step, row in enumerate(rows):
+            seen.observe(step, row)
+        after = [one.step for one in seen.warnings if one.step >= onset]
+        assert after, f"{name}, seed {seed}: nothing said"
+        leads.append((onset + length - after[0]) / length)
+    assert sorted(leads)[len(leads) // 2] >= 0.3
+
+
+def test_a_lost_run_is_critical_then_stopped() -> None:
+    rows = fail(sft(0), 200, 100, loss=lambda x, share: 8 * x)
+    seen = watch(rows)
+    levels = [one.level for one in seen.warnings if one.rule == "loss_rise"]
+    assert levels == [Level.WARN, Level.CRITICAL, Level.STOP]
+    assert seen.verdict == "failed"
+    assert seen.critical_held.startswith("loss CRITICAL for 10 rows")
+    warning = seen.warnings[0]
+    assert 200 < warning.step < 210
+    assert warning.meaning
+    assert warning.advice
+
+
+def test_a_run_that_ends_badly_is_critical_without_rows_to_confirm_it() -> None:
+    rows = [{"loss": value} for value in (2.0, 1.8, 1.7, 1.6, 1.5, 1.5, 1.4, 1.4, 1.3, 7.0, 9.0)]
+    assert watch(rows[:-2]).verdict == "healthy"
+    assert watch(rows).verdict == "critical"
+
+
+def test_a_run_that_blows_up_within_its_first_rows_is_critical() -> None:
+    high = [9.0 + 0.3 * math.sin(2.4 * row) for row in range(30)]
+    assert watch([{"loss": value} for value in (2.5, 6.0, 8.0, *high)]).verdict == "failed"
+    # The first batches were easy ones; the run settles.
+    easy = [
+        0.9,
+        1.2,
+        1.4,
+        1.9,
+        1.9,
+        2.1,
+        1.9,
+        2.0,
+        *(1.5 - 0.01 * row + 0.2 * math.sin(2.4 * row) for row in range(40)),
+    ]
+    assert watch([{"loss": value} for value in easy]).verdict == "healthy"
+
+
+def test_single_spikes_and_late_noise_are_no_divergence() -> None:
+    rows = sft(3)
+    for at in (60, 130, 131, 250):
+        rows[at] |= {"loss": 20.0, "grad_norm": 400.0}
+    assert watch(rows).verdict == "healthy"
+    memorised = [{"loss": 1e-4 * (1 + (row * 7919 % 13))} for row in range(100)]
+    assert watch([{"loss": 2.0 * 0.8**row} for row in range(40)] + memorised).verdict == "healthy"
+
+
+def test_few_rows_are_judged_with_care() -> None:
+    falling = [2.0, 1.6, 1.4, 1.3, 1.25, 1.2, 1.18, 1.17, 1.15, 1.14, 1.13, 1.12]
+    assert watch([{"loss": value} for value in falling]).verdict == "healthy"
+    blown = [*falling[:6], 4.0, 6.0, 7.0, 7.5, 7.0, 7.2]
+    assert watch([{"loss": value} for value in blown]).verdict == "critical"
+    assert watch([]).verdict == "healthy"
+    assert watch([{"loss": 2.0}]).verdict == "healthy"
+
+
+FACTS: list[tuple[str, Rows, list[tuple[int, str, str, str]]]] = [
+    ("NaN loss", constant(3, loss=2.0) + constant(5, loss=NAN), [(4, "STOP", "loss", "nonfinite")]),
+    ("infinite loss", [{"loss": 2.0}, {"loss": math.inf}], [(2, "STOP", "loss", "nonfinite")]),
+    ("NaN KL", [{"kl": 1.0}, {"kl": NAN}], [(2, "CRITICAL", "kl", "nonfinite")]),
+    ("fp16 finds its scale", constant(3, grad_norm=NAN) + constant(9, grad_norm=1.0), []),
+    (
+        "NaN gradients from the start",
+        constant(9, grad_norm=NAN),
+        [(4, "STOP", "grad_norm", "nan_gradients")],
+    ),
+    (
+        "a NaN gradient later on",
+        constant(40, grad_norm=1.0) + constant(1, grad_norm=NAN) + constant(9, grad_norm=1.0),
+        [(41, "WARN", "grad_norm", "nan_gradients")],
+    ),
+    (
+        "the probe counts values that are no numbers",
+        constant(40, nonfinite=0.0) + constant(6, nonfinite=3.0),
+        [(41, "WARN", "nonfinite", "nan_gradients"), (44, "STOP", "nonfinite", "nan_gradients")],
+    ),
+    ("no label counts", constant(9, loss=0.0), [(5, "STOP", "loss", "zero_loss")]),
+    (
+        "a NaN written down as 0",
+        [{"loss": 2.0 + 0.1 * (row % 3)} for row in range(10)] + constant(9, loss=0.0),
+        [(15, "STOP", "loss", "zero_loss")],
+    ),
+    ("a loss learned away", [{"loss": round(2 * 0.5**row, 4)} for row in range(40)], []),
+    ("RL begins at a loss of 0", constant(15, loss=0.0, reward_mean=1.0, kl=0.1), []),
+    ("a loss that does not move", constant(30, loss=0.6931), [(20, "STOP", "loss", "no_learning")]),
+    ("no learning rate", constant(25, learning_rate=0.0), [(20, "STOP", "learning_rate", "no_learning")]),
+    (
+        "a schedule with warm-up and end",
+        [{"learning_rate": rate} for rate in [0.0] * 10 + [1e-4] * 20 + [0.0] * 30],
+        [],
+    ),
+    ("no gradient", constant(9, grad_norm=0.0), []),
+    ("no gradient for longer", constant(21, grad_norm=0.0), [(20, "STOP", "grad_norm", "no_learning")]),
+    (
+        "a policy that is the reference",
+        [{"kl": 0.0, "reward_mean": float(row)} for row in range(25)],
+        [(20, "CRITICAL", "kl", "no_learning")],
+    ),
+    (
+        "responses at the limit",
+        constant(30, truncated_share=1.0),
+        [(25, "WARN", "truncated_share", "length_capped")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("rows", "expected"), [case[1:] for case in FACTS], ids=[case[0] for case in FACTS])
+def test_hard_facts(rows: Rows, expected: list[tuple[int, str, str, str]]) -> None:
+    found = said(watch(rows))
+    # The constant rows here hold CRITICAL for long enough; this test is about the first word.
+    assert [one for one in found if one[:2] != (29, "STOP")][: max(1, len(expected))] == expected
+
+
+def test_rl_is_told_from_the_streams_or_the_algorithm() -> None:
+    zeros = constant(30, loss=0.0)
+    assert watch(zeros).verdict == "failed"
+    assert watch(zeros, algo="grpo").verdict == "healthy"
+    assert watch([row | {"reward_mean": 1.0} for row in zeros]).verdict != "failed"
+    # Rewards come in rows of their own; DPO and reward models log rewards too, and have a loss that falls.
+    apart = [{"loss": 0.0}, {"reward_mean": float(1)}] * 15
+    assert watch(apart).verdict != "failed"
+    assert watch([row | {"reward_mean": 1.0, "reward_margin": 0.1} for row in zeros]).verdict == "failed"
+
+
+def test_supervised_training_may_become_sure() -> None:
+    surer = [{"loss": 2.0 * 0.98**at, "entropy": 2.0 * 0.93**at} for at in range(120)]
+    assert watch(surer).verdict == "healthy"
+    assert watch([row | {"reward_mean": at / 10} for at, row in enumerate(surer)]).verdict == "failed"
+
+
+def test_loss_and_gradients_that_rise_together_are_a_death_spiral() -> None:
+    both = fail(sft(1), 200, 80, loss=lambda x, s: x * (1 + s), grad_norm=lambda x, s: x * 50 * (s > 0.3))
+    found = said(watch(both))
+    assert ("CRITICAL", "loss", "death_spiral") in [one[1:] for one in found]
+    alone = fail(sft(1), 200, 80, grad_norm=lambda x, s: x * 50 * (s > 0.3))
+    assert "death_spiral" not in [one[3] for one in said(watch(alone))]
+
+
+def test_a_warning_is_not_repeated() -> None:
+    rows = constant(100, clip_fraction=0.1) + constant(300, clip_fraction=0.9)
+    assert [one for one in said(watch(rows)) if one[3] == "clip_fraction"] == [
+        (103, "WARN", "clip_fraction", "clip_fraction")
+    ]
+    again = (constant(30, clip_fraction=0.1) + constant(5, clip_fraction=0.9)) * 8
+    # Each time it must be silent for twice as long: after 25 rows, 50, 100 …
+    assert [one[0] for one in said(watch(again)) if one[3] == "clip_fraction"] == [33, 68]
+
+
+def test_after_stop_only_further_facts_are_said() -> None:
+    rows = constant(2, loss=2.0, grad_norm=1.0) + constant(1, loss=NAN, grad_norm=NAN)
+    rows += [{"loss": NAN, "grad_norm": 1.0, "clip_fraction": 0.9}] * 40
+    assert said(watch(rows)) == [(3, "STOP", "loss", "nonfinite")]
+
+
+def test_band_of_champion_runs() -> None:
+    def series(rows: Rows) -> dict[str, Series]:
+        names = rows[0]
+        return {name: Series.from_pairs(name, [(at, row[name]) for at, row in enumerate(rows, 1)]) for name in names}
+
+    rules = policy()
+    champion = [series(sft(seed)) for seed in range(5)]
+    bands = bands_of(rules.drift.streams, rules.band, champion)
+    assert set(bands) == {"loss", "grad_norm"}
+    assert bands_of(rules.drift.streams, rules.band, champion[:2]) == {}
+    for seed in range(50, 60):
+        assert "band" not in {one.rule for one in watch(sft(seed), bands=bands).warnings}
+    worse = [row | {"loss": row["loss"] * 3} for row in sft(60)]  # from the first row: no drift will ever see it
+    found = watch(worse, bands=bands).warnings
+    assert {(one.rule, one.stream) for one in found} == {("band", "loss")}
+    assert found[0].step < 80
+    assert "5 runs of the champion had" in found[0].seen
+
+
+def test_ceilings_are_off_unless_set_and_say_when_they_mean_nothing() -> None:
+    rows = constant(20, kl=0.1) + constant(20, kl=0.3)
+    assert watch(rows).verdict == "healthy"
+    seen = watch(rows, policy(ceilings__kl=0.2))
+    assert said(seen)[0] == (23, "CRITICAL", "kl", "ceiling")
+    assert seen.notices == ()
+    above = watch(constant(50, kl=0.3), policy(ceilings__kl=0.2))
+    assert above.verdict == "healthy"
+    assert len(above.notices) == 1
+    assert "ceiling kl 0.200: broken in 10 of the first 10 rows already" in above.notices[0]
+
+
+def test_stop_is_requested_only_where_the_policy_says_so() -> None:
+    rows = [{"loss": NAN}]
+    assert not watch(rows).stop_requested
+    assert watch(rows, policy(on_critical="stop")).stop_requested
+    assert not watch(sft(0), policy(on_critical="stop")).stop_requested
+
+
+def test_a_run_that_did_not_end_as_planned_is_not_asked_whether_it_learned() -> None:
+    flat = [{"loss": 2.0 + 0.1 * (row * 7 % 3)} for row in range(60)]
+    assert watch(flat).verdict == "warned"
+    seen = Watch(policy())
+    for step, row in enumerate(flat):
+        seen.observe(step, row)
+    assert seen.finish(False) == ()
+
+
+def test_a_known_short_run_burns_in_faster() -> None:
+    rows = rl(4, 60)
+    rows = fail(rows, 25, 30, entropy=lambda x, s: x * 0.3)
+    drifts = [
+        [one.step for one in watch(rows, max_steps=planned).warnings if one.rule == "drift"] for planned in (60, None)
+    ]
+    assert drifts[0][0] < drifts[1][0]
+
+
+def test_memory_does_not_grow_with_the_run() -> None:
+    seen = Watch(policy())
+    rows = sft(0, 400)
+
+    def size() -> int:
+        total, stack, known = 0, [seen], set()
+        while stack:
+            one = stack.pop()
+            if id(one) in known or isinstance(one, (type, str)):
+                continue
+            known.add(id(one))
+            total += sys.getsizeof(one)
+            if isinstance(one, dict):
+                stack += [*one.keys(), *one.values()]
+            elif isinstance(one, (list, tuple, set, frozenset)) or type(one).__name__ == "deque":
+                stack += list(one)
+            else:
+                stack += [getattr(one, slot) for slot in getattr(one, "__slots__", ())]
+                stack += list(vars(one).values()) if hasattr(one, "__dict__") else []
+        return total
+
+    sizes = []
+    for turn in range(6):
+        for at, row in enumerate(rows):
+            seen.observe(turn * 400 + at, row)
+        sizes.append(size())
+    # What is left to grow are the warnings that were said.
+    assert sizes[-1] - sizes[1] < 1000 * (1 + len(seen.warnings))
+
+
+def test_noise_alone_does_not_trip_the_patterns() -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "loss": float(rng.lognormal(0, 0.3)),
+            "grad_norm": float(rng.lognormal(0, 0.8)),
+            "kl": float(rng.lognormal(0, 0.6)),
+        }
+        for _ in range(5000)
+    ]
+    found = [one for one in watch(rows, algo="sft").warnings if one.rule != "no_learning"]
+    assert max((one.level for one in found), default=0) <= Level.WARN
+    assert len(found) <= 2
