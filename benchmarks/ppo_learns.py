@@ -45,6 +45,7 @@ def run(seed: int, overrides: list[str]) -> dict[str, Any]:
     from transformers.utils import logging
 
     from training.algorithms import build
+    from training.command_line import parse
     from training.compose import check, register_schemas
     from training.devices import settle
     from training.parts import build_parts
@@ -52,7 +53,7 @@ def run(seed: int, overrides: list[str]) -> dict[str, Any]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     register_schemas()
-    config = check(["algo=ppo", "tier=smoke", f"seed={seed}", *overrides])[0]
+    config = check(parse(["algo=ppo", "tier=smoke", f"seed={seed}", *overrides]))[0]
     set_seed(seed)
     device = settle(config.hardware)
     with tempfile.TemporaryDirectory() as folder:

@@ -57,7 +57,7 @@ def main() -> None:
 
 def in_fresh_process(side: str) -> dict[str, float]:
     """Measure one side on its own."""
-    paths = [str(ROOT), *([str(ORACLE)] if side.startswith("trl") else [])]
+    paths = [str(ROOT), str(ROOT / "tests"), *([str(ORACLE)] if side.startswith("trl") else [])]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(reversed(paths)),
@@ -101,7 +101,7 @@ def measure(side: str) -> dict[str, float]:
 
     clock = Clock()
     iterations = SIDES[side][1]
-    trainer = (trl_trainer if side.startswith("trl") else our_trainer)(side, iterations, clock)
+    trainer = build_trl_trainer(iterations, clock) if side.startswith("trl") else our_trainer(side, iterations, clock)
     if SIDES[side][2]:
         gc.collect()
         gc.freeze()
@@ -115,6 +115,7 @@ def measure(side: str) -> dict[str, float]:
 
 def our_trainer(side: str, iterations: int, clock: Any) -> Any:
     """Our trainer as the canary builds it."""
+    from oracle.trl_ppo import word_tokenizer
     from transformers import PrinterCallback
 
     from training.ppo.settings import PPOConfig
@@ -136,7 +137,7 @@ def our_trainer(side: str, iterations: int, clock: Any) -> Any:
     trainer = PPOTrainer(
         model=model(),
         args=args,
-        tokenizer=tokenizer(),
+        tokenizer=word_tokenizer(VOCABULARY),
         train_prompts=prompts(),
         reward=lambda answers: (answers.response_ids % 7 == 0).float().mean(1),
         callbacks=[clock],
@@ -145,76 +146,34 @@ def our_trainer(side: str, iterations: int, clock: Any) -> Any:
     return trainer
 
 
-def trl_trainer(side: str, iterations: int, clock: Any) -> Any:
+def build_trl_trainer(iterations: int, clock: Any) -> Any:
     """TRL's trainer with the same sizes, its own defaults otherwise."""
     import copy
 
-    import torch
-    from datasets import Dataset
-    from transformers import GPTNeoXForSequenceClassification, PrinterCallback
-    from trl.experimental.ppo import PPOConfig, PPOTrainer
+    from oracle.trl_ppo import trl_trainer, word_tokenizer
+    from transformers import GPTNeoXForSequenceClassification
+    from trl.experimental.ppo import PPOTrainer
 
-    class Backbone(torch.nn.Module):
-        def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
-            return type("Output", (), {"hidden_states": (input_ids.float().unsqueeze(-1),)})()
-
-    class Reward(torch.nn.Module):
-        base_model_prefix = "backbone"
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.backbone = Backbone()
-
-        def score(self, hidden: torch.Tensor) -> torch.Tensor:
-            return (hidden % 7 == 0).float().cumsum(1) / TOKENS
-
-    policy, words = model(), tokenizer()
+    policy = model()
     config = copy.deepcopy(policy.config)
     config.num_labels = 1
-    trainer = PPOTrainer(
-        args=PPOConfig(
-            output_dir=tempfile.mkdtemp(),
-            per_device_train_batch_size=ROWS,
-            gradient_accumulation_steps=1,
-            num_mini_batches=1,
-            num_ppo_epochs=EPOCHS,
-            total_episodes=ROWS * iterations,
-            response_length=TOKENS,
-            temperature=1.0,
-            kl_coef=0.2,
-            learning_rate=1e-3,
-            stop_token="eos",
-            num_sample_generations=0,
-            local_rollout_forward_batch_size=ROWS,
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            report_to="none",
-            save_strategy="no",
-            disable_tqdm=True,
-        ),
-        processing_class=words,
-        model=policy,
-        ref_model=None,
-        reward_model=Reward(),
-        value_model=GPTNeoXForSequenceClassification(config),
-        train_dataset=Dataset.from_dict({"input_ids": [words(text)["input_ids"] for text in prompts()]}),
+    return trl_trainer(
+        PPOTrainer,
+        policy=policy,
+        reference=None,
+        value=GPTNeoXForSequenceClassification(config),
+        rule=lambda ids, mask: (ids % 7 == 0).float().cumsum(1) / TOKENS,
+        tokenizer=word_tokenizer(VOCABULARY),
+        prompts=prompts(),
+        rows=ROWS,
+        iterations=iterations,
         callbacks=[clock],
+        num_ppo_epochs=EPOCHS,
+        response_length=TOKENS,
+        temperature=1.0,
+        kl_coef=0.2,
+        learning_rate=1e-3,
     )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
-
-
-def tokenizer() -> Any:
-    """Words w2, w3, … and two special tokens."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import WhitespaceSplit
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(WordLevel({"<eos>": 0, "<pad>": 1} | {f"w{i}": i for i in range(2, VOCABULARY)}, unk_token="w2"))
-    words.pre_tokenizer = WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>", pad_token="<pad>", padding_side="left")
 
 
 def model() -> Any:

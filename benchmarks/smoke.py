@@ -2,8 +2,10 @@
 
     python benchmarks/smoke.py --algo dpo --sessions 20 [word …]
 
-Runs real sessions one after the other in a folder of its own, exactly as `python -m training` does. The first
-bootstraps the champion; every later one should PASS and become the next champion. Further words are overrides.
+Runs real sessions one after the other in a folder of its own, exactly as `python -m training` does. The first is cold
+(it makes the store and builds the embedded model) and bootstraps the champion; every later one should PASS and become
+the next champion. Wall seconds depend on the neighbours; CPU seconds are those of the session and all its processes.
+Further words are overrides.
 Then, over all these unchanged runs, the spread between runs of the clock, of CPU time, and of CPU time in units of
 the sentinel kernel: standard deviations of the logarithm of a run's interquartile mean. The last line is one JSON
 object.
@@ -15,33 +17,45 @@ import argparse
 import json
 import math
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VERDICTS = {0: "PASS", 1: "BLOCK", 2: "wrong use", 3: "INCONCLUSIVE", 4: "broken"}
 
 
-def session(folder: Path, words: list[str]) -> tuple[int, float]:
-    """One session; returns its exit code and wall seconds."""
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """How one ended, and what it took: wall and CPU seconds, user and system."""
+
+    code: int
+    seconds: float
+    cpu_seconds: float
+
+
+def session(folder: Path, words: list[str]) -> Session:
+    """One session in `folder`, which holds its store and its cache."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
-    started = time.perf_counter()
+    started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-m", "training", *words],
         cwd=folder,
-        env={**kept, "PYTHONPATH": str(ROOT)},
+        env={**kept, "PYTHONPATH": str(ROOT), "CANARY_CACHE": str(folder / "cache")},
         capture_output=True,
         text=True,
     )
-    seconds = time.perf_counter() - started
+    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     if done.returncode not in (0, 3):
         print(done.stderr[-3000:], file=sys.stderr)
-    return done.returncode, seconds
+    return Session(code=done.returncode, seconds=seconds, cpu_seconds=cpu)
 
 
 def spreads(folder: Path) -> dict[str, float]:
@@ -62,6 +76,23 @@ def spreads(folder: Path) -> dict[str, float]:
     return {name: round(statistics.stdev(logs), 4) for name, logs in values.items() if len(logs) > 1}
 
 
+def figures(done: list[Session]) -> dict[str, object]:
+    """The cold session, the warm ones, and how those were judged."""
+    cold, warm = done[0], done[1:]
+    outcomes = Counter(VERDICTS[item.code] for item in warm)
+    return {
+        "sessions": len(warm),
+        "outcomes": dict(outcomes),
+        "pass_share": outcomes["PASS"] / len(warm),
+        "seconds_cold": round(cold.seconds, 1),
+        "seconds_warm_median": round(statistics.median(item.seconds for item in warm), 1),
+        "seconds_warm_max": round(max(item.seconds for item in warm), 1),
+        "cpu_seconds_cold": round(cold.cpu_seconds, 1),
+        "cpu_seconds_warm_median": round(statistics.median(item.cpu_seconds for item in warm), 1),
+        "load_average": os.getloadavg()[2],
+    }
+
+
 def main() -> int:
     """Run the sessions, print the table, then the JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -70,36 +101,19 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="further overrides")
     arguments = parser.parse_args()
     words = [f"algo={arguments.algo}", *arguments.words]
-    print("session  outcome        seconds")
-    outcomes: Counter[str] = Counter()
-    times: list[float] = []
+    print("session  outcome        seconds  CPU seconds")
+    done: list[Session] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(arguments.sessions + 1):
-            code, seconds = session(Path(folder), words)
-            outcome = "bootstrap" if number == 0 and code == 0 else VERDICTS[code]
-            print(f"{number:7d}  {outcome:13s}  {seconds:7.1f}", flush=True)
-            times.append(seconds)
-            if number:
-                outcomes[outcome] += 1
+            done.append(session(Path(folder), words))
+            last = done[-1]
+            outcome = f"{'bootstrap' if number == 0 and last.code == 0 else VERDICTS[last.code]:13s}"
+            print(f"{number:7d}  {outcome}  {last.seconds:7.1f}  {last.cpu_seconds:11.1f}", flush=True)
         spread = spreads(Path(folder))
     print("\nspread between unchanged runs (SD of log)")
     for name, sd in spread.items():
         print(f"  {name:20s} {sd:7.1%}")
-    print(
-        json.dumps(
-            {
-                "benchmark": "smoke",
-                "words": words,
-                "sessions": arguments.sessions,
-                "outcomes": dict(outcomes),
-                "pass_share": outcomes["PASS"] / arguments.sessions,
-                "spread": spread,
-                "seconds_median": round(statistics.median(times), 1),
-                "seconds_max": round(max(times), 1),
-                "load_average": os.getloadavg()[2],
-            }
-        )
-    )
+    print(json.dumps({"benchmark": "smoke", "words": words, **figures(done), "spread": spread}))
     return 0
 
 

@@ -13,23 +13,23 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from canary_mlflow.edge import as_one_line
 from canary_mlflow.errors import CanaryError, Interrupted, UsageError, one_line
 from canary_mlflow.policies import conf_dir
-from canary_mlflow.tracking.store import prepare_store
-from training import launch, sweep
-from training.compose import check, expand, register_schemas, to_config
+from training.command_line import expand, parse
+from training.compose import check, register_schemas, to_config
 from training.preflight import preflight
 
-HELP = ("--help", "-h", "--hydra-help", "--version", "-sc", "--shell-completion")
-INFORMATION = ("--cfg", "-c", "--info", "-i")  # composes, but runs nothing
+# launch and sweep bring MLflow, which takes longer to load than a refusal should take: imported where they are used.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,13 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _terminate)
     register_schemas()
     try:
-        argv = expand(sys.argv[1:] if arguments is None else arguments)
-        if not _has(argv, HELP):
-            for config in check(argv):
-                if not _has(argv, INFORMATION):
-                    preflight(config)
-                    prepare_store(config.tracking.uri)
-        return _with_hydra(argv)
+        return _run(expand(sys.argv[1:] if arguments is None else arguments))
     except CanaryError as error:
         print(f"canary: {error}", file=sys.stderr)
         return error.exit_code
@@ -62,15 +56,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Interrupted.exit_code
 
 
-def _with_hydra(argv: Sequence[str]) -> int:
-    """Let Hydra run the job, or all jobs of a multirun, and collect the exit code."""
+def _run(argv: list[str]) -> int:
+    """Refuse what cannot be run while nothing is recorded yet; then the session, or the sweep."""
+    line = parse(argv)
+    if line.helps:
+        _with_hydra(argv)
+        return 0
+    configs = check(line)
+    if line.informs:
+        _with_hydra(argv)
+        return 0
+    for config in configs:
+        preflight(config, here=line.here)
+    from canary_mlflow.tracking.store import prepare_store
+
+    prepare_store(configs[0].tracking.uri)  # here, because Hydra makes the output folder before it starts a job
+    if line.multirun:
+        from training.sweep import run_sweep
+
+        return run_sweep(configs[0].tracking, argv, _with_hydra)
+    (code,) = _with_hydra(argv)
+    return code
+
+
+def _with_hydra(argv: Sequence[str]) -> list[int]:
+    """Let Hydra do what the words say; returns the exit codes of the jobs that ran in this process."""
     codes: list[int] = []
+    raised: list[BaseException] = []
 
     @hydra.main(version_base="1.3", config_path=str(conf_dir().resolve()), config_name="config")
     def task(composed: DictConfig) -> int:
-        config = to_config(composed)
-        scratch = Path(HydraConfig.get().runtime.output_dir)
-        code = sweep.run_job(config, scratch) if sweep.is_job() else launch.run_session(config, scratch)
+        try:
+            code = _job(composed)
+        except BaseException as error:
+            raised.append(error)
+            if HydraConfig.get().mode == RunMode.MULTIRUN:
+                raise  # the sweep must not go on
+            return CanaryError.exit_code  # raised below: Hydra would add a line of its own
         codes.append(code)
         return code
 
@@ -81,12 +103,20 @@ def _with_hydra(argv: Sequence[str]) -> int:
         task()
     finally:
         sys.argv = before
-    # A multirun's jobs may have run in other processes; their runs in MLflow tell how they ended.
-    return sweep.exit_code() if sweep.was_multirun() else max(codes, default=0)
+    if raised:
+        raise raised[0]
+    return codes
 
 
-def _has(argv: Sequence[str], options: tuple[str, ...]) -> bool:
-    return any(word.split("=")[0] in options for word in argv)
+def _job(composed: DictConfig) -> int:
+    from training import launch, sweep
+
+    config = to_config(composed)
+    settings: Any = HydraConfig.get()
+    scratch = Path(settings.runtime.output_dir)
+    if settings.mode == RunMode.MULTIRUN:
+        return sweep.run_job(config, scratch)
+    return launch.run_session(config, scratch)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:

@@ -32,20 +32,25 @@ def check(adapter: AdapterConfig) -> None:
         raise SetupError("adapter.target_modules is empty; expected all-linear, or module names joined by commas")
 
 
+def check_modules(adapter: AdapterConfig, present: set[str]) -> None:
+    """Raise SetupError for modules that the model does not have; `present`: the last names of its layers."""
+    wanted = _modules(adapter.target_modules)
+    if adapter.name == "full" or wanted == ["all-linear"]:
+        return
+    if unknown := sorted(set(wanted) - present):
+        raise SetupError(
+            f"adapter.target_modules names {', '.join(unknown)}; the model has {', '.join(sorted(present))}; "
+            "name some of these, or all-linear"
+        )
+
+
 def peft_config(adapter: AdapterConfig, model: PreTrainedModel) -> PeftConfig | None:
     """Return what PEFT needs to wrap the model, or None for full fine-tuning.
 
     Raises SetupError for modules that the model does not have: PEFT is content if one of them is there.
     """
     check(adapter)
-    wanted = _modules(adapter.target_modules)
-    if adapter.name != "full" and wanted != ["all-linear"]:
-        found = _linear_modules(model)
-        if unknown := sorted(set(wanted) - found):
-            raise SetupError(
-                f"adapter.target_modules names {', '.join(unknown)}; the model has {', '.join(sorted(found))}; "
-                "name some of these, or all-linear"
-            )
+    check_modules(adapter, _linear_modules(model))
     return ADAPTERS[adapter.name](adapter)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.policies import load_policy
-from training.config import CanaryConfig, DPOAlgo, FaultConfig, PPOAlgo
+from canary_mlflow.policies import load_policy, load_watch
+from training import faults
+from training.config import CanaryConfig, DPOAlgo, FaultConfig, PPOAlgo, RewardConfig
 
 # What the pinned Transformers and TRL know, and TRL 1.12.0 too.
 OPTIMIZERS = (
@@ -40,12 +42,12 @@ def check_values(config: CanaryConfig) -> None:
         ("train.weight_decay", train.weight_decay, 0),
         ("tier.train_rows", tier.train_rows, train.batch_size),
         ("tier.eval_rows", tier.eval_rows, 1),
-        ("tier.timeout_minutes", tier.timeout_minutes, 0),
         ("hardware.threads", config.hardware.threads, 1),
         ("seed", config.seed, 0),
     ]:
         if not (math.isfinite(value) and value >= least):
             raise UsageError(f"{key} is {value}; expected at least {least}")
+    _positive("tier.timeout_minutes", tier.timeout_minutes)
     if runs_of(config) < 1:
         key = "tier.repeats" if config.repeats is None else "repeats"
         raise UsageError(f"{key} is {runs_of(config)}; expected at least 1")
@@ -53,9 +55,10 @@ def check_values(config: CanaryConfig) -> None:
         raise UsageError(f"model_name is {config.model_name!r}; expected a name without '/' and ':'")
     _one_of("train.optimizer", train.optimizer, OPTIMIZERS)
     _one_of("train.lr_scheduler", train.lr_scheduler, SCHEDULERS)
-    _check_fault(config.fault, train.max_steps)
     if config.seed > MAX_SEED - runs_of(config):
         raise UsageError(f"seed is {config.seed}; expected at most {MAX_SEED - runs_of(config)}")
+    if not config.tracking.experiment.strip():
+        raise UsageError(f"tracking.experiment is {config.tracking.experiment!r}; expected a name, such as canary")
     _one_of("hardware.device", config.hardware.device, ("auto", "cpu", "cuda"))
     _one_of("hardware.precision", config.hardware.precision, ("auto", "fp32", "bf16"))
     if isinstance(config.algo, DPOAlgo):
@@ -64,6 +67,8 @@ def check_values(config: CanaryConfig) -> None:
     if isinstance(config.algo, PPOAlgo):
         _check_ppo(config.algo, train.batch_size)
     load_policy(config.gate)
+    load_watch(config.watch)
+    _check_fault(config)
 
 
 def runs_of(config: CanaryConfig) -> int:
@@ -83,21 +88,36 @@ def _check_ppo(algo: PPOAlgo, batch_size: int) -> None:
     for key in ("init_kl_coef", "vf_coef", "missing_eos_penalty"):
         if not (math.isfinite(getattr(algo, key)) and getattr(algo, key) >= 0):
             raise UsageError(f"algo.{key} is {getattr(algo, key)}; expected at least 0")
-    if algo.reward.kind == "model" and not algo.reward.path:
-        raise UsageError("algo.reward.path is not set; expected a folder or hub id of a sequence classifier")
     if batch_size % algo.num_minibatches:
         raise UsageError(
             f"algo.num_minibatches is {algo.num_minibatches}; expected a divisor of train.batch_size ({batch_size})"
         )
     _one_of("algo.value_head", algo.value_head, ("shared", "separate"))
-    _one_of("algo.reward.kind", algo.reward.kind, ("length", "token_share", "model"))
+    _check_reward(algo.reward)
 
 
-def _check_fault(fault: FaultConfig, max_steps: int) -> None:
-    """A fault that never strikes would prove a gate that sees nothing."""
-    if fault.step < 0 or (fault.step and fault.step >= max_steps):
-        raise UsageError(f"fault.step is {fault.step}; expected 0 to {max_steps - 1}, within the run")
-    _positive("fault.factor", fault.factor)
+def _check_reward(reward: RewardConfig) -> None:
+    _one_of("algo.reward.kind", reward.kind, ("length", "token_share", "model"))
+    _positive("algo.reward.scale", reward.scale)
+    if reward.kind == "length" and reward.target < 1:
+        raise UsageError(f"algo.reward.target is {reward.target}; expected at least 1 token")
+    if reward.kind == "token_share" and not any(letters.strip() for letters in reward.tokens):
+        raise UsageError("algo.reward.tokens is empty; expected first letters that count, such as [a,b]")
+    if reward.kind == "model" and not reward.path:
+        raise UsageError("algo.reward.path is not set; expected a folder or hub id of a sequence classifier")
+
+
+def _check_fault(config: CanaryConfig) -> None:
+    """The fault must be able to strike, and what it leaves must still be a canary."""
+    faults.check(config, _optimizer_steps(config))
+    struck = faults.configure(config)
+    if struck is not config:
+        check_values(replace(struck, fault=FaultConfig(name="none")))
+
+
+def _optimizer_steps(config: CanaryConfig) -> int:
+    updates = config.algo.ppo_epochs * config.algo.num_minibatches if isinstance(config.algo, PPOAlgo) else 1
+    return config.train.max_steps * updates
 
 
 def _positive(key: str, value: float) -> None:

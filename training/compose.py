@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
-import itertools
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
-from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from canary_mlflow.errors import UsageError
+from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.policies import conf_dir
 from training.checks import check_values
+from training.command_line import CommandLine
 from training.config import ALGORITHMS, GROUPS, CanaryConfig
-
-
-def expand(argv: Sequence[str]) -> list[str]:
-    """Split MLproject's one quoted `--overrides=…` into words; drop parameters left empty."""
-    words: list[str] = []
-    for word in argv:
-        if word.startswith("--overrides="):
-            try:
-                words += shlex.split(word.removeprefix("--overrides="))
-            except ValueError as error:
-                raise UsageError(f"overrides: {error}; expected key=value words, quoted as in a shell") from error
-        elif word:
-            words.append(word)
-    return words
+from training.refusals import explain, missing_option
 
 
 def register_schemas() -> None:
@@ -49,25 +30,18 @@ def register_schemas() -> None:
         store.store(group="algo", name=f"_schema_{name}_", node=schema)
 
 
-def check(argv: Sequence[str]) -> list[CanaryConfig]:
+def check(line: CommandLine) -> list[CanaryConfig]:
     """Compose every job that the command line asks for (one, or the grid of a multirun).
 
     Raises UsageError with one line: what was found, what was expected.
     """
-    arguments, unknown = get_args_parser().parse_known_args(list(argv))
-    if unknown:
-        raise UsageError(f"unknown option {unknown[0]!r}; expected key=value overrides or Hydra's own options")
-    if arguments.config_name or arguments.config_path:
-        raise UsageError(
-            "--config-name and --config-path are not used here; expected --config-dir with options of yours"
-        )
-    if arguments.config_dir and not Path(arguments.config_dir).is_dir():
-        raise UsageError(f"--config-dir {arguments.config_dir}: no such folder; expected one laid out as conf/ is")
-    overrides = list(arguments.overrides)
-    jobs = list(_grid(overrides)) if arguments.multirun else [overrides]
     with initialize_config_dir(config_dir=str(conf_dir().resolve()), version_base="1.3", job_name="canary"):
-        extra = [f"hydra.searchpath=[file://{arguments.config_dir}]"] if arguments.config_dir else []
-        return [to_config(_compose(job + extra)) for job in jobs]
+        extra = [f"hydra.searchpath=[file://{line.config_dir}]"] if line.config_dir else []
+        configs = [to_config(_compose(job + extra)) for job in line.jobs]
+    places = {(config.tracking.uri, config.tracking.experiment) for config in configs}
+    if len(places) > 1:
+        raise UsageError(f"a sweep is one run with children; found {len(places)} stores or experiments; expected one")
+    return configs
 
 
 def to_config(composed: DictConfig | Mapping[str, Any]) -> CanaryConfig:
@@ -85,7 +59,7 @@ def to_config(composed: DictConfig | Mapping[str, Any]) -> CanaryConfig:
         schema = OmegaConf.structured(CanaryConfig(algo=ALGORITHMS[name]()))
         config = OmegaConf.to_object(OmegaConf.merge(schema, plain))
     except OmegaConfBaseException as error:
-        raise UsageError(_explain(error)) from error
+        raise UsageError(explain(error)) from error
     assert isinstance(config, CanaryConfig)
     check_values(config)
     return config
@@ -102,74 +76,8 @@ def _compose(overrides: list[str]) -> DictConfig:
     try:
         return compose("config", overrides=overrides)
     except MissingConfigException as error:
-        raise UsageError(_missing_option(error)) from error
+        raise UsageError(missing_option(error)) from error
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-        raise UsageError(_explain(error)) from error
-    except ValueError as error:  # Hydra's own, for an override without a key
-        raise UsageError(f"{' '.join(overrides)}: not understood; expected key=value") from error
-
-
-def _grid(overrides: list[str]) -> Iterator[list[str]]:
-    """Every combination of swept values; launchers and sweepers other than the basic one see the same."""
-    try:
-        parsed = OverridesParser.create().parse_overrides(overrides)
-    except HydraException as error:
-        raise UsageError(_explain(error)) from error
-    choices = [
-        [f"{item.get_key_element()}={value}" for value in item.sweep_string_iterator()]
-        if item.is_sweep_override()
-        else [item.input_line or ""]
-        for item in parsed
-    ]
-    for combination in itertools.product(*choices):
-        yield list(combination)
-
-
-def _missing_option(error: MissingConfigException) -> str:
-    found = error.missing_cfg_file or "?"
-    options = [option for option in error.options or [] if not option.startswith("_")]
-    if not options:
-        return f"there is no config {found!r}; see `python -m training --help` for the groups"
-    group, _, name = found.partition("/")
-    near = difflib.get_close_matches(name, options, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    if group in ("model", "data") and ("/" in name or name.startswith(".")):
-        kind = "local" if group == "model" else "jsonl"
-        hint = f" (for a path of your own: {group}={kind} {group}.path=…)"
-    return f"unknown {group} {name!r}; expected one of {', '.join(sorted(options))}{hint}"
-
-
-def _explain(error: Exception) -> str:
-    """One line out of Hydra's and OmegaConf's several."""
-    cause = error
-    while isinstance(cause, ConfigCompositionException) and isinstance(cause.__cause__, Exception):
-        cause = cause.__cause__
-    key = getattr(cause, "full_key", None)
-    if type(cause).__name__.startswith("Lexer") or "Error parsing override" in str(cause):
-        words = str(cause).splitlines()[0].removeprefix("Error parsing override").strip(" '")
-        return f"{words}: not understood; expected key=value, with quotes around a value that holds special signs"
-    if "Ambiguous value" in str(cause):
-        return f"{str(cause).splitlines()[0]}; expected one value, or --multirun for several"
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    reason = lines[0] if lines else type(cause).__name__
-    if (isinstance(cause, OmegaConfBaseException) and "is not in" in str(cause)) or "Key '" in reason:
-        wanted = str(key or reason)
-        return f"unknown key {wanted!r}; expected one of {', '.join(_valid_keys(wanted))}"
-    return f"{key}: {reason}" if key and key not in reason else reason
-
-
-def _valid_keys(dotted: str) -> list[str]:
-    """The keys that stand beside a wrong one, as the schema has them."""
-    node: Any = CanaryConfig
-    for part in dotted.split(".")[:-1]:
-        types = {**GROUPS, "train": _train_schema()}
-        node = types.get(part, node) if node is CanaryConfig else node
-        if part == "algo":
-            return sorted({item.name for schema in ALGORITHMS.values() for item in fields(schema)})
-    return [item.name for item in fields(node)] if is_dataclass(node) else []
-
-
-def _train_schema() -> type:
-    from training.config import TrainConfig
-
-    return TrainConfig
+        raise UsageError(explain(error)) from error
+    except ValueError as error:  # Hydra's own, for a path that leads nowhere
+        raise UsageError(one_line(error)) from error

@@ -122,6 +122,10 @@ class TrackingConfig:
     name: str = MISSING
     uri: Optional[str] = None  # None: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db
     experiment: str = "canary"
+    mlflow: bool = True  # rows to MLflow; without them the gate has nothing to judge
+    jsonl: bool = True  # rows to stability.jsonl, an artifact of the run
+    tensorboard: bool = False  # rows to event files in the run's output folder
+    system_metrics: bool = True  # CPU, memory, disk, network and GPUs, every 10 s
 
 
 @dataclass
@@ -129,10 +133,13 @@ class FaultConfig:
     """A regression put in on purpose."""
 
     name: str = MISSING
+    kind: Optional[str] = None  # what strikes, of training.faults.FAULTS; None: the one called as the fault is
     description: str = ""
-    step: int = 0  # first optimizer step it touches
-    factor: float = 1.0
-    signals: List[str] = field(default_factory=list)
+    step: int = 0  # optimizer steps done before it strikes
+    strength: Optional[float] = None  # how much of it; None: it has no degrees
+    unit: str = ""  # of the strength
+    settings: Dict[str, Any] = field(default_factory=dict)  # kind settings: other values of train and algo
+    signals: Dict[str, List[str]] = field(default_factory=dict)  # algorithm it applies to: checks that must show it
 
 
 @dataclass
@@ -173,6 +180,7 @@ class CanaryConfig:
     quantization: QuantizationConfig = MISSING
     tracking: TrackingConfig = MISSING
     gate: Dict[str, Any] = MISSING  # a policy; canary_mlflow.policies checks it
+    watch: Dict[str, Any] = MISSING  # the watch's policy; checked there too
     fault: FaultConfig = MISSING
     hardware: HardwareConfig = MISSING
     train: TrainConfig = field(default_factory=TrainConfig)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 
 from training.config import HardwareConfig
 from training.errors import SetupError
@@ -14,6 +17,27 @@ class Device:
 
     kind: str
     precision: str
+
+
+def check(hardware: HardwareConfig) -> None:
+    """Raise SetupError for what this machine has not, as far as can be seen without importing torch."""
+    cores = os.cpu_count() or 1
+    if hardware.threads > cores:
+        raise SetupError(f"hardware.threads is {hardware.threads}; expected at most {cores}, the cores of this machine")
+    if hardware.device == "cuda" and (why := _no_gpu()):
+        raise SetupError(f"hardware.device is cuda, but {why}; expected a GPU that torch can use; or use hardware=cpu")
+
+
+def _no_gpu() -> str:
+    """Why torch cannot find a GPU here; "" when it may."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return "CUDA_VISIBLE_DEVICES hides every GPU"
+    if version("torch").endswith("+cpu"):
+        return f"torch {version('torch')} is built for the CPU alone"
+    # A driver makes them: NVIDIA, Jetson, WSL, ROCm.
+    if not any(any(Path("/dev").glob(name)) for name in ("nvidia[0-9]*", "nvhost-gpu", "dxg", "kfd")):
+        return "no driver offers a GPU (no /dev/nvidia0)"
+    return ""
 
 
 def settle(hardware: HardwareConfig) -> Device:

@@ -3,7 +3,8 @@
 UsageError (canary_mlflow.errors)
 └── SetupError           what was asked for cannot be trained; exit code 2
 RuntimeError
-└── InstabilityError     a value that must be finite is not
+├── InstabilityError     a value that must be finite is not
+└── Stopped              the watch saw that the run is lost
 """
 
 from __future__ import annotations
@@ -25,3 +26,7 @@ class InstabilityError(RuntimeError):
         )
         self.step = step
         self.what = what
+
+
+class Stopped(RuntimeError):
+    """The watch ended the training, as its policy told it to (`watch.on_critical=stop`)."""

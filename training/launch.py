@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from mlflow import MlflowClient
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.gatekeeper import gate, gate_session
 from canary_mlflow.registry.versions import register_version
 from canary_mlflow.reports import text
@@ -42,7 +43,7 @@ def _train_and_judge(
 ) -> int:
     code = 4
     try:
-        results = train_runs(client, session, config, crew, runs_of(config))
+        results = train_runs(client, session, config, crew, runs_of(config), champion_runs(client, model))
         ended = max(code_of(result) for result in results)
         if ended in (0, 1):
             decision = judge(client, model, session, config, results)
@@ -66,19 +67,29 @@ def crew_of(config: CanaryConfig, scratch: Path, repeats: int) -> AbstractContex
 
 
 def train_runs(
-    client: MlflowClient, session: str, config: CanaryConfig, crew: Iterator[Worker], repeats: int
+    client: MlflowClient,
+    session: str,
+    config: CanaryConfig,
+    crew: Iterator[Worker],
+    repeats: int,
+    champion: Sequence[str] = (),
 ) -> list[Result]:
-    """The runs of one session, one after the other; stops at the first that breaks off."""
+    """The runs of one session, one after the other; stops at the first that breaks off.
+
+    `champion`: the run ids that the watch compares each run with while it goes on.
+    """
     results: list[Result] = []
     for index in range(repeats):
         seeded = replace(config, seed=config.seed + index)
-        results.append(_train_one(client, session, seeded, next(crew), f"{index + 1}/{repeats}"))
+        results.append(_train_one(client, session, seeded, next(crew), f"{index + 1}/{repeats}", champion))
         if results[-1].failure:
             break
     return results
 
 
-def _train_one(client: MlflowClient, session: str, config: CanaryConfig, worker: Worker, place: str) -> Result:
+def _train_one(
+    client: MlflowClient, session: str, config: CanaryConfig, worker: Worker, place: str, champion: Sequence[str]
+) -> Result:
     """One run, recorded as FINISHED or FAILED whatever happens to its process or to this one."""
     plain = to_plain(config)
     run_id = create_child_run(client, session, run_name(config), run_tags(config), flatten(plain))
@@ -88,6 +99,7 @@ def _train_one(client: MlflowClient, session: str, config: CanaryConfig, worker:
         tracking_uri=client.tracking_uri,
         label=f"{config.algo.name} seed {config.seed} ({place})",
         keep_weights=place.startswith("1/"),  # a version has one set of weights; the other seeds are evidence
+        champion_runs=list(champion),
     )
     try:
         result = run(worker, job, config.tier.timeout_minutes * 60)
@@ -152,11 +164,11 @@ def _part_tags(config: CanaryConfig) -> dict[str, str]:
 
 
 def flatten(tree: dict[str, Any], prefix: str = "cfg/") -> dict[str, str]:
-    """Nested configuration as MLflow params; the policy is left to verdict.json."""
+    """Nested configuration as MLflow params; the policies are left to verdict.json and config.yaml."""
     flat: dict[str, str] = {}
     for key, value in tree.items():
         if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.") if key != "gate" else {}
+            flat |= flatten(value, f"{prefix}{key}.") if key not in ("gate", "watch") else {}
         else:
             flat[prefix + key] = str(value)
     return flat

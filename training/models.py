@@ -36,6 +36,34 @@ def check(model: ModelConfig) -> None:
         model_folder(model)
 
 
+def layer_names(model: ModelConfig) -> set[str] | None:
+    """The last names of the layers that hold a matrix, for a model that `check` has passed; imports no torch.
+
+    None when its weights are not in safetensors files: only torch reads the others.
+    """
+    if model.source == "embedded":
+        return set(tiny.LINEAR_LAYERS)
+    from safetensors import safe_open
+
+    found: set[str] = set()
+    for path in model_folder(model).glob("*.safetensors"):
+        with safe_open(path, framework="numpy") as weights:
+            for key in weights.keys():  # noqa: SIM118 - no mapping, whatever its methods are called
+                layer, _, kind = key.rpartition(".")
+                if kind == "weight" and len(weights.get_slice(key).get_shape()) == 2:
+                    found.add(layer.rpartition(".")[2])
+    return found or None
+
+
+def positions(model: ModelConfig) -> int | None:
+    """How many tokens the model takes at most, where its config says so; imports no torch."""
+    if model.source == "embedded":
+        return int(tiny.ARCHITECTURE["max_position_embeddings"])
+    config = json.loads((model_folder(model) / "config.json").read_text(encoding="utf-8"))
+    found = config.get("max_position_embeddings", config.get("n_positions"))
+    return found if isinstance(found, int) else None
+
+
 def _embedded(model: ModelConfig) -> Path:
     return tiny.tiny_model_folder()
 

@@ -2,17 +2,65 @@
 
 from __future__ import annotations
 
-from training import adapters, datasets, models, quantization
-from training.config import CanaryConfig
+from pathlib import Path
+
+from training import adapters, datasets, devices, models, quantization
+from training.config import CanaryConfig, PPOAlgo
+from training.errors import SetupError
+from training.hub import MODEL_PATTERNS, Repository, locate, missing_model_files
 
 
-def preflight(config: CanaryConfig) -> None:
-    """Check adapter, quantization, data and model in that order: cheap first, the network last.
+def preflight(config: CanaryConfig, *, here: bool = True) -> None:
+    """Check machine, adapter, quantization, data and model in that order: cheap first, the network last.
 
-    Raises SetupError with one line: what was found, what was expected, what to do. Hub files that are not
-    cached are fetched here, once, so that the runs need no network.
+    `here`: whether the runs are on this machine, not sent elsewhere by a launcher. Raises SetupError with one line:
+    what was found, what was expected, what to do. Hub files that are not cached are fetched here, once, so that the
+    runs need no network.
     """
+    if here:
+        devices.check(config.hardware)
     adapters.check(config.adapter)
     quantization.check(config.quantization, config.adapter)
     datasets.check(config)
     models.check(config.model)
+    _check_fit(config)
+    if isinstance(config.algo, PPOAlgo) and config.algo.reward.kind == "model":
+        _check_reward_model(config.algo.reward.path or "")
+
+
+def _check_fit(config: CanaryConfig) -> None:
+    """What is asked of the model that its files say it has not."""
+    layers = models.layer_names(config.model) if config.adapter.name != "full" else None
+    if layers is not None:
+        adapters.check_modules(config.adapter, layers)
+    longest = models.positions(config.model)
+    asked = {"train.max_length": config.train.max_length}
+    if isinstance(config.algo, PPOAlgo):
+        asked = {
+            "algo.max_prompt_length + algo.max_new_tokens": config.algo.max_prompt_length + config.algo.max_new_tokens
+        }
+    for key, length in asked.items():
+        if longest is not None and length > longest:
+            raise SetupError(f"{key} is {length} tokens; expected at most {longest}, the positions of the model")
+
+
+def _check_reward_model(path: str) -> None:
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        if lacks := missing_model_files(folder):
+            raise SetupError(
+                f"algo.reward.path={path} lacks {', '.join(lacks)}; expected a sequence classifier's folder"
+            )
+    elif path.startswith((".", "/", "~")):
+        raise SetupError(f"algo.reward.path={path} is no folder; expected one with a sequence classifier")
+    else:
+        locate(
+            Repository(
+                name=path,
+                kind="model",
+                asked_by="algo.reward.path",
+                probe="config.json",
+                patterns=MODEL_PATTERNS,
+                missing=missing_model_files,
+            )
+        )

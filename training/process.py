@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class Job:
     tracking_uri: str
     label: str  # for the progress bar
     keep_weights: bool
+    champion_runs: list[str] = field(default_factory=list)  # what the watch compares with, step by step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,62 +2,35 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.experimental.callback import Callback
-from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
+from mlflow import MlflowClient
 
 from canary_mlflow.tracking.session import child_runs, finish_session, open_session
 from canary_mlflow.tracking.store import prepare_store
 from training import launch
-from training.config import CanaryConfig
+from training.config import CanaryConfig, TrackingConfig
 
-PARENT = "CANARY_PARENT_RUN_ID"  # reaches the jobs of every launcher through Hydra's env_set
-
-
-class _Sweep:
-    """The multirun of this process; Hydra makes the callback itself, so it cannot be handed one."""
-
-    parent: str | None = None
-    tracking_uri: str | None = None
-    code: int | None = None
+PARENT = "CANARY_PARENT_RUN_ID"
 
 
-class SweepCallback(Callback):
-    """Opens the parent run before the jobs and closes it after them, however they ended."""
+def run_sweep(tracking: TrackingConfig, argv: Sequence[str], jobs: Callable[[Sequence[str]], object]) -> int:
+    """Have `jobs` run all that `argv` asks for under one parent run, which is ended however they end.
 
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        client = prepare_store(config.tracking.uri)
-        parent = open_session(client, config.tracking.experiment, "sweep", {"canary.role": "sweep"})
-        _Sweep.parent, _Sweep.tracking_uri = parent, client.tracking_uri
-        with open_dict(config.hydra):
-            config.hydra.overrides.hydra.append(f"+hydra.job.env_set.{PARENT}={parent}")
-        # Hydra does not call on_multirun_end when a job raises.
-        atexit.register(_close)
-
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        _close()
-
-
-def is_job() -> bool:
-    """Whether this is one job of a multirun."""
-    return HydraConfig.get().mode == RunMode.MULTIRUN
-
-
-def was_multirun() -> bool:
-    """Whether this process led a multirun."""
-    return _Sweep.parent is not None
-
-
-def exit_code() -> int:
-    """0 when every run finished, 1 when one was unstable, 4 when something outside failed."""
-    return _close()
+    Returns 0 when every run finished, 1 when one was unstable, 4 when something outside failed.
+    """
+    client = prepare_store(tracking.uri)
+    parent = open_session(client, tracking.experiment, "sweep", {"canary.role": "sweep"})
+    try:
+        # Hydra sets it in the jobs of every launcher, on this machine or another.
+        jobs([*argv, f"+hydra.job.env_set.{PARENT}={parent}"])
+    finally:
+        # Whatever the jobs raised: those in other processes can tell how they ended through their runs alone.
+        code = _close(client, parent)
+    return code
 
 
 def run_job(config: CanaryConfig, scratch: Path) -> int:
@@ -69,19 +42,11 @@ def run_job(config: CanaryConfig, scratch: Path) -> int:
     return max((launch.code_of(result) for result in results), default=0)
 
 
-def _close() -> int:
-    """Say how the sweep ended; the first call decides."""
-    if _Sweep.parent is None:
-        return 0
-    if _Sweep.code is None:
-        client = prepare_store(_Sweep.tracking_uri)
-        runs = child_runs(client, _Sweep.parent)
-        failures = [run.data.tags.get("canary.failure", "") for run in runs if run.info.status != "FINISHED"]
-        _Sweep.code = max(
-            (launch.code_of_failure(failure or "error") for failure in failures), default=0 if runs else 4
-        )
-        finish_session(client, _Sweep.parent, "FINISHED" if _Sweep.code == 0 else "FAILED")
-        print(
-            f"canary: sweep {_Sweep.parent}: {len(runs) - len(failures)} of {len(runs)} runs finished", file=sys.stderr
-        )
-    return _Sweep.code
+def _close(client: MlflowClient, parent: str) -> int:
+    """End the parent run and say how the sweep ended."""
+    runs = child_runs(client, parent)
+    failures = [run.data.tags.get("canary.failure", "") for run in runs if run.info.status != "FINISHED"]
+    code = max((launch.code_of_failure(failure or "error") for failure in failures), default=0 if runs else 4)
+    finish_session(client, parent, "FINISHED" if code == 0 else "FAILED")
+    print(f"canary: sweep {parent}: {len(runs) - len(failures)} of {len(runs)} runs finished", file=sys.stderr)
+    return code

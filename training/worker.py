@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from types import FrameType
 from canary_mlflow.errors import UsageError
 from canary_mlflow.tracking.failures import Terminated, classify
 from training.algorithms import ALGORITHMS
+from training.errors import Stopped
 from training.process import Job
 
 LIBRARIES = (
@@ -30,13 +32,18 @@ def main(folder: Path, algo: str) -> int:
     """Load the libraries, wait for the word, train `folder`/job.json and leave `folder`/result.json."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        _load(algo)
+        load(algo)
         (folder / "ready").touch()
         if not sys.stdin.readline():
             return 0  # the session ended before this run's turn
     except Terminated:
         return 0
     threading.Thread(target=_follow_the_session, daemon=True).start()
+    return work(folder)
+
+
+def work(folder: Path) -> int:
+    """Train `folder`/job.json in this process, which has its libraries; returns 0 when the run finished, else 1."""
     job = Job(**json.loads((folder / "job.json").read_text()))
     failure, reason, trace = _attempt(job, folder)
     _record_end(job, failure, reason, trace)
@@ -44,7 +51,7 @@ def main(folder: Path, algo: str) -> int:
     return 1 if failure else 0
 
 
-def _load(algo: str) -> None:
+def load(algo: str) -> None:
     """Import what the run will need: most of a smoke run's wall time, and no part of what is measured."""
     for name in (*LIBRARIES, ALGORITHMS[algo]):
         import_module(name)
@@ -62,6 +69,8 @@ def _attempt(job: Job, folder: Path) -> tuple[str, str, str]:
         _train(job, folder)
     except UsageError as error:
         return "config", str(error), ""
+    except Stopped as error:
+        return "instability", str(error), ""
     except BaseException as error:  # noqa: BLE001 - whatever user code or a library raises is recorded, not lost
         failure, reason = classify(error)
         return failure, reason, "" if failure == "interrupted" else traceback.format_exc()
@@ -72,9 +81,11 @@ def _train(job: Job, folder: Path) -> None:
     import gc
     from dataclasses import asdict
 
+    from tqdm.contrib.logging import logging_redirect_tqdm
     from transformers import PrinterCallback, set_seed
 
     from canary_mlflow.tracking.callback import CanaryCallback
+    from canary_mlflow.tracking.sinks import SINKS
     from training import faults
     from training.algorithms import build
     from training.compose import to_config
@@ -87,23 +98,29 @@ def _train(job: Job, folder: Path) -> None:
     config = to_config(job.config)
     set_seed(config.seed)  # before anything is built: PPO's permutations come from numpy
     device = settle(config.hardware)
-    parts = build_parts(config, device)
+    parts = faults.prepare(build_parts(config, device), config.fault)
     canary = CanaryCallback(
         run_id=job.run_id,
         tracking_uri=job.tracking_uri,
         workload=describe(config, parts, device),
         config=job.config,
         tags={f"canary.data.{key}": str(value) for key, value in asdict(parts.data).items()},
+        sinks=[name for name in SINKS if getattr(config.tracking, name)],
+        system_metrics=config.tracking.system_metrics,
+        watch=job.config["watch"],
+        champion_runs=job.champion_runs,
+        starts_fresh=True,  # every canary builds its reference from the start model, and its adapter anew
     )
     progress = ProgressBar(job.label)
-    trainer = build(config, parts, device, folder / "trainer", [canary, progress, EvaluateAtEnd()])
+    trainer = build(faults.configure(config), parts, device, folder / "trainer", [canary, progress, EvaluateAtEnd()])
     trainer.remove_callback(PrinterCallback)  # the progress bar says it better
-    faults.apply(trainer, config.fault)
+    faults.install(trainer, config.fault)
     # One full collection costs 0.3 s once torch and transformers are loaded; it would land in some step.
     gc.collect()
     gc.freeze()
     try:
-        trainer.train()
+        with logging_redirect_tqdm([logging.getLogger("canary_mlflow")]):  # a warning must not break the bar's line
+            trainer.train()
     finally:
         progress.close()
         canary.close()
@@ -111,6 +128,8 @@ def _train(job: Job, folder: Path) -> None:
         trainer.save_model(str(folder / "model"))
         parts.tokenizer.save_pretrained(str(folder / "model"))
         canary.log_artifacts(folder / "model", "model")
+    if canary.stopped:
+        raise Stopped(canary.stopped)
 
 
 def _record_end(job: Job, failure: str, reason: str, trace: str) -> None:

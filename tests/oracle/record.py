@@ -1,7 +1,7 @@
 """Runs one PPO iteration of trl 1.12.0 on a tiny model and writes everything it computed to an .npz file.
 
     make oracle
-    PYTHONPATH=.oracle python tests/oracle/record.py tests/data/trl_ppo_1_12_0.npz
+    PYTHONPATH=.oracle:tests python -m oracle.record tests/data/trl_ppo_1_12_0.npz
 
 The file holds the start weights, the rollout and TRL's own intermediate results: what
 tests/training/test_ppo_parity.py compares with. Half of the answers are made to end early.
@@ -10,20 +10,15 @@ tests/training/test_ppo_parity.py compares with. Half of the answers are made to
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, GPTNeoXForSequenceClassification, PreTrainedTokenizerFast
+from oracle.trl_ppo import EOS, PAD, trl_trainer, word_tokenizer
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, GPTNeoXForSequenceClassification
 
 ROWS, TOKENS, VOCABULARY = 8, 12, 48
-EOS, PAD = 0, 1
 # Early ends by row; -1: the answer fills all positions. The last one ends at the last position.
 ENDS = (-1, 3, -1, 0, 7, -1, 10, 11)
 SETTINGS: dict[str, Any] = {
@@ -38,14 +33,6 @@ SETTINGS: dict[str, Any] = {
     "num_ppo_epochs": 4,
     "learning_rate": 2e-3,
 }
-
-
-def tokenizer() -> PreTrainedTokenizerFast:
-    """Words w2, w3, … next to the two special tokens."""
-    vocabulary = {"<eos>": EOS, "<pad>": PAD, **{f"w{i}": i for i in range(2, VOCABULARY)}}
-    words = Tokenizer(WordLevel(vocabulary, unk_token="w2"))
-    words.pre_tokenizer = WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>", pad_token="<pad>", padding_side="left")
 
 
 def neox_config() -> GPTNeoXConfig:
@@ -70,31 +57,14 @@ def prompts() -> list[str]:
     return [" ".join(f"w{i}" for i in random.integers(2, VOCABULARY, size=3 + row % 4)) for row in range(ROWS)]
 
 
-class _Echo(torch.nn.Module):
-    """A backbone whose hidden state is the input itself: rule rewards can then be a score head."""
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> Any:
-        hidden = torch.stack([input_ids, attention_mask.long()], dim=-1).float()
-        return type("Output", (), {"hidden_states": (hidden,)})()
-
-
-class RuleReward(torch.nn.Module):
+def mean_token(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The mean token id of prompt and answer so far, over 10: any rule would do."""
-
-    base_model_prefix = "backbone"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.backbone = _Echo()
-
-    def score(self, hidden: torch.Tensor) -> torch.Tensor:
-        ids, mask = hidden.unbind(-1)
-        return ((ids * mask).cumsum(1) / mask.cumsum(1).clamp(min=1) / 10).unsqueeze(-1)
+    return (ids * mask).cumsum(1) / mask.cumsum(1).clamp(min=1) / 10
 
 
 def record() -> dict[str, np.ndarray]:
     """One iteration of TRL's trainer; arrays [R, T] unless their name says otherwise."""
-    from trl.experimental.ppo import PPOConfig, PPOTrainer, ppo_trainer
+    from trl.experimental.ppo import PPOTrainer, ppo_trainer
 
     torch.manual_seed(11)
     reference = GPTNeoXForCausalLM(neox_config()).eval()
@@ -132,35 +102,21 @@ def record() -> dict[str, np.ndarray]:
             found["mean_kl"] = np.float32(logs["objective/kl"])
 
     ppo_trainer.batch_generation = generate_and_end
-    words = tokenizer()
     try:
-        trainer = Recorder(
-            args=PPOConfig(
-                output_dir=tempfile.mkdtemp(),
-                per_device_train_batch_size=ROWS,
-                gradient_accumulation_steps=1,
-                num_mini_batches=1,
-                total_episodes=ROWS,
-                response_length=TOKENS,
-                num_sample_generations=0,
-                local_rollout_forward_batch_size=ROWS,
-                lr_scheduler_type="constant",
-                stop_token="eos",
-                use_cpu=True,
-                bf16=False,
-                gradient_checkpointing=False,
-                report_to="none",
-                save_strategy="no",
-                disable_tqdm=True,
-                seed=3,
-                **SETTINGS,
-            ),
-            processing_class=words,
-            model=policy,
-            ref_model=reference,
-            reward_model=RuleReward(),
-            value_model=value,
-            train_dataset=Dataset.from_dict({"input_ids": [words(text)["input_ids"] for text in prompts()]}),
+        trainer = trl_trainer(
+            Recorder,
+            policy=policy,
+            reference=reference,
+            value=value,
+            rule=mean_token,
+            tokenizer=word_tokenizer(VOCABULARY),
+            prompts=prompts(),
+            rows=ROWS,
+            iterations=1,
+            response_length=TOKENS,
+            lr_scheduler_type="constant",
+            seed=3,
+            **SETTINGS,
         )
         trainer.train()
     finally:

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from canary_mlflow.errors import UsageError
-from training.compose import check, expand, register_schemas, to_config, to_plain
+from training.command_line import expand, parse
+from training.compose import check, register_schemas, to_config, to_plain
 from training.config import ALGORITHMS, CanaryConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,14 +29,17 @@ def options(group: str) -> list[str]:
 
 
 def compose(*words: str) -> CanaryConfig:
+    return composed(*words)[0]
+
+
+def composed(*words: str) -> list[CanaryConfig]:
     register_schemas()
-    return check(words)[0]
+    return check(parse(expand(words)))
 
 
 def refusal(*words: str) -> str:
-    register_schemas()
     with pytest.raises(UsageError) as caught:
-        check(words)
+        composed(*words)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -59,7 +64,13 @@ def test_every_algorithm_and_tier_composes(algo: str, tier: str) -> None:
 )
 def test_every_option_composes(group: str, option: str) -> None:
     path = [f"{group}.path=somewhere"] if option in ("local", "jsonl") else []
-    compose(f"{group}={option}", *path)
+    for algo in _algorithms_of(option) if group == "fault" else ["dpo"]:
+        compose(f"{group}={option}", f"algo={algo}", *path)
+
+
+def _algorithms_of(fault: str) -> list[str]:
+    signals = yaml.safe_load((CONF / "fault" / f"{fault}.yaml").read_text()).get("signals")
+    return list(signals or ["dpo"])
 
 
 def test_command_line_beats_every_file() -> None:
@@ -109,9 +120,43 @@ def test_overrides_are_split_as_a_shell_would() -> None:
         (["train.learning_rate=inf"], ["train.learning_rate"]),
         (["algo.beta=nan"], ["algo.beta"]),
         (["fault=nan_batch", "fault.step=100"], ["fault.step is 100", "0 to 99"]),
-        (["fault=lr_high", "fault.factor=nan"], ["fault.factor"]),
+        (["fault=lr_high", "fault.strength=nan"], ["fault.strength"]),
+        (["fault=flipped_labels", "fault.strength=1.5"], ["fault.strength is 1.5", "at most 1", "share of the pairs"]),
+        (["fault=nan_batch", "fault.strength=2"], ["fault.strength is 2", "no degrees"]),
+        (["fault=kl_zero"], ["fault=kl_zero does not apply to algo=dpo", "ppo"]),
+        (["fault=dpo_unstable_lr", "algo=sft"], ["does not apply to algo=sft", "dpo"]),
+        (["fault=nan_batch", "fault.name=nan_bach"], ["fault.name is 'nan_bach'", "nan_batch"]),
+        (["fault=wrong_reference", "adapter=lora"], ["adapter=full"]),
+        (["fault=no_learning", "fault.settings={seed: 1}"], ["fault.settings.seed"]),
+        (["fault=no_learning", "+fault.settings.seed=1"], ["fault.settings: seed", "train or algo"]),
+        (["fault=no_learning", "fault.settings.train.learning_rate=-1"], ["train.learning_rate is -1"]),
+        (["fault=no_learning", "fault.settings.train={lerning_rate: 0}"], ["fault.settings.train", "lerning_rate"]),
         (["--config-dir", "/nowhere"], ["/nowhere"]),
         (["--config-name", "foo"], ["--config-name"]),
+        (["~algo"], ["~algo", "algo=NAME", "dpo, ppo, sft"]),
+        (["~fault"], ["fault=NAME", "none"]),
+        (["~train.learning_rate"], ["train.learning_rate=VALUE"]),
+        (["algo=[dpo]"], ["algo=[dpo]", "algo=NAME"]),
+        (["tier=null"], ["tier=NAME"]),
+        (["+algo=ppo"], ["algo=NAME"]),
+        (["algo.name=sft"], ["algo=sft"]),
+        (["hydra.nope=1"], ["hydra.nope", "launcher", "sweeper"]),
+        (["gate.rules.foo.margin=1"], ["gate.rules.foo", "step_time, "]),
+        (["gate.rules.step_time.margn=1"], ["did you mean 'margin'?"]),
+        (["train=5"], ["train.KEY=VALUE"]),
+        (["train.max_steps=1.5"], ["train.max_steps is 1.5", "whole number"]),
+        (["train.max_steps=null"], ["train.max_steps is null"]),
+        (["algo=ppo", "algo.whiten_rewards=maybe"], ["maybe", "true or false"]),
+        (["a=b=c"], ["a=b=c", "key=value"]),
+        (["tracking.experiment="], ["tracking.experiment is ''"]),
+        (["tier.timeout_minutes=0"], ["tier.timeout_minutes", "more than 0"]),
+        (["algo=ppo", "algo.reward.kind=token_share"], ["algo.reward.tokens"]),
+        (["algo=ppo", "algo.reward.target=0"], ["algo.reward.target is 0"]),
+        (["--cfg", "nope"], ["--cfg", "nope", "job"]),
+        (["--cfg", "job", "--info", "all"], ["--cfg", "--info", "one of them"]),
+        (["hydra/launcher=nope"], ["hydra/launcher", "nope", "basic", "pip install hydra-nope-launcher"]),
+        (["-m", "tracking.experiment=a,b"], ["2 stores or experiments"]),
+        (["gate=/nowhere/policy.yaml"], ["/nowhere/policy.yaml", "not found"]),
     ],
 )
 def test_wrong_words_are_refused_with_the_right_ones(words: list[str], expected: list[str]) -> None:
@@ -120,9 +165,26 @@ def test_wrong_words_are_refused_with_the_right_ones(words: list[str], expected:
         assert part in message
 
 
+def test_a_policy_of_ones_own_is_named_by_its_path(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("base: smoke\nname: mine\nrules: {step_cost: {margin: 3.0}}\n")
+    gate = compose(f"gate={mine}", "gate.rules.step_time.margin=0.5").gate
+    assert (gate["name"], gate["rules"]["step_cost"]["margin"], gate["rules"]["step_time"]["margin"]) == (
+        "mine",
+        3.0,
+        0.5,
+    )
+    assert [config.gate["name"] for config in composed("-m", f"gate=smoke,{mine}")] == ["smoke", "mine"]
+    mine.write_text("base: smoke\nrules: {step_tim: {margin: 3.0}}\n")
+    assert "step_tim" in refusal(f"gate={mine}")
+
+
+def test_the_mode_of_a_sweep_may_be_an_override() -> None:
+    assert len(composed("hydra.mode=MULTIRUN", "seed=1,2")) == 2
+
+
 def test_a_multirun_checks_every_job() -> None:
-    register_schemas()
-    configs = check(["--multirun", "algo=sft,dpo,ppo", "seed=1,2"])
+    configs = composed("--multirun", "algo=sft,dpo,ppo", "seed=1,2")
     assert [(item.algo.name, item.seed) for item in configs] == [
         (algo, seed) for algo in ("sft", "dpo", "ppo") for seed in (1, 2)
     ]
@@ -139,3 +201,14 @@ def test_a_refusal_leaves_nothing_behind(words: list[str], tmp_path: Path) -> No
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_refusal_waits_for_neither_torch_nor_mlflow(tmp_path: Path) -> None:
+    script = (
+        "import sys; from training.__main__ import main; assert main(['hardware.threads=100000']) == 2; "
+        "sys.exit(' '.join({'torch', 'mlflow', 'transformers'} & set(sys.modules)) or 0)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("canary: hardware.threads is 100000; expected at most")

@@ -227,6 +227,23 @@ def test_bytes_that_are_no_utf8_are_named_by_line(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (json.dumps([pair()] * 3).encode(), r"is one JSON array; expected an object per line; `jq -c '\.\[\]' "),
+        (json.dumps(pair()).encode("utf-16"), "is UTF-16, or no text; expected UTF-8; `iconv "),
+        (json.dumps(pair()).encode("utf-16-le"), "is UTF-16, or no text; expected UTF-8; `iconv "),
+        (b"\r".join([json.dumps(pair()).encode()] * 3), r"ends its lines with .r; expected .n; `tr "),
+    ],
+)
+def test_other_kinds_of_files_are_named_with_what_converts_them(tmp_path, content, expected):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content)
+
+    with pytest.raises(SetupError, match=expected):
+        datasets.check(a_config("jsonl", path))
+
+
+@pytest.mark.parametrize(
     ("content", "expected"), [("", "no rows"), ("\n \n", "no rows"), (json.dumps(pair()), "one row")]
 )
 def test_a_set_too_small_to_hold_anything_out_is_refused(tmp_path, content, expected):

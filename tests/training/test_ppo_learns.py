@@ -12,6 +12,7 @@ from transformers import PrinterCallback, set_seed
 
 from training import faults
 from training.algorithms import build
+from training.command_line import parse
 from training.compose import check, register_schemas
 from training.devices import settle
 from training.errors import InstabilityError
@@ -23,12 +24,13 @@ from training.ppo.trainer import PPOTrainer
 def _canary(folder: Path, *overrides: str) -> PPOTrainer:
     """What `python -m training algo=ppo tier=smoke hardware=cpu …` trains."""
     register_schemas()
-    config = check(["algo=ppo", "tier=smoke", "hardware=cpu", *overrides])[0]
+    config = check(parse(["algo=ppo", "tier=smoke", "hardware=cpu", *overrides]))[0]
     set_seed(config.seed)
     device = settle(config.hardware)
-    trainer = build(config, build_parts(config, device), device, folder, [EvaluateAtEnd()])
+    parts = faults.prepare(build_parts(config, device), config.fault)
+    trainer = build(faults.configure(config), parts, device, folder, [EvaluateAtEnd()])
     trainer.remove_callback(PrinterCallback)
-    faults.apply(trainer, config.fault)
+    faults.install(trainer, config.fault)
     assert isinstance(trainer, PPOTrainer)
     return trainer
 

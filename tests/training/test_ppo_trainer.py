@@ -33,7 +33,8 @@ PER_ITERATION = {
     "kl", "kl_coef", "kl_target_error", "entropy", "clip_fraction", "value_clip_fraction", "approx_kl", "policy_loss",
     "value_loss", "explained_variance", "reward_mean", "reward_std", "score_mean", "score_std", "advantage_mean",
     "advantage_std", "response_length", "truncated_share", "ratio", "first_kl_max_abs", "tokens_prompt",
-    "tokens_response", "iteration_time", "iteration_cpu_time", "time_generate", "time_score", "time_update",
+    "tokens_response", "iteration_time", "iteration_cpu_time", "time_generate", "time_reward", "time_score",
+    "time_update",
 }  # fmt: skip
 PER_STEP = {"loss", "grad_norm", "learning_rate"}
 
@@ -101,7 +102,7 @@ def test_the_log_has_every_metric_finite_and_under_its_name(tmp_path: Path) -> N
     first = iterations[0]
     assert first["kl_target_error"] == first["kl"] - 6.0
     assert first["reward_mean"] == pytest.approx(first["score_mean"])  # KL is 0 here
-    phases = first["time_generate"] + first["time_score"] + first["time_update"]
+    phases = sum(first[f"time_{name}"] for name in ("generate", "score", "reward", "update"))
     assert 0 < phases <= first["iteration_time"] * 1.001
 
 

@@ -6,12 +6,16 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from canaries import a_config, hub_model, local_model
 
+from training.assets.tiny import LINEAR_LAYERS, tiny_model_folder
+from training.config import RewardConfig
 from training.errors import SetupError
+from training.models import layer_names
 from training.preflight import preflight
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +38,46 @@ def test_the_default_canary_passes():
 def test_each_part_is_checked(tmp_path, config, expected):
     with pytest.raises(SetupError, match=expected):
         preflight(config(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"hardware": {"threads": 100_000}}, "hardware.threads is 100000; expected at most"),
+        ({"hardware": {"device": "cuda"}}, "hardware.device is cuda, but .*use hardware=cpu"),
+        ({"train": {"max_length": 4096}}, "train.max_length is 4096 tokens; expected at most 2048"),
+        ({"adapter": {"name": "lora", "target_modules": "dense,nope"}}, "names nope; the model has dense, "),
+    ],
+)
+def test_what_machine_and_model_have_not_is_refused(change, expected, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    config = a_config()
+    for part, values in change.items():
+        config = replace(config, **{part: replace(getattr(config, part), **values)})
+
+    with pytest.raises(SetupError, match=expected):
+        preflight(config)
+
+
+def test_a_launcher_may_send_the_runs_to_a_machine_with_a_gpu(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    config = a_config()
+
+    preflight(replace(config, hardware=replace(config.hardware, device="cuda")), here=False)
+
+
+def test_the_layers_of_the_embedded_model_are_those_it_is_said_to_have(tmp_path):
+    folder = tiny_model_folder()
+
+    assert layer_names(local_model(folder)) == {*LINEAR_LAYERS, "embed_in"}
+    with pytest.raises(SetupError, match=r"algo\.reward\.path=.* lacks config\.json"):
+        preflight(ppo_rewarded_by(tmp_path))
+
+
+def ppo_rewarded_by(folder):
+    config = a_config(algo="ppo")
+    reward = RewardConfig(kind="model", scale=1.0, path=str(folder))
+    return replace(config, algo=replace(config.algo, max_new_tokens=16, reward=reward))
 
 
 def test_hub_data_that_are_out_of_reach_say_how_to_bring_them(tmp_path, monkeypatch):

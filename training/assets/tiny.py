@@ -20,6 +20,7 @@ ARCHITECTURE = {
     "hidden_dropout": 0.0,
     "attention_dropout": 0.0,
 }
+LINEAR_LAYERS = ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h", "embed_out")
 WEIGHT_SEED = 20240229
 
 

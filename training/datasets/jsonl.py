@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 from collections.abc import Iterator
@@ -57,6 +58,8 @@ def _lines(config: CanaryConfig) -> Iterator[tuple[str, str]]:
         with _open(path) as file:
             # Bytes, because only \n ends a line here: JSON strings may hold U+2028 and the like.
             for number, raw in enumerate(file, start=1):
+                if number == 1:
+                    _check_start(raw, path)
                 text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 if text.strip():
                     yield f"{path}, line {number}", text
@@ -64,6 +67,20 @@ def _lines(config: CanaryConfig) -> Iterator[tuple[str, str]]:
         raise SetupError(f"{path}, line {number}: {error.reason}; expected UTF-8 text") from error
     except (OSError, EOFError) as error:
         raise SetupError(f"{path} cannot be read after line {number} ({error}); expected a readable file") from error
+
+
+def _check_start(raw: bytes, path: Path) -> None:
+    """Name what other programs write under the same name, instead of stumbling over its first line."""
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in raw[:8]:
+        raise SetupError(
+            f"{path} is UTF-16, or no text; expected UTF-8; `iconv -f UTF-16 -t UTF-8 {path.name}` converts it"
+        )
+    if raw.count(b"\r") > raw.count(b"\n") and raw.strip().count(b"\r"):
+        raise SetupError(f"{path} ends its lines with \\r; expected \\n; `tr '\\r' '\\n' < {path.name}` converts it")
+    if raw.lstrip().removeprefix(codecs.BOM_UTF8).startswith(b"["):
+        raise SetupError(
+            f"{path} is one JSON array; expected an object per line; `jq -c '.[]' {path.name}` writes them so"
+        )
 
 
 def _open(path: Path) -> BinaryIO:

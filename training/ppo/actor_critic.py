@@ -101,8 +101,12 @@ def build_actor_critic(model: Any, value_head: str, peft_config: Any | None = No
     return without_dropout(ActorCritic(model, backbone))
 
 
-def frozen_copy(policy: nn.Module) -> nn.Module:
-    """A reference policy that no longer changes."""
+def reference_of(policy: Any, given: Any, device: torch.device) -> Any:
+    """What holds the policy near its start: `given`, else a frozen copy; None where disabled adapters are it."""
+    if given is not None:
+        return given.requires_grad_(False).eval().to(device)
+    if hasattr(policy, "disable_adapter"):
+        return None
     return copy.deepcopy(policy).requires_grad_(False).eval()
 
 

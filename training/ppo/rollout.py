@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from training.ppo.losses import Reduce, gae, token_rewards, value_mask_of, whiten
+from training.ppo.settings import PPOConfig
 from training.rewards import Answers
 
 
@@ -65,6 +66,17 @@ class Shaping:
     lam: float
     whiten_rewards: bool
     missing_eos_penalty: float
+
+
+def shaping_of(args: PPOConfig, kl_coef: float) -> Shaping:
+    """The configured knobs, with the KL coefficient of this iteration."""
+    return Shaping(
+        kl_coef=kl_coef,
+        gamma=args.gamma,
+        lam=args.lam,
+        whiten_rewards=args.whiten_rewards,
+        missing_eos_penalty=args.missing_eos_penalty,
+    )
 
 
 def shape_rollout(

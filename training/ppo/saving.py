@@ -5,12 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
+from transformers.trainer import TRAINING_ARGS_NAME
 
 from training.errors import SetupError
 from training.ppo.actor_critic import ActorCritic
 
 VALUE_FILE = "value_head.safetensors"
+
+
+def save_checkpoint(model: ActorCritic, tokenizer: Any, args: Any, folder: Path) -> None:
+    """Write everything that a folder of Trainer's holds besides its own state."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_actor_critic(model, folder)
+    tokenizer.save_pretrained(folder)
+    torch.save(args, folder / TRAINING_ARGS_NAME)
 
 
 def save_actor_critic(model: ActorCritic, folder: Path) -> None:

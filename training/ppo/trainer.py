@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import Trainer, TrainerCallback
-from transformers.trainer import TRAINING_ARGS_NAME
 
 from training.errors import SetupError
-from training.ppo.actor_critic import ActorCritic, build_actor_critic, frozen_copy
+from training.ppo.actor_critic import ActorCritic, build_actor_critic, reference_of
+from training.ppo.answering import Answerer, score_all
 from training.ppo.controller import AdaptiveKL
-from training.ppo.generation import Prompts, Sampler, SamplingSpec, response_mask_of, sample
+from training.ppo.generation import Prompts, Sampler, sample
 from training.ppo.guard import require_finite, require_finite_logs
 from training.ppo.keys import Stream, prompt_rows, torch_stream
 from training.ppo.loader import RolloutLoader
 from training.ppo.losses import Batch, Clip, ppo_loss, token_logps
-from training.ppo.rollout import Rollout, Shaping, shape_rollout
-from training.ppo.saving import load_actor_critic, save_actor_critic
+from training.ppo.rollout import Rollout, shape_rollout, shaping_of
+from training.ppo.saving import load_actor_critic, save_checkpoint
 from training.ppo.scoring import score_answers
 from training.ppo.settings import PPOConfig
 from training.ppo.statistics import PhaseClock, UpdateMeter, rollout_metrics
@@ -54,25 +55,14 @@ class PPOTrainer(Trainer):
         ref_model: Any = None,
         sampler: Sampler = sample,
     ) -> None:
-        if tokenizer.eos_token_id is None:
-            raise SetupError("the tokenizer has no end-of-text token; expected one, for answers to end with")
-        pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        self.sampling = SamplingSpec(
-            max_new_tokens=args.max_new_tokens,
-            temperature=args.temperature,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=pad,
-        )
-        self.train_prompts = Prompts(train_prompts, tokenizer, args.max_prompt_length, pad)
-        self.eval_prompts = None
-        if eval_prompts is not None:
-            self.eval_prompts = Prompts(eval_prompts, tokenizer, args.max_prompt_length, pad)
+        self.answerer = Answerer(tokenizer, args, sampler)
+        self.train_prompts = self.answerer.prompts(train_prompts)
+        self.eval_prompts = None if eval_prompts is None else self.answerer.prompts(eval_prompts)
         actor_critic = build_actor_critic(model, args.value_head, peft_config)
         controller = AdaptiveKL(
             args.init_kl_coef, args.target_kl, args.kl_horizon, args.rollout_batch_size * args.world_size
         )
         self.reward = reward
-        self.sampler = sampler
         super().__init__(
             model=actor_critic,
             args=args,
@@ -82,7 +72,7 @@ class PPOTrainer(Trainer):
             data_collator=list,
             callbacks=[controller, *(callbacks or [])],
         )
-        self.reference = self._build_reference(ref_model)
+        self.reference = reference_of(self.model.policy, ref_model, args.device)
         self.clip = Clip(cliprange=args.cliprange, cliprange_value=args.cliprange_value, vf_coef=args.vf_coef)
         self.meter = UpdateMeter()
         self.clock = PhaseClock(args.device)
@@ -120,7 +110,7 @@ class PPOTrainer(Trainer):
             total=len(self.train_prompts),
         )
         generator = torch_stream(args.device, args.seed, Stream.SAMPLING, iteration, args.process_index)
-        answers = self._answer(self.train_prompts, rows, generator)
+        answers = self._answer(self.train_prompts, generator, rows)
         self.clock.phase("generate")
         scored = score_answers(
             self.model,
@@ -130,19 +120,14 @@ class PPOTrainer(Trainer):
             temperature=args.temperature,
             autocast=self.accelerator.autocast,
         )
+        self.clock.phase("score")
         scores = self.reward(answers).float()
-        require_finite(step, scores=scores, old_log_probabilities=scored.old_logps, values=scored.values)
-        require_finite(step, reference_log_probabilities=scored.ref_logps)
+        self.clock.phase("reward")
+        require_finite(step, scores=scores, values=scored.values)
+        require_finite(step, old_log_probabilities=scored.old_logps, reference_log_probabilities=scored.ref_logps)
         coefficient = self.kl_controller.value
-        shaping = Shaping(
-            kl_coef=coefficient,
-            gamma=args.gamma,
-            lam=args.lam,
-            whiten_rewards=args.whiten_rewards,
-            missing_eos_penalty=args.missing_eos_penalty,
-        )
-        ended = (answers.response_ids == self.sampling.eos_token_id).any(1)
-        rollout = shape_rollout(answers, scored, scores, ended, shaping, self.reduce)
+        shaping = shaping_of(args, coefficient)
+        rollout = shape_rollout(answers, scored, scores, self.answerer.ended(answers), shaping, self.reduce)
         self._iteration_metrics = rollout_metrics(rollout, coefficient, args.target_kl, self.reduce)
         self.last_rollout = rollout
         self.clock.phase("score")
@@ -193,47 +178,21 @@ class PPOTrainer(Trainer):
         self.model.eval()
         mine = list(range(len(prompts)))[args.process_index :: args.world_size]
         generator = torch_stream(args.device, args.seed, Stream.EVALUATION, args.process_index)
-        sums = torch.zeros(3, dtype=torch.float64, device=args.device)
-        for first in range(0, len(mine), args.rollout_batch_size):
-            answers = self._answer(prompts, mine[first : first + args.rollout_batch_size], generator)
-            scores, lengths = self.reward(answers), answers.response_mask.sum()
-            sums += torch.stack([scores.double().sum(), lengths.double(), lengths.new_tensor(len(scores)).double()])
-        total, length, count = self.reduce(sums).tolist()
+        sums = score_all(partial(self._answer, prompts, generator), self.reward, mine, args.rollout_batch_size)
+        total, length, count = self.reduce(sums.to(args.device)).tolist()
         metrics = {f"{metric_key_prefix}_reward": total / count, f"{metric_key_prefix}_response_length": length / count}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _answer(self, prompts: Prompts, rows: list[int], generator: torch.Generator) -> Answers:
-        prompt_ids, prompt_mask = prompts.batch(rows, self.args.device)
+    def _answer(self, prompts: Prompts, generator: torch.Generator, rows: Sequence[int]) -> Answers:
         with self.accelerator.autocast():
-            responses = self.sampler(
-                self.model.policy, prompt_ids, prompt_mask, self.sampling, generator, self.state.global_step
-            )
-        return Answers(
-            prompt_ids=prompt_ids,
-            prompt_mask=prompt_mask,
-            response_ids=responses,
-            response_mask=response_mask_of(responses, self.sampling.eos_token_id),
-        )
-
-    def _build_reference(self, ref_model: Any) -> Any:
-        """None where disabled adapters are the reference."""
-        if ref_model is not None:
-            return ref_model.requires_grad_(False).eval().to(self.args.device)
-        if hasattr(self.model.policy, "disable_adapter"):
-            return None
-        return frozen_copy(self.model.policy)
+            return self.answerer.answer(self.model.policy, prompts, rows, generator, step=self.state.global_step)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """Trainer's hook for writing a model folder."""
-        folder = Path(output_dir if output_dir is not None else str(self.args.output_dir))
-        if not self.args.should_save:
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        save_actor_critic(self.model, folder)
-        self.processing_class.save_pretrained(folder)
-        torch.save(self.args, os.path.join(folder, TRAINING_ARGS_NAME))
+        if self.args.should_save:
+            save_checkpoint(self.model, self.processing_class, self.args, Path(output_dir or str(self.args.output_dir)))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Trainer's hook for reading a model folder back."""

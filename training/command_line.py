@@ -1,0 +1,171 @@
+"""The words of a command line: split, read, and refused where Hydra would take them for something else."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hydra._internal.utils import get_args_parser
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.policies import conf_dir, read_policy
+from training.config import CanaryConfig
+from training.refusals import explain
+
+PARTS = {item.name for item in fields(CanaryConfig)}
+POLICIES = ("gate", "watch")  # groups whose options may be files of the user's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """What the words ask for."""
+
+    jobs: list[list[str]]  # the overrides of each job: one, or the grid of a multirun
+    multirun: bool
+    here: bool  # its runs are on this machine, not sent elsewhere by a launcher
+    config_dir: str | None
+    informs: bool  # composes and shows, but runs nothing
+    helps: bool  # does not even compose
+
+
+def expand(argv: Sequence[str]) -> list[str]:
+    """The words as Hydra is to have them.
+
+    Splits MLproject's one quoted `--overrides=…`, drops parameters left empty, and turns the path of a policy
+    (`gate=my/policy.yaml`) into an option of its group.
+    """
+    words: list[str] = []
+    for word in argv:
+        if word.startswith("--overrides="):
+            try:
+                words += shlex.split(word.removeprefix("--overrides="))
+            except ValueError as error:
+                raise UsageError(f"overrides: {error}; expected key=value words, quoted as in a shell") from error
+        elif word:
+            words.append(word)
+    return [_policy_by_path(word) for word in words]
+
+
+def parse(argv: Sequence[str]) -> CommandLine:
+    """Read expanded words; raises UsageError for those that cannot be meant."""
+    arguments, unknown = _parser().parse_known_args(list(argv))
+    if unknown:
+        raise UsageError(f"unknown option {unknown[0]!r}; expected key=value overrides or Hydra's own options")
+    _check_options(arguments)
+    try:
+        overrides = OverridesParser.create().parse_overrides(arguments.overrides)
+    except HydraException as error:
+        raise UsageError(explain(error)) from error
+    for item in overrides:
+        _check_override(item)
+    launchers = [str(item.value()) for item in overrides if item.key_or_group == "hydra/launcher"]
+    modes = [str(item.value()) for item in overrides if item.key_or_group == "hydra.mode"]
+    multirun = bool(arguments.multirun) or "MULTIRUN" in modes
+    return CommandLine(
+        jobs=list(_grid(overrides)) if multirun else [list(arguments.overrides)],
+        multirun=multirun,
+        here=set(launchers) <= {"basic", "joblib"},
+        config_dir=arguments.config_dir,
+        informs=bool(arguments.cfg or arguments.info),
+        helps=bool(arguments.help or arguments.hydra_help or arguments.shell_completion),
+    )
+
+
+def options_of(group: str) -> list[str]:
+    """The shipped options of a group."""
+    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+
+
+def _parser() -> ArgumentParser:
+    """Hydra's own parser, with errors of one line instead of its usage."""
+
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(f"{message}; `python -m training --hydra-help` lists the options")
+
+    parser = get_args_parser()
+    parser.error = refuse  # type: ignore[method-assign]
+    return parser
+
+
+def _check_options(arguments: Namespace) -> None:
+    if arguments.config_name or arguments.config_path:
+        raise UsageError(
+            "--config-name and --config-path are not used here; expected --config-dir with options of yours"
+        )
+    if arguments.config_dir and not Path(arguments.config_dir).is_dir():
+        raise UsageError(f"--config-dir {arguments.config_dir}: no such folder; expected one laid out as conf/ is")
+    commands = {
+        "--run": arguments.run,
+        "--multirun": arguments.multirun,
+        "--cfg": arguments.cfg,
+        "--info": arguments.info,
+        "--shell-completion": arguments.shell_completion,
+    }
+    if len(asked := [name for name, on in commands.items() if on]) > 1:
+        raise UsageError(f"found {' and '.join(asked)}; expected one of them at a time")
+    if arguments.resolve and not arguments.cfg:
+        raise UsageError("found --resolve alone; expected --cfg job --resolve")
+    if arguments.package and not arguments.cfg:
+        raise UsageError("found --package alone; expected --cfg job --package NAME")
+
+
+def _check_override(item: Override) -> None:
+    key, words = item.key_or_group, item.input_line
+    part = key.partition(".")[0]
+    if not key:
+        raise UsageError(f"{words}: not understood; expected key=value")
+    options = options_of(key)
+    if item.is_delete() and part in PARTS and (part not in POLICIES or key == part):
+        hint = f"choose with {key}=NAME, one of {', '.join(options)}" if options else f"set it with {key}=VALUE"
+        raise UsageError(f"{words}: a canary cannot do without {key}; {hint}")
+    if options and (item.is_add() or item.is_force_add() or item.package is not None):
+        raise UsageError(f"{words}: a canary has one {key} already; expected {key}=NAME, one of {', '.join(options)}")
+    if options and not item.is_delete() and not item.is_sweep_override() and not _is_name(item.value()):
+        raise UsageError(f"{words}: not the name of an option; expected {key}=NAME, one of {', '.join(options)}")
+    if key == "algo.name":
+        raise UsageError(f"{words}: each algorithm brings keys of its own; expected algo={item.value()} instead")
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _grid(overrides: list[Override]) -> Iterator[list[str]]:
+    """Every combination of swept values; launchers and sweepers other than the basic one see the same."""
+    choices = [
+        [f"{item.get_key_element()}={value}" for value in item.sweep_string_iterator()]
+        if item.is_sweep_override()
+        else [item.input_line or ""]
+        for item in overrides
+    ]
+    for combination in itertools.product(*choices):
+        yield list(combination)
+
+
+def _policy_by_path(word: str) -> str:
+    """`gate=FILE` as an option that Hydra can choose: it composes options, not files from anywhere."""
+    key, equals, value = word.partition("=")
+    if key not in POLICIES or not equals:
+        return word
+    names = [_option_for(key, item) if _is_path(item) else item for item in value.split(",")]
+    return f"{key}={','.join(names)}"
+
+
+def _is_path(value: str) -> bool:
+    return "/" in value or value.endswith((".yaml", ".yml"))
+
+
+def _option_for(group: str, path: str) -> str:
+    body = read_policy(path, group)
+    name = f"own_{Path(path).stem}"
+    ConfigStore.instance().store(group=group, name=name, node=body)
+    return name

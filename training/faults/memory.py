@@ -1,0 +1,60 @@
+"""Faults of memory: kept for nothing. Every page is written to, because untouched ones take no room."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from training.config import FaultConfig
+from training.faults.fault import ANY_AMOUNT, Fault
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import Trainer
+
+MIB = 2**20
+
+
+class MemoryLeak(Fault):
+    """`strength` MiB more are held after each optimizer step, on the device that trains."""
+
+    strengths = ANY_AMOUNT
+
+    def install(self, trainer: Trainer, fault: FaultConfig) -> None:
+        from training.faults.pace import Calls
+
+        held: list[torch.Tensor] = []
+        trainer.add_callback(Calls(on_step_end=lambda: held.append(_block(trainer, fault.strength or 0.0))))
+
+
+class MemoryBallast(Fault):
+    """After `step` optimizer steps, `strength` times the peak so far is taken at once and held to the end."""
+
+    strengths = ANY_AMOUNT
+
+    def install(self, trainer: Trainer, fault: FaultConfig) -> None:
+        from training.faults.pace import Calls
+
+        held: list[torch.Tensor] = []
+
+        def load() -> None:
+            if not held and trainer.state.global_step >= fault.step:
+                held.append(_block(trainer, (fault.strength or 0.0) * _peak(trainer)))
+
+        trainer.add_callback(Calls(on_step_end=load))
+
+
+def _block(trainer: Trainer, mib: float) -> torch.Tensor:
+    import torch
+
+    return torch.ones(max(1, round(mib * MIB)), dtype=torch.uint8, device=trainer.args.device)
+
+
+def _peak(trainer: Trainer) -> float:
+    """MiB, as the run's own measure has it."""
+    if trainer.args.device.type == "cuda":
+        import torch
+
+        return float(torch.cuda.max_memory_allocated(trainer.args.device)) / MIB
+    from canary_mlflow.tracking.probes.memory import resident_peak
+
+    return resident_peak()

@@ -1,0 +1,65 @@
+"""How long a healthy step takes, for faults that add a share of it, and how to burn that time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback
+
+FIRST = 2  # units of work that do not count: the first is two to five times as long
+
+
+class Pace:
+    """Measures a trainer's steps, without what is burnt and without what other callbacks do at a step's end.
+
+    On a CPU in CPU time of this thread, which is what its policy judges; on a GPU in wall time. A unit of work is an
+    optimizer step; for PPO an iteration, because its rollout belongs to no single step.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.cuda = trainer.args.device.type == "cuda"
+        self.steps = int(getattr(trainer.args, "updates_per_iteration", 1))  # per unit
+        self.burnt = 0.0
+        self.times: list[float] = []
+        self._sum = 0.0
+        self._count = 0
+        self._began = self._now()
+        # One stops the watch before any other callback works, one starts it after all have.
+        trainer.callback_handler.callbacks.insert(0, Calls(on_step_end=self._stop))
+        trainer.add_callback(Calls(on_train_begin=self._start, on_step_end=self._start))
+
+    def burn(self, units: float) -> None:
+        """Compute for as long as `units` healthy units take; for nothing while no healthy one is known."""
+        if len(self.times) <= FIRST:
+            return
+        if self.cuda:
+            torch.cuda.synchronize()  # work of ours that ran beside the GPU's would cost nothing
+        began = self._now()
+        until = began + units * statistics.median(self.times[FIRST:])
+        while self._now() < until:
+            sum(range(200))  # about 2 µs
+        self.burnt += self._now() - began
+
+    def _now(self) -> float:
+        return time.perf_counter() if self.cuda else time.thread_time()
+
+    def _start(self) -> None:
+        self._began, self.burnt = self._now(), 0.0
+
+    def _stop(self) -> None:
+        self._sum += self._now() - self._began - self.burnt
+        self._count += 1
+        if self._count == self.steps:
+            self.times.append(self._sum)
+            self._sum, self._count = 0.0, 0
+
+
+class Calls(TrainerCallback):
+    """Calls functions without arguments at the named events."""
+
+    def __init__(self, **calls: Any) -> None:
+        for event, function in calls.items():
+            setattr(self, event, lambda *args, _function=function, **kwargs: _function())

@@ -1,0 +1,53 @@
+"""Faults of the configuration: the run trains with other values than it says."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from canary_mlflow.errors import UsageError
+from training.config import CanaryConfig
+from training.faults.fault import ANY_AMOUNT, Fault
+
+GROUPS = ("train", "algo")  # what a trainer is built from; the rest says which canary this is
+
+
+class Settings(Fault):
+    """`fault.settings` replaces values of `train` and `algo`."""
+
+    def check(self, config: CanaryConfig) -> None:
+        wrong = sorted(set(config.fault.settings) - set(GROUPS))
+        if wrong or not config.fault.settings:
+            found = ", ".join(wrong) or "empty"
+            raise UsageError(f"fault.settings: {found}; expected values under {' or '.join(GROUPS)}")
+        self.configure(config)
+
+    def configure(self, config: CanaryConfig) -> CanaryConfig:
+        changed = {group: _merge(group, config, values) for group, values in config.fault.settings.items()}
+        return replace(config, **changed)
+
+
+class LearningRate(Fault):
+    """The learning rate is `strength` times what the configuration says."""
+
+    strengths = ANY_AMOUNT
+
+    def configure(self, config: CanaryConfig) -> CanaryConfig:
+        assert config.fault.strength is not None
+        return replace(
+            config, train=replace(config.train, learning_rate=config.train.learning_rate * config.fault.strength)
+        )
+
+
+def _merge(group: str, config: CanaryConfig, values: Any) -> Any:
+    """The group's dataclass with some values replaced, type for type."""
+    try:
+        healthy = OmegaConf.structured(copy.deepcopy(getattr(config, group)))
+        return OmegaConf.to_object(OmegaConf.merge(healthy, values))
+    except (OmegaConfBaseException, ValueError) as error:
+        line = str(error).splitlines()[0]
+        raise UsageError(f"fault.settings.{group}: {line}; expected keys and values of {group}") from error

@@ -1,0 +1,86 @@
+"""Faults of time. They compute, because a step that sleeps costs a CPU nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from training.config import FaultConfig
+from training.faults.fault import ANY_AMOUNT, Fault
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+
+class SlowStep(Fault):
+    """After `step` optimizer steps, each one takes `strength` times as long again as a healthy one."""
+
+    strengths = ANY_AMOUNT
+
+    def install(self, trainer: Trainer, fault: FaultConfig) -> None:
+        from training.faults.pace import Calls, Pace
+
+        assert fault.strength is not None
+        pace, each = Pace(trainer), fault.strength
+
+        def slow() -> None:
+            if trainer.state.global_step >= fault.step:
+                pace.burn(each / pace.steps)
+
+        trainer.add_callback(Calls(on_optimizer_step=slow))
+
+
+class SlowLoader(Fault):
+    """Fetching the data of a step takes `strength` times as long as the whole healthy step."""
+
+    strengths = ANY_AMOUNT
+
+    def install(self, trainer: Any, fault: FaultConfig) -> None:
+        from training.faults.pace import Pace
+
+        pace = Pace(trainer)
+        prompts = getattr(trainer, "train_prompts", None)
+        if prompts is not None:  # PPO fetches the prompts of an iteration at once
+            prompts.batch = _slow(prompts.batch, pace, fault.strength)
+            return
+        get_loader, collator = trainer.get_train_dataloader, trainer.data_collator
+        slow_collator = _slow(collator, pace, fault.strength / trainer.args.gradient_accumulation_steps)
+
+        def slow_loader() -> Any:
+            trainer.data_collator = slow_collator
+            try:
+                return get_loader()
+            finally:
+                trainer.data_collator = collator  # evaluation has a loader of its own
+
+        trainer.get_train_dataloader = slow_loader
+
+
+def _slow(fetch: Any, pace: Any, units: float) -> Any:
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        pace.burn(units)
+        return fetch(*args, **kwargs)
+
+    return slow
+
+
+class GCStorm(Fault):
+    """`strength` full garbage collections in each optimizer step (0.2: one in every fifth), as TRL's PPOTrainer did."""
+
+    strengths = ANY_AMOUNT
+
+    def install(self, trainer: Trainer, fault: FaultConfig) -> None:
+        import gc
+
+        from training.faults.pace import Calls
+
+        due = 0.0
+
+        def collect() -> None:
+            nonlocal due
+            due += fault.strength or 0.0
+            while due >= 1:
+                gc.collect()
+                due -= 1
+
+        # The run's process has set everything loaded so far aside from the collector.
+        trainer.add_callback(Calls(on_train_begin=gc.unfreeze, on_optimizer_step=collect))
