@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from canary_mlflow.errors import CanaryError, UsageError
 
@@ -35,9 +36,21 @@ class OneLine(click.ClickException):
 class Edge(click.Group):
     """Turns the errors that we foresee into one line and an exit code; any other is a bug and keeps its traceback."""
 
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **options)
+        except NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            raise misused(error) from error
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            raise misused(error) from error
         except KeyboardInterrupt as error:  # click would end with 1, which says BLOCK
             raise OneLine("interrupted; `canary gate` may be run again, it judges anew", OUTSIDE) from error
         except BrokenPipeError:
@@ -61,6 +74,17 @@ def as_one_line(error: Exception) -> OneLine | None:
     if is_store_error(error):
         return OneLine(f"store: {error}", OUTSIDE)
     return None
+
+
+def misused(error: click.UsageError) -> OneLine:
+    """What click says in four lines, usage first."""
+    command = error.ctx.command_path if error.ctx else "canary"
+    found = error.format_message().rstrip(".")
+    subject = command.removeprefix("canary").strip()
+    where = f"{subject}: " if subject else ""
+    return OneLine(
+        f"{where}{found[:1].lower()}{found[1:]}; `{command} --help` says what it takes", UsageError.exit_code
+    )
 
 
 def is_store_error(error: Exception) -> bool:

@@ -7,6 +7,8 @@
     │   └── NoSuchRun           2
     ├── StoreError              4
     ├── BaselineMoved           4
+    ├── BlindProbe              4
+    ├── Refused                 4
     └── Interrupted             4
 
 Every message is one line: what was found; what was expected; what to do. 0, 1 and 3 are verdicts, not errors.
@@ -45,6 +47,14 @@ class StoreError(CanaryError):
 
 class BaselineMoved(CanaryError):
     """The champion changed while a version was judged against the one before."""
+
+
+class BlindProbe(CanaryError):
+    """A probe did not see what it was shown; the run that it should watch would prove nothing."""
+
+
+class Refused(CanaryError):
+    """The guard of the registry said no."""
 
 
 class Interrupted(CanaryError):

@@ -1,31 +1,38 @@
-"""A policy by name, by path or as a mapping becomes gates.Policy; plain YAML, so that no Hydra is needed
-here."""
+"""Policies of the gate and of the watch, by name, by path or as a mapping; plain YAML, so that no Hydra is
+needed here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from canary_mlflow.errors import UsageError
 from gates import Policy, PolicyError, parse_policy
+from gates.watch import WatchPolicy, parse_watch
 
 _MAX_BASES = 10
+Parsed = TypeVar("Parsed")
+
+PRIORS_FILE = "canary-priors.yaml"
+"""In the working folder, beside the embedded store: what `canary calibrate` measured here."""
 
 
 def conf_dir() -> Path:
-    """The folder that holds `gate/*.yaml`: `conf/` beside the packages in a checkout, else the packaged
-    copy."""
+    """The folder that holds `gate/*.yaml` and `watch/*.yaml`.
+
+    `conf/` beside the packages in a checkout, else the packaged copy.
+    """
     here = Path(__file__).resolve().parent
     checkout = here.parent / "conf"
     return checkout if (checkout / "gate").is_dir() else here / "conf"
 
 
-def policy_names() -> list[str]:
-    """The names of the shipped policies."""
-    return sorted(path.stem for path in (conf_dir() / "gate").glob("*.yaml"))
+def policy_names(kind: str = "gate") -> list[str]:
+    """The names of the shipped policies of a kind: gate or watch."""
+    return sorted(path.stem for path in (conf_dir() / kind).glob("*.yaml"))
 
 
 def load_policy(source: str | Path | Mapping[str, Any]) -> Policy:
@@ -33,21 +40,38 @@ def load_policy(source: str | Path | Mapping[str, Any]) -> Policy:
 
     A key `base: <name or path>` overlays the rest, key by key, on that policy; a relative path counts from
     the file that names it. Raises UsageError, one line, for names, keys, metrics or values that are not
-    known.
+    known. Spreads that `canary calibrate` left in the working folder are added to the policy's own.
     """
+    return _load(source, "gate", parse_policy)
+
+
+def load_watch(source: str | Path | Mapping[str, Any] = "default") -> WatchPolicy:
+    """Read a watch policy, found and overlaid as `load_policy` does it. Raises UsageError, one line."""
+    return _load(source, "watch", parse_watch)
+
+
+def _load(source: str | Path | Mapping[str, Any], kind: str, parse: Callable[[Mapping[str, Any]], Parsed]) -> Parsed:
     if isinstance(source, Mapping):
-        label, found = "policy", _with_bases(source, Path.cwd())
+        label, found = "policy", _with_bases(source, Path.cwd(), kind)
     else:
-        path = _locate(str(source), Path.cwd())
-        label, found = str(source), _with_bases(_read(path), path.parent)
+        label, found = str(source), read_policy(source, kind)
+    measured = Path.cwd() / PRIORS_FILE
+    if kind == "gate" and measured.is_file():
+        found = _merge({"priors": _read(measured).get("priors", {})}, found)
     try:
-        return parse_policy(found)
+        return parse(found)
     except PolicyError as error:
         name = found.get("name", label) if label == "policy" else label  # a file's own name, not its base's
         raise UsageError(f"policy '{name}': {error}") from error
 
 
-def _with_bases(body: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def read_policy(source: str | Path, kind: str = "gate") -> dict[str, Any]:
+    """The keys of a policy, its bases laid beneath it: a shipped name or the path of a YAML file. UsageError."""
+    path = _locate(str(source), Path.cwd(), kind)
+    return _with_bases(_read(path), path.parent, kind)
+
+
+def _with_bases(body: Mapping[str, Any], folder: Path, kind: str) -> dict[str, Any]:
     """The mapping laid over its base, and that over its own base, down to one that has none."""
     layers: list[Mapping[str, Any]] = [body]
     while "base" in layers[-1]:
@@ -55,8 +79,10 @@ def _with_bases(body: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             raise UsageError(f"policy: found a chain of more than {_MAX_BASES} bases; expected one that ends")
         base = layers[-1]["base"]
         if not isinstance(base, str):
-            raise UsageError(f"policy: base: found {base!r}; expected a name ({', '.join(policy_names())}) or a path")
-        path = _locate(base, folder)
+            raise UsageError(
+                f"policy: base: found {base!r}; expected a name ({', '.join(policy_names(kind))}) or a path"
+            )
+        path = _locate(base, folder, kind)
         folder = path.parent
         layers.append(_read(path))
     merged: dict[str, Any] = {}
@@ -74,14 +100,14 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _locate(source: str, folder: Path) -> Path:
-    shipped = conf_dir() / "gate" / f"{source}.yaml"
-    if source in policy_names():
+def _locate(source: str, folder: Path, kind: str) -> Path:
+    shipped = conf_dir() / kind / f"{source}.yaml"
+    if source in policy_names(kind):
         return shipped
     path = folder / Path(source).expanduser()
     if path.is_file():
         return path
-    raise UsageError(f"policy '{source}' not found; valid: {', '.join(policy_names())}, or the path of a YAML file")
+    raise UsageError(f"policy '{source}' not found; valid: {', '.join(policy_names(kind))}, or the path of a YAML file")
 
 
 def _read(path: Path) -> Mapping[str, Any]:

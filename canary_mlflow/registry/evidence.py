@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from canary_mlflow.errors import UsageError
+from canary_mlflow.errors import NoSuchModel, UsageError
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, no_such_alias
 from canary_mlflow.tracking.histories import read_runs, read_version, session_runs
-from canary_mlflow.tracking.session import get_run
+from canary_mlflow.tracking.session import child_runs, get_run
 from gates.records import Version
 
 if TYPE_CHECKING:
@@ -59,6 +59,17 @@ def version_side(client: MlflowClient, model: str, version: str) -> Side:
         evidence=read_version(client, model, number),
         tier=tier_of(client, model, number),
     )
+
+
+def champion_runs(client: MlflowClient, model: str) -> list[str]:
+    """The ids of the champion's runs; none while there is no such model, or no champion."""
+    try:
+        number = champion_number(client, model)
+    except NoSuchModel:
+        return []
+    found = None if number is None else find_version(client, model, number)
+    session = "" if found is None else (found.tags or {}).get("canary.session_id", "")
+    return [run.info.run_id for run in child_runs(client, session)] if session else []
 
 
 def tier_of(client: MlflowClient, model: str, version: str) -> str:

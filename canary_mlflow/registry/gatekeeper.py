@@ -3,53 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import BaselineMoved, NoSuchModel, UsageError
 from canary_mlflow.registry import records
-from canary_mlflow.registry.locks import registry_lock
+from canary_mlflow.registry.actors import current_actor
+from canary_mlflow.registry.anchor import against_anchor, anchor_runs
+from canary_mlflow.registry.binding import bind
+from canary_mlflow.registry.door import guard_of, record, verdict_order
+from canary_mlflow.registry.remote import is_guarded_server, remote_gate
+from canary_mlflow.registry.unguarded import enact_unguarded, promoted
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
 from canary_mlflow.reports.advice import run_page, version_page
-from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.reports.decision import Decision, Question, RunWarning
 from canary_mlflow.tracking.histories import read_version, session_runs
 from canary_mlflow.tracking.session import get_run
+from canary_mlflow.tracking.watching import warnings_in
 from gates.judge import judge
 from gates.policy import Bootstrap, Policy
 from gates.records import Version
-from gates.verdict import ReasonCode
+from gates.verdict import ReasonCode, Verdict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+    from canary_mlflow.registry.binding import Binding
+    from canary_mlflow.registry.promotion import Standing
+
 ATTEMPTS = 3  # judgements of one gate while other sessions move the champion
 
 
-def gate(client: MlflowClient, model: str, version: str, policy: Policy, *, dry_run: bool = False) -> Decision:
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A decision that nothing has followed from yet, with what it was about and who was champion when it was made.
+
+    Without a guard (`binding` None) only the champion's number can be compared.
+    """
+
+    decision: Decision
+    binding: Binding | None = None
+    against: Standing | None = None
+
+
+def gate(
+    client: MlflowClient,
+    model: str,
+    version: str,
+    policy: Policy,
+    *,
+    dry_run: bool = False,
+    actor: str | None = None,
+    move: bool = True,
+    shown_store: str = "",
+) -> Decision:
     """Judge a version against the champion; a PASS (or a bootstrap) makes it champion, anything else leaves the alias.
 
-    With `dry_run` nothing is written. When somebody moves the champion meanwhile, the version is judged again against
-    the new one. Raises NoSuchModel, NoSuchVersion, UsageError when the version is the champion already, and
-    BaselineMoved when the champion moved during every attempt.
+    With `dry_run` nothing is written; without `move` the verdict is recorded only, and the alias may follow it later.
+    `shown_store`: what reports call the store, where its URI is nobody else's business. When somebody moves the
+    champion meanwhile, the version is judged again against the new one.
+
+        BaselineMoved when the champion moved during every attempt.
     """
+    if not dry_run and is_guarded_server(client):
+        decision = remote_gate(client, model, version, str(policy.name))
+        records.publish_files(client, decision)
+        return decision
     for attempt in range(ATTEMPTS):
-        decision = decide(client, model, version, policy, dry_run=dry_run)
+        judged = decide(client, model, version, policy, dry_run=dry_run)
+        if shown_store:
+            judged = replace(judged, decision=replace(judged.decision, store=shown_store))
         if dry_run:
-            return decision
+            return judged.decision
         try:
-            decision = enact(client, decision)
+            decision = enact(client, judged, actor, move=move)
         except BaselineMoved:
             if attempt == ATTEMPTS - 1:
                 raise
             continue
         break
-    records.publish(client, decision)
+    records.publish_texts(client, decision)
+    if not shown_store:  # a server's artifacts are its clients' to write
+        records.publish_files(client, decision)
     return decision
 
 
-def decide(client: MlflowClient, model: str, version: str, policy: Policy, *, dry_run: bool) -> Decision:
+def decide(client: MlflowClient, model: str, version: str, policy: Policy, *, dry_run: bool) -> Judged:
     """The verdict and what should follow from it; writes nothing."""
     found = find_version(client, model, version)
+    guard = guard_of(client)
+    against = None if guard is None else guard.standing(model, CHAMPION)
     before = champion_number(client, model)
     if before == str(found.version):
         raise UsageError(
@@ -57,8 +100,10 @@ def decide(client: MlflowClient, model: str, version: str, policy: Policy, *, dr
             f"canary compare {model}/OTHER {model}/{before}"
         )
     baseline = None if before is None else read_version(client, model, before)
-    verdict = judge(policy, baseline, read_version(client, model, str(found.version)))
-    return Decision(
+    candidate = read_version(client, model, str(found.version))
+    verdict = judge(policy, baseline, candidate)
+    verdict = against_anchor(client, policy, candidate, verdict, before)
+    decision = Decision(
         verdict=verdict,
         model=model,
         version=str(found.version),
@@ -69,33 +114,26 @@ def decide(client: MlflowClient, model: str, version: str, policy: Policy, *, dr
         session_id=records.session_of(found),
         store=str(client.tracking_uri),
         page=version_page(model, str(found.version)),
+        warnings=warnings_of(client, verdict),
     )
+    if guard is None or dry_run:
+        return Judged(decision=decision)
+    records.refuse_foreign_evidence(found, candidate)
+    runs = (*candidate.runs, *(baseline.runs if baseline else ()), *anchor_runs(client, model, before))
+    return Judged(decision=decision, binding=bind(client, found, runs), against=against)
 
 
-def enact(client: MlflowClient, decision: Decision) -> Decision:
-    """Write the verdict on the version and move the alias if it says so, as one step of this host's promoters.
-
-    MLflow has no compare-and-set: the alias is read again just before it is moved, under the registry's lock file when
-    the store is embedded. Raises BaselineMoved, with nothing written, when the champion is no longer the one judged.
-    """
-    assert decision.version is not None
-    with registry_lock(client):
-        now = champion_number(client, decision.model)
-        if now != decision.champion_before:
-            raise BaselineMoved(
-                f"{decision.model!r}: the champion became {spoken(now)} while version {decision.version} was judged "
-                f"against {spoken(decision.champion_before)}; expected it to stay; gate it again"
-            )
-        records.tag_version(client, decision)
-        if decision.exit_code != 0:
-            return decision
-        client.set_registered_model_alias(decision.model, CHAMPION, decision.version)
-    return replace(decision, promoted=True, champion_after=decision.version)
-
-
-def spoken(number: str | None) -> str:
-    """`version 3`, or `none`."""
-    return "none" if number is None else f"version {number}"
+def enact(client: MlflowClient, judged: Judged, actor: str | None = None, *, move: bool = True) -> Decision:
+    """Record the verdict, and move the alias if it says so. Raises BaselineMoved, with nothing written, when the
+    champion is no longer the one judged."""
+    guard = guard_of(client)
+    decision = judged.decision
+    if guard is None:
+        return enact_unguarded(client, decision)
+    assert judged.binding is not None
+    order = verdict_order(decision, judged.binding, judged.against, actor or current_actor())
+    record(guard, order if move else replace(order, moves=False, pins=()))
+    return promoted(decision) if move else decision
 
 
 def gate_session(client: MlflowClient, model: str, session_id: str, policy: Policy) -> Decision:
@@ -112,8 +150,9 @@ def gate_session(client: MlflowClient, model: str, session_id: str, policy: Poli
         before = champion_number(client, model)
     except NoSuchModel:
         before = None
+    verdict = judge(policy, None, Version(model=model, version=None, runs=runs))
     decision = Decision(
-        verdict=judge(policy, None, Version(model=model, version=None, runs=runs)),
+        verdict=verdict,
         model=model,
         question=Question.SESSION,
         champion_before=before,
@@ -121,9 +160,20 @@ def gate_session(client: MlflowClient, model: str, session_id: str, policy: Poli
         session_id=session_id,
         store=str(client.tracking_uri),
         page=run_page(get_run(client, session_id).info.experiment_id, session_id),
+        warnings=warnings_of(client, verdict),
     )
     records.publish(client, decision)
     return decision
+
+
+def warnings_of(client: MlflowClient, verdict: Verdict) -> tuple[RunWarning, ...]:
+    """What the watch said of the candidate's runs."""
+    found = [(run_id, get_run(client, run_id).data.tags) for run_id in verdict.candidate_runs]
+    return tuple(
+        RunWarning(run=f"seed {tags['canary.seed']}" if "canary.seed" in tags else f"run {run_id}", warning=warning)
+        for run_id, tags in found
+        for warning in warnings_in(tags)
+    )
 
 
 def compare(

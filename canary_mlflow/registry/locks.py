@@ -1,4 +1,4 @@
-"""One promoter at a time on an embedded store, which has no compare-and-set of its own."""
+"""One registration at a time on an embedded store: MLflow gives up after three lost races for one number."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from canary_mlflow.errors import StoreError
+from canary_mlflow.registry.plugin import plain_uri
 from canary_mlflow.tracking.store import sqlite_file
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def registry_lock(client: MlflowClient, wait: float = WAIT_SECONDS) -> Iterator[
 
     Raises StoreError when somebody else holds it for longer than `wait` seconds.
     """
-    file = sqlite_file(registry_uri(client))
+    file = sqlite_file(plain_uri(registry_uri(client)))
     if file is None:
         yield
         return

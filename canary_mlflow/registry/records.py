@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.versions import SESSION_TAG
 from canary_mlflow.reports import json, markdown
 from canary_mlflow.reports.decision import Decision
@@ -11,6 +12,8 @@ from canary_mlflow.reports.decision import Decision
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
+
+    from gates.records import Version
 
 DESCRIPTION_LIMIT = 5000  # characters; the database column of a version's description
 NOTE_LIMIT = 5000  # a run's tag holds 8000; the same text stands in both places
@@ -24,33 +27,46 @@ def session_of(version: ModelVersion) -> str | None:
     return tags.get(SESSION_TAG) or version.run_id or None
 
 
-def tag_version(client: MlflowClient, decision: Decision) -> None:
-    """The verdict in short, to filter and sort by."""
-    assert decision.version is not None
+def refuse_foreign_evidence(found: ModelVersion, candidate: Version) -> None:
+    """Raise UsageError for a version whose files come from a run that is not among those it would be judged by."""
+    runs = [run.run_id for run in candidate.runs]
+    if runs and found.run_id and found.run_id not in (*runs, session_of(found)):
+        raise UsageError(
+            f"version {found.version} of {found.name!r}: its source run {found.run_id} is not in the session whose "
+            f"runs would speak for it ({session_of(found)}); expected one of them; register it with its own session"
+        )
+
+
+def verdict_tags(decision: Decision) -> dict[str, str]:
+    """The verdict in short, to filter and sort versions by."""
     verdict = decision.verdict
-    tags = {
+    return {
         "canary.verdict": decision.word,
         "canary.verdict_reason": verdict.reason[:REASON_LIMIT],
         "canary.baseline_version": decision.champion_before or "none",
         "canary.policy": str(verdict.policy.get("name", "")),
     }
-    for key, value in tags.items():
-        client.set_model_version_tag(decision.model, decision.version, key, value)
 
 
 def publish(client: MlflowClient, decision: Decision) -> None:
     """The report on the version's page and on the session's, with the whole of it as files of the session."""
+    publish_texts(client, decision)
+    publish_files(client, decision)  # last: they are the only part that can fill a disk
+
+
+def publish_texts(client: MlflowClient, decision: Decision) -> None:
+    """Description of the version, note and tags of the session."""
     report = markdown.render(decision)
     if decision.version is not None:
         where = f"report.md of run {decision.session_id}" if decision.session_id else "canary gate … --json"
         short = markdown.fit(report, DESCRIPTION_LIMIT, where)
         client.update_model_version(decision.model, decision.version, short)
     if decision.session_id is not None:
-        publish_session(client, decision, report)
+        tag_session(client, decision, report)
 
 
-def publish_session(client: MlflowClient, decision: Decision, report: str) -> None:
-    """Note, tags and files of the parent run. Files last: they are the only part that can fill a disk."""
+def tag_session(client: MlflowClient, decision: Decision, report: str) -> None:
+    """Note and tags of the parent run."""
     assert decision.session_id is not None
     tags = {
         NOTE_TAG: markdown.fit(report, NOTE_LIMIT, "report.md, among this run's artifacts"),
@@ -62,5 +78,10 @@ def publish_session(client: MlflowClient, decision: Decision, report: str) -> No
         tags["canary.version"] = decision.version
     for key, value in tags.items():
         client.set_tag(decision.session_id, key, value)
-    client.log_text(decision.session_id, report, "report.md")
-    client.log_text(decision.session_id, json.render(decision), "verdict.json")
+
+
+def publish_files(client: MlflowClient, decision: Decision) -> None:
+    """The whole report and verdict as files of the parent run."""
+    if decision.session_id is not None:
+        client.log_text(decision.session_id, markdown.render(decision), "report.md")
+        client.log_text(decision.session_id, json.render(decision), "verdict.json")

@@ -14,7 +14,7 @@ from mlflow.artifacts import load_text
 from canary_mlflow.errors import BaselineMoved, NoSuchModel, NoSuchVersion, StoreError, UsageError
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry import locks
-from canary_mlflow.registry.blessing import bless
+from canary_mlflow.registry.acts import bless
 from canary_mlflow.registry.gatekeeper import decide, enact, gate, gate_session
 from canary_mlflow.registry.records import DESCRIPTION_LIMIT
 from canary_mlflow.registry.versions import champion, register_version
@@ -89,6 +89,16 @@ def test_anything_but_a_pass_leaves_the_champion(guarded: Any, policy, session, 
     assert guarded.tags(second)["canary.verdict"] == outcome.value
 
 
+@pytest.mark.parametrize(
+    ("tag", "sentence"),
+    [("canary.invariants", "broken: the reference model changed"), ("canary.watch.critical_held", "kl held critical")],
+)
+def test_what_probes_and_watch_recorded_blocks(guarded: Any, policy: Policy, tag: str, sentence: str) -> None:
+    verdict = gate(guarded.client, guarded.model, guarded.version(tags={tag: sentence}), policy).verdict
+    assert (verdict.outcome, verdict.reason_code) == (Outcome.BLOCK, ReasonCode.HARD_GATE)
+    assert sentence.removeprefix("broken: ") in verdict.reason
+
+
 def test_a_broken_first_version_is_no_bootstrap(recorded: Any, policy: Policy) -> None:
     version = recorded.version(nan_at=20)
     decision = gate(recorded.client, recorded.model, version, policy)
@@ -125,7 +135,7 @@ def test_nothing_is_written_when_the_champion_moved_meanwhile(guarded: Any, poli
     judged = decide(guarded.client, guarded.model, second, policy, dry_run=False)
     bless(guarded.client, guarded.model, third, "faster on the real data")
     with pytest.raises(
-        BaselineMoved, match="the champion became version 3 while version 2 was judged against version 1"
+        BaselineMoved, match=r"judged against version 1 \(ledger row \d+\), but the champion is version 3"
     ):
         enact(guarded.client, judged)
     assert guarded.champion() == third
@@ -164,7 +174,7 @@ def test_three_sessions_register_at_once(recorded: Any) -> None:
 def test_champion_is_none_until_there_is_one(recorded: Any, usual_session: str) -> None:
     version = recorded.register(usual_session)
     assert champion(recorded.client, recorded.model) is None
-    recorded.client.set_registered_model_alias(recorded.model, "champion", version)
+    bless(recorded.client, recorded.model, version, "the first one")
     found = champion(recorded.client, recorded.model)
     assert found is not None
     assert str(found.version) == version
@@ -228,7 +238,7 @@ def test_bless_refuses_without_reason_and_over_a_block(guarded: Any, policy: Pol
     assert guarded.tags(second)["canary.verdict"] == "BLOCK"
     bless(guarded.client, guarded.model, second, "the slow path is the correct one", despite_block=True)
     assert guarded.champion() == second
-    assert guarded.tags(second)["canary.blessed_over"] == "BLOCK"
+    assert guarded.tags(second)["canary.overridden_over"] == "BLOCK"
 
 
 def test_a_held_registry_lock_is_said_in_one_line(recorded: Any) -> None:
@@ -238,3 +248,15 @@ def test_a_held_registry_lock_is_said_in_one_line(recorded: Any) -> None:
         locks.registry_lock(MlflowClient(recorded.uri), wait=0.1),
     ):
         pytest.fail("two promoters held the lock")
+
+
+def test_small_steps_that_each_pass_are_stopped_by_the_anchor(recorded: Any, policy: Policy) -> None:
+    policy = replace(policy, anchor_margins=1.0)
+    steps = [(1.0, "bootstrap"), (1.08, "PASS"), (1.16, "PASS"), (1.27, "BLOCK")]
+    for slower, word in steps:
+        decision = gate(recorded.client, recorded.model, recorded.version(slower=slower), policy)
+        assert (slower, decision.word) == (slower, word)
+    assert decision.verdict.reason.startswith("Slow drift, against the anchor (version 1): Step cost")
+    assert "step_cost, anchor" in {check.metric for check in decision.verdict.checks}
+    assert recorded.champion() == "3"
+    assert str(recorded.client.get_registered_model(recorded.model).aliases["anchor"]) == "1"

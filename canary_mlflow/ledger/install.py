@@ -1,0 +1,152 @@
+"""Putting the ledger and its triggers into a database, and looking at what is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from canary_mlflow.errors import StoreError, UsageError, one_line
+from canary_mlflow.ledger import triggers
+from canary_mlflow.ledger.table import GUARDED, LEDGER, METADATA, OPERATORS
+
+ALIASES = ("champion", "anchor")
+DIALECTS = ("sqlite", "postgresql")
+NOT_ADDED_TO = ("canary_guarded", "canary_operators")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarded:
+    """An alias that is guarded on the models whose names match `models` (* any text, ? one character)."""
+
+    alias: str
+    models: str = "*"
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """The same as a regular expression."""
+        parts = (".*" if sign == "*" else "." if sign == "?" else re.escape(sign) for sign in self.models)
+        return re.compile("".join(parts), re.DOTALL)
+
+    @property
+    def like(self) -> str:
+        """The same for SQL, with backslash as the escape."""
+        spelled = {"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"}
+        return "".join(spelled.get(sign, sign) for sign in self.models)
+
+
+EVERYTHING = tuple(Guarded(alias=alias) for alias in ALIASES)
+
+
+def parse_guarded(text: str) -> Guarded:
+    """`ALIAS` or `ALIAS=MODELS`. Raises UsageError."""
+    alias, _, models = text.partition("=")
+    if not re.fullmatch(r"[\w\-]{1,255}", alias):
+        raise UsageError(f"--guard {text[:80]!r}: expected ALIAS or ALIAS=MODELS, such as champion=prod-*")
+    return Guarded(alias=alias.lower(), models=models or "*")
+
+
+def installed(connection: Any) -> bool:
+    """Whether the ledger is there."""
+    return bool(sa.inspect(connection).has_table(LEDGER.name))
+
+
+def missing_triggers(connection: Any) -> list[str]:
+    """The triggers that should be there and are not, are switched off, or say something else."""
+    if connection.dialect.name == "sqlite":
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+    else:
+        query = (
+            "SELECT t.tgname, p.prosrc FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid "
+            "WHERE NOT t.tgisinternal AND t.tgenabled <> 'D'"
+        )
+    there = {str(name): str(text) for name, text in connection.execute(sa.text(query))}
+    return sorted(name for name, text in triggers.sources(connection.dialect.name).items() if there.get(name) != text)
+
+
+def install(
+    engine: sa.Engine,
+    guarded: Sequence[Guarded] | None = None,
+    operators: Sequence[str] | None = None,
+    server_role: str = "",
+) -> None:
+    """Tables, triggers, what is guarded and who may override, in one transaction; again to change or mend them.
+
+    `guarded` and `operators` None: as they are, at first ALIASES on every model and no names. Raises StoreError.
+    """
+    dialect = engine.dialect.name
+    if dialect not in DIALECTS:
+        raise StoreError(f"{dialect}: no triggers for this database; expected one of {', '.join(DIALECTS)}")
+    try:
+        with engine.begin() as connection:
+            begin(connection)
+            new = not installed(connection)
+            METADATA.create_all(connection)
+            schema = current_schema(connection)
+            for statement in triggers.drop(dialect):
+                connection.execute(sa.text(statement))
+            write(connection, EVERYTHING if guarded is None and new else guarded, operators)
+            for statement in triggers.create(dialect, schema):
+                connection.exec_driver_sql(statement)
+            if server_role:
+                give(connection, server_role, schema)
+    except sa.exc.SQLAlchemyError as error:
+        raise StoreError(
+            f"ledger: {one_line(error)}; expected a database that MLflow has made and an account that owns its tables; "
+            "run `canary db install` as that account"
+        ) from error
+
+
+def begin(connection: Any) -> None:
+    """One installer at a time, and on SQLite a transaction around the tables too: its driver begins none for them."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("PRAGMA busy_timeout = 20000")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    else:
+        connection.exec_driver_sql("LOCK TABLE registered_model_aliases IN SHARE ROW EXCLUSIVE MODE")
+
+
+def current_schema(connection: Any) -> str:
+    """Where the tables are; empty on SQLite, which has no schemas."""
+    if connection.dialect.name == "sqlite":
+        return ""
+    return str(connection.exec_driver_sql("SELECT current_schema()").scalar_one())
+
+
+def write(connection: Any, guarded: Sequence[Guarded] | None, operators: Sequence[str] | None) -> None:
+    """What is guarded and who may override; None leaves either as it is."""
+    if guarded is not None:
+        connection.execute(GUARDED.delete())
+        for one in guarded:
+            connection.execute(GUARDED.insert(), {"alias": one.alias, "models": one.models, "models_like": one.like})
+    if operators is not None:
+        connection.execute(OPERATORS.delete())
+        for name in operators:
+            connection.execute(OPERATORS.insert(), {"name": name})
+
+
+def give(connection: Any, role: str, schema: str) -> None:
+    """What a server needs and no more: MLflow's tables, and of ours to read all and to add to the ledger."""
+    if connection.dialect.name != "postgresql":
+        raise UsageError(f"--server-role {role}: SQLite has no roles; expected a PostgreSQL database")
+    quoted, place = (connection.dialect.identifier_preparer.quote_identifier(name) for name in (role, schema))
+    for statement in (
+        f"GRANT USAGE ON SCHEMA {place} TO {quoted}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {place} TO {quoted}",
+        f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {place} TO {quoted}",
+        f"REVOKE UPDATE, DELETE, TRUNCATE ON {LEDGER.name} FROM {quoted}",
+        *(f"REVOKE INSERT, UPDATE, DELETE, TRUNCATE ON {name} FROM {quoted}" for name in NOT_ADDED_TO),
+    ):
+        connection.exec_driver_sql(statement)
+
+
+def settings(connection: Any) -> tuple[tuple[Guarded, ...], tuple[str, ...]]:
+    """What is guarded, and who may override (empty: nobody was named)."""
+    guarded = tuple(
+        Guarded(alias=row.alias, models=row.models)
+        for row in connection.execute(sa.select(GUARDED.c.alias, GUARDED.c.models).order_by(GUARDED.c.alias))
+    )
+    return guarded, tuple(connection.execute(sa.select(OPERATORS.c.name).order_by(OPERATORS.c.name)).scalars())

@@ -1,0 +1,110 @@
+"""The ledger's tables beside MLflow's own, in the same database and so in the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import sqlalchemy as sa
+
+from canary_mlflow.ledger.rows import Row
+
+# Not MLflow's Base.metadata: MLflow compares that with the tables it expects.
+METADATA = sa.MetaData()
+
+LEDGER = sa.Table(
+    "canary_ledger",
+    METADATA,
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("workspace", sa.String(63), nullable=False),
+    sa.Column("model", sa.String(256), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("version_created", sa.BigInteger, nullable=False),
+    sa.Column("alias", sa.String(256), nullable=False),
+    sa.Column("word", sa.String(20), nullable=False),
+    sa.Column("grants", sa.Integer, nullable=False),
+    sa.Column("moves", sa.Integer, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("key_id", sa.String(64), nullable=False),
+    sa.Column("signature", sa.String(128), nullable=False),
+    sa.Index("canary_ledger_of_version", "workspace", "model", "version", "seq"),
+    sa.Index("canary_ledger_moves", "workspace", "model", "moves", "seq"),
+)
+
+GUARDED = sa.Table(
+    "canary_guarded",
+    METADATA,
+    sa.Column("alias", sa.String(256), primary_key=True),
+    sa.Column("models", sa.String(256), primary_key=True),  # as a person wrote it: * and ?
+    sa.Column("models_like", sa.String(600), nullable=False),  # the same for SQL's LIKE
+)
+
+OPERATORS = sa.Table("canary_operators", METADATA, sa.Column("name", sa.String(256), primary_key=True))
+
+ADVISORY_LOCK = 6_371_820_315  # any number that no one else on the server uses
+
+
+def lock(connection: Any) -> None:
+    """Become the only writer of the ledger until the transaction ends. The first statement of a promotion.
+
+    SQLite takes its one write lock at the first write, even one of no rows; begun with a read instead, two
+    transactions that both want to write would block each other.
+    """
+    if connection.get_bind().dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
+    else:
+        connection.execute(sa.text("UPDATE registered_models SET name = name WHERE 1 = 0"))
+
+
+def append(connection: Any, row: Row) -> None:
+    """Write one row; under `lock`."""
+    connection.execute(LEDGER.insert(), asdict(row))
+
+
+def last(connection: Any) -> Row | None:
+    """The row at the end of the chain."""
+    return first_of(connection.execute(sa.select(LEDGER).order_by(LEDGER.c.seq.desc()).limit(1)))
+
+
+def latest_of_version(
+    connection: Any, workspace: str, model: str, version: int, created: int, alias: str
+) -> Row | None:
+    """The newest row about this version and alias, and not about an earlier version of the same number."""
+    where = (LEDGER.c.workspace == workspace, LEDGER.c.model == model, LEDGER.c.version == version)
+    this = (LEDGER.c.version_created == created, LEDGER.c.alias == alias)
+    query = sa.select(LEDGER).where(*where, *this).order_by(LEDGER.c.seq.desc())
+    return first_of(connection.execute(query.limit(1)))
+
+
+def latest_move(connection: Any, workspace: str, model: str, alias: str) -> Row | None:
+    """The row that made the alias what it is."""
+    where = (LEDGER.c.workspace == workspace, LEDGER.c.model == model, LEDGER.c.moves == 1, LEDGER.c.alias == alias)
+    return first_of(connection.execute(sa.select(LEDGER).where(*where).order_by(LEDGER.c.seq.desc()).limit(1)))
+
+
+def moves(connection: Any, workspace: str, model: str, alias: str) -> list[Row]:
+    """Every row that moved the alias, newest first."""
+    where = (LEDGER.c.workspace == workspace, LEDGER.c.model == model, LEDGER.c.moves == 1, LEDGER.c.alias == alias)
+    return [_row(found) for found in connection.execute(sa.select(LEDGER).where(*where).order_by(LEDGER.c.seq.desc()))]
+
+
+def first_of(result: Any) -> Row | None:
+    """The first row of an answer."""
+    found = result.first()
+    return None if found is None else _row(found)
+
+
+def read(connection: Any, model: str | None = None) -> Iterator[Row]:
+    """All rows in the order of the chain, or those of one model."""
+    query = sa.select(LEDGER).order_by(LEDGER.c.seq)
+    if model is not None:
+        query = query.where(LEDGER.c.model == model)
+    for found in connection.execute(query):
+        yield _row(found)
+
+
+def _row(found: Any) -> Row:
+    return Row(**found._mapping)

@@ -1,0 +1,69 @@
+"""A champion made by hand, as a value: who, which version, why, and over which verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.reports import markdown
+
+WORDS = {Kind.BLESS: "blessed", Kind.OVERRIDE: "override", Kind.ROLLBACK: "rollback"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """Who made which version champion, why, and over which verdict."""
+
+    kind: Kind
+    model: str
+    version: str
+    alias: str
+    reason: str
+    who: str
+    when: str  # ISO 8601, UTC
+    champion_before: str | None  # whoever held the alias
+    verdict_before: str  # the version's own verdict until now, or "none"
+
+    @property
+    def word(self) -> str:
+        """What the version's tag `canary.verdict` says from now on."""
+        return WORDS[self.kind]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"decision": self.word, **asdict(self)}
+
+
+def act_from(plain: Mapping[str, Any]) -> Act:
+    """An act as a server reports it."""
+    return Act(
+        **{field.name: plain[field.name] for field in fields(Act) if field.name != "kind"}, kind=Kind(plain["kind"])
+    )
+
+
+def tags(act: Act) -> Mapping[str, str]:
+    """The act on the version. An override keeps tags of its own, which no later verdict replaces."""
+    found = {
+        "canary.verdict": act.word,
+        "canary.verdict_reason": act.reason,
+        "canary.baseline_version": act.champion_before or "none",
+        f"canary.{act.kind}_reason": act.reason,
+    }
+    done = {Kind.BLESS: "blessed", Kind.OVERRIDE: "overridden", Kind.ROLLBACK: "rolled_back"}[act.kind]
+    return {
+        **found,
+        f"canary.{done}_by": act.who,
+        f"canary.{done}_at": act.when,
+        f"canary.{done}_over": act.verdict_before,
+    }
+
+
+def as_markdown(act: Act) -> str:
+    """One paragraph."""
+    before = f"version {act.champion_before}" if act.champion_before else "none"
+    return (
+        f"**{act.word.upper()}** by {markdown.plain(act.who)} at {act.when}: {markdown.plain(act.reason)} "
+        f"(gate's verdict until then: {act.verdict_before}; {act.alias} until then: {before})"
+    )

@@ -1,0 +1,155 @@
+"""Champions made by hand: bless and override. Each needs a reason and leaves a name, for ever."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import Refused, UsageError
+from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.registry.act import Act, act_from, as_markdown, tags
+from canary_mlflow.registry.actors import current_actor
+from canary_mlflow.registry.binding import bind
+from canary_mlflow.registry.door import guard_of, record
+from canary_mlflow.registry.locks import registry_lock
+from canary_mlflow.registry.records import DESCRIPTION_LIMIT, REASON_LIMIT
+from canary_mlflow.registry.remote import is_guarded_server, remote_act
+from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
+from canary_mlflow.reports import markdown
+from canary_mlflow.tracking.histories import read_version
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+    from canary_mlflow.ledger.rows import Row
+    from canary_mlflow.registry.binding import Binding
+    from canary_mlflow.registry.store import GuardedStore
+
+
+def bless(
+    client: MlflowClient,
+    model: str,
+    version: str,
+    reason: str,
+    *,
+    despite_block: bool = False,
+    actor: str | None = None,
+) -> Act:
+    """Make a version champion without a PASS; over a BLOCK, with `despite_block`, that is an override.
+
+    Raises UsageError without a reason, for a version that is the champion already, and for one that the gate has
+    blocked, unless `despite_block` says that this is known; Refused for somebody who is not allowed to.
+    """
+    if is_guarded_server(client):
+        route = "overrides" if despite_block else "blessings"
+        return act_from(remote_act(client, route, {"model": model, "version": version, "reason": reason}))
+    found = find_version(client, model, version)
+    before = verdict_of(found)
+    act = describe(client, Kind.OVERRIDE if before == "BLOCK" else Kind.BLESS, found, reason, CHAMPION, actor)
+    if act.kind is Kind.OVERRIDE and not despite_block:
+        why = (found.tags or {}).get("canary.verdict_reason", "no reason recorded").rstrip(".")
+        raise UsageError(
+            f"version {act.version} of {model!r}: the gate blocked it ({why}); expected one without a BLOCK; mend it "
+            "and run again, or add --despite-block when the change is meant"
+        )
+    return carry_out(client, act, found)
+
+
+def override(
+    client: MlflowClient, model: str, version: str, reason: str, *, alias: str = CHAMPION, actor: str | None = None
+) -> Act:
+    """Give a version a guarded alias whatever its verdict is. Raises as `bless` does, but for a BLOCK."""
+    if is_guarded_server(client):
+        body = {"model": model, "version": version, "reason": reason, "alias": alias}
+        return act_from(remote_act(client, "overrides", body))
+    found = find_version(client, model, version)
+    return carry_out(client, describe(client, Kind.OVERRIDE, found, reason, alias, actor), found)
+
+
+def describe(client: MlflowClient, kind: Kind, found: ModelVersion, reason: str, alias: str, actor: str | None) -> Act:
+    """The act; refuses one without a reason, and one that would change nothing."""
+    reason = " ".join(reason.split())
+    if not reason:
+        raise UsageError(
+            "--reason: found an empty text; expected why this version may be champion; it is kept on the version"
+        )
+    holder = holder_of(client, str(found.name), alias)
+    if holder == str(found.version):
+        raise UsageError(
+            f"version {holder} of {found.name!r}: it is the {alias} already; expected another version; nothing to do"
+        )
+    return Act(
+        kind=kind,
+        model=str(found.name),
+        version=str(found.version),
+        alias=alias,
+        reason=reason[:REASON_LIMIT],
+        who=actor or current_actor(),
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        champion_before=holder,
+        verdict_before=verdict_of(found),
+    )
+
+
+def verdict_of(found: ModelVersion) -> str:
+    """The version's own verdict until now, or `none`."""
+    return str((found.tags or {}).get("canary.verdict", "none"))
+
+
+def holder_of(client: MlflowClient, model: str, alias: str) -> str | None:
+    """The version behind an alias."""
+    if alias == CHAMPION:
+        return champion_number(client, model)
+    number = client.get_registered_model(model).aliases.get(alias)
+    return None if number is None else str(number)
+
+
+def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act:
+    """Through the guard where there is one; the description follows."""
+    guard = guard_of(client)
+    if guard is None:
+        with registry_lock(client):
+            for key, value in tags(act).items():
+                client.set_model_version_tag(act.model, act.version, key, value)
+            client.set_registered_model_alias(act.model, act.alias, act.version)
+    else:
+        refuse_stranger(guard, act)
+        enact(guard, act, bind(client, found, read_version(client, act.model, act.version).runs))
+    text = f"{as_markdown(act)}\n\n{found.description or ''}"
+    short = markdown.fit(text, DESCRIPTION_LIMIT, "report.md of the version's session")
+    client.update_model_version(act.model, act.version, short)
+    return act
+
+
+def refuse_stranger(guard: GuardedStore, act: Act) -> None:
+    """Raise Refused for somebody who is not on the list, where there is a list."""
+    if guard.operators and act.who not in guard.operators:
+        raise Refused(
+            f"{act.kind} of {act.model!r}, version {act.version}, alias {act.alias!r}: {act.who!r} is not among those "
+            f"who may ({', '.join(guard.operators)}); ask one of them, or run "
+            f"canary gate {act.model} {act.version}"
+        )
+
+
+def enact(guard: GuardedStore, act: Act, binding: Binding) -> Row:
+    """The act as an order to the guard, against the champion that was seen."""
+    from canary_mlflow.registry.promotion import Order
+
+    against = guard.standing(act.model, act.alias)
+    order = Order(
+        kind=act.kind,
+        model=act.model,
+        version=act.version,
+        word=act.word,
+        binding=binding,
+        actor=act.who,
+        reason=act.reason,
+        grants=True,
+        moves=True,
+        alias=act.alias,
+        judged_against=against,
+        facts={"verdict_before": act.verdict_before},
+        tags=tags(act),
+    )
+    return record(guard, order)

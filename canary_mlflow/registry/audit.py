@@ -1,0 +1,73 @@
+"""The ledger against the store: are the aliases, versions, files and metrics still those that it speaks of?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import StoreError
+from canary_mlflow.ledger.chain import Damage
+from canary_mlflow.ledger.install import missing_triggers
+from canary_mlflow.ledger.rows import Row
+from canary_mlflow.registry.binding import Binding, artifact_digest, changes, run_digests
+from canary_mlflow.tracking.rows import read_runs_from
+
+if TYPE_CHECKING:
+    from canary_mlflow.registry.store import GuardedStore
+
+
+def against_store(guard: GuardedStore, rows: Sequence[Row]) -> Iterator[Damage]:
+    """Everything in which the store differs from what its ledger says."""
+    with guard.engine.connect() as connection:
+        for name in missing_triggers(connection):
+            yield Damage(seq=None, what=f"the trigger {name} is gone from the database, or another; canary db install")
+    rows = [row for row in rows if readable(row)]  # the others are named for what they are by the check of the chain
+    yield from aliases(guard, rows)
+    newest: dict[tuple[str, int, int], Row] = {}
+    for row in rows:
+        if row.grants:
+            newest[row.model, row.version, row.version_created] = row
+    for row in newest.values():
+        yield from (Damage(seq=row.seq, what=what) for what in bound(guard, row))
+
+
+def readable(row: Row) -> bool:
+    """Whether the row's text is JSON at all."""
+    try:
+        return isinstance(row.facts, dict)
+    except ValueError:
+        return False
+
+
+def aliases(guard: GuardedStore, rows: Sequence[Row]) -> Iterator[Damage]:
+    """Guarded aliases that do not name the version that the ledger moved them to."""
+    last = {(row.model, row.alias): row for row in rows if row.moves}
+    held = dict(guard.all_guarded_holders())
+    for (model, alias), row in last.items():
+        now = held.pop((model, alias), None)
+        if now != row.version:
+            found = "nothing" if now is None else f"version {now}"
+            yield Damage(seq=row.seq, what=f"{alias} of {model!r} is {found}; the ledger says version {row.version}")
+    for (model, alias), now in held.items():
+        yield Damage(seq=None, what=f"{alias} of {model!r} is version {now}; the ledger has no row that made it so")
+
+
+def bound(guard: GuardedStore, row: Row) -> Iterator[str]:
+    """What changed of the version that a row speaks of; a version that was deleted as MLflow deletes is no fault."""
+    version = guard.version_row(row.model, row.version)
+    if version is None or version.creation_time != row.version_created:
+        return
+    facts = row.facts
+    subject = f"version {row.version} of {row.model!r}"
+    place = str(version.storage_location or version.source)
+    try:
+        now = Binding(
+            version_created=row.version_created,
+            source=str(version.source),
+            artifact=artifact_digest(place),
+            runs=run_digests(read_runs_from(guard.tracking_uri, list(facts.get("runs") or {}))),
+        )
+    except StoreError as error:
+        yield f"{subject}: {error}"
+        return
+    yield from (f"{subject}: {what}" for what in changes(facts, now))

@@ -1,0 +1,139 @@
+"""What a verdict was about, as digests: the runs as they were judged and the files of the version."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from canary_mlflow.errors import StoreError, one_line
+from canary_mlflow.ledger.canonical import digest
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+    from gates.records import Run, Series
+
+CHUNK = 1 << 20  # bytes read at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binding:
+    """`version_created`: milliseconds since 1970. `artifact`: digest over names and contents of the version's files,
+    with their number. `runs`: run id → digest of all that a judge reads of it, both sides."""
+
+    version_created: int
+    source: str
+    artifact: str
+    runs: Mapping[str, str]
+
+    def to_facts(self) -> dict[str, Any]:
+        """As it stands in the ledger."""
+        return {"source": self.source, "artifact": self.artifact, "runs": dict(sorted(self.runs.items()))}
+
+
+def bind(client: MlflowClient, version: ModelVersion, runs: Iterable[Run]) -> Binding:
+    """The binding of a version as it is now. Raises StoreError when its files cannot be read."""
+    return Binding(
+        version_created=int(version.creation_timestamp),
+        source=str(version.source),
+        artifact=artifact_digest(client.get_model_version_download_uri(version.name, version.version)),
+        runs=run_digests(runs),
+    )
+
+
+def run_digests(runs: Iterable[Run]) -> dict[str, str]:
+    """Run id → digest."""
+    return {run.run_id: run_digest(run) for run in runs}
+
+
+def run_digest(run: Run) -> str:
+    """sha256 over the run's series, bit for bit, and the facts beside them that decide a verdict."""
+    return digest(
+        {
+            "run": run.run_id,
+            "completed": run.completed,
+            "failure": run.failure,
+            "learned": run.learned,
+            "invariants": run.invariants,
+            "critical_held": run.critical_held,
+            "seed": run.seed,
+            "nan_steps": run.nan_steps,
+            "inf_steps": run.inf_steps,
+            "last_step": run.last_step,
+            "workload": dict(run.workload),
+            "hardware": dict(run.hardware),
+            "series": {name: series_digest(series) for name, series in run.series.items()},
+        }
+    )
+
+
+def series_digest(series: Series) -> str:
+    """sha256 over steps and values; every NaN counts as the same, databases keep but one."""
+    values = np.where(np.isnan(series.values), np.nan, series.values)
+    return hashlib.sha256(series.steps.astype("<i8").tobytes() + values.astype("<f8").tobytes()).hexdigest()
+
+
+def artifact_digest(uri: str) -> str:
+    """`N files, sha256:…` over the relative names and contents of everything under `uri`.
+
+    A folder that is not there has no files, which is a digest too: files that turn up later are a change.
+    """
+    from mlflow.artifacts import download_artifacts
+    from mlflow.exceptions import MlflowException
+    from mlflow.utils.file_utils import local_file_uri_to_path
+    from mlflow.utils.uri import is_local_uri
+
+    from canary_mlflow.registry.server_files import behind_server
+
+    place = behind_server(uri)
+    if is_local_uri(place):
+        return folder_digest(Path(local_file_uri_to_path(place)))
+    with tempfile.TemporaryDirectory(prefix="canary-artifact-") as folder:
+        try:
+            found = download_artifacts(artifact_uri=place, dst_path=folder)
+        except (MlflowException, OSError) as error:
+            raise StoreError(f"{uri}: {one_line(error)}; expected files of a version that can be read") from error
+        return folder_digest(Path(found))
+
+
+def folder_digest(place: Path) -> str:
+    """The digest of a local file or folder. Raises StoreError."""
+    files = [place] if place.is_file() else sorted(found for found in place.rglob("*") if found.is_file())
+    try:
+        contents = {found.relative_to(place).as_posix(): file_digest(found) for found in files}
+    except OSError as error:
+        raise StoreError(f"{error.filename}: {error.strerror}; expected a file of the version, readable") from error
+    return f"{len(files)} files, sha256:{digest(contents)}"
+
+
+def file_digest(file: Path) -> str:
+    """sha256 of a file's bytes."""
+    found = hashlib.sha256()
+    with file.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            found.update(chunk)
+    return found.hexdigest()
+
+
+def changes(facts: Mapping[str, Any], now: Binding) -> list[str]:
+    """What differs from what a ledger row says, in words."""
+    found = []
+    if facts.get("source") != now.source:
+        found.append("the version's source is another")
+    if facts.get("artifact") != now.artifact:
+        found.append(f"its files changed ({facts.get('artifact')} then, {now.artifact} now)")
+    then: Mapping[str, str] = facts.get("runs") or {}
+    found += [f"run {run_id} is gone" for run_id in then if run_id not in now.runs]
+    found += [
+        f"the metrics or facts of run {run_id} changed"
+        for run_id, value in then.items()
+        if run_id in now.runs and now.runs[run_id] != value
+    ]
+    return found

@@ -1,0 +1,90 @@
+"""How verdicts and acts come to the guard of the registry that a client looks at."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import BaselineMoved, Refused
+from canary_mlflow.ledger.canonical import digest
+from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.registry.anchor import ANCHOR
+from canary_mlflow.registry.locks import registry_uri
+from canary_mlflow.registry.plugin import guarded_store, guarded_uri, is_guarded, plain_uri
+from canary_mlflow.registry.records import verdict_tags
+from gates.verdict import Outcome, verdict_to_dict
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+    from canary_mlflow.ledger.rows import Row
+    from canary_mlflow.registry.binding import Binding
+    from canary_mlflow.registry.promotion import Order, Standing
+    from canary_mlflow.registry.store import GuardedStore
+    from canary_mlflow.reports.decision import Decision
+
+SOFTWARE = ("canary-mlflow", "mlflow", "numpy", "scipy")
+
+
+def guard_of(client: MlflowClient) -> GuardedStore | None:
+    """The guard of the database behind the client's registry, whichever store the client itself goes through.
+
+    None for a server, which guards its own, and for a database that knows no triggers of ours.
+    """
+    uri = guarded_uri(plain_uri(registry_uri(client)))
+    return guarded_store(plain_uri(uri), str(client.tracking_uri)) if is_guarded(uri) else None
+
+
+def record(guard: GuardedStore, order: Order) -> Row:
+    """Record and promote in one transaction. Raises BaselineMoved where somebody was faster, Refused otherwise."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return guard.carry_out(order)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_CONFLICT":
+            raise BaselineMoved(str(error.message)) from error
+        if error.error_code == "PERMISSION_DENIED":
+            raise Refused(str(error.message)) from error
+        raise
+
+
+def verdict_order(decision: Decision, binding: Binding, against: Standing | None, actor: str) -> Order:
+    """What the gate asks for after a verdict."""
+    from canary_mlflow.registry.promotion import Order
+
+    assert decision.version is not None
+    verdict = decision.verdict
+    good = decision.bootstrapped or verdict.outcome is Outcome.PASS
+    return Order(
+        kind=Kind.BOOTSTRAP if decision.bootstrapped else Kind.VERDICT,
+        model=decision.model,
+        version=decision.version,
+        word=decision.word,
+        binding=binding,
+        actor=actor,
+        reason=verdict.reason,
+        grants=good,
+        moves=good,
+        pins=(ANCHOR,) if decision.bootstrapped else (),
+        judged_against=against,
+        facts={
+            "verdict": verdict_to_dict(verdict),
+            "policy_digest": digest(verdict_to_dict(verdict)["policy"]),
+            "session": decision.session_id,
+            "software": software(),
+        },
+        tags=verdict_tags(decision),
+    )
+
+
+def software() -> dict[str, str]:
+    """What judged: versions of the packages that have a part in a verdict, Python and the machine."""
+    found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
+    for name in SOFTWARE:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # a checkout on the path that is not installed
+            found[name] = "not installed"
+    return found

@@ -1,0 +1,174 @@
+"""What the guard of a registry knows and does: what is guarded, who holds it, what is refused, how it moves.
+
+The private names of MLflow used here and in `store.py` are listed in `private_names.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from mlflow.entities.model_registry.model_version_stages import STAGE_DELETED_INTERNAL
+from mlflow.store.model_registry.abstract_store import AbstractStore
+from mlflow.store.model_registry.dbmodels.models import (
+    SqlModelVersion,
+    SqlModelVersionTag,
+    SqlRegisteredModel,
+    SqlRegisteredModelAlias,
+)
+
+from canary_mlflow.ledger import install, table
+from canary_mlflow.ledger.rows import Row
+from canary_mlflow.registry import refusals
+from canary_mlflow.registry.binding import Binding, artifact_digest, run_digests
+from canary_mlflow.registry.fault_points import reach
+from canary_mlflow.registry.promotion import Order, Standing, carry_out, standing
+from canary_mlflow.tracking.rows import read_runs_from
+
+RESERVED = "canary."
+
+log = logging.getLogger(__name__)
+
+
+class Guard(AbstractStore):  # type: ignore[misc]
+    """What is put before MLflow's store; `db_uri` and `tracking_uri` are plain database URIs."""
+
+    def __init__(self, db_uri: str, tracking_uri: str = "", read_db_uri: str | None = None) -> None:
+        super().__init__(db_uri, read_db_uri)  # MLflow's SQL store comes next in the order of the classes
+        self.tracking_uri = tracking_uri or db_uri
+        with self.engine.connect() as connection:
+            there = install.installed(connection)
+            if there and (missing := install.missing_triggers(connection)):
+                log.warning(
+                    "canary guard: %d of its triggers are gone (%s …); expected all; run: canary db install",
+                    len(missing),
+                    missing[0],
+                )
+        if not there:
+            install.install(self.engine)
+        with self.engine.connect() as connection:
+            self.guarded_aliases, self.operators = install.settings(connection)
+
+    # What is guarded
+
+    def guards(self, model: str, alias: str) -> bool:
+        """Whether this alias of this model moves by verdicts only, however it is spelled."""
+        plain = plain_alias(alias)
+        return any(one.alias == plain and one.pattern.fullmatch(model) for one in self.guarded_aliases)
+
+    def guards_model(self, model: str) -> bool:
+        """Whether the model has any guarded alias."""
+        return any(one.pattern.fullmatch(model) for one in self.guarded_aliases)
+
+    def guarded_holders(self, session: Any, model: str) -> list[tuple[str, int]]:
+        """The guarded aliases of a model that are held, with their versions."""
+        held = self._get_query(session, SqlRegisteredModelAlias).filter(SqlRegisteredModelAlias.name == model).all()
+        return [(str(one.alias), int(one.version)) for one in held if self.guards(model, str(one.alias))]
+
+    def all_guarded_holders(self) -> list[tuple[tuple[str, str], int]]:
+        """(model, alias) and version of every guarded alias that is held."""
+        with self.ManagedSessionMaker() as session:
+            held = self._get_query(session, SqlRegisteredModelAlias).all()
+            return [
+                ((str(one.name), str(one.alias)), int(one.version))
+                for one in held
+                if self.guards(str(one.name), str(one.alias))
+            ]
+
+    def version_row(self, model: str, version: int) -> Any:
+        """A version as it is stored; None when it is not there any more."""
+        with self.ManagedSessionMaker() as session:
+            where = (SqlModelVersion.name == model, SqlModelVersion.version == version)
+            alive = SqlModelVersion.current_stage != STAGE_DELETED_INTERNAL
+            columns = (SqlModelVersion.creation_time, SqlModelVersion.source, SqlModelVersion.storage_location)
+            place = SqlModelVersion.workspace == self._get_active_workspace()
+            return session.execute(sa.select(*columns).where(place, *where, alive)).first()
+
+    # Moving a guarded alias
+
+    def carry_out(self, order: Order) -> Row:
+        """Record a verdict or an act, and move the alias if it says so, in one transaction."""
+        row = carry_out(self, order)
+        reach("committed")
+        return row
+
+    def standing(self, model: str, alias: str = "champion") -> Standing:
+        """Who holds an alias, to be named again when something judged against it is recorded."""
+        with self.ManagedSessionMaker() as session:
+            return standing(self, session, model, alias)
+
+    def moves(self, model: str, alias: str = "champion") -> list[Row]:
+        """The rows that moved an alias, newest first."""
+        with self.ManagedSessionMaker() as session:
+            return table.moves(session, self._get_active_workspace(), model, alias)
+
+    def ledger(self, model: str | None = None) -> list[Row]:
+        """The rows of the ledger, all or those of one model, in their order."""
+        with self.ManagedSessionMaker() as session:
+            return list(table.read(session, model))
+
+    def binding_now(self, created: int, source: str, place: str, run_ids: Sequence[str]) -> Binding:
+        """The binding of a version as it is now; run ids that are gone are left out."""
+        runs = run_digests(read_runs_from(self.tracking_uri, run_ids))
+        return Binding(version_created=created, source=source, artifact=artifact_digest(place), runs=runs)
+
+    def write_tag(self, session: Any, version: Any, key: str, value: str) -> None:
+        """A tag of the ledger's own."""
+        found = SqlModelVersionTag(
+            workspace=version.workspace, name=version.name, version=version.version, key=key, value=value
+        )
+        session.merge(found)
+
+    def write_alias(self, session: Any, version: Any, alias: str) -> None:
+        """The alias, as MLflow's store writes it."""
+        found = SqlRegisteredModelAlias(
+            workspace=version.workspace, name=version.name, alias=alias, version=version.version
+        )
+        session.merge(found)
+
+    # Refusals
+
+    def refuse_if_held(self, model: str, what: str, version: object = None) -> None:
+        """Refuse what would take a guarded alias along; of one version, or of the whole model."""
+        if not self.guards_model(str(model)):
+            return
+        with self.ManagedSessionMaker() as session:
+            for alias, holder in self.guarded_holders(session, model):
+                if version is None or str(holder) == str(version):
+                    raise refusals.held(what, alias, model, holder)
+
+    def refuse_used_name(self, model: str) -> None:
+        """Refuse a name under which the ledger knows an earlier model; one that is there now is MLflow's to refuse."""
+        if not isinstance(model, str) or not self.guards_model(model):
+            return
+        with self.ManagedSessionMaker() as session:
+            place = self._get_active_workspace()
+            where = (table.LEDGER.c.workspace == place, table.LEDGER.c.model == model)
+            rows = session.execute(sa.select(sa.func.count()).where(*where)).scalar_one()
+            if rows and not self.has_model(session, model):
+                raise refusals.name_taken(model, rows)
+
+    def has_model(self, session: Any, model: str) -> bool:
+        """Whether a model of this name is there now."""
+
+        return self._get_query(session, SqlRegisteredModel).filter(SqlRegisteredModel.name == model).first() is not None
+
+    def refuse_reserved(self, model: str, version: object, keys: Iterable[str]) -> None:
+        """Refuse tags that only the ledger writes."""
+        if self.guards_model(str(model)):
+            for key in keys:
+                if is_reserved(key):
+                    raise refusals.reserved_tag(model, version, key)
+
+
+def plain_alias(alias: str) -> str:
+    """How an alias is matched: without case, and without look-alikes that Unicode counts as the same letters."""
+    return unicodedata.normalize("NFKC", str(alias)).casefold()
+
+
+def is_reserved(key: object) -> bool:
+    """Whether a tag is the ledger's to write."""
+    return plain_alias(str(key)).startswith(RESERVED)

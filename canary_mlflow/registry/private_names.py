@@ -1,0 +1,51 @@
+"""Every private name of MLflow that this project uses. An MLflow without one of them cannot be used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+# module, attribute (dotted where it is an attribute of a class)
+NAMES = (
+    ("mlflow", "MlflowClient.__init__"),  # sets `_registry_uri`, which no public name gives
+    ("mlflow.entities.model_registry.model_version_stages", "STAGE_DELETED_INTERNAL"),
+    ("mlflow.entities.model_registry.model_version_stages", "get_canonical_stage"),
+    ("mlflow.store.model_registry.dbmodels.models", "SqlModelVersion"),
+    ("mlflow.store.model_registry.dbmodels.models", "SqlModelVersionTag"),
+    ("mlflow.store.model_registry.dbmodels.models", "SqlRegisteredModel"),
+    ("mlflow.store.model_registry.dbmodels.models", "SqlRegisteredModelAlias"),
+    ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_active_workspace"),
+    ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_query"),
+    ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_registered_model"),
+    ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_registered_model_alias"),
+    ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_sql_model_version"),
+    ("mlflow.store.model_registry.sqlalchemy_workspace_store", "WorkspaceAwareSqlAlchemyStore"),
+    ("mlflow.tracking._model_registry.utils", "_get_store_registry"),
+    ("mlflow.tracking.registry", "StoreRegistry.register"),
+)
+# Columns that the ledger's triggers and the reading of runs name in SQL.
+COLUMNS = (
+    ("registered_models", ("workspace", "name")),
+    ("registered_model_aliases", ("workspace", "name", "alias", "version")),
+    (
+        "model_versions",
+        ("workspace", "name", "version", "creation_time", "source", "storage_location", "run_id", "current_stage"),
+    ),
+    ("model_version_tags", ("workspace", "name", "version", "key", "value")),
+    ("metrics", ("run_uuid", "key", "step", "timestamp", "value", "is_nan")),
+    ("latest_metrics", ("run_uuid", "key")),
+    ("tags", ("run_uuid", "key", "value")),
+    ("runs", ("run_uuid", "lifecycle_stage")),
+)
+
+
+def missing(names: tuple[tuple[str, str], ...] = NAMES) -> list[str]:
+    """The names that this MLflow does not have."""
+    found = []
+    for module, path in names:
+        try:
+            value: object = import_module(module)
+            for part in path.split("."):
+                value = getattr(value, part)
+        except (ImportError, AttributeError):
+            found.append(f"{module}:{path}")
+    return found

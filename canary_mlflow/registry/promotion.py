@@ -1,0 +1,187 @@
+"""The one transaction in which a champion changes: lock, verify, compare-and-set, ledger row, tags, alias."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.ledger import table
+from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files
+from canary_mlflow.ledger.rows import Kind, Record, Row, faults, seal
+from canary_mlflow.registry import refusals
+from canary_mlflow.registry.binding import Binding, changes
+from canary_mlflow.registry.fault_points import reach
+
+if TYPE_CHECKING:
+    from canary_mlflow.registry.guard import Guard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Which version holds an alias, and the ledger row that made it so; both None while there is none.
+
+    The row is None too for an alias from before the guard. Two standings are equal only if nothing has moved between.
+    """
+
+    version: int | None = None
+    row: int | None = None
+
+    def __str__(self) -> str:
+        if self.version is None:
+            return "none"
+        return f"version {self.version}" + (f" (ledger row {self.row})" if self.row else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What is to be recorded about a version, and whether the alias follows.
+
+    `judged_against` None: no comparison was made, and whoever is champion is replaced. `pins`: guarded aliases that
+    the version gets besides, where nothing holds them yet. `tags` are set on the version.
+    """
+
+    kind: Kind
+    model: str
+    version: str
+    word: str
+    binding: Binding
+    actor: str
+    reason: str
+    grants: bool
+    moves: bool
+    alias: str = "champion"
+    pins: tuple[str, ...] = ()
+    judged_against: Standing | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def standing(store: Guard, session: Any, model: str, alias: str) -> Standing:
+    """Who holds the alias now."""
+    holder = store._get_registered_model_alias(session, model, alias)
+    if holder is None:
+        return Standing()
+    row = table.latest_move(session, store._get_active_workspace(), model, alias)
+    agreed = row is not None and row.version == holder.version
+    return Standing(version=int(holder.version), row=row.seq if row is not None and agreed else None)
+
+
+def carry_out(store: Guard, order: Order) -> Row:
+    """Record the order, and move the alias if it says so. Raises MLflow's exception with 403, 404 or 409."""
+    signer = load_signer(key_folder())
+    with store.ManagedSessionMaker(read_only=False) as session:
+        table.lock(session)
+        reach("locked")
+        version = store._get_sql_model_version(session, order.model, order.version)
+        if version.creation_time != order.binding.version_created or version.source != order.binding.source:
+            raise refusals.stale(order.alias, order.model, order.version, "the version was made anew or changed since")
+        before = standing(store, session, order.model, order.alias)
+        if order.judged_against is not None and before != order.judged_against:
+            raise refusals.moved(order.alias, order.model, order.version, str(order.judged_against), str(before))
+        for alias in order.pins:
+            held = standing(store, session, order.model, alias)
+            if held.version is None:
+                write(store, session, replace(order, alias=alias), version, held, signer)
+        return write(store, session, order, version, before, signer)
+
+
+def write(store: Guard, session: Any, order: Order, version: Any, before: Standing, signer: Any) -> Row:
+    """The ledger row first: the triggers let the alias and the tag follow it only."""
+    record = Record(
+        kind=order.kind,
+        workspace=store._get_active_workspace(),
+        model=order.model,
+        version=int(version.version),
+        version_created=int(version.creation_time),
+        alias=order.alias,
+        word=order.word,
+        grants=order.grants,
+        moves=order.moves,
+        facts={
+            **order.facts,
+            **order.binding.to_facts(),
+            "actor": order.actor,
+            "reason": order.reason,
+            "time": now(),
+            "baseline_version": before.version,
+            "baseline_row": before.row,
+        },
+    )
+    row = seal(record, table.last(session), signer)
+    table.append(session, row)
+    reach("recorded")
+    for key, value in order.tags.items():
+        store.write_tag(session, version, key, value)
+    reach("tagged")
+    if order.moves:
+        store.write_alias(session, version, order.alias)
+        session.flush()
+        reach("moved")
+    return row
+
+
+def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> None:
+    """Move the alias on the strength of a verdict that the ledger holds already.
+
+    The files and metrics are read before the lock: they may take long, and a change in between is what
+    `canary audit verify` finds.
+    """
+    with store.ManagedSessionMaker() as session:
+        found = store._get_sql_model_version(session, model, version)
+        before = standing(store, session, model, alias)
+        if before.version == found.version:
+            return  # it is there already, as in stock MLflow
+        row = granting(store, session, found, alias)
+        place = str(found.storage_location or found.source)
+        created, source = int(found.creation_time), str(found.source)
+    facts = row.facts
+    binding = store.binding_now(created, source, place, list(facts.get("runs") or {}))
+    if different := changes(facts, binding):
+        raise refusals.stale(alias, model, version, different[0])
+    signer = load_signer(key_folder())
+    with store.ManagedSessionMaker(read_only=False) as session:
+        table.lock(session)
+        reach("locked")
+        found = store._get_sql_model_version(session, model, version)
+        if granting(store, session, found, alias) != row:
+            raise refusals.stale(alias, model, version, "it was judged again meanwhile")
+        before = standing(store, session, model, alias)
+        judged = Standing(version=facts.get("baseline_version"), row=facts.get("baseline_row"))
+        if before != judged:
+            raise refusals.moved(alias, model, version, str(judged), str(before))
+        order = Order(
+            kind=Kind.PROMOTION,
+            model=model,
+            version=version,
+            word=row.word,
+            binding=binding,
+            actor=actor,
+            reason=f"row {row.seq} of the ledger: {row.kind} {row.word}",
+            grants=True,
+            moves=True,
+            alias=alias,
+            facts={"verdict_row": row.seq},
+        )
+        write(store, session, order, found, before, signer)
+
+
+def granting(store: Guard, session: Any, version: Any, alias: str) -> Row:
+    """The newest row about the version, which must let it hold the alias; refuses otherwise."""
+    model, number = str(version.name), int(version.version)
+    place = store._get_active_workspace()
+    row = table.latest_of_version(session, place, model, number, int(version.creation_time), alias)
+    if row is None:
+        raise refusals.no_verdict(alias, model, number)
+    if not row.grants:
+        raise refusals.not_granted(alias, model, number, row.word)
+    for what in faults(row, None, load_public(public_files(key_folder()))):
+        raise refusals.broken_row(alias, model, number, row.seq, what)
+    return row
+
+
+def now() -> str:
+    """ISO 8601, UTC, milliseconds."""
+    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")

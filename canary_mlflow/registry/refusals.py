@@ -1,0 +1,124 @@
+"""What the guard says no with: one sentence that names the thing, what is missing, and the command that brings it.
+
+Only codes that MLflow answers with 403 or 409: on 5xx its clients try again for minutes.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+
+def forbidden(text: str) -> Any:
+    """HTTP 403."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+
+    return MlflowException(f"canary guard: {text}", error_code=PERMISSION_DENIED)
+
+
+def conflict(text: str) -> Any:
+    """HTTP 409: judged against something that is no longer so."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import RESOURCE_CONFLICT
+
+    return MlflowException(f"canary guard: {text}", error_code=RESOURCE_CONFLICT)
+
+
+def gate_command(model: str, version: object) -> str:
+    """The command that asks for a verdict."""
+    return f"canary gate {shlex.quote(model)} {version}"
+
+
+def override_command(model: str, version: object, alias: str = "champion") -> str:
+    """The command that goes over a verdict, in writing."""
+    which = "" if alias == "champion" else f" --alias {shlex.quote(alias)}"
+    return f'canary override {shlex.quote(model)} {version}{which} --reason "…"'
+
+
+def rollback_command(model: str) -> str:
+    """The command that returns to the former champion."""
+    return f'canary rollback {shlex.quote(model)} --reason "…"'
+
+
+def subject(alias: str, model: str, version: object) -> str:
+    """How every refusal begins."""
+    return f"alias {alias!r} of {model!r}, version {version}"
+
+
+def no_verdict(alias: str, model: str, version: object) -> Any:
+    """Nothing in the ledger lets this version hold this alias."""
+    brings = gate_command(model, version) if alias == "champion" else override_command(model, version, alias)
+    return forbidden(f"{subject(alias, model, version)}: there is no verdict for it in the ledger; run {brings}")
+
+
+def not_granted(alias: str, model: str, version: object, word: str) -> Any:
+    """Judged, and not let through."""
+    return forbidden(
+        f"{subject(alias, model, version)}: its verdict is {word}, a PASS is missing; mend it and run "
+        f"{gate_command(model, version)}, or {override_command(model, version, alias)}"
+    )
+
+
+def broken_row(alias: str, model: str, version: object, seq: int, what: str) -> Any:
+    """A ledger row that nobody trusted has written or that was changed since."""
+    return forbidden(
+        f"{subject(alias, model, version)}: row {seq} of the ledger does not hold ({what}); see canary audit verify, "
+        f"then run {gate_command(model, version)}"
+    )
+
+
+def stale(alias: str, model: str, version: object, what: str) -> Any:
+    """What was judged is not what is there."""
+    return conflict(
+        f"{subject(alias, model, version)}: the verdict is stale, {what}; judge again: {gate_command(model, version)}"
+    )
+
+
+def moved(alias: str, model: str, version: object, judged: str, now: str) -> Any:
+    """Somebody else was faster."""
+    return conflict(
+        f"{subject(alias, model, version)}: judged against {judged}, but the champion is {now} now; judge again: "
+        f"{gate_command(model, version)}"
+    )
+
+
+def stays(alias: str, model: str, version: object) -> Any:
+    """A guarded alias is never taken away."""
+    return forbidden(
+        f"{subject(alias, model, version)}: a guarded alias is moved, not removed; {rollback_command(model)} returns "
+        "to the former one"
+    )
+
+
+def held(what: str, alias: str, model: str, version: object) -> Any:
+    """`what` would take a guarded alias along."""
+    return forbidden(
+        f"{subject(alias, model, version)}: {what} would take the alias along; move it first with "
+        f"{gate_command(model, 'OTHER')} or {rollback_command(model)}"
+    )
+
+
+def name_taken(model: str, rows: int) -> Any:
+    """A name with a history."""
+    return forbidden(
+        f"model {model!r}: the ledger holds {rows} rows about an earlier model of this name, with other versions and "
+        f"aliases; choose another name (canary audit log {shlex.quote(model)} shows them)"
+    )
+
+
+def no_stages(model: str, version: object, stage: str) -> Any:
+    """Stages are a second door to the same room."""
+    return forbidden(
+        f"stage {stage!r} of {model!r}, version {version}: guarded models have aliases and no stages, a verdict is "
+        f"missing; run {gate_command(model, version)} and load models:/{model}@champion"
+    )
+
+
+def reserved_tag(model: str, version: object, key: str) -> Any:
+    """Tags that repeat what the ledger says."""
+    place = f"tag {key!r} of {model!r}" + ("" if version is None else f", version {version}")
+    return forbidden(
+        f"{place}: tags that begin with canary. are written with the verdict they show, alias champion follows it; "
+        f"run {gate_command(model, 'VERSION' if version is None else version)}"
+    )

@@ -1,0 +1,85 @@
+"""The guard of a server, asked over HTTP: it judges, signs and promotes; a client reads the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import (
+    BaselineMoved,
+    CanaryError,
+    NoSuchVersion,
+    Refused,
+    StoreError,
+    UsageError,
+    one_line,
+)
+from canary_mlflow.registry.locks import registry_uri
+from canary_mlflow.reports.advice import version_page
+from canary_mlflow.reports.decision import Decision
+from gates.verdict import verdict_from_dict
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+BASE = "/api/2.0/canary"
+ERRORS: dict[int, type[CanaryError]] = {
+    400: UsageError,
+    401: Refused,
+    403: Refused,
+    404: NoSuchVersion,
+    409: BaselineMoved,
+}
+SECONDS = 300  # a verdict reads every metric and file of both sides
+
+
+def is_guarded_server(client: MlflowClient) -> bool:
+    """Whether the client's registry is a server with the guard's routes."""
+    return registry_uri(client).startswith(("http://", "https://")) and ask(client, "GET", "health") is not None
+
+
+def remote_gate(client: MlflowClient, model: str, version: str, policy: str) -> Decision:
+    """Ask the server for a verdict. Raises what the server's answer stands for."""
+    answer = ask(client, "POST", "verdicts", {"model": model, "version": version, "policy": policy})
+    plain = (answer or {})["decision"]
+    return Decision(
+        verdict=verdict_from_dict(plain["verdict"]),
+        model=plain["model"],
+        version=plain["version"],
+        promoted=plain["promoted"],
+        bootstrapped=plain["bootstrapped"],
+        champion_before=plain["champion_before"],
+        champion_after=plain["champion_after"],
+        session_id=plain["session_id"],
+        store=str(client.tracking_uri),
+        page=version_page(model, plain["version"]),
+    )
+
+
+def remote_act(client: MlflowClient, route: str, body: dict[str, str]) -> dict[str, Any]:
+    """Ask the server for an act: blessings, overrides or rollbacks."""
+    answer = ask(client, "POST", route, body)
+    found: dict[str, Any] = (answer or {})["act"]
+    return found
+
+
+def ask(client: MlflowClient, method: str, route: str, body: dict[str, str] | None = None) -> dict[str, Any] | None:
+    """The answer's JSON; None where the server does not have the route. Raises a CanaryError for a refusal."""
+    import requests
+    from mlflow.exceptions import MlflowException
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    uri = registry_uri(client)
+    try:
+        response = http_request(
+            get_default_host_creds(uri), f"{BASE}/{route}", method, timeout=SECONDS, max_retries=1, json=body
+        )
+        found = response.json() if response.headers.get("Content-Type", "").startswith("application/json") else {}
+    except (MlflowException, requests.RequestException, ValueError) as error:
+        raise StoreError(f"{uri}: {one_line(error)}; expected a server that answers; try again") from error
+    if response.status_code == 200 and isinstance(found, dict) and found:
+        return found
+    if response.status_code in (200, 404) and "message" not in found:
+        return None
+    said = found.get("message") or f"HTTP {response.status_code}; expected an answer of the guard; see the server's log"
+    raise ERRORS.get(response.status_code, StoreError)(said)

@@ -1,0 +1,21 @@
+"""Where a server's own files are: `mlflow-artifacts:` is an address for its clients, not for itself."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from urllib.parse import urlsplit
+
+DESTINATION = "_MLFLOW_SERVER_ARTIFACT_DESTINATION"  # where `mlflow server` tells its workers their artifact store
+
+
+def behind_server(uri: str) -> str:
+    """Inside a server's process: the place behind an `mlflow-artifacts:` address; else the address itself."""
+    destination = os.environ.get(DESTINATION)
+    address = urlsplit(uri)
+    if address.scheme != "mlflow-artifacts" or not destination:
+        return uri
+    path = posixpath.normpath(address.path.lstrip("/"))
+    if path.startswith("..") or posixpath.isabs(path):
+        return uri
+    return posixpath.join(destination, path)

@@ -1,0 +1,109 @@
+"""MLflow's registry store with guarded aliases. What nobody guards behaves as without it.
+
+Signatures are those of MLflow's store, which calls some of them by position.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from mlflow.entities.model_registry.model_version_stages import get_canonical_stage
+from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
+from mlflow.store.model_registry.sqlalchemy_workspace_store import WorkspaceAwareSqlAlchemyStore
+
+from canary_mlflow.registry import refusals
+from canary_mlflow.registry.actors import current_actor
+from canary_mlflow.registry.fault_points import reach
+from canary_mlflow.registry.guard import Guard, is_reserved, plain_alias
+from canary_mlflow.registry.promotion import promote, standing
+
+AT_BIRTH = ("canary.session_id",)  # says where the evidence is; may be given when a version is made, and never again
+NO_STAGE = "None"
+
+
+class GuardedMethods(Guard):
+    """MLflow's methods through which a guarded alias could move, go or be faked."""
+
+    def set_registered_model_alias(self, name, alias, version):  # type: ignore[no-untyped-def]
+        if not self.guards(str(name), str(alias)):
+            return super().set_registered_model_alias(name, alias, version)
+        if alias != plain_alias(alias):
+            raise refusals.no_verdict(plain_alias(alias), name, version)
+        promote(self, name, version, alias, current_actor())
+        reach("committed")
+
+    def delete_registered_model_alias(self, name, alias):  # type: ignore[no-untyped-def]
+        if not self.guards(str(name), str(alias)):
+            return super().delete_registered_model_alias(name, alias)
+        with self.ManagedSessionMaker() as session:
+            self._get_registered_model(session, name)
+            held = standing(self, session, name, alias).version
+        raise refusals.stays(alias, name, "none" if held is None else held)
+
+    def rename_registered_model(self, name, new_name):  # type: ignore[no-untyped-def]
+        self.refuse_if_held(name, "renaming the model")
+        self.refuse_used_name(new_name)
+        return super().rename_registered_model(name, new_name)
+
+    def delete_registered_model(self, name):  # type: ignore[no-untyped-def]
+        self.refuse_if_held(name, "deleting the model")
+        return super().delete_registered_model(name)
+
+    def create_registered_model(self, name, tags=None, description=None, deployment_job_id=None):  # type: ignore[no-untyped-def]
+        self.refuse_used_name(name)
+        self.refuse_reserved(name, None, (tag.key for tag in tags or ()))
+        return super().create_registered_model(name, tags, description, deployment_job_id)
+
+    def create_model_version(  # type: ignore[no-untyped-def]
+        self,
+        name,
+        source,
+        run_id=None,
+        tags=None,
+        run_link=None,
+        description=None,
+        local_model_path=None,
+        model_id=None,
+    ):
+        if self.guards_model(str(name)) and tags:
+            if urlsplit(str(source)).scheme == "models":
+                # A copy brings the tags of its original along; its verdict stays where it was given.
+                tags = [tag for tag in tags if not is_reserved(tag.key)]
+            else:
+                self.refuse_reserved(name, "new", (tag.key for tag in tags if tag.key not in AT_BIRTH))
+        return super().create_model_version(
+            name, source, run_id, tags, run_link, description, local_model_path, model_id
+        )
+
+    def delete_model_version(self, name, version):  # type: ignore[no-untyped-def]
+        self.refuse_if_held(name, "deleting the version", version)
+        return super().delete_model_version(name, version)
+
+    def transition_model_version_stage(self, name, version, stage, archive_existing_versions):  # type: ignore[no-untyped-def]
+        if self.guards_model(str(name)) and get_canonical_stage(stage) != NO_STAGE:
+            raise refusals.no_stages(name, version, stage)
+        return super().transition_model_version_stage(name, version, stage, archive_existing_versions)
+
+    def set_model_version_tag(self, name, version, tag):  # type: ignore[no-untyped-def]
+        self.refuse_reserved(name, version, (tag.key,))
+        return super().set_model_version_tag(name, version, tag)
+
+    def delete_model_version_tag(self, name, version, key):  # type: ignore[no-untyped-def]
+        self.refuse_reserved(name, version, (key,))
+        return super().delete_model_version_tag(name, version, key)
+
+    def set_registered_model_tag(self, name, tag):  # type: ignore[no-untyped-def]
+        self.refuse_reserved(name, None, (tag.key,))
+        return super().set_registered_model_tag(name, tag)
+
+    def delete_registered_model_tag(self, name, key):  # type: ignore[no-untyped-def]
+        self.refuse_reserved(name, None, (key,))
+        return super().delete_registered_model_tag(name, key)
+
+
+class GuardedStore(GuardedMethods, SqlAlchemyStore):  # type: ignore[misc]
+    """The guard before MLflow's store."""
+
+
+class GuardedWorkspaceStore(GuardedMethods, WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]
+    """The guard before MLflow's store with workspaces."""

@@ -1,0 +1,47 @@
+"""Who may call which route, in MLflow's own permissions; administrators come through without being asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.server.requests import parse, query
+from canary_mlflow.server.routes import VERDICT, path
+
+
+def add_validators(auth: Any) -> None:
+    """Tell MLflow's authentication about the routes; those it does not know, it refuses to everybody."""
+    found: dict[tuple[str, str], Callable[[], bool]] = {
+        ("health", "GET"): lambda: True,
+        ("openapi.json", "GET"): lambda: True,
+        ("ledger", "GET"): lambda: may_read(auth),
+        ("verdicts", "POST"): lambda: may_update(auth),
+        ("overrides", "POST"): lambda: False,
+        ("blessings", "POST"): lambda: False,
+        ("rollbacks", "POST"): lambda: False,
+    }
+    for (name, method), validator in found.items():
+        auth.BEFORE_REQUEST_VALIDATORS[path(name), method] = validator
+
+
+def may_read(auth: Any) -> bool:
+    """Rows about a model that the user may read; the whole ledger is for administrators."""
+    from flask import request
+
+    try:
+        model, _, _ = query(request.args)
+    except UsageError:
+        return True  # nothing to protect in a request that will be refused in words
+    return model is not None and bool(auth._get_registered_model_permission(model).can_read)
+
+
+def may_update(auth: Any) -> bool:
+    """A verdict for whoever may change the model: it may become champion by it."""
+    from flask import request
+
+    try:
+        asked = parse(request.get_data(), VERDICT)
+    except UsageError:
+        return True
+    return bool(auth._get_registered_model_permission(asked["model"]).can_update)

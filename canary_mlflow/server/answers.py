@@ -1,0 +1,63 @@
+"""Views become answers: values as JSON, errors as one sentence with the code that belongs to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import (
+    BaselineMoved,
+    CanaryError,
+    NoSuchModel,
+    NoSuchRun,
+    NoSuchVersion,
+    Refused,
+    UsageError,
+    one_line,
+)
+
+if TYPE_CHECKING:
+    from flask import Response
+
+STATUS = ((NoSuchModel, 404), (NoSuchVersion, 404), (NoSuchRun, 404), (UsageError, 400), (Refused, 403),
+          (BaselineMoved, 409))  # fmt: skip
+UNAVAILABLE = 503
+
+
+log = logging.getLogger(__name__)
+
+
+def answered(view: Callable[[], Any]) -> Callable[[], Response]:
+    """The view's values as JSON, and its errors as one sentence with the code that belongs to it."""
+
+    @wraps(view)
+    def answer() -> Any:
+        from flask import jsonify
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return jsonify(view())
+        except CanaryError as error:
+            code = next((code for kind, code in STATUS if isinstance(error, kind)), UNAVAILABLE)
+            said = str(error)
+        except MlflowException as error:
+            code = int(error.get_http_status_code())
+            said = str(error.message)
+            if code >= 500:
+                log.error("canary: %s", one_line(error))
+                code, said = UNAVAILABLE, "the registry's database did not answer; expected it to; try again"
+        response = jsonify({"error": NAMES.get(code, "UNAVAILABLE"), "message": " ".join(said.split())})
+        response.status_code = code
+        return response
+
+    return answer
+
+
+NAMES = {
+    400: "INVALID_PARAMETER_VALUE",
+    403: "PERMISSION_DENIED",
+    404: "RESOURCE_DOES_NOT_EXIST",
+    409: "RESOURCE_CONFLICT",
+}

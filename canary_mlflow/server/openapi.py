@@ -1,0 +1,103 @@
+"""The routes in OpenAPI 3.1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+MODEL = {"type": "string", "minLength": 1, "maxLength": 256}
+VERSION = {"oneOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^[1-9][0-9]{0,9}$"}]}
+POLICY = {"type": "string", "minLength": 1, "maxLength": 100}
+ALIAS = {"type": "string", "minLength": 1, "maxLength": 255}
+REASON = {"type": "string", "minLength": 1, "maxLength": 500}
+ERROR = {
+    "type": "object",
+    "required": ["error", "message"],
+    "properties": {"error": {"type": "string"}, "message": {"type": "string"}},
+}
+CODES = {
+    "200": "done",
+    "400": "what was sent cannot be meant",
+    "401": "nobody known",
+    "403": "not allowed, or not judged",
+    "404": "no such model, version or run",
+    "409": "judged against something that has changed",
+    "503": "the database did not answer",
+}
+
+
+def description(path: Callable[[str], str]) -> dict[str, Any]:
+    """The whole document; `path` says where a route is."""
+    model = {"name": "model", "in": "query", "schema": MODEL}
+    numbers = [
+        {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": most}}
+        for name, most in (("after", 2**31 - 1), ("limit", 10_000))
+    ]
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "canary-mlflow", "version": "1"},
+        "paths": {
+            path("health"): {"get": operation("health", "Ledger and triggers")},
+            path("openapi.json"): {"get": operation("openapi", "This document")},
+            path("ledger"): {"get": {**operation("ledger", "Rows of the ledger"), "parameters": [model, *numbers]}},
+            path("verdicts"): {
+                "post": posted(
+                    "verdicts",
+                    "Judge from the stored histories and sign; a PASS moves the champion unless promote is false",
+                    {
+                        "model": MODEL,
+                        "version": VERSION,
+                        "promote": {"type": "boolean"},
+                        "policy": POLICY,
+                    },
+                    ["model", "version"],
+                )
+            },
+            path("overrides"): {
+                "post": posted(
+                    "overrides",
+                    "Give a version a guarded alias whatever its verdict (administrators)",
+                    {
+                        "model": MODEL,
+                        "version": VERSION,
+                        "reason": REASON,
+                        "alias": ALIAS,
+                    },
+                    ["model", "version", "reason"],
+                )
+            },
+            path("blessings"): {
+                "post": posted(
+                    "blessings",
+                    "Make a version champion by hand (administrators)",
+                    {"model": MODEL, "version": VERSION, "reason": REASON},
+                    ["model", "version", "reason"],
+                )
+            },
+            path("rollbacks"): {
+                "post": posted(
+                    "rollbacks",
+                    "Return to the former champion (administrators)",
+                    {"model": MODEL, "reason": REASON},
+                    ["model", "reason"],
+                )
+            },
+        },
+    }
+
+
+def operation(name: str, summary: str) -> dict[str, Any]:
+    """An operation with the answers that all have in common."""
+    responses: dict[str, Any] = {}
+    for code, meaning in CODES.items():
+        schema = {"type": "object"} if code == "200" else ERROR
+        content = {} if code == "401" else {"content": {"application/json": {"schema": schema}}}
+        responses[code] = {"description": meaning, **content}
+    return {"operationId": name, "summary": summary, "responses": responses}
+
+
+def posted(name: str, summary: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    """An operation with a body."""
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return {**operation(name, summary), "requestBody": body}

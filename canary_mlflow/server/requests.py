@@ -1,0 +1,92 @@
+"""What a client may send: checked before anything is looked up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from canary_mlflow.errors import UsageError
+
+LONGEST = {"model": 256, "alias": 255, "reason": 500, "policy": 100}
+BODY_BYTES = 16_384
+MOST_VERSIONS = 2**31 - 1  # the column is an Integer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The keys of a body: those that must be there, and those that may."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+
+def parse(body: bytes, shape: Shape) -> dict[str, Any]:
+    """The body as checked values. Raises UsageError in one line."""
+    if len(body) > BODY_BYTES:
+        raise UsageError(f"body: {len(body)} bytes; expected at most {BODY_BYTES}; shorten it")
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise UsageError("body: no JSON; expected an object; see openapi.json") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"body: {type(found).__name__}; expected an object; see openapi.json")
+    known = (*shape.required, *shape.optional)
+    for key in found:
+        if key not in known:
+            raise UsageError(f"body: unknown key {printable(key)}; expected {', '.join(known)}; leave it out")
+    for key in shape.required:
+        if key not in found:
+            raise UsageError(f"body: no {key}; expected {', '.join(shape.required)}; add it")
+    return {key: checked(key, value) for key, value in found.items()}
+
+
+def checked(key: str, value: Any) -> Any:
+    """One value. Raises UsageError."""
+    if key == "version":
+        return version(value)
+    if key == "promote":
+        if not isinstance(value, bool):
+            raise UsageError("promote: no boolean; expected true or false; leave it out for true")
+        return value
+    return text(key, value)
+
+
+def version(value: Any) -> str:
+    """A version's number as text."""
+    number = value if isinstance(value, str) else str(value) if type(value) is int else ""
+    if not (number.isascii() and number.isdigit() and len(number) < 11 and 0 < int(number) <= MOST_VERSIONS):
+        raise UsageError("version: no version number; expected one such as 3; see the model's page")
+    return str(int(number))
+
+
+def text(key: str, value: Any) -> str:
+    """A text that a database can hold and a person can read."""
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{key}: no text; expected 1 to {LONGEST[key]} characters; give one")
+    if len(value) > LONGEST[key]:
+        raise UsageError(f"{key}: {len(value)} characters; expected at most {LONGEST[key]}; shorten it")
+    if not value.isprintable():
+        raise UsageError(f"{key}: signs that cannot be printed; expected a line of text; leave them out")
+    return value
+
+
+def printable(key: str) -> str:
+    """A client's own words, short and harmless, for an answer."""
+    return ascii(key[:40])
+
+
+def query(arguments: Mapping[str, str]) -> tuple[str | None, int, int]:
+    """The model, the row after which to begin, and how many rows. Raises UsageError."""
+    for key in arguments:
+        if key not in ("model", "after", "limit"):
+            raise UsageError(f"query: unknown key {printable(key)}; expected model, after, limit; leave it out")
+    model = text("model", arguments["model"]) if "model" in arguments else None
+    numbers = []
+    for key, usual, most in (("after", "0", MOST_VERSIONS), ("limit", "1000", 10_000)):
+        given = arguments.get(key, usual)
+        if not (given.isascii() and given.isdigit() and len(given) < 11 and int(given) <= most):
+            raise UsageError(f"{key}: no number up to {most}; expected one; leave it out for {usual}")
+        numbers.append(int(given))
+    return model, numbers[0], numbers[1]

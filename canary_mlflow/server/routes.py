@@ -1,0 +1,175 @@
+"""The routes. What a client claims is never signed: the server reads, computes and signs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import (
+    Refused,
+    UsageError,
+)
+from canary_mlflow.registry.actors import current_actor
+from canary_mlflow.registry.plugin import SERVER_BACKEND, guarded_uri, plain_uri
+from canary_mlflow.server.answers import answered
+from canary_mlflow.server.openapi import description
+from canary_mlflow.server.requests import Shape, parse, query
+
+if TYPE_CHECKING:
+    from flask import Flask
+    from mlflow import MlflowClient
+
+    from canary_mlflow.registry.store import GuardedStore
+
+BASE = "/api/2.0/canary"
+SERVER_REGISTRY = "_MLFLOW_SERVER_REGISTRY_STORE"
+STATIC_PREFIX = "_MLFLOW_STATIC_PREFIX"
+VERDICT = Shape(required=("model", "version"), optional=("promote", "policy"))
+OVERRIDE = Shape(required=("model", "version", "reason"), optional=("alias",))
+BLESSING = Shape(required=("model", "version", "reason"))
+ROLLBACK = Shape(required=("model", "reason"))
+
+
+def path(name: str) -> str:
+    """Where a route is, under the server's own prefix if it has one."""
+    return f"{os.environ.get(STATIC_PREFIX, '').rstrip('/')}{BASE}/{name}"
+
+
+def add_routes(app: Flask, *, authenticated: bool) -> None:
+    """Put the routes on MLflow's app, once."""
+    app.config["CANARY_AUTHENTICATED"] = authenticated
+    for name, method, view in ROUTES:
+        if f"canary_{view.__name__}" not in app.view_functions:
+            app.add_url_rule(path(name), f"canary_{view.__name__}", answered(view), methods=[method])
+
+
+def client() -> MlflowClient:
+    """A client of the server's own databases."""
+    from mlflow import MlflowClient
+
+    backend = os.environ[SERVER_BACKEND]
+    return MlflowClient(
+        tracking_uri=backend, registry_uri=guarded_uri(plain_uri(os.environ.get(SERVER_REGISTRY) or backend))
+    )
+
+
+def guard() -> GuardedStore:
+    """The guard of the server's registry. Raises UsageError where its database has no triggers of ours."""
+    from canary_mlflow.registry.door import guard_of
+
+    found = guard_of(client())
+    if found is None:
+        raise Refused("this server's registry is no SQLite or PostgreSQL database; expected one that the guard knows")
+    return found
+
+
+def health() -> dict[str, Any]:
+    """Whether the ledger can be read and the triggers are in place."""
+    from canary_mlflow.ledger.install import missing_triggers
+    from canary_mlflow.ledger.table import last
+
+    store = guard()
+    with store.engine.connect() as connection:
+        row, missing = last(connection), missing_triggers(connection)
+    return {"status": "triggers missing" if missing else "ok", "rows": row.seq if row else 0, "missing": missing}
+
+
+def openapi() -> dict[str, Any]:
+    """The description of these routes."""
+    return description(path)
+
+
+def ledger() -> dict[str, Any]:
+    """Rows of the ledger, in their order."""
+    from flask import request
+
+    model, after, limit = query(request.args)
+    rows = [row for row in guard().ledger(model) if row.seq > after]
+    return {"rows": [asdict(row) for row in rows[:limit]], "more": len(rows) > limit}
+
+
+def verdicts() -> dict[str, Any]:
+    """Judge a version from the stored histories, with the installed policy of its tier; sign; move the alias."""
+    from flask import request
+
+    from canary_mlflow.policies import load_policy
+    from canary_mlflow.registry.evidence import tier_of
+    from canary_mlflow.registry.gatekeeper import gate
+    from canary_mlflow.reports.decision import decision_to_dict
+
+    asked = parse(request.get_data(), VERDICT)
+    own = client()
+    tier = tier_of(own, asked["model"], asked["version"])
+    if not tier:
+        raise UsageError(
+            f"version {asked['version']} of {asked['model']!r}: its runs carry no tier; expected canary runs"
+        )
+    policy = load_policy(tier)
+    if asked.get("policy", policy.name) != policy.name:
+        raise UsageError(f"policy: this server judges tier {tier} by policy {policy.name}; leave out --policy")
+    decision = gate(
+        own,
+        asked["model"],
+        asked["version"],
+        policy,
+        actor=current_actor(),
+        move=asked.get("promote", True),
+        shown_store=request.host_url.rstrip("/"),
+    )
+    return {"decision": decision_to_dict(decision)}
+
+
+def overrides() -> dict[str, Any]:
+    """A guarded alias for a version whatever its verdict."""
+    from canary_mlflow.registry.acts import override
+
+    asked = act(OVERRIDE)
+    done = override(
+        client(), asked["model"], asked["version"], asked["reason"], alias=asked.get("alias", "champion"),
+        actor=current_actor(),
+    )  # fmt: skip
+    return {"act": done.to_dict()}
+
+
+def blessings() -> dict[str, Any]:
+    """A champion by hand, where no BLOCK stands against it."""
+    from canary_mlflow.registry.acts import bless
+
+    asked = act(BLESSING)
+    return {"act": bless(client(), asked["model"], asked["version"], asked["reason"], actor=current_actor()).to_dict()}
+
+
+def rollbacks() -> dict[str, Any]:
+    """The champion before this one."""
+    from canary_mlflow.registry.rollback import rollback
+
+    asked = act(ROLLBACK)
+    return {"act": rollback(client(), asked["model"], asked["reason"], actor=current_actor()).to_dict()}
+
+
+def act(shape: Shape) -> dict[str, Any]:
+    """The body of an act, which somebody must answer for: only administrators come through to here."""
+    from flask import current_app, request
+
+    asked = parse(request.get_data(), shape)
+    if not current_app.config["CANARY_AUTHENTICATED"]:
+        alias = asked.get("alias", "champion")
+        raise Refused(
+            f"model {asked['model']!r}, version {asked.get('version', 'former')}, alias {alias!r}: "
+            "this server does not know who asks, a name is missing; serve with --app-name canary-auth, or run canary "
+            "override where the database is"
+        )
+    return asked
+
+
+ROUTES: tuple[tuple[str, str, Callable[[], Any]], ...] = (
+    ("health", "GET", health),
+    ("openapi.json", "GET", openapi),
+    ("ledger", "GET", ledger),
+    ("verdicts", "POST", verdicts),
+    ("overrides", "POST", overrides),
+    ("blessings", "POST", blessings),
+    ("rollbacks", "POST", rollbacks),
+)

@@ -1,0 +1,223 @@
+"""canary audit, override, rollback, keys, db: the ledger at the command line, on a real SQLite store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from mlflow.entities import Metric
+
+from canary_mlflow.cli import canary
+from canary_mlflow.ledger.keys import key_folder, load_signer
+from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.tracking.store import prepare_store
+
+
+def run(uri: str, *words: str) -> Result:
+    return CliRunner().invoke(canary, [*words, "--tracking-uri", uri])
+
+
+@pytest.fixture(scope="module")
+def story(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A store of its own, whose ledger nobody damages: a bootstrap, a PASS, a BLOCK and an override, in that order."""
+    folder = tmp_path_factory.mktemp("told")
+    uri = f"sqlite:///{folder}/mlflow.db"
+    client = prepare_store(uri)
+    experiment = client.create_experiment("told", artifact_location=str(folder / "mlruns"))
+    story = replace(shared, client=client, uri=uri, experiment=experiment, model="told-by-commands", seed=0)
+    policy = load_policy("smoke")
+    gate(story.client, story.model, story.version(), policy, actor="ann")
+    gate(story.client, story.model, story.version(), policy, actor="bob")
+    gate(story.client, story.model, story.version(slower=2.0), policy, actor="bob")
+    done = run(story.uri, "override", story.model, "3", "--reason", "slower is right")
+    assert done.exit_code == 0, done.output
+    return story
+
+
+@pytest.fixture
+def own(story: Any, tmp_path: Path) -> str:
+    """A copy of the database, to be damaged."""
+    copy = tmp_path / "mlflow.db"
+    with sqlite3.connect(story.uri.removeprefix("sqlite:///")) as whole, sqlite3.connect(copy) as made:
+        whole.backup(made)
+    return f"sqlite:///{copy}"
+
+
+def damage(uri: str, *statements: str) -> None:
+    """As the file's owner can: without the triggers, which are put back."""
+    with sqlite3.connect(uri.removeprefix("sqlite:///")) as base:
+        triggers = base.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for name, _ in triggers:
+            base.execute(f"DROP TRIGGER {name}")
+        for statement in statements:
+            assert base.execute(statement).rowcount > 0, statement
+        for _, text in triggers:
+            base.execute(text)
+
+
+def test_the_log_tells_the_story(story: Any) -> None:
+    lines = run(story.uri, "audit", "log", story.model).output.splitlines()
+    assert [line.split()[2:4] for line in lines] == [
+        ["bootstrap", "bootstrap"], ["bootstrap", "bootstrap"],  # champion and anchor
+        ["verdict", "PASS"], ["verdict", "BLOCK"], ["override", "override"],
+    ]  # fmt: skip
+    assert "version 2 over version 1, champion moved, by bob: No worse" in lines[2]
+    assert "champion moved" not in lines[3]
+    assert lines[4].endswith(": slower is right")
+
+
+def test_blame_names_version_verdict_and_person(story: Any) -> None:
+    rows = [json.loads(line) for line in run(story.uri, "audit", "export").output.splitlines()]
+    mine = [json.loads(row["body"]) for row in rows if row["model"] == story.model]
+    at_the_pass = run(story.uri, "audit", "blame", story.model, "--at", mine[2]["time"])
+    assert "version 2" in at_the_pass.output
+    assert "by bob" in at_the_pass.output
+    assert "version 3" in run(story.uri, "audit", "blame", story.model).output
+    before = run(story.uri, "audit", "blame", story.model, "--at", "2020-01-01")
+    assert (before.exit_code, "none yet; the first is in row" in before.output) == (2, True)
+    wrong = run(story.uri, "audit", "blame", story.model, "--at", "yesterday")
+    assert (wrong.exit_code, "no date; expected" in wrong.output) == (2, True)
+    nobody = run(story.uri, "audit", "log", "nobody")
+    assert (nobody.exit_code, "no row of the ledger is about it" in nobody.output) == (2, True)
+
+
+def test_the_ledger_holds_and_an_export_holds_elsewhere(own: str, tmp_path: Path) -> None:
+    held = run(own, "audit", "verify")
+    assert held.exit_code == 0, held.output
+    head = held.output.split("head ")[1].strip()
+    file = tmp_path / "ledger.jsonl"
+    file.write_text(run(own, "audit", "export").output)
+    public = key_folder() / "public" / f"{load_signer(key_folder()).key_id}.pem"
+    offline = CliRunner().invoke(canary, ["audit", "verify", str(file), "--key", str(public), "--head", head])
+    assert (offline.exit_code, "rows hold" in offline.output) == (0, True)
+    file.write_text("\n".join(file.read_text().splitlines()[:-1]))
+    shorter = CliRunner().invoke(canary, ["audit", "verify", str(file), "--head", head])
+    assert (shorter.exit_code, "the ledger ends at row" in shorter.output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("statements", "says"),
+    [
+        (["UPDATE canary_ledger SET body = replace(body, 'bob', 'eve') WHERE word = 'PASS'"], "not have the digest"),
+        (["UPDATE canary_ledger SET word = 'PASS', grants = 1 WHERE word = 'BLOCK'"], "columns differ"),
+        (["UPDATE canary_ledger SET signature = (SELECT signature FROM canary_ledger WHERE seq = 1) WHERE seq = 2"],
+         "row 2: its signature is not"),
+        (["UPDATE canary_ledger SET body = 'x' WHERE word = 'PASS'"], "is no JSON"),
+        (["UPDATE canary_ledger SET seq = -1 WHERE seq = 1", "UPDATE canary_ledger SET seq = 1 WHERE seq = 2",
+          "UPDATE canary_ledger SET seq = 2 WHERE seq = -1"], "row 1: its columns differ"),
+        (["DELETE FROM canary_ledger WHERE seq = (SELECT max(seq) FROM canary_ledger)"],
+         "champion of 'told-by-commands'"),
+        (["UPDATE registered_model_aliases SET version = 1 WHERE name = 'told-by-commands'"],
+         "champion of 'told-by-commands' is version 1; the ledger says version 3"),
+        (["DELETE FROM registered_model_aliases WHERE name = 'told-by-commands'"], "is nothing; the ledger says"),
+        (["UPDATE model_versions SET source = '/elsewhere' WHERE name = 'told-by-commands' AND version = 2"],
+         "the version's source is another"),
+        (["UPDATE metrics SET value = value + 1 WHERE step = 40 AND key = 'perf/step_time'"],
+         "the metrics or facts of run"),
+        (["UPDATE tags SET value = 'false' WHERE key = 'canary.learned'"], "the metrics or facts of run"),
+        (["DELETE FROM metrics WHERE step = 1"], "the metrics or facts of run"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_was_changed_behind_its_back_is_named(own: str, statements: list[str], says: str) -> None:
+    damage(own, *statements)
+    done = run(own, "audit", "verify")
+    assert done.exit_code == 1
+    assert says in done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_changed_file_of_a_version_is_named(story: Any) -> None:
+    recorded = replace(story, model="with-files")
+    session = recorded.session(runs=1)
+    run_id = recorded.children(session)[0]
+    place = Path(recorded.client.get_run(run_id).info.artifact_uri.removeprefix("file://")) / "model"
+    place.mkdir(parents=True)
+    (place / "weights").write_bytes(b"good")
+    version = recorded.register(session)
+    done = run(recorded.uri, "override", recorded.model, version, "--reason", "a start")
+    assert done.exit_code == 0, done.output
+    (place / "weights").write_bytes(b"evil")
+    found = run(recorded.uri, "audit", "verify")
+    assert (found.exit_code, "its files changed (1 files, sha256:" in found.output) == (1, True)
+    shutil.rmtree(place.parent)
+    (place).mkdir(parents=True)
+    (place / "weights").write_bytes(b"good")
+    assert "its files changed" not in run(recorded.uri, "audit", "verify").output
+
+
+def test_a_dropped_trigger_is_named_and_put_back(own: str) -> None:
+    with sqlite3.connect(own.removeprefix("sqlite:///")) as base:
+        base.execute("DROP TRIGGER canary_alias_insert")
+    assert "the trigger canary_alias_insert is gone" in run(own, "audit", "verify").output
+    assert "missing: canary_alias_insert" in run(own, "db", "status").output
+    assert "triggers   in place" in run(own, "db", "install").output
+    assert run(own, "audit", "verify").exit_code == 0
+
+
+def test_a_trigger_that_says_something_else_is_named(own: str) -> None:
+    with sqlite3.connect(own.removeprefix("sqlite:///")) as base:
+        base.execute("DROP TRIGGER canary_alias_insert")
+        base.execute("CREATE TRIGGER canary_alias_insert BEFORE INSERT ON registered_model_aliases BEGIN SELECT 1; END")
+    assert "the trigger canary_alias_insert is gone" in run(own, "audit", "verify").output
+
+
+def test_what_is_guarded_can_be_chosen(own: str) -> None:
+    done = run(own, "db", "install", "--guard", "champion=prod-*", "--operator", "ann", "--operator", "bob")
+    assert "guarded    champion of prod-*" in done.output
+    assert "operators  ann, bob" in done.output
+    client = prepare_store(own)
+    for model in ("prod-x", "lab_x"):
+        client.create_registered_model(model)
+        client.create_model_version(model, "/nowhere")
+    client.set_registered_model_alias("lab_x", "champion", "1")
+    assert str(client.get_model_version_by_alias("lab_x", "champion").version) == "1"
+    with pytest.raises(Exception, match="there is no verdict"):
+        client.set_registered_model_alias("prod-x", "champion", "1")
+    for words, says in (
+        (("db", "install", "--guard", "cham pion"), "expected ALIAS or ALIAS=MODELS"),
+        (("db", "install", "--server-role", "mlflow"), "SQLite has no roles"),
+        (("override", "prod-x", "1", "--reason", "because"), "is not among those who may (ann, bob)"),
+    ):
+        refused = run(own, *words)
+        assert refused.exit_code in (2, 4)
+        assert says in refused.output
+
+
+def test_rollback_at_the_command_line(own: str, story: Any) -> None:
+    done = run(own, "rollback", story.model, "--reason", "customers complain", "--json")
+    plain = json.loads(done.stdout)
+    assert (plain["decision"], plain["version"], plain["champion_before"]) == ("rollback", "2", "3")
+    assert "Version 2 of told-by-commands is champion now (before: version 3): rollback by" in done.stderr
+
+
+def test_keys_are_listed_rotated_and_trusted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CANARY_KEYS", str(tmp_path / "mine"))
+    runner = CliRunner()
+    assert "no private key yet" in runner.invoke(canary, ["keys", "list"]).output
+    assert "signs from now on" in runner.invoke(canary, ["keys", "rotate"]).output
+    other = load_signer(tmp_path / "other")
+    file = tmp_path / "other" / "public" / f"{other.key_id}.pem"
+    assert runner.invoke(canary, ["keys", "trust", str(file)]).output == f"{other.key_id} is trusted from now on.\n"
+    listed = runner.invoke(canary, ["keys", "list"]).output
+    assert listed.count("(signs)") == 1
+    assert other.key_id in listed
+    wrong = runner.invoke(canary, ["keys", "trust", str(tmp_path / "other" / "signing.pem")])
+    assert (wrong.exit_code, "no public key in PEM" in wrong.output) == (2, True)
+
+
+def test_metrics_added_after_the_verdict_are_named(story: Any) -> None:
+    recorded = replace(story, model="with-late-metrics")
+    policy = load_policy("smoke")
+    session = recorded.session()
+    gate(recorded.client, recorded.model, recorded.register(session), policy)
+    late = recorded.children(session)[0]
+    recorded.client.log_batch(late, metrics=[Metric("perf/step_time", 0.01, 1_900_000_000_000, 41)])
+    assert f"the metrics or facts of run {late} changed" in run(recorded.uri, "audit", "verify").output

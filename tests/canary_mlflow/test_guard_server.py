@@ -1,0 +1,175 @@
+"""The server app in this process: what may be asked, what is signed, and that nothing sent breaks it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.registry.door import guard_of
+from canary_mlflow.server.requests import Shape, parse, query
+from canary_mlflow.server.routes import ROUTES, add_routes, path
+
+BASE = "/api/2.0/canary"
+NAMES = ("", " ", "x" * 10_000, "../../etc/passwd", "a/b", "a:b", "'; DROP TABLE canary_ledger; --", "\x00", "ü" * 200,
+         "\ud800", "\u202e", "${jndi:x}", "<script>", "%s%n", "null", "0")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def web(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from flask import Flask
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("_MLFLOW_SERVER_FILE_STORE", shared.uri)
+        patch.setenv("_MLFLOW_SERVER_REGISTRY_STORE", f"canary+{shared.uri}")
+        app = Flask("server")
+        add_routes(app, authenticated=False)
+        yield app.test_client()
+
+
+def post(web: Any, route: str, body: Any) -> Any:
+    return web.post(f"{BASE}/{route}", data=body if isinstance(body, bytes | str) else json.dumps(body))
+
+
+def test_the_server_judges_signs_and_promotes(web: Any, guarded: Any) -> None:
+    second = guarded.version()
+    answer = post(web, "verdicts", {"model": guarded.model, "version": second}).get_json()
+    assert (answer["decision"]["decision"], answer["decision"]["promoted"]) == ("PASS", True)
+    assert guarded.uri not in json.dumps(answer)  # where the database is, is nobody else's business
+    assert guarded.champion() == second
+    rows = web.get(f"{BASE}/ledger", query_string={"model": guarded.model}).get_json()["rows"]
+    assert [(row["kind"], row["word"], row["moves"]) for row in rows] == [
+        ("bless", "blessed", 1),
+        ("verdict", "PASS", 1),
+    ]
+    assert json.loads(rows[-1]["body"])["actor"].startswith("anonymous (")
+
+
+def test_a_verdict_without_promotion_leaves_the_alias_to_follow(web: Any, guarded: Any) -> None:
+    second = guarded.version()
+    answer = post(web, "verdicts", {"model": guarded.model, "version": second, "promote": False})
+    assert answer.get_json()["decision"]["promoted"] is False
+    assert guarded.champion() == "1"
+    guarded.client.set_registered_model_alias(guarded.model, "champion", second)
+    assert guarded.champion() == second
+
+
+def test_a_block_is_signed_too_and_moves_nothing(web: Any, guarded: Any) -> None:
+    answer = post(web, "verdicts", {"model": guarded.model, "version": guarded.version(slower=2.0)})
+    assert (answer.status_code, answer.get_json()["decision"]["decision"]) == (200, "BLOCK")
+    assert guarded.champion() == "1"
+
+
+def test_evidence_of_another_session_is_refused(web: Any, guarded: Any) -> None:
+    good, bad = guarded.session(), guarded.session(slower=2.0)
+    posing = guarded.client.create_model_version(
+        guarded.model, "/files", run_id=guarded.children(bad)[0], tags={"canary.session_id": good}
+    )
+    answer = post(web, "verdicts", {"model": guarded.model, "version": posing.version})
+    assert answer.status_code == 400
+    assert "is not in the session whose runs would speak for it" in answer.get_json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "code", "says"),
+    [
+        ("verdicts", {"model": "$", "version": "1"}, 400, "it is the champion already"),
+        ("verdicts", {"model": "$", "version": "77"}, 404, "not in the registry; versions: 1"),
+        ("verdicts", {"model": "nobody", "version": "1"}, 404, "not in the registry; models:"),
+        ("verdicts", {"model": "$", "version": "1", "outcome": "PASS"}, 400, "unknown key 'outcome'"),
+        ("verdicts", {"model": "$", "version": "1", "policy": "lax"}, 400, "this server judges tier smoke"),
+        ("overrides", {"model": "$", "version": "1", "reason": "so"}, 403, "this server does not know who asks"),
+        ("blessings", {"model": "$", "version": "1", "reason": "so"}, 403, "this server does not know who asks"),
+        ("rollbacks", {"model": "$", "reason": "so"}, 403, "this server does not know who asks"),
+        ("rollbacks", {"model": "$"}, 400, "no reason"),
+    ],
+)
+def test_refusals_are_one_sentence(web: Any, guarded: Any, route: str, body: Any, code: int, says: str) -> None:
+    sent = {key: guarded.model if value == "$" else value for key, value in body.items()}
+    answer = post(web, route, sent)
+    assert answer.status_code == code, answer.text
+    message = answer.get_json()["message"]
+    assert says in message
+    assert "\n" not in message
+
+
+def rows_in(shared: Any) -> int:
+    guard = guard_of(shared.client)
+    assert guard is not None
+    return len(guard.ledger())
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:12]))
+def test_strange_names_store_nothing_and_break_nothing(web: Any, shared: Any, name: str) -> None:
+    before = rows_in(shared)
+    for route in ("verdicts", "overrides", "blessings", "rollbacks"):
+        for key in ("model", "version", "reason"):
+            body = {"model": "m", "version": "1", "reason": "so", key: name}
+            body = {kept: value for kept, value in body.items() if kept in keys_of(route)}
+            answer = post(web, route, body)
+            assert 400 <= answer.status_code < 500, answer.text
+            assert "Traceback" not in answer.text
+    assert web.get(f"{BASE}/ledger", query_string={"model": name.encode(errors="replace")}).status_code in (200, 400)
+    assert rows_in(shared) == before
+
+
+def keys_of(route: str) -> tuple[str, ...]:
+    return {"verdicts": ("model", "version"), "rollbacks": ("model", "reason")}.get(
+        route, ("model", "version", "reason")
+    )
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda some: (
+        st.lists(some, max_size=3) | st.dictionaries(st.sampled_from(["model", "version", "x"]), some, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()), route=st.sampled_from(ROUTES))
+def test_whatever_is_sent_the_answer_is_no_server_error(web: Any, body: bytes, route: Any) -> None:
+    answer = web.open(path(route[0]), method=route[1], data=body)
+    assert answer.status_code < 500, answer.text
+    assert "Traceback" not in answer.text
+
+
+def test_every_route_is_described(web: Any) -> None:
+    described = web.get(f"{BASE}/openapi.json").get_json()["paths"]
+    assert {(where, method.upper()) for where, methods in described.items() for method in methods} == {
+        (path(name), method) for name, method, _ in ROUTES
+    }
+
+
+def test_requests_are_read_strictly() -> None:
+    shape = Shape(required=("model", "version"), optional=("promote",))
+    assert parse(b'{"model": "m", "version": 3, "promote": false}', shape) == {
+        "model": "m",
+        "version": "3",
+        "promote": False,
+    }
+    for body in (b"[" * 10_000, b"{}", b"[]", b'{"model": "m"}', b'{"model": 1, "version": 1}', b"x" * 20_000,
+                 b'{"model": "m", "version": true}', b'{"model": "m", "version": "1", "promote": 1}'):  # fmt: skip
+        with pytest.raises(UsageError):
+            parse(body, shape)
+    assert query({"model": "m", "after": "3"}) == ("m", 3, 1000)
+    for wrong in ({"x": "1"}, {"after": "-1"}, {"limit": "10001"}, {"limit": "\u0663"}):
+        with pytest.raises(UsageError):
+            query(wrong)
+
+
+def test_artifacts_of_a_server_are_where_it_keeps_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from canary_mlflow.registry.server_files import behind_server
+
+    assert behind_server("mlflow-artifacts:/1/x") == "mlflow-artifacts:/1/x"
+    monkeypatch.setenv("_MLFLOW_SERVER_ARTIFACT_DESTINATION", str(tmp_path))
+    assert behind_server("mlflow-artifacts:/1/x/artifacts/model") == f"{tmp_path}/1/x/artifacts/model"
+    assert behind_server("mlflow-artifacts:/../../etc") == "mlflow-artifacts:/../../etc"
+    assert behind_server("s3://bucket/x") == "s3://bucket/x"

@@ -1,0 +1,67 @@
+"""A real tracking server that can be killed and started again on the same port and store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+
+class Server:
+    """`mlflow server` with one worker; its artifacts lie under `folder`."""
+
+    def __init__(self, store: str, folder: Path) -> None:
+        self.store = store
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", self.store, "--workers", "1"]
+        artifacts = ["--artifacts-destination", str(self.folder / "artifacts")]
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
+        log = self.folder / "server.log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*command, "--host", "127.0.0.1", "--port", str(self.port), *artifacts],
+                cwd=self.folder,
+                env={**kept, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # a group of its own, with the workers that it starts
+            )
+        for _ in range(960):  # it takes 5 s on an idle machine, and minutes on a crowded one
+            assert self._process.poll() is None, f"the server did not start: {log.read_text()[-2000:]}"
+            try:
+                with urllib.request.urlopen(f"{self.uri}/health", timeout=2):
+                    return
+            except OSError:
+                time.sleep(0.25)
+        raise TimeoutError(self.uri)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the server and its workers."""
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        if self._process is not None and self._process.poll() is None:
+            self.signal(signal.SIGKILL)
+            self._process.wait()
