@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from workplace import Workplace
 
 # As in a run's own process; before any test imports torch. Two threads round differently from one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Signing keys of the tests' own: not those of whoever runs them.
+os.environ["CANARY_KEYS"] = tempfile.mkdtemp(prefix="canary-test-keys-")
 
 
 @pytest.fixture

@@ -17,8 +17,12 @@ FORBIDDEN = {
     "canary_mlflow": HEAVY | {"hydra", "omegaconf", "training"},
     "training": {"gates"},
 }
-# The two places of the middle floor that run inside a training process.
-IN_TRAINING = ("canary_mlflow/tracking/callback.py", "canary_mlflow/tracking/probes/")
+# The places of the middle floor that run inside a training process alone.
+IN_TRAINING = (
+    "canary_mlflow/tracking/callback.py",
+    "canary_mlflow/tracking/probes/",
+    "canary_mlflow/tracking/sinks/tensorboard.py",
+)
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion, StoreError, one_line
+from canary_mlflow.tracking.points import Points, read_points
 from canary_mlflow.tracking.schema import mlflow_key, name_of_key
 from canary_mlflow.tracking.session import child_runs, get_run
 from gates.records import Run, Series, Version
@@ -17,12 +18,6 @@ from gates.records import Run, Series, Version
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
-
-# (run id, MLflow key) → (step, timestamp, value)
-Points = dict[tuple[str, str], list[tuple[int, int, float]]]
-
-RUNS_AT_ONCE = 100  # the server's limit for one bulk request
-POINTS_AT_ONCE = 25_000  # the server's silent limit for one bulk answer
 
 
 def read_runs(client: MlflowClient, run_ids: Sequence[str], metrics: Iterable[str] | None = None) -> tuple[Run, ...]:
@@ -75,20 +70,22 @@ def _read(runs: Sequence[MlflowRun], client: MlflowClient, metrics: Iterable[str
         return ()
     wanted = None if metrics is None else {mlflow_key(name) for name in metrics}
     keys = {run.info.run_id: _keys(run, wanted) for run in runs}
-    points = _points(client, keys)
-    return tuple(_run(run, keys[run.info.run_id], points) for run in runs)
+    points = read_points(client, keys)
+    return tuple(run_from(run.info.run_id, run.data.tags, keys[run.info.run_id], points) for run in runs)
 
 
 def _keys(run: MlflowRun, wanted: set[str] | None) -> list[str]:
     return sorted(key for key in run.data.metrics if wanted is None or key in wanted)
 
 
-def _run(run: MlflowRun, keys: Sequence[str], points: Points) -> Run:
-    tags: Mapping[str, str] = run.data.tags
-    series = {name_of_key(key): _series(name_of_key(key), points[run.info.run_id, key]) for key in keys}
+def run_from(
+    run_id: str, tags: Mapping[str, str], keys: Sequence[str], points: Mapping[tuple[str, str], Points]
+) -> Run:
+    """A run from its tags and the points of its series."""
+    series = {name_of_key(key): _series(name_of_key(key), points[run_id, key]) for key in keys}
     seed = tags.get("canary.seed", "")
     return Run(
-        run_id=run.info.run_id,
+        run_id=run_id,
         seed=int(seed) if seed.lstrip("-").isdigit() else None,
         series=series,
         completed=tags.get("canary.completed") == "true",
@@ -96,6 +93,8 @@ def _run(run: MlflowRun, keys: Sequence[str], points: Points) -> Run:
         failure_reason=tags.get("canary.failure_reason", ""),
         learned={"true": True, "false": False}.get(tags.get("canary.learned", "")),
         learned_reason=tags.get("canary.learned_reason", ""),
+        invariants=tags.get("canary.invariants", ""),
+        critical_held=tags.get("canary.watch.critical_held"),
         nan_steps=_count(tags, "canary.nan_steps"),
         inf_steps=_count(tags, "canary.inf_steps"),
         workload=_section(tags, "canary.workload."),
@@ -106,14 +105,14 @@ def _run(run: MlflowRun, keys: Sequence[str], points: Points) -> Run:
     )
 
 
-def _series(name: str, points: Iterable[tuple[int, int, float]]) -> Series:
-    ordered = sorted(points, key=lambda point: point[:2])
-    return Series.from_pairs(name, ((step, _true(value)) for step, _, value in ordered))
-
-
-def _true(value: float) -> float:
-    """SQL stores write ±Inf as ±1.797e308."""
-    return math.copysign(math.inf, value) if abs(value) >= sys.float_info.max else value
+def _series(name: str, points: Points) -> Series:
+    """Sorted by step; of several values at one step, the one written last (the largest
+    of one moment: a database gives rows in any order). SQL stores write ±Inf as ±1.797e308."""
+    ordered = points[np.lexsort((points[:, 2], points[:, 1], points[:, 0]))]
+    last = np.append(ordered[1:, 0] != ordered[:-1, 0], True)[: len(ordered)]
+    values = ordered[last, 2]
+    values = np.where(np.abs(values) >= sys.float_info.max, np.copysign(math.inf, values), values)
+    return Series(name=name, steps=ordered[last, 0].astype(np.int64), values=values)
 
 
 def _count(tags: Mapping[str, str], key: str) -> int:
@@ -123,90 +122,3 @@ def _count(tags: Mapping[str, str], key: str) -> int:
 
 def _section(tags: Mapping[str, str], prefix: str) -> dict[str, str]:
     return {key.removeprefix(prefix): value for key, value in sorted(tags.items()) if key.startswith(prefix)}
-
-
-def _points(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> Points:
-    """Every point of the wanted series, in whatever order the store gives them."""
-    points: Points = defaultdict(list)
-    scheme = urlsplit(client.tracking_uri).scheme
-    if scheme.partition("+")[0] in ("sqlite", "postgresql", "mysql", "mssql"):
-        source = _from_database(client.tracking_uri, keys)
-    elif scheme in ("http", "https"):
-        source = _from_server(client, keys)
-    else:
-        source = _one_by_one(client, keys)
-    for run_id, key, step, timestamp, value in source:
-        points[run_id, key].append((step, timestamp, value))
-    return points
-
-
-def _from_database(uri: str, keys: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, int, int, float]]:
-    """One SELECT over MLflow's table: 100 000 points in 0.1 s, where its own calls take 3 s."""
-    import sqlalchemy as sa
-
-    table = sa.table("metrics", *map(sa.column, ("run_uuid", "key", "step", "timestamp", "value", "is_nan")))
-    wanted = sorted({key for names in keys.values() for key in names})
-    query = sa.select(*table.columns).where(table.c.run_uuid.in_(list(keys)), table.c.key.in_(wanted))
-    engine = sa.create_engine(uri, poolclass=sa.pool.NullPool)
-    try:
-        with engine.connect() as connection:
-            rows: Sequence[Any] = connection.execute(query).all()
-    except sa.exc.SQLAlchemyError as error:
-        raise StoreError(f"{uri}: {one_line(error)}; expected MLflow's table of metrics") from error
-    for run_id, key, step, timestamp, value, is_nan in rows:
-        yield run_id, key, step, timestamp, math.nan if is_nan else value
-
-
-def _from_server(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, int, int, float]]:
-    """One request per metric and 100 runs through the route of MLflow's own UI; exact, or else one by one."""
-    by_key: dict[str, list[str]] = defaultdict(list)
-    for run_id, names in keys.items():
-        for key in names:
-            by_key[key].append(run_id)
-    for key, run_ids in by_key.items():
-        for start in range(0, len(run_ids), RUNS_AT_ONCE):
-            some = run_ids[start : start + RUNS_AT_ONCE]
-            found = _bulk(client.tracking_uri, some, key)
-            if found is None:
-                yield from _one_by_one(client, {run_id: [key] for run_id in some})
-                continue
-            for item in found:
-                value = float(item["value"])  # "NaN" and "Infinity" come as text
-                yield item["run_id"], key, int(item["step"]), int(item["timestamp"]), value
-
-
-def _bulk(uri: str, run_ids: Sequence[str], key: str) -> list[dict[str, Any]] | None:
-    """The answer of get-history-bulk; None where a server does not have it, or cuts it short."""
-    import requests
-    from mlflow.exceptions import MlflowException
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request
-
-    try:
-        response = http_request(
-            get_default_host_creds(uri),
-            "/ajax-api/2.0/mlflow/metrics/get-history-bulk",
-            "GET",
-            params={"run_id": list(run_ids), "metric_key": key, "max_results": POINTS_AT_ONCE},
-            max_retries=2,
-        )
-        if response.status_code != 200:
-            return None
-        found: list[dict[str, Any]] = response.json()["metrics"]
-    except (MlflowException, requests.RequestException, ValueError, KeyError):
-        return None  # the public call below says what is wrong, or works
-    return found if len(found) < POINTS_AT_ONCE else None
-
-
-def _one_by_one(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, int, int, float]]:
-    """MLflow's public call: one series at a time, in pages."""
-    from mlflow.exceptions import MlflowException
-
-    for run_id, names in keys.items():
-        for key in names:
-            try:
-                history = client.get_metric_history(run_id, key)
-            except MlflowException as error:
-                raise StoreError(f"run {run_id}: cannot read {key!r}: {one_line(error)}") from error
-            for point in history:
-                yield run_id, key, point.step, point.timestamp, point.value

@@ -5,39 +5,53 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-FIRST, LAST = 0.10, 0.30  # shares of the run that are compared
-FEWEST = 3  # steps at either end
+# Shares of the run that are compared, first with last. A loss falls fastest at the start, so that few values belong to
+# it; a score rises late (docs/ppo.md), and batches of answers differ more.
+LOSS_WINDOWS = (0.10, 0.80)
+SCORE_WINDOWS = (0.30, 0.30)
+FEWEST = 4  # steps at either end
+TRIM = 0.25  # cut off either end of a window: one batch of wrong labels outweighs ten others
+LEAST = 0.01  # a loss must fall by this share
+ALPHA = 0.05  # chance that noise alone looks like learning, in one run; a session has several
 
 # What must get better, by algorithm: the first of these series that the run has. True: higher is better.
 LOSS = (("loss", False),)
 REWARD = (("score_mean", True), ("reward_mean", True))
 IMPROVES: dict[str, tuple[tuple[str, bool], ...]] = {"ppo": REWARD, "grpo": REWARD, "rloo": REWARD}
+# Their loss compares the policy with its start: while that has not moved, every batch gives the same value. All of the
+# noise comes with learning, so that a fall is no chance, and noise is no argument against it.
+STILL_UNTIL_MOVED = ("dpo", "kto", "bco")
 
 
 def learned(rows: Sequence[Mapping[str, float]], algo: str, moved: bool | None) -> tuple[bool, str]:
     """Whether the run learned, and one sentence why.
 
     `rows`: one mapping (canonical name → value) per optimizer step, in order. `moved`: whether any trainable
-    parameter changed; None when that is unknown. The mean of the first 10 % of the values is compared with the mean of
-    the last 30 %: learning is fastest at the start, so that few values belong to it, and loss per step is noisy at the
-    end, so that many are needed there (24 recorded DPO runs of 60 steps: 0.688 to 0.690, then 0.553 to 0.564). Any
-    improvement counts; how much there must be is for the gate, which has a champion to compare with.
+    parameter changed; None when that is unknown. The interquartile mean of the first values must get better towards
+    the last: a loss by 1 %, and everything by more than the noise between batches explains (Welch's test at 5 %),
+    unless all noise comes from learning. `tests/canary_mlflow/test_tracking_learning.py` has the error rates.
     """
     if moved is False:
         return False, "no trainable parameter changed"
     name, higher, values = _watched(rows, algo)
     if len(values) < 2 * FEWEST:
         return False, f"only {len(values)} values of {name}; expected at least {2 * FEWEST}"
-    start = values[: max(FEWEST, round(FIRST * len(values)))]
-    end = values[-max(FEWEST, round(LAST * len(values))) :]
-    before, after = _mean(start), _mean(end)
-    if not math.isfinite(after) or not math.isfinite(before):
-        return False, f"{name} is not finite at the {'end' if math.isfinite(before) else 'start'} of the run"
-    better = after > before if higher else after < before
-    verb = "improved" if better else "did not improve"
+    first, last = (max(FEWEST, round(share * len(values))) for share in (SCORE_WINDOWS if higher else LOSS_WINDOWS))
+    start, end = values[:first], values[max(first, len(values) - last) :]
+    before, after = _middle(start), _middle(end)
+    if not math.isfinite(sum(start)) or not math.isfinite(sum(end)):
+        return False, f"{name} is not finite at the {'end' if math.isfinite(sum(start)) else 'start'} of the run"
+    gain = after - before if higher else before - after
+    verb = "improved"
+    if gain <= 0:
+        verb = "did not improve"
+    elif not higher and gain < LEAST * abs(before):
+        verb = f"improved by less than {LEAST:.0%}"
+    elif algo.lower() not in STILL_UNTIL_MOVED and _by_chance(start, end, higher) > ALPHA:
+        verb = "improved by no more than its noise"
     where = f"first {len(start)} to last {len(end)} of {len(values)} values"
     doubt = "" if moved else "; whether parameters changed is unknown"
-    return better, f"{name} {verb} from {before:.4g} to {after:.4g} ({where}){doubt}"
+    return verb == "improved", f"{name} {verb} from {before:.4g} to {after:.4g} ({where}){doubt}"
 
 
 def _watched(rows: Sequence[Mapping[str, float]], algo: str) -> tuple[str, bool, list[float]]:
@@ -49,5 +63,17 @@ def _watched(rows: Sequence[Mapping[str, float]], algo: str) -> tuple[str, bool,
     return candidates[0][0], candidates[0][1], []
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _middle(values: Sequence[float]) -> float:
+    """The mean of what is left when TRIM is cut off either end."""
+    cut = int(TRIM * len(values))
+    kept = sorted(values)[cut : len(values) - cut]
+    return sum(kept) / len(kept)
+
+
+def _by_chance(start: Sequence[float], end: Sequence[float], higher: bool) -> float:
+    """The chance of such an improvement between two windows of the same noise around the same level."""
+    from scipy import stats
+
+    if len({*start}) == len({*end}) == 1:
+        return 0.0  # no noise at all, and a difference
+    return float(stats.ttest_ind(start, end, equal_var=False, alternative="less" if higher else "greater").pvalue)

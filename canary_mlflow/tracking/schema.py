@@ -1,4 +1,4 @@
-"""The metrics by canonical name: their MLflow key, unit, worse direction, and what each trainer calls them."""
+"""The metrics by canonical name: MLflow key, unit, worse direction. What trainers call them: tracking/trainers.py."""
 
 from __future__ import annotations
 
@@ -6,95 +6,126 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
+from canary_mlflow.tracking.trainers import NAMES, OWN_PPO
+
 FOREIGN = "trl/"  # prefix of everything a trainer logs that has no canonical name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One series of a run, one value per optimizer step.
+    """One series of a run, one value per optimizer step. `worse` is higher, lower or both.
 
-    `worse` is higher, lower or both. `aliases` are the keys under which trainers log it; a metric of the groups
-    stability and quality is also known by its own name, one of the group perf only where our PPO logs it: GRPO has
-    a `step_time` of another kind.
+    A trainer that logs a metric of the groups stability or quality under its own name is taken at its word, in the
+    group perf only our PPO is (trainers.OWN_PPO).
     """
 
     name: str
     unit: str
     worse: str
     group: str
-    aliases: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
         """The name in MLflow, whose UI makes a section of each group."""
         return f"{self.group}/{self.name}"
 
-
-def _perf(name: str, unit: str, *aliases: str, worse: str = "higher") -> Metric:
-    return Metric(name=name, unit=unit, worse=worse, group="perf", aliases=aliases)
-
-
-def _stability(name: str, worse: str, *aliases: str, unit: str = "") -> Metric:
-    return Metric(name=name, unit=unit, worse=worse, group="stability", aliases=(name, *aliases))
-
-
-def _quality(name: str, worse: str, *aliases: str) -> Metric:
-    return Metric(name=name, unit="", worse=worse, group="quality", aliases=(name, *aliases))
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The keys under which trainers log it."""
+        own = (self.name,) if self.group != "perf" or self.name in OWN_PPO else ()
+        given = [key for names in NAMES.values() for key, name in names.items() if name == self.name]
+        return tuple(dict.fromkeys((*own, *given)))
 
 
-# Aliases: `objective/…`, `policy/…`, `loss/…`, `val/…` and `lr` are TRL's PPOTrainer (to 1.12); `rewards/…` and
-# `logps/…` DPO and KTO; `reward`, `completions/…`, `clip_ratio/…` GRPO and RLOO; `margin`, `mean_reward` Reward.
+def _perf(name: str, unit: str, *, worse: str = "higher") -> Metric:
+    return Metric(name=name, unit=unit, worse=worse, group="perf")
+
+
+def _stability(name: str, worse: str, *, unit: str = "") -> Metric:
+    return Metric(name=name, unit=unit, worse=worse, group="stability")
+
+
+def _quality(name: str, worse: str) -> Metric:
+    return Metric(name=name, unit="", worse=worse, group="quality")
+
+
 METRICS: tuple[Metric, ...] = (
+    # Time, end to end and on the CPU; the slowest rank's where there are several.
     _perf("step_time", "s"),
     _perf("step_cpu_time", "s"),
     _perf("step_cost", "kernels"),
     _perf("sentinel_time", "s"),
-    _perf("iteration_time", "s", "iteration_time"),
-    _perf("iteration_cpu_time", "s", "iteration_cpu_time"),
+    _perf("iteration_time", "s"),
+    _perf("iteration_cpu_time", "s"),
     _perf("iteration_cost", "kernels"),
-    _perf("time_generate", "s", "time_generate"),
-    _perf("time_score", "s", "time_score"),
-    _perf("time_update", "s", "time_update"),
+    # What a step's time went into. compute_time excludes data_wait; the others are parts of compute_time, except in
+    # our PPO, where they are parts of iteration_time.
+    _perf("compute_time", "s"),
+    _perf("data_wait", "s"),
+    _perf("time_forward", "s"),
+    _perf("time_backward", "s"),
+    _perf("time_optimizer", "s"),
+    _perf("time_generate", "s"),
+    _perf("time_reward", "s"),
+    _perf("time_reference", "s"),
+    _perf("time_score", "s"),
+    _perf("time_update", "s"),
+    # Work.
     _perf("tokens", "tokens", worse="both"),
-    _perf("tokens_prompt", "tokens", "tokens_prompt", worse="both"),
-    _perf("tokens_response", "tokens", "tokens_response", worse="both"),
+    _perf("tokens_prompt", "tokens", worse="both"),
+    _perf("tokens_response", "tokens", worse="both"),
     _perf("tokens_per_second", "tokens/s", worse="lower"),
+    # Memory: the GPU's allocator where there is one, else the process; the largest rank's.
     _perf("peak_memory", "MiB"),
     _perf("reserved_memory", "MiB"),
+    _perf("allocated_memory", "MiB"),
+    _perf("memory_growth", "MiB/step"),
+    # What NVIDIA's driver says of the device, whoever uses it.
+    _perf("gpu_utilization", "%", worse="lower"),
+    _perf("gpu_memory", "MiB"),
+    _perf("gpu_power", "W", worse="both"),
+    _perf("gpu_clock", "MHz", worse="lower"),
+    # Every algorithm.
     _stability("loss", "higher"),
     _stability("grad_norm", "both"),
-    _stability("learning_rate", "both", "lr"),
-    _stability("entropy", "both", "policy/entropy_avg"),
+    _stability("clipped", "higher"),
+    _stability("learning_rate", "both"),
+    _stability("entropy", "both"),
     _stability("nonfinite", "higher", unit="values"),
-    _stability("kl", "both", "objective/kl"),
+    # Learning from answers: PPO, GRPO, RLOO.
+    _stability("kl", "both"),
     _stability("kl_coef", "both"),
     _stability("kl_target_error", "both"),
-    _stability("approx_kl", "higher", "policy/approxkl_avg"),
-    _stability("clip_fraction", "higher", "policy/clipfrac_avg", "clip_ratio/region_mean"),
-    _stability("value_clip_fraction", "higher", "val/clipfrac_avg"),
-    _stability("policy_loss", "higher", "loss/policy_avg"),
-    _stability("value_loss", "higher", "loss/value_avg"),
+    _stability("approx_kl", "higher"),
+    _stability("clip_fraction", "higher"),
+    _stability("value_clip_fraction", "higher"),
+    _stability("policy_loss", "higher"),
+    _stability("value_loss", "higher"),
     _stability("explained_variance", "lower"),
-    _stability("reward_mean", "lower", "objective/rlhf_reward", "reward", "mean_reward"),
+    _stability("reward_mean", "lower"),
     _stability("reward_std", "both"),
-    _stability("score_mean", "lower", "objective/scores"),
+    _stability("score_mean", "lower"),
     _stability("score_std", "both"),
     _stability("advantage_mean", "both"),
     _stability("advantage_std", "both"),
-    _stability("response_length", "both", "completions/mean_length", unit="tokens"),
-    _stability("truncated_share", "higher", "completions/clipped_ratio"),
-    _stability("ratio", "both", "val/ratio"),
+    _stability("response_length", "both", unit="tokens"),
+    _stability("truncated_share", "higher"),
+    _stability("zero_spread_share", "higher"),
+    _stability("ratio", "both"),
     _stability("first_kl_max_abs", "higher"),
-    _stability("chosen_reward", "both", "rewards/chosen"),
-    _stability("rejected_reward", "both", "rewards/rejected"),
-    _stability("reward_margin", "lower", "rewards/margins", "margin"),
-    _stability("reward_accuracy", "lower", "rewards/accuracies", "accuracy"),
-    _stability("chosen_logp", "both", "logps/chosen"),
-    _stability("rejected_logp", "both", "logps/rejected"),
+    # Learning from pairs: DPO, KTO, Reward.
+    _stability("chosen_reward", "both"),
+    _stability("rejected_reward", "both"),
+    _stability("reward_margin", "lower"),
+    _stability("reward_accuracy", "lower"),
+    _stability("chosen_logp", "both"),
+    _stability("rejected_logp", "both"),
+    _stability("implied_kl", "both"),
+    # On held-out data.
     _quality("eval_loss", "higher"),
-    _quality("eval_accuracy", "lower", "eval_rewards/accuracies"),
-    _quality("eval_margin", "lower", "eval_rewards/margins"),
-    _quality("eval_reward", "lower", "eval_score_mean", "eval_objective/scores"),
+    _quality("eval_accuracy", "lower"),
+    _quality("eval_margin", "lower"),
+    _quality("eval_reward", "lower"),
 )
 
 BY_NAME = {metric.name: metric for metric in METRICS}

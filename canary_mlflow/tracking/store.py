@@ -14,7 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock, Timeout
 
-from canary_mlflow.errors import StoreError, one_line
+from canary_mlflow.errors import StoreError, UsageError, one_line
+from canary_mlflow.tracking.places import without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -33,7 +34,8 @@ def prepare_store(uri: str | None = None) -> MlflowClient:
     """A client of the tracking store at `uri`, or of MLflow's own choice (MLFLOW_TRACKING_URI, ./mlflow.db).
 
     A SQLite store that does not exist is made, by one process, under a lock file beside it: three at once leave a
-    database that no one can open. Relative SQLite paths become absolute in the client's URI. Raises StoreError.
+    database that no one can open. Relative SQLite paths become absolute in the client's URI. Raises StoreError,
+    and UsageError for a kind of store that MLflow does not have.
     """
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
@@ -47,9 +49,14 @@ def prepare_store(uri: str | None = None) -> MlflowClient:
         elif not found.startswith("http"):
             _check_database(found)
         try:
-            client = MlflowClient(tracking_uri=found)
+            client = MlflowClient(tracking_uri=found, registry_uri=registry_for(found))
             client.search_experiments(max_results=1)
         except MlflowException as error:
+            if "unsupported URI" in str(error):
+                raise UsageError(
+                    f"tracking store {found}: {urlsplit(found).scheme}:// is no kind of store that MLflow has here; "
+                    "expected sqlite:///mlflow.db, another database's URI, or a server's http address"
+                ) from error
             raise StoreError(_refusal(found, error)) from error
     return client
 
@@ -67,6 +74,17 @@ def resolve(uri: str | None) -> str:
         )
     file = sqlite_file(found)
     return found if file is None else f"{found.partition(':///')[0]}:///{file}"
+
+
+def registry_for(tracking_uri: str) -> str | None:
+    """The guarded registry in the same database, unless the user has named one; a server guards its own (None)."""
+    from canary_mlflow.registry.plugin import announce, guarded_uri
+
+    announce()
+    if os.environ.get("MLFLOW_REGISTRY_URI"):
+        return None
+    guarded = guarded_uri(tracking_uri)
+    return None if guarded == tracking_uri else guarded
 
 
 def sqlite_file(uri: str) -> Path | None:
@@ -151,13 +169,11 @@ def _check_database(uri: str) -> None:
 
 
 def _refusal(uri: str, error: Exception) -> str:
-    address = urlsplit(uri)
-    shown = uri.replace(f":{address.password}@", ":***@") if address.password else uri
     why = one_line(error)
     if "Max retries exceeded" in why or "Connection refused" in why:
         why = "nobody answers there"
     hint = "start the server, or set MLFLOW_TRACKING_URI" if uri.startswith("http") else "set MLFLOW_TRACKING_URI"
-    return f"tracking store {shown}: {why}; expected a store that MLflow can use; {hint}"
+    return f"tracking store {without_password(uri)}: {why}; expected a store that MLflow can use; {hint}"
 
 
 @contextlib.contextmanager

@@ -17,19 +17,8 @@ from typing import Any
 import mlflow
 import pytest
 import torch
-from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers
-from tokenizers.trainers import BpeTrainer
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GPTNeoXConfig,
-    PreTrainedTokenizerFast,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
-from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+from tiny_trainers import arguments, dpo, sft
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from canary_mlflow import CanaryCallback
 from canary_mlflow.errors import NoSuchRun, StoreError
@@ -37,77 +26,6 @@ from canary_mlflow.tracking.histories import read_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 8
-TEXT = "a cat sat on the mat and the dog ran home while birds sang in tall green trees"
-WORDS = TEXT.split()
-LINES = [" ".join(WORDS[(7 * i + 3 * j) % len(WORDS)] for j in range(4 + i % 9)) for i in range(80)]
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder with a two-layer GPT-NeoX and its tokenizer."""
-    folder = str(tmp_path_factory.mktemp("tiny"))
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    bpe.train_from_iterator(
-        LINES, BpeTrainer(vocab_size=300, special_tokens=["<pad>", "<eos>"], initial_alphabet=alphabet)
-    )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token="<pad>", eos_token="<eos>")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = GPTNeoXConfig(vocab_size=len(tokenizer), max_position_embeddings=128, eos_token_id=1, **sizes)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder without a store of its own."""
-    for name in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TRACKING_URI"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def arguments(kind: type[Any], place: Path, **own: Any) -> Any:
-    usual = {
-        "output_dir": str(place / "out"),
-        "max_steps": STEPS,
-        "per_device_train_batch_size": 4,
-        "per_device_eval_batch_size": 4,
-        "learning_rate": 3e-3,
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "save_strategy": "no",
-    }
-    return kind(**usual | own)
-
-
-def dpo(tiny: str, place: Path, callbacks: list[Any], **own: Any) -> Any:
-    pairs = [{"prompt": line[:10], "chosen": line[10:], "rejected": line[::-1]} for line in LINES if len(line) > 12]
-    return DPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(tiny),
-        args=arguments(DPOConfig, place, activation_checkpointing=False, **own),
-        processing_class=AutoTokenizer.from_pretrained(tiny),
-        train_dataset=Dataset.from_list(pairs),
-        eval_dataset=Dataset.from_list(pairs[:4]),
-        callbacks=callbacks,
-    )
-
-
-def sft(tiny: str, place: Path, callbacks: list[Any], **own: Any) -> Any:
-    texts = Dataset.from_list([{"text": line} for line in LINES])
-    return SFTTrainer(
-        model=AutoModelForCausalLM.from_pretrained(tiny),
-        args=arguments(SFTConfig, place, activation_checkpointing=False, **own),
-        processing_class=AutoTokenizer.from_pretrained(tiny),
-        train_dataset=texts,
-        eval_dataset=texts.select(range(4)),
-        callbacks=callbacks,
-    )
 
 
 class Line(torch.nn.Module):

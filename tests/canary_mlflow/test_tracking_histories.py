@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from mlflow.entities import Metric
+from servers import Server
 
 from canary_mlflow.errors import NoSuchModel, NoSuchRun, NoSuchVersion
-from canary_mlflow.tracking import histories
+from canary_mlflow.tracking import points
 from canary_mlflow.tracking.histories import read_runs, read_version, session_runs
 from canary_mlflow.tracking.recorder import Recorder
 from canary_mlflow.tracking.store import prepare_store
@@ -71,10 +66,9 @@ def test_series_come_sorted_with_the_last_write_of_a_step_and_true_infinities(sh
 
 def test_mlflows_own_calls_give_the_same(shared: Any, run_id: str) -> None:
     keys = {run_id: ["stability/loss"]}
-    assert sorted(map(repr, histories._one_by_one(shared.client, keys))) == sorted(
-        repr((*point[:4], -1.7976931348623157e308 if point[4] == -INF else point[4]))
-        for point in histories._from_database(shared.uri, keys)
-    )
+    (fast,) = points._from_database(shared.uri, keys).values()
+    slow = np.array([point[2:] for point in points._one_by_one(shared.client, keys)])
+    assert sorted(map(repr, fast.tolist())) == sorted(map(repr, slow.tolist()))
 
 
 def test_only_what_is_asked_for_is_read(shared: Any, run_id: str) -> None:
@@ -105,56 +99,22 @@ def test_a_version_brings_its_evidence(recorded: Any, usual_session: str) -> Non
 
 
 @pytest.fixture(scope="module")
-def server(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def server(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A real tracking server on the loopback, over the tests' store."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folder = tmp_path_factory.mktemp("server")
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", shared.uri, "--workers", "1"]
-    process = subprocess.Popen(
-        [*command, "--host", "127.0.0.1", "--port", str(port), "--default-artifact-root", str(folder)],
-        cwd=folder,
-        env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    uri = f"http://127.0.0.1:{port}"
-    wait_for(uri, process)
-    yield uri, process
-    stop(process)
-
-
-def wait_for(uri: str, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(240):
-        assert process.poll() is None, "the server did not start"
-        try:
-            with urllib.request.urlopen(f"{uri}/health", timeout=2):
-                return
-        except OSError:
-            time.sleep(0.5)
-    raise TimeoutError(uri)
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """The server and the workers it started; they are a process group of their own."""
-    if process.poll() is None:
-        os.killpg(process.pid, 9)
-        process.wait()
+    with Server(shared.uri, tmp_path_factory.mktemp("server")) as running:
+        yield running
 
 
 def test_a_server_takes_and_gives_the_same_and_its_death_is_counted(
-    shared: Any, run_id: str, server: tuple[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shared: Any, run_id: str, server: Server, tmp_path: Path
 ) -> None:
-    uri, process = server
-    client = prepare_store(uri)
+    client = prepare_store(server.uri)
     (found,) = read_runs(client, [run_id])
     check(found)
-    assert list(histories._from_server(client, {run_id: ["stability/loss"]}))
+    assert list(points._from_server(client, {run_id: ["stability/loss"]}))
 
     mine = client.create_run(shared.experiment).info.run_id
-    recorder = Recorder(client, mine)
+    recorder = Recorder(client, mine, tmp_path)
     for step in range(1, 301):
         recorder.put(step, {"loss": 1 / step, "grad_norm": NAN, "trl/odd<key>": float(step)})
     assert recorder.close() == 0
@@ -168,8 +128,7 @@ def test_a_server_takes_and_gives_the_same_and_its_death_is_counted(
         }
     assert from_database.series["loss"].same_values(through_server.series["loss"])
 
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    stop(process)
+    server.kill()
     recorder.put(301, {"loss": 0.0, "grad_norm": 1.0})
     assert recorder.close(timeout=2.0) == 2
-    assert recorder.why_lost
+    assert recorder.undelivered is not None

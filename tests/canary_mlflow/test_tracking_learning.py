@@ -28,6 +28,42 @@ def test_noisy_dpo_runs_that_learn_are_seen_to_learn() -> None:
     assert all(learned(dpo(seed), "dpo", moved=True)[0] for seed in range(500))
 
 
+def sft(seed: int, steps: int, end: float = 2.0, spread: float = 0.2) -> list[dict[str, float]]:
+    """Noisy losses that fall from 3 to `end`; 3 stays 3."""
+    rng = np.random.default_rng(seed)
+    return rows("loss", 3 + (end - 3) * (1 - np.exp(-np.arange(steps) * 3 / steps)) + spread * rng.normal(size=steps))
+
+
+@pytest.mark.parametrize("steps", [20, 50, 100])
+def test_noise_alone_is_seldom_taken_for_learning(steps: int) -> None:
+    flat = [learned(sft(seed, steps, end=3.0), "sft", moved=True)[0] for seed in range(1000)]
+    assert sum(flat) <= 80  # a test at 5 % expects 50
+    scores = [
+        learned(rows("score_mean", np.random.default_rng(seed).normal(-16, 1, steps)), "ppo", moved=True)[0]
+        for seed in range(1000)
+    ]
+    assert sum(scores) <= 80
+
+
+@pytest.mark.parametrize("steps", [20, 50, 100])
+def test_learning_is_seen_through_the_noise(steps: int) -> None:
+    assert sum(learned(sft(seed, steps), "sft", moved=True)[0] for seed in range(500)) >= 475
+    rising = [
+        -16 + 10 / (1 + np.exp(-np.arange(steps) * 10 / steps + 5)) + np.random.default_rng(seed).normal(size=steps)
+        for seed in range(500)
+    ]
+    assert all(learned(rows("score_mean", values), "ppo", moved=True)[0] for values in rising)
+
+
+def test_a_learning_rate_far_too_small_teaches_nothing() -> None:
+    """What DPO logs then: ln 2, and a thousandth of what it would learn, with a thousandth of the noise."""
+    for seed in range(200):
+        usual = np.array([row["loss"] for row in dpo(seed)])
+        did, why = learned(rows("loss", math.log(2) + (usual - math.log(2)) / 1000), "dpo", moved=True)
+        assert not did
+        assert "improved by less than 1%" in why
+
+
 def test_slow_learning_counts_too() -> None:
     seen = [learned(dpo(seed, end=0.65), "dpo", moved=True)[0] for seed in range(500)]
     assert sum(seen) >= 490

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from canary_mlflow.tracking import schema
+from canary_mlflow.tracking import schema, trainers
 from gates.metrics import METRICS as JUDGED
 
 
@@ -53,3 +53,12 @@ def test_keys_that_mlflow_would_refuse_are_made_safe() -> None:
 def test_whatever_a_policy_may_judge_is_recorded_with_the_same_unit_and_direction() -> None:
     for name, info in JUDGED.items():
         assert schema.BY_NAME[name].unit == info.unit, name
+
+
+def test_what_a_run_must_have_is_of_the_schema_and_follows_algorithm_and_arguments() -> None:
+    for algo in trainers.REQUIRED:
+        assert set(trainers.required(algo, {"beta": 0.1})) <= schema.BY_NAME.keys(), algo
+    assert "kl" in trainers.required("grpo", {"beta": 0.04})
+    assert "kl" not in trainers.required("grpo", {"beta": 0.0})  # no reference model, no KL
+    assert "entropy" not in trainers.required("sft", {"use_liger_kernel": True})
+    assert trainers.required("something new", {}) == trainers.required("trainer", {})

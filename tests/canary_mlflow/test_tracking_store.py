@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from canary_mlflow.errors import StoreError
+from canary_mlflow.errors import StoreError, UsageError
 from canary_mlflow.tracking.experiment import CanaryExperimentProvider
 from canary_mlflow.tracking.store import experiment_id, prepare_store, resolve
 
@@ -72,7 +72,6 @@ def test_three_processes_on_a_fresh_folder_make_one_store_and_one_experiment(tmp
         ("http://127.0.0.1:9", "nobody answers"),
         ("sqlite:////proc/nowhere/mlflow.db", "writable folder"),
         ("mlruns", "folder of files"),
-        ("gopher://there", "unsupported URI"),
         ("postgresql+nosuchdriver://me:secret@127.0.0.1:9/db", "expected a store"),
     ],
 )
@@ -85,6 +84,12 @@ def test_a_store_that_cannot_be_used_is_refused_fast_and_in_one_line(uri: str, s
     assert "\n" not in str(refused.value)
     assert "secret" not in str(refused.value)
     assert refused.value.exit_code == 4
+
+
+def test_a_kind_of_store_that_does_not_exist_is_wrong_use() -> None:
+    with pytest.raises(UsageError, match="gopher:// is no kind of store that MLflow has here") as refused:
+        prepare_store("gopher://there")
+    assert "\n" not in str(refused.value)
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""What measures a run: one probe per file, one protocol, and the dict that names them."""
+"""What measures a run: one probe per file, one protocol, and the list that names them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 Row = dict[str, float]  # canonical name → value, of one optimizer step
@@ -19,18 +19,45 @@ class Setting:
     ranks: int  # processes that train together
     iterates: bool  # PPO: an epoch is an iteration of rollout and updates
     idle_cpu: Callable[[], float]  # CPU seconds of this process that are not training (our own writer)
+    algo: str = ""  # sft, dpo, …; "" where nobody said
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # the trainer's, as TrainingArguments names them
+    optimizer: Any = None
+    trainer: Any = None  # None where it could not be found
+    resumed: bool = False  # from a checkpoint: the policy is no longer where it started
+    # The policy is its reference and its adapter is new, as far as whoever started the run knows; None: nobody said.
+    fresh: bool | None = None
 
 
 class Probe:
     """Does nothing; a probe overrides what it needs. An exception switches the probe off and is said at the end."""
 
     name = "none"
+    essential = False  # without it a run is no evidence
 
     def start(self, setting: Setting) -> None:
         """Training begins."""
 
+    def blind(self) -> str:
+        """Right after start: what this probe claims to see and, shown its own example, did not; "" if nothing."""
+        return ""
+
+    def step_began(self) -> None:
+        """The batches of an optimizer step are there. TRL's PPOTrainer does not say so."""
+
+    def micro_step_ended(self) -> None:
+        """One of several backward passes of an optimizer step is over, but not the last."""
+
+    def before_optimizer(self) -> None:
+        """Gradients are complete (and clipped, where the trainer clips); the optimizer has not moved yet."""
+
+    def after_optimizer(self) -> None:
+        """The optimizer has moved."""
+
     def step_ended(self, row: Row) -> None:
         """An optimizer step is over: add what was measured since the last one."""
+
+    def logged(self) -> None:
+        """The trainer has logged; what follows until the next step is its fetching of data."""
 
     def paused(self) -> None:
         """What happened since the last step or pause was no training: evaluation, saving."""
@@ -47,16 +74,43 @@ class Probe:
     def stop(self) -> None:
         """Training is over, well or not: leave no hook behind."""
 
+    def tags(self) -> Mapping[str, str]:
+        """After stop: what the run is to carry in its tags."""
+        return {}
+
+    def trouble(self) -> str:
+        """After stop: a sentence for whoever reads how the run went; "" when all is well."""
+        return ""
+
 
 def standard_probes() -> dict[str, Probe]:
     """A fresh set for one run, by name. To add one: a file here, and a line below."""
+    from canary_mlflow.tracking.probes.clipping import Clipping
     from canary_mlflow.tracking.probes.clock import Clock
     from canary_mlflow.tracking.probes.finiteness import Finiteness
+    from canary_mlflow.tracking.probes.gpu import GPU
+    from canary_mlflow.tracking.probes.gradients import Gradients
+    from canary_mlflow.tracking.probes.implied_kl import ImpliedKL
+    from canary_mlflow.tracking.probes.invariants import Invariants
     from canary_mlflow.tracking.probes.memory import Memory
     from canary_mlflow.tracking.probes.parameters import Parameters
+    from canary_mlflow.tracking.probes.phases import Phases
     from canary_mlflow.tracking.probes.sentinel import Sentinel
     from canary_mlflow.tracking.probes.tokens import Tokens
 
     clock = Clock()  # first: what other probes do after a step is not the step's time
-    probes: tuple[Probe, ...] = (clock, Sentinel(clock), Tokens(), Memory(), Finiteness(), Parameters())
+    probes: tuple[Probe, ...] = (
+        clock,
+        Phases(),
+        Gradients(),
+        Sentinel(clock),
+        Tokens(),
+        Memory(),
+        GPU(),
+        Clipping(),
+        ImpliedKL(),
+        Invariants(),
+        Finiteness(),
+        Parameters(),
+    )
     return {probe.name: probe for probe in probes}

@@ -1,4 +1,4 @@
-"""Wall time and CPU time of a step, end to end."""
+"""Wall time and CPU time of a step, end to end, and how much of it was waiting for data."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ class Clock(Probe):
     End to end, because data loading and rollouts happen outside step_begin..step_end, and TRL's PPOTrainer has no
     step_begin at all. Evaluation and saving between steps are taken out. CPU time is the process's, without our own
     writer's: the figure to judge where neighbours share the machine.
+
+    `data_wait` lasts from the end of everything that belongs to the last step until the batches of this one are there,
+    `compute_time` from there to the step's end. Transformers fetches all batches of an optimizer step before it says
+    that the step begins. PPO's rollout happens at the same place and is no waiting, so that PPO has no data_wait.
     """
 
     name = "clock"
@@ -22,10 +26,16 @@ class Clock(Probe):
         self._idle_cpu: Callable[[], float] = float
         self._iterates = False
         self._epochs_seen = False
+        self._ready = 0.0  # when the next batch could be fetched
+        self._began: float | None = None
 
     def start(self, setting: Setting) -> None:
         self._idle_cpu, self._iterates = setting.idle_cpu, setting.iterates
         self._step = self._iteration = self._mark = self._now()
+        self._ready = self._mark[0]
+
+    def step_began(self) -> None:
+        self._began = time.perf_counter()
 
     def step_ended(self, row: Row) -> None:
         now = self._now()
@@ -33,7 +43,15 @@ class Clock(Probe):
         if self._iterates and not self._epochs_seen:
             # TRL's PPOTrainer reports no epochs; its step is the iteration.
             row["iteration_time"], row["iteration_cpu_time"] = row["step_time"], row["step_cpu_time"]
+        if self._began is not None:
+            row["compute_time"] = now[0] - self._began
+            if not self._iterates:
+                row["data_wait"] = self._began - self._ready
         self._step = self._mark = now
+        self._ready, self._began = now[0], None
+
+    def logged(self) -> None:
+        self._ready = time.perf_counter()
 
     def paused(self) -> None:
         now = self._now()
@@ -41,6 +59,7 @@ class Clock(Probe):
         self._step = (self._step[0] + lost[0], self._step[1] + lost[1])
         self._iteration = (self._iteration[0] + lost[0], self._iteration[1] + lost[1])
         self._mark = now
+        self._ready = now[0]
 
     def iteration_began(self) -> None:
         self._epochs_seen = True

@@ -22,6 +22,7 @@ class Finiteness(Probe):
     """
 
     name = "finiteness"
+    essential = True
 
     def __init__(self) -> None:
         self.nan_steps = 0
@@ -34,6 +35,18 @@ class Finiteness(Probe):
     def start(self, setting: Setting) -> None:
         if not setting.compiled:
             self._hook = ForwardHook(setting.model, self._see)
+
+    def blind(self) -> str:
+        for bad in (math.nan, math.inf):
+            watcher = type(self)()
+            watcher._see({}, {"loss": torch.tensor(bad)})
+            row = {"loss": 0.0, "grad_norm": bad}  # as the filter would log it
+            watcher.step_ended(row)
+            watcher.row_closed(row)
+            counted = watcher.nan_steps if math.isnan(bad) else watcher.inf_steps
+            if row["nonfinite"] != 2 or counted != 1:
+                return f"{bad} in a loss and in what is logged"
+        return ""
 
     def _see(self, inputs: dict[str, Any], output: Any) -> None:
         loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
@@ -48,9 +61,12 @@ class Finiteness(Probe):
     def row_closed(self, row: Row) -> None:
         self._correct(row)
         bad = [value for name, value in row.items() if not math.isfinite(value) and name in STABILITY]
-        row["nonfinite"] = float(len(bad))
-        self.nan_steps += any(math.isnan(value) for value in bad)
-        self.inf_steps += any(math.isinf(value) for value in bad)
+        tensors = row.get("nonfinite", 0.0)  # as Gradients counted them, over all ranks
+        row["nonfinite"] = tensors + len(bad)
+        infinite = any(math.isinf(value) for value in bad)
+        self.inf_steps += infinite
+        # A norm does not say of which kind it is; a spoilt tensor of which nothing was logged counts as NaN.
+        self.nan_steps += any(math.isnan(value) for value in bad) or (tensors > 0 and not infinite)
 
     def _correct(self, row: Row) -> None:
         """Make the row's loss what the step's loss was."""

@@ -18,6 +18,7 @@ class Parameters(Probe):
     """
 
     name = "parameters"
+    essential = True
 
     def __init__(self) -> None:
         self.moved: bool | None = None
@@ -28,6 +29,16 @@ class Parameters(Probe):
     def start(self, setting: Setting) -> None:
         self._model = setting.model
         self._before = fingerprints(setting.model)
+
+    def blind(self) -> str:
+        for bad in (math.nan, math.inf):
+            model, watcher = torch.nn.Linear(2, 2), type(self)()
+            watcher._model, watcher._before = model, fingerprints(model)
+            torch.nn.init.constant_(model.bias, bad)
+            watcher.stop()
+            if watcher.finite is not False or watcher.moved is not True:
+                return f"{bad} in a parameter"
+        return ""
 
     def stop(self) -> None:
         if self._model is None or not self._before:

@@ -1,0 +1,79 @@
+"""What the watch is compared with: the dashboard's fixed limits and the usual early-warning rules, as alarm rows.
+
+Both take the rows of one run and a severity: 1 is their own; 2 asks for twice as much before they speak. An alarm
+keeps silent for 25 rows, as the watch does, so that rates can be compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from gates.watch import Watch, WatchPolicy
+
+Rows = Sequence[tuple[int, Mapping[str, float]]]
+Judge = Callable[[Rows, float], list[int]]
+QUIET = 25
+
+
+def dashboard(rows: Rows, severity: float) -> list[int]:
+    """rlhf-systems-kit: KL > 0.2, entropy < 0.1, grad norm > 1000, reward std > 2, KL-target error > 0.15."""
+    upper = {"kl": 0.2, "grad_norm": 1000.0, "reward_std": 2.0, "kl_target_error": 0.15}
+
+    def bad(_: int, row: Mapping[str, float]) -> bool:
+        over = any(abs(row[name]) > limit * severity for name, limit in upper.items() if name in row)
+        return over or row.get("entropy", math.inf) < 0.1 / severity
+
+    return _silenced(bad(at, row) for at, (_, row) in enumerate(rows))
+
+
+def usual(rows: Rows, severity: float) -> list[int]:
+    """rlhf-canary's notebooks: loss up five times in a row, grad norm and KL beyond multiples of their median, entropy
+    halved within 20 rows, clip fraction > 0.3, anything that is no number."""
+    columns = {name: [row.get(name) for _, row in rows] for name in ("loss", "grad_norm", "kl", "entropy")}
+
+    def bad(at: int, row: Mapping[str, float]) -> bool:
+        if any(not math.isfinite(row[name]) for name in columns if name in row):
+            return True
+        length = round(5 * severity)
+        losses = [value for value in columns["loss"][max(0, at - length) : at + 1] if value is not None]
+        rising = len(losses) == length + 1 and all(a < b for a, b in itertools.pairwise(losses))
+        spikes = any(
+            name in row
+            and len(past := _numbers(columns[name][:at])) >= 10
+            and row[name] > times * severity * _mid(past)
+            for name, times in (("grad_norm", 10), ("kl", 3))
+        )
+        before = columns["entropy"][at - 20] if at >= 20 else None
+        halved = before is not None and row.get("entropy", math.inf) < before / (1 + severity)
+        return rising or spikes or halved or row.get("clip_fraction", 0.0) > min(0.3 * severity, 0.99)
+
+    return _silenced(bad(at, row) for at, (_, row) in enumerate(rows))
+
+
+def watched(policy: WatchPolicy, algo: str, level: int = 1) -> Judge:
+    """The watch at its own severity, as alarm rows."""
+
+    def judge(rows: Rows, _: float) -> list[int]:
+        watch = Watch(policy, algo=algo, max_steps=rows[-1][0] if rows else None)
+        found = [at for at, (step, row) in enumerate(rows) if any(w.level >= level for w in watch.observe(step, row))]
+        return [*found, *([len(rows) - 1] if any(w.level >= level for w in watch.finish(True)) else [])]
+
+    return judge
+
+
+def _silenced(bad: Iterator[bool]) -> list[int]:
+    found: list[int] = []
+    for at, one in enumerate(bad):
+        if one and (not found or at - found[-1] >= QUIET):
+            found.append(at)
+    return found
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values[-200:] if value is not None and math.isfinite(value)]
+
+
+def _mid(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]

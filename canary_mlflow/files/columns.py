@@ -1,0 +1,271 @@
+"""Rows become columns: numbers from whatever a file writes for them, one value per step and column."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files.history import History
+from canary_mlflow.files.names import is_canonical, name_of_column, step_column
+from gates.records import Series
+
+MAX_ROWS = 5_000_000
+"""More rows than optimizer steps of any run that this watches; reading them would only fill the memory."""
+MAX_RESTARTS = 20
+"""A run is resumed a few times; a file that goes back more often is not in the order of training."""
+_LAST_STEP = 2**53  # beyond it a float, which CSV gives, is no exact step
+_NUMBERS = {float, int}
+SHOWN = 8  # columns named in an error
+
+
+def too_many_rows(path: Path) -> UsageError:
+    """The refusal of a file beyond MAX_ROWS."""
+    return UsageError(
+        f"{path}: more than {MAX_ROWS:,} rows; expected at most one row per optimizer step of one run; "
+        "keep every tenth row, or split it into one file per run"
+    )
+
+
+class Column:
+    """The values of one metric so far, their steps strictly rising."""
+
+    __slots__ = ("doubled", "last", "name", "restarts", "returned", "steps", "texts", "values")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.steps = array("q")
+        self.values = array("d")
+        self.last = -1
+        self.doubled = 0
+        self.texts = 0
+        self.restarts = 0
+        self.returned = (0, 0, 0)  # row, from step, to step: the first time that steps went back
+
+    def rewind(self, step: int, row: int) -> None:
+        """Forget what stands at `step` and after it: the row that comes now was written later."""
+        if step == self.last:
+            self.doubled += 1
+        else:
+            if not self.restarts:
+                self.returned = (row, self.last, step)
+            self.restarts += 1
+        keep = bisect_left(self.steps, step)
+        del self.steps[keep:]
+        del self.values[keep:]
+
+
+class Columns:
+    """Collects the rows of one file."""
+
+    def __init__(self, path: Path, *, row_word: str = "row") -> None:
+        self.path = path
+        self.row_word = row_word
+        self.columns: dict[str, Column] = {}
+        self.step_key: str | None = None
+        self.rows = 0
+        self.stepless = 0
+        self._ignored: set[str] = set()  # columns of text: no metrics
+        self._dropped: list[str] = []  # those of them that held numbers too
+        self._seen: dict[str, None] = {}
+
+    def add_all(self, rows: Iterable[Mapping[str, Any]], first: int) -> None:
+        """Add rows in the file's order; `first` is the number of the first one, for messages."""
+        for number, row in enumerate(rows, first):
+            self.add(row, number)
+
+    def add_block(self, rows: list[Mapping[str, Any]], first: int) -> None:
+        """The same for many rows at once: column by column where all are alike, else row by row."""
+        if not self._add_alike(rows):
+            self.add_all(rows, first)
+
+    def _add_alike(self, rows: list[Mapping[str, Any]]) -> bool:
+        """Take rows that need no mending: equal keys, numbers only, rising steps. False: nothing was taken."""
+        keys, step_key = rows[0].keys(), self.step_key
+        if step_key not in keys or any(row.keys() != keys for row in rows):
+            return False
+        blocks: dict[str, array[float]] = {}
+        try:
+            steps = array("q", [row[step_key] for row in rows])
+            for key in keys - {step_key} - self._ignored:
+                values = [row[key] for row in rows]
+                if not set(map(type, values)) <= _NUMBERS:
+                    return False
+                blocks[key] = array("d", values)
+        except (TypeError, OverflowError):
+            return False
+        last = max((column.last for column in self.columns.values()), default=-1)
+        if steps[0] <= last or steps[-1] > _LAST_STEP or not bool(np.all(np.diff(np.frombuffer(steps, np.int64)) > 0)):
+            return False
+        self.rows += len(rows)
+        for key, block in blocks.items():
+            column = self.columns.get(key) or self.columns.setdefault(key, Column(name_of_column(key)))
+            column.steps.extend(steps)
+            column.values.extend(block)
+            column.last = steps[-1]
+        return True
+
+    def add(self, row: Mapping[str, Any], number: int) -> None:
+        """Add one row. Raises UsageError for a step or a known metric that is no number."""
+        self.rows += 1
+        step = self._step(row, number)
+        if step is None:
+            return
+        columns, step_key = self.columns, self.step_key
+        for key, value in row.items():
+            if value is None or key == step_key or key in self._ignored:
+                continue
+            column = columns.get(key)
+            if column is None:
+                column = columns[key] = Column(name_of_column(key))
+            if type(value) is not float:
+                value = self._number(column, key, value, number)
+                if value is None:
+                    continue
+            if step <= column.last:
+                column.rewind(step, number)
+            column.last = step
+            column.steps.append(step)
+            column.values.append(value)
+
+    def _step(self, row: Mapping[str, Any], number: int) -> int | None:
+        key = self.step_key
+        if key is None or key not in row:
+            key = step_column(row)
+            if key is None:
+                self.stepless += 1
+                self._seen.update(dict.fromkeys(list(row)[:SHOWN]))
+                return None
+            self.step_key = key
+        step = row[key]
+        if type(step) is int:
+            return self._checked(key, step, number)
+        if step is None:
+            self.stepless += 1
+            return None
+        found = _from_text(step) if isinstance(step, str) else step
+        if isinstance(found, bool) or not isinstance(found, int | float) or not float(found).is_integer():
+            raise self._bad_step(key, step, number)
+        return self._checked(key, int(found), number)
+
+    def _checked(self, key: str, step: int, number: int) -> int:
+        if 0 <= step <= _LAST_STEP:
+            return step
+        raise self._bad_step(key, step, number)
+
+    def _bad_step(self, key: str, step: Any, number: int) -> UsageError:
+        return UsageError(
+            f"{self.path}: {self.row_word} {number}: {key} is {_shown(step)}; expected a whole number from 0; "
+            "mend that row"
+        )
+
+    def _number(self, column: Column, key: str, value: Any, number: int) -> float | None:
+        """The value as a float; None where a column is no metric at all."""
+        found = None
+        if isinstance(value, int | float):
+            try:
+                found = float(value)
+            except OverflowError:
+                found = math.copysign(math.inf, value)
+        elif isinstance(value, str):
+            if not value.strip():
+                return None
+            found = _from_text(value)
+            column.texts += found is not None and math.isfinite(found)
+        if found is not None:
+            return found
+        if is_canonical(column.name):
+            raise UsageError(
+                f"{self.path}: {self.row_word} {number}: {key} is {_shown(value)}; expected a number, null or NaN; "
+                "mend that row"
+            )
+        self._ignored.add(key)
+        if len(self.columns.pop(key).values):
+            self._dropped.append(key)
+        return None
+
+    def history(self, kind: str, notes: Iterable[str], *, planned: Any = None) -> History:
+        """What was collected, as a history."""
+        return History(
+            path=self.path,
+            kind=kind,
+            series=self.series(),
+            notes=(*notes, *self.notes()),
+            max_steps=planned if isinstance(planned, int) and planned > 0 else None,
+        )
+
+    def series(self) -> dict[str, Series]:
+        """The finished series by name. Raises UsageError where there is nothing to judge."""
+        if not self.rows:
+            raise UsageError(f"{self.path}: holds no {self.row_word}; expected the history of a run; nothing to judge")
+        if self.step_key is None:
+            found = ", ".join(self._seen) or "nothing"
+            raise UsageError(
+                f"{self.path}: no step in any {self.row_word}; found {found}; expected a column step or global_step"
+            )
+        found_series: dict[str, Series] = {}
+        for column in self.columns.values():
+            if not len(column.values):
+                continue
+            if column.restarts > MAX_RESTARTS:
+                raise UsageError(
+                    f"{self.path}: steps go back {column.restarts} times ({column.name}); expected the order of "
+                    "training; sort the rows, or split them into one file per run"
+                )
+            series = Series(
+                name=column.name,
+                steps=np.array(column.steps, dtype=np.int64),
+                values=np.array(column.values, dtype=np.float64),
+            )
+            # Two columns of one name, `loss` and `train/loss`: the fuller one.
+            before = found_series.get(column.name)
+            if before is None or len(before.steps) < len(series.steps):
+                found_series[column.name] = series
+        if not found_series:
+            raise UsageError(f"{self.path}: no number beside the step; expected columns such as loss; nothing to judge")
+        return found_series
+
+    def notes(self) -> tuple[str, ...]:
+        """One sentence for each thing that was mended."""
+        notes = []
+        if self.stepless:
+            notes.append(f"{_count(self.stepless, self.row_word)} without a step left out")
+        back = max(self.columns.values(), key=lambda column: column.restarts, default=None)
+        if back is not None and back.restarts:
+            row, before, after = back.returned
+            times = f" ({back.restarts} times in all)" if back.restarts > 1 else ""
+            notes.append(
+                f"steps go back from {before} to {after} at {self.row_word} {row}{times}: read as a run that was "
+                "resumed or started again; what was written later counts"
+            )
+        doubled = max((column.doubled for column in self.columns.values()), default=0)
+        if doubled:
+            notes.append(f"{_count(doubled, 'step')} written twice: the later value counts")
+        if self._dropped:
+            notes.append(f"partly text, left out: {', '.join(self._dropped[:SHOWN])}")
+        texts = [column.name for column in self.columns.values() if column.texts]
+        if texts:
+            notes.append(f"numbers written as text, read as numbers: {', '.join(texts[:SHOWN])}")
+        return tuple(notes)
+
+
+def _from_text(text: str) -> float | None:
+    try:
+        return float(text)  # also nan, inf, Infinity, in any case
+    except ValueError:
+        return None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

@@ -1,0 +1,60 @@
+"""A training history that was read from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gates.records import Series
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class History:
+    """What one file holds about one run.
+
+    `series` by canonical name (`trl/<key>` for what has none): NaN and infinities kept, absent values absent.
+    `notes`: one sentence for each oddity that could be mended. `max_steps`: how many optimizer steps the run was
+    meant to have; None where the file does not say.
+    """
+
+    path: Path
+    kind: str
+    series: Mapping[str, Series]
+    notes: tuple[str, ...] = ()
+    max_steps: int | None = None
+
+    @property
+    def last_step(self) -> int:
+        """The last step at which anything was logged."""
+        return max(int(series.steps[-1]) for series in self.series.values())
+
+    def rows(self) -> Iterator[tuple[int, dict[str, float]]]:
+        """Each logged step in order, with the values that were logged there."""
+        columns = [(name, series.steps.tolist(), series.values.tolist()) for name, series in self.series.items()]
+        names, steps = list(self.series), columns[0][1]
+        if all(other == steps for _, other, _ in columns):
+            for step, *found in zip(steps, *(values for _, _, values in columns), strict=True):
+                yield step, dict(zip(names, found, strict=True))
+            return
+        yield from self._sparse_rows(columns)
+
+    @staticmethod
+    def _sparse_rows(columns: list[tuple[str, list[int], list[float]]]) -> Iterator[tuple[int, dict[str, float]]]:
+        ends = [len(steps) for _, steps, _ in columns]
+        at = [0] * len(columns)
+        waiting = list(range(len(columns)))
+        while waiting:
+            step = min(columns[index][1][at[index]] for index in waiting)
+            row = {}
+            ended = False
+            for index in waiting:
+                name, steps, values = columns[index]
+                place = at[index]
+                if steps[place] == step:
+                    row[name] = values[place]
+                    at[index] = place + 1
+                    ended = ended or place + 1 == ends[index]
+            yield step, row
+            if ended:
+                waiting = [index for index in waiting if at[index] < ends[index]]

@@ -1,0 +1,107 @@
+"""What a file calls a metric, and which of its columns is the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from canary_mlflow.tracking.schema import BY_KEY, BY_NAME, FOREIGN, canonical
+
+# Beside the trainers' own names (tracking/schema.py): the columns of `stability.jsonl`, of the tables that
+# Transformers prints in notebooks, and what older releases of TRL logged.
+RENAMED = {
+    "kl_target_err": "kl_target_error",
+    "ppo_clip_fraction": "clip_fraction",
+    # What plain scripts write.
+    "step_time_s": "step_time",
+    "seconds_per_step": "step_time",
+    "time_per_step": "step_time",
+    "iter_time": "step_time",
+    "cpu_time": "step_cpu_time",
+    "peak_memory_mib": "peak_memory",
+    "peak_memory_mb": "peak_memory",
+    "train_loss": "loss",
+    "val_loss": "eval_loss",
+    "Training Loss": "loss",
+    "training_loss": "loss",
+    "Validation Loss": "eval_loss",
+    "validation_loss": "eval_loss",
+    "completion_length": "response_length",
+    "completions/completion_length": "response_length",
+    "ppo/policy/entropy": "entropy",
+    "ppo/policy/clipfrac": "clip_fraction",
+    "ppo/policy/approxkl": "approx_kl",
+    "ppo/loss/value": "value_loss",
+    "ppo/loss/policy": "policy_loss",
+    "ppo/mean_scores": "score_mean",
+    "ppo/std_scores": "score_std",
+}
+
+# verl: what it logs per iteration → (ours, our units in one of theirs). Times are seconds there too, losses, KL and
+# entropy nats, shares 0 to 1; higher and lower mean the same in both. Where the two measure unlike things the series
+# keeps its own name: critic/advantages/* is whitened there and raw here, perf/throughput is per GPU, critic/grad_norm
+# and critic/lr are a second model's. canary_mlflow/files/verl.py says where the names come from, and derives kl and
+# tokens_per_second.
+VERL: Mapping[str, tuple[str, float]] = {
+    "actor/pg_loss": ("policy_loss", 1.0),
+    "actor/entropy": ("entropy", 1.0),
+    "actor/entropy_loss": ("entropy", 1.0),  # the same, before mid-2025; its sign is the entropy's
+    "actor/pg_clipfrac": ("clip_fraction", 1.0),
+    "actor/ppo_kl": ("approx_kl", 1.0),  # mean of old - new, where ours is half the mean of its square
+    "actor/grad_norm": ("grad_norm", 1.0),
+    "actor/lr": ("learning_rate", 1.0),
+    "actor/kl_coef": ("kl_coef", 1.0),
+    "actor/reward_kl_penalty_coeff": ("kl_coef", 1.0),
+    "critic/vf_loss": ("value_loss", 1.0),
+    "critic/vf_clipfrac": ("value_clip_fraction", 1.0),
+    "critic/vf_explained_var": ("explained_variance", 1.0),
+    "critic/score/mean": ("score_mean", 1.0),
+    "critic/rewards/mean": ("reward_mean", 1.0),
+    "response_length/mean": ("response_length", 1.0),  # tokens
+    "response_length/clip_ratio": ("truncated_share", 1.0),
+    "timing_s/gen": ("time_generate", 1.0),
+    "timing_s/reward": ("time_reward", 1.0),
+    "timing_s/ref": ("time_reference", 1.0),
+    "perf/total_num_tokens": ("tokens", 1.0),  # prompts and responses, all GPUs
+    "perf/max_memory_allocated_gb": ("peak_memory", 1024.0),  # GiB, whatever its name says, to MiB
+    "perf/max_memory_reserved_gb": ("reserved_memory", 1024.0),
+}
+VERL_SUMS: Mapping[str, tuple[str, ...]] = {  # parts of an iteration, seconds
+    "time_score": ("timing_s/old_log_prob", "timing_s/values"),
+    "time_update": ("timing_s/update_actor", "timing_s/update_critic"),
+}
+
+# wandb and TensorBoard put the split first; Transformers' own key of an evaluation is eval_<key>.
+PREFIXES = {"train/": "", "eval/": "eval_"}
+
+# In this order: a wandb export has `_step` (its own row count) beside the trainer's `train/global_step`.
+STEPS = ("step", "global_step", "train/global_step", "trainer/global_step", "iteration", "_step")
+
+
+@cache
+def name_of_column(column: str) -> str:
+    """The canonical name of a file's column, or `trl/<column>`."""
+    found = _known(column)
+    if found:
+        return found
+    for prefix, instead in PREFIXES.items():
+        found = _known(instead + column.removeprefix(prefix)) if column.startswith(prefix) else None
+        if found:
+            return found
+    return column if column.startswith(FOREIGN) else FOREIGN + column
+
+
+def is_canonical(name: str) -> bool:
+    """Whether a name that `name_of_column` gave is one of the schema's."""
+    return name in BY_NAME
+
+
+def step_column(columns: Iterable[str]) -> str | None:
+    """Which of these columns holds the optimizer step."""
+    folded = {column.strip().lower(): column for column in columns}
+    return next((folded[name] for name in STEPS if name in folded), None)
+
+
+def _known(column: str) -> str | None:
+    own = column if column in BY_NAME else None  # a file has no trainer's step_time beside ours, as a live log may
+    return canonical(column) or RENAMED.get(column) or BY_KEY.get(column) or own

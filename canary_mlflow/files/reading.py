@@ -1,0 +1,54 @@
+"""Which kind of history a file is, found by its content, not by its name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files.events import event_files, read_events
+from canary_mlflow.files.history import History
+from canary_mlflow.files.rows_csv import read_csv
+from canary_mlflow.files.rows_json import broken, read_json, read_jsonl
+from canary_mlflow.files.text import is_utf16, opened, refuse_huge
+
+
+def read_history(path: Path) -> History:
+    """Read `trainer_state.json`, JSONL with one object per row, or CSV with a step column; any of them gzipped.
+
+    Also verl's JSONL, and TensorBoard's event files: one, or the folder of a run.
+
+    NaN and Infinity may stand bare; null and an empty cell mean absent. Steps that go back are read as a resumed run:
+    what was written later counts, and a note says so. Raises UsageError, one line, for what cannot be judged.
+    """
+    if files := event_files(path):
+        return read_events(path, files)
+    with opened(path) as text:
+        notes = ["is UTF-16; read as such"] if is_utf16(text) else []
+        first = next((line for line in text if not line.isspace()), "")
+        if first.lstrip()[:1] not in ("{", "["):
+            return read_csv(path, text, first, notes)
+        alone = _value(first)
+        if isinstance(alone, Mapping) and "log_history" not in alone:
+            return read_jsonl(path, text, first, notes)
+        return _read_whole(path, text, first, notes)
+
+
+def _read_whole(path: Path, text: TextIO, first: str, notes: list[str]) -> History:
+    refuse_huge(path, b'"step"')
+    try:
+        return read_json(path, json.loads(first + text.read()), notes)
+    except json.JSONDecodeError as error:
+        raise broken(path, error) from None
+    except RecursionError:
+        raise UsageError(f"{path}: is nested too deeply; expected the history of a run; check the file") from None
+
+
+def _value(line: str) -> Any:
+    """The line's value if it is a JSON value of its own."""
+    try:
+        return json.loads(line)
+    except (json.JSONDecodeError, RecursionError):
+        return None

@@ -1,0 +1,53 @@
+"""The rows of a CSV file with a step column."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any, TextIO
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files.columns import MAX_ROWS, Columns, too_many_rows
+from canary_mlflow.files.history import History
+from canary_mlflow.files.names import STEPS, step_column
+from canary_mlflow.files.text import refuse_huge
+
+_DELIMITERS = ",;\t"
+
+
+def read_csv(path: Path, rest: TextIO, header: str, notes: list[str]) -> History:
+    """A header and one row per step; comma, semicolon or tab between the cells."""
+    refuse_huge(path, b"\n")
+    delimiter = max(_DELIMITERS, key=header.count)
+    names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
+    if len(names) < 2:
+        raise UsageError(
+            f"{path}: neither JSON nor CSV (it begins {header.strip()[:40]!r}); expected trainer_state.json, JSONL or "
+            "CSV with a step column"
+        )
+    if step_column(names) is None:
+        raise UsageError(
+            f"{path}: no step column; found {', '.join(names)[:100]}; expected one named {' or '.join(STEPS[:2])}"
+        )
+    columns = Columns(path)
+    try:
+        for number, cells in enumerate(csv.reader(rest, delimiter=delimiter), 2):
+            if len(cells) > len(names):
+                raise UsageError(
+                    f"{path}: row {number} has {len(cells)} cells; expected {len(names)} as in the header; mend it"
+                )
+            if cells:
+                columns.add({name: _value(cell) for name, cell in zip(names, cells, strict=False)}, number)
+            if number > MAX_ROWS + 1:
+                raise too_many_rows(path)
+    except csv.Error as error:
+        raise UsageError(f"{path}: is no CSV ({error}); expected a header and one row per step; mend it") from None
+    return columns.history("csv", notes)
+
+
+def _value(cell: str) -> Any:
+    """A cell's number; an empty one is absent. What stays text, the columns judge."""
+    try:
+        return float(cell)
+    except ValueError:
+        return cell.strip() or None

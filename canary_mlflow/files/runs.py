@@ -1,0 +1,69 @@
+"""Files become runs that the judge can weigh: one history each, with the JSON beside it where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from canary_mlflow.files.history import History
+from canary_mlflow.files.reading import read_history
+from canary_mlflow.files.sidecar import Sidecar, read_sidecar, sidecar_of
+from canary_mlflow.tracking.schema import FOREIGN
+from gates.records import Run, Series, Version
+
+MILLISECONDS = ("step_time_ms", "step_ms")
+
+
+def read_side(paths: Sequence[Path]) -> tuple[Version, tuple[str, ...]]:
+    """One side of a comparison, and what the readers noted; a run is called by its path. Raises UsageError."""
+    read = [read_run(path) for path in paths]
+    notes = [f"{run.run_id}: {note}" for run, found in read for note in found]
+    return Version(model="", version=None, runs=tuple(run for run, _ in read)), tuple(dict.fromkeys(notes))
+
+
+def read_run(path: Path) -> tuple[Run, tuple[str, ...]]:
+    """The run of one file, and the readers' notes. A run without a JSON that says otherwise came to its end."""
+    return run_of(read_history(path))
+
+
+def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
+    """The same of a history that was read already."""
+    path = history.path
+    beside = sidecar_of(path)
+    sidecar = read_sidecar(beside) if beside is not None and beside.exists() else Sidecar()
+    series = {**_seconds(history), **_scalars(sidecar, history.last_step)}
+    notes = history.notes
+    if sidecar.unread:
+        notes = (*notes, f"{beside} has keys that nothing reads: {', '.join(sidecar.unread)}")
+    run = Run(
+        run_id=str(path),
+        seed=sidecar.seed,
+        series=series,
+        completed=sidecar.completed,
+        failure=sidecar.failure,
+        failure_reason=sidecar.failure_reason,
+        learned=sidecar.learned,
+        workload=sidecar.workload,
+        hardware=sidecar.hardware,
+        environment=sidecar.environment,
+        last_step=history.last_step,
+    )
+    return run, notes
+
+
+def _seconds(history: History) -> dict[str, Series]:
+    """The history's series, with a step time in milliseconds turned into seconds."""
+    series = dict(history.series)
+    for name in MILLISECONDS:
+        found = series.get(FOREIGN + name)
+        if found is not None and "step_time" not in series:
+            series["step_time"] = Series(name="step_time", steps=found.steps, values=found.values / 1000)
+    return series
+
+
+def _scalars(sidecar: Sidecar, last_step: int) -> dict[str, Series]:
+    """A value that a run has once stands at its last step."""
+    steps = np.array([last_step], dtype=np.int64)
+    return {name: Series(name=name, steps=steps, values=np.array([value])) for name, value in sidecar.metrics.items()}

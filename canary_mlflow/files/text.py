@@ -1,0 +1,74 @@
+"""A file as text: plain or gzip, UTF-8 or UTF-16, or one line on why it is neither."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, BinaryIO, TextIO, cast
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files.columns import MAX_ROWS, too_many_rows
+
+_GZIP = b"\x1f\x8b"
+_CHUNK = 1 << 20
+_LARGE = 64 << 20  # bytes from which rows are counted first
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """The file's text, without a byte order mark. Raises UsageError for what cannot be read, while reading too."""
+    try:
+        with path.open("rb") as raw:
+            packed = raw.peek(2)[:2] == _GZIP
+            source = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
+            head = source.peek(64)[:64]  # type: ignore[attr-defined]
+            with io.TextIOWrapper(cast(IO[bytes], source), encoding=_encoding(path, head), newline="") as text:
+                yield text
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file; expected a training history; check the path") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path}: is a folder; expected a file; name the history in it") from None
+    except UnicodeError as error:
+        raise UsageError(f"{path}: is not UTF-8 text ({error}); expected JSON or CSV; convert it") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(f"{path}: the gzip data is cut or damaged ({error}); expected a whole file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror or error}); expected a readable file") from None
+
+
+def is_utf16(text: TextIO) -> bool:
+    """Whether the open text is UTF-16, as a shell of Windows writes it."""
+    return (text.encoding or "").startswith("utf-16")
+
+
+def refuse_huge(path: Path, mark: bytes) -> None:
+    """Refuse what would fill the memory before it is parsed: `mark` stands once in each row.
+
+    The rows of a packed file are counted while they are read.
+    """
+    if path.stat().st_size > _LARGE and _occurrences(path, mark) > MAX_ROWS + 1:
+        raise too_many_rows(path)
+
+
+def _occurrences(path: Path, mark: bytes) -> int:
+    found, tail = 0, b""
+    with path.open("rb") as raw:
+        while chunk := raw.read(_CHUNK):
+            found += (tail + chunk).count(mark)
+            tail = chunk[len(chunk) - len(mark) + 1 :] if len(mark) > 1 else b""
+    return found
+
+
+def _encoding(path: Path, head: bytes) -> str:
+    if not head.strip():
+        raise UsageError(f"{path}: is empty; expected the history of a run; nothing to judge")
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if b"\0" in head:
+        raise UsageError(f"{path}: holds zero bytes; expected UTF-8 text, JSON or CSV; convert it (UTF-16? binary?)")
+    return "utf-8-sig"

@@ -1,0 +1,74 @@
+"""Trying again until it works, it cannot work, or the time for it is over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from canary_mlflow.errors import one_line
+from canary_mlflow.tracking.courier import is_hopeless, is_refused
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # seconds between attempts
+
+
+class Attempts:
+    """What one thread does for another, which may wake it, and in the end has so much patience and no more."""
+
+    def __init__(self) -> None:
+        self.closing = False
+        self.why = ""  # what the last failure said
+        self._patience = self._deadline = float("inf")
+        self._wake = threading.Event()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until woken or told to close; whether it is closing."""
+        self._wake.wait(seconds)
+        return self._heard()
+
+    def wake(self) -> None:
+        """Have the other thread go on now."""
+        self._wake.set()
+
+    def close(self, patience: float) -> None:
+        """From now on give up after `patience` seconds without a success."""
+        self._patience = patience
+        self._deadline = time.monotonic() + patience
+        self.closing = True
+        self._wake.set()
+
+    def over(self) -> bool:
+        """Whether that time is over."""
+        return time.monotonic() >= self._deadline
+
+    def make(self, job: Callable[[], object]) -> Exception | None:
+        """Do it, again and again while that may help; the last error when it does not."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                job()
+                self._deadline = time.monotonic() + self._patience
+                return None
+            except Exception as error:  # noqa: BLE001 - whatever a store raises, training goes on; it is counted and said
+                self.why = one_line(error)
+                if is_refused(error) or time.monotonic() + pause > self._deadline:
+                    return error
+                if self.closing and is_hopeless(error):
+                    return error
+            self._rest(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _rest(self, seconds: float) -> None:
+        """Wait between attempts, but not through the call to close."""
+        if self.closing:
+            time.sleep(min(seconds, max(0.0, self._deadline - time.monotonic())))
+        elif self._wake.wait(seconds):
+            self._heard()
+
+    def _heard(self) -> bool:
+        closing = self.closing  # read first: what is put before close() is sent
+        if not closing:
+            self._wake.clear()
+            if self.closing:  # said while we cleared
+                self._wake.set()
+        return closing

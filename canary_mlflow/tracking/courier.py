@@ -1,0 +1,126 @@
+"""Carries a run's items to its store: one attempt each, and an exception when it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.tracking.items import File, Item, Sample, Status, Tags, Text
+from canary_mlflow.tracking.lines import to_json
+from canary_mlflow.tracking.schema import mlflow_key
+from canary_mlflow.tracking.session import log_tags
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+BATCH = 1000  # MLflow's limit for one log_batch
+TIMEOUT = 30  # seconds for one request
+ENDING = ("canary.completed", "canary.failure", "canary.failure_reason")
+REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST"})
+HOPELESS = frozenset({"RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED"})
+Point = tuple[str, float, int, int]  # MLflow key, value, timestamp (ms), step
+
+
+class Courier:
+    """Writes to one run. Everything may be sent again: a store keeps one of two equal points, and the last tag.
+
+    A server is asked once per call. MLflow's client would ask seven times more with pauses of up to 128 s, during which
+    a server that has come back waits for us. Its SQL stores recognise equal points by their primary key.
+    """
+
+    def __init__(self, client: MlflowClient, run_id: str) -> None:
+        self.client = client
+        self.run_id = run_id
+        self._remote = client.tracking_uri.startswith(("http://", "https://"))
+
+    def points(self, points: Sequence[Point]) -> None:
+        """Write at most BATCH points."""
+        if self._remote:
+            metrics = [
+                {"key": key, "value": to_json(value), "timestamp": timestamp, "step": step}
+                for key, value, timestamp, step in points
+            ]
+            self._post("log-batch", {"metrics": metrics})
+            return
+        from mlflow.entities import Metric
+
+        self.client.log_batch(self.run_id, metrics=[Metric(*point) for point in points])
+
+    def other(self, item: Item) -> None:
+        """Write an item that is no row of metrics."""
+        if isinstance(item, Tags):
+            self._tags(item)
+        elif isinstance(item, Status):
+            self._status(item)
+        elif isinstance(item, Text):
+            self._answering()
+            self.client.log_text(self.run_id, item.content, item.name)
+        elif isinstance(item, File):
+            self._answering()
+            self.client.log_artifact(self.run_id, str(item.path))
+            if item.remove:
+                item.path.unlink(missing_ok=True)
+
+    def _tags(self, item: Tags) -> None:
+        tags = dict(item.tags)
+        if "canary.completed" in tags and self._failed():
+            tags = {name: value for name, value in tags.items() if name not in ENDING}
+        if self._remote:
+            self._post("log-batch", {"tags": [{"key": key, "value": value} for key, value in tags.items()]})
+        else:
+            log_tags(self.client, self.run_id, tags)
+
+    def _status(self, item: Status) -> None:
+        if self._failed():
+            return
+        if self._remote:
+            self._post("update", {"status": item.status, "end_time": item.end_time})
+        else:
+            self.client.set_terminated(self.run_id, item.status, item.end_time)
+
+    def _failed(self) -> bool:
+        """Whether someone who knew better has ended the run already: a session whose process for it was killed."""
+        if self._remote:
+            return bool(self._get()["run"]["info"]["status"] == "FAILED")
+        return bool(self.client.get_run(self.run_id).info.status == "FAILED")
+
+    def _answering(self) -> None:
+        """Raise unless the server answers, before a call that would ask seven times more."""
+        if self._remote:
+            self._get()
+
+    def _get(self) -> Any:
+        return self._request("GET", "get", {"params": {"run_id": self.run_id}})
+
+    def _post(self, what: str, content: dict[str, Any]) -> None:
+        self._request("POST", what, {"json": {"run_id": self.run_id, **content}})
+
+    def _request(self, method: str, what: str, content: dict[str, Any]) -> Any:
+        from mlflow.utils.credentials import get_default_host_creds
+        from mlflow.utils.rest_utils import http_request, verify_rest_response
+
+        endpoint = f"/api/2.0/mlflow/runs/{what}"
+        host = get_default_host_creds(self.client.tracking_uri)
+        response = http_request(
+            host, endpoint, method, max_retries=0, timeout=TIMEOUT, raise_on_status=False, **content
+        )
+        return verify_rest_response(response, endpoint).json()
+
+
+def points_of(samples: Sequence[Sample]) -> list[Point]:
+    """The points of some rows, in their order."""
+    return [
+        (mlflow_key(name), value, sample.timestamp, sample.step)
+        for sample in samples
+        for name, value in sample.values.items()
+    ]
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether the store refuses what was sent: sending it again cannot help."""
+    return isinstance(error, (TypeError, FileNotFoundError)) or getattr(error, "error_code", "") in REFUSED
+
+
+def is_hopeless(error: Exception) -> bool:
+    """Whether sending it again helps only after someone stepped in."""
+    return getattr(error, "error_code", "") in HOPELESS

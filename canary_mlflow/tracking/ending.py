@@ -1,0 +1,103 @@
+"""What a run says about itself when it is over: tags and metrics.json."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.tracking.metrics_json import metrics_json
+from canary_mlflow.tracking.observers import Ending
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The MLflow run that is written, and what metrics.json says about it.
+
+    `client` None: the store could not be reached, rows are kept in memory alone. `owned`: this journal started the
+    run and ends it; otherwise whoever started it sets FINISHED.
+    """
+
+    client: MlflowClient | None
+    run_id: str
+    owned: bool
+    algo: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    workload: Mapping[str, str] = field(default_factory=dict)
+    warmup_steps: int = 0
+    required: tuple[str, ...] = ()  # series without which a finished run is no evidence
+    folder: Path = Path("canary")  # in it a folder per run, for what MLflow does not hold
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What the probes found over the whole run."""
+
+    nan_steps: int
+    inf_steps: int
+    parameters_finite: bool | None  # None: unknown
+    learned: bool
+    learned_reason: str
+
+
+def end_tags(ending: Ending, found: Findings, rows_lost: int, troubles: Mapping[str, str]) -> dict[str, str]:
+    """The run's tags; `rows_lost` counts values, `troubles` is what broke → why."""
+    # The last update itself may have broken them, which no logged value shows.
+    poisoned = int(found.parameters_finite is False)
+    return {
+        "canary.completed": _word(ending.completed),
+        "canary.last_step": str(ending.last_step),
+        "canary.failure": ending.failure,
+        "canary.failure_reason": ending.reason,
+        "canary.nan_steps": str(max(found.nan_steps, 0 if found.inf_steps else poisoned)),
+        "canary.inf_steps": str(found.inf_steps),
+        "canary.parameters_finite": "unknown" if found.parameters_finite is None else _word(found.parameters_finite),
+        "canary.learned": _word(found.learned),
+        "canary.learned_reason": found.learned_reason,
+        "canary.rows_lost": str(rows_lost),
+        "canary.troubles": "; ".join(f"{what}: {why}" for what, why in troubles.items()),
+    }
+
+
+def shortfall(target: Target, rows: Sequence[Mapping[str, float]], lost_sight: str) -> tuple[str, str]:
+    """(failure, sentence) of a run that reached its end and is no evidence all the same; both "" for one that is.
+
+    Its failure is `error`: the gate leaves such a run out, and without enough others cannot say PASS.
+    """
+    found = {name for row in rows for name in row}
+    missing = [name for name in target.required if name not in found]
+    if lost_sight:
+        return "error", f"no evidence: {lost_sight}"
+    if missing and rows:
+        names = ", ".join(missing)
+        return "error", f"no evidence: no value of {names}; expected of every run by this trainer; have it log them"
+    return "", ""
+
+
+def summary(
+    target: Target, ending: Ending, found: Findings, rows: Sequence[Mapping[str, float]], began: float
+) -> dict[str, Any]:
+    """The content of metrics.json; `began` in seconds since the epoch."""
+    return metrics_json(
+        rows,
+        run_id=target.run_id,
+        timestamp=datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
+        status={"": "completed", "timeout": "timeout"}.get(ending.failure, "failed"),
+        duration_seconds=time.time() - began,
+        nan_steps=found.nan_steps,
+        inf_steps=found.inf_steps,
+        config=target.config,
+        env=target.environment,
+        warmup_steps=target.warmup_steps,
+    )
+
+
+def _word(flag: bool) -> str:
+    return "true" if flag else "false"

@@ -1,0 +1,196 @@
+"""Finished trainings from files into MLflow: the same series, tags and end that a recorded run has."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from canary_mlflow.errors import StoreError, one_line
+from canary_mlflow.files import History, read_history
+from canary_mlflow.files.events import event_files
+from canary_mlflow.files.runs import run_of
+from canary_mlflow.tracking.learning import IMPROVES, learned
+from canary_mlflow.tracking.schema import STABILITY, mlflow_key
+from canary_mlflow.tracking.session import NAME_TAG, PARENT_TAG, log_tags, start_run
+from gates.records import Run
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+
+DIGEST = "canary.import.digest"
+BATCH = 1000  # MLflow's limit for one log_batch
+# A run whose last value of one of these is no number broke down; a spread or a variance may be undefined in good ones.
+VITAL = ("loss", "grad_norm", "policy_loss", "value_loss", "kl", "entropy", "reward_mean", "score_mean")
+REWARDS = ("reward_mean", "score_mean")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stated:
+    """What the user says of files that do not say it themselves; an empty string or mapping: unknown."""
+
+    algo: str = ""
+    seed: int | None = None
+    workload: Mapping[str, str]
+    hardware: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """A file that was read and is ready to be written; `algo` is empty where nobody says it."""
+
+    path: Path
+    kind: str
+    digest: str
+    algo: str
+    run: Run
+    notes: tuple[str, ...]
+
+
+def read_import(path: Path, stated: Stated) -> Imported:
+    """Read a file and find out how its run ended. Raises UsageError, one line, for what cannot be judged."""
+    history = read_history(path)
+    run, notes = run_of(history)
+    digest = digest_of(path)
+    algo = stated.algo or run.workload.get("algo", "")
+    workload = {**run.workload, **stated.workload, **({"algo": algo} if algo else {})}
+    hardware = {**run.hardware, **stated.hardware}
+    # Unknown equals nothing, not even another unknown: such runs are not comparable.
+    unknown = {"imported": f"not stated (file {digest[:12]})"}
+    run = replace(
+        ended(run, history),
+        seed=run.seed if stated.seed is None else stated.seed,
+        workload=workload if set(workload) - {"algo"} else {**workload, **unknown},
+        hardware=hardware or unknown,
+    )
+    run = _counted(_learned(run, algo))
+    if run.completed and history.max_steps is None:
+        notes = (*notes, f"says nowhere how long the run was to be: taken as finished at step {run.last_step}")
+    return Imported(path=path, kind=history.kind, digest=digest, algo=algo, run=run, notes=notes)
+
+
+def ended(run: Run, history: History) -> Run:
+    """The run with its true end: broken down where its last numbers are none, cut short where steps are missing."""
+    if run.failure:
+        return run
+    for name in VITAL:
+        series = run.series.get(name)
+        if series is not None and not series.finite[-1]:
+            bad = len(series.values) - int(np.argmax(series.finite[::-1])) if series.finite.any() else 0
+            reason = f"{name} is {series.values[-1]:g} from step {series.steps[bad]} to the end"
+            return replace(run, completed=False, failure="instability", failure_reason=reason)
+    planned = history.max_steps
+    if planned is not None and history.last_step + _gap(history) <= planned:
+        reason = f"the history ends at step {history.last_step} of {planned}"
+        return replace(run, completed=False, failure="interrupted", failure_reason=reason)
+    return run
+
+
+def find_import(client: MlflowClient, digest: str) -> str:
+    """The id of the run that holds this file already; '' when there is none."""
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    found = client.search_runs(experiments, f"tags.`{DIGEST}` = '{digest}'", max_results=1) if experiments else []
+    return str(found[0].info.run_id) if found else ""
+
+
+def write_import(client: MlflowClient, experiment: str, item: Imported, parent: str = "") -> str:
+    """A new run with everything in it; nothing is left of one that could not be written whole. Raises StoreError."""
+    from mlflow.exceptions import MlflowException
+
+    tags = {"canary.role": "run", NAME_TAG: item.path.name, **({PARENT_TAG: parent} if parent else {})}
+    run_id = start_run(client, experiment, tags)
+    try:
+        for batch in _batches(item.run):
+            client.log_batch(run_id, metrics=batch)
+        log_tags(client, run_id, tags_of(item))
+        client.set_terminated(run_id, "FINISHED" if item.run.completed else "FAILED")
+    except BaseException as error:
+        client.delete_run(run_id)
+        if isinstance(error, (MlflowException, OSError)):
+            raise StoreError(f"{item.path}: not imported: {one_line(error)}") from error
+        raise
+    return run_id
+
+
+def tags_of(item: Imported) -> dict[str, str]:
+    """What a recorded run says of itself, as far as the file knows it; absent is unknown."""
+    run = item.run
+    tags = {
+        "canary.completed": "true" if run.completed else "false",
+        "canary.last_step": str(run.last_step),
+        "canary.failure": run.failure,
+        "canary.failure_reason": run.failure_reason,
+        "canary.nan_steps": str(run.nan_steps),
+        "canary.inf_steps": str(run.inf_steps),
+        "canary.learned": {True: "true", False: "false", None: "unknown"}[run.learned],
+        "canary.learned_reason": run.learned_reason,
+        "canary.import.file": item.path.name,
+        "canary.import.kind": item.kind,
+        "canary.import.notes": "; ".join(item.notes),
+        **{f"canary.workload.{key}": value for key, value in run.workload.items()},
+        **{f"canary.hardware.{key}": value for key, value in run.hardware.items()},
+        **{f"canary.env.{key}": value for key, value in run.environment.items()},
+        DIGEST: item.digest,
+    }
+    known = {"canary.algo": item.algo, "canary.seed": "" if run.seed is None else str(run.seed)}
+    return tags | {key: value for key, value in known.items() if value}
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of the file, or of the event files of a folder."""
+    sha = hashlib.sha256()
+    for file in event_files(path) or [path]:
+        with file.open("rb") as raw:
+            while chunk := raw.read(1 << 20):
+                sha.update(chunk)
+    return sha.hexdigest()
+
+
+def _gap(history: History) -> int:
+    """Steps between two logged rows: a run may end before the next one is due."""
+    longest = max(history.series.values(), key=lambda series: len(series.steps))
+    return int(np.median(np.diff(longest.steps))) if len(longest.steps) > 1 else 1
+
+
+def _learned(run: Run, algo: str) -> Run:
+    """Where the file does not say it: by the reward in reinforcement learning, else by the loss, as for any run."""
+    if run.learned is not None:
+        return run
+    kind = algo if algo else "ppo" if any(name in run.series for name in REWARDS) else ""
+    watched = [name for name, _ in IMPROVES.get(kind.lower(), (("loss", False),)) if name in run.series]
+    if not watched:
+        return run
+    rows = [{watched[0]: value} for value in run.series[watched[0]].values.tolist()]
+    verdict, reason = learned(rows, kind, None)
+    return replace(run, learned=verdict, learned_reason=reason)
+
+
+def _counted(run: Run) -> Run:
+    """With the number of steps at which a stability series was NaN, or infinite."""
+    steps: dict[bool, set[int]] = {True: set(), False: set()}
+    for name in STABILITY & run.series.keys():
+        series = run.series[name]
+        for nan, mask in ((True, np.isnan(series.values)), (False, np.isinf(series.values))):
+            steps[nan].update(series.steps[mask].tolist())
+    return replace(run, nan_steps=len(steps[True]), inf_steps=len(steps[False]))
+
+
+def _batches(run: Run) -> Iterator[Sequence[Metric]]:
+    from mlflow.entities import Metric
+
+    now = time.time_ns() // 1_000_000
+    batch: list[Metric] = []
+    for name, series in run.series.items():
+        for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
+            batch.append(Metric(mlflow_key(name), value, now, step))
+            if len(batch) == BATCH:
+                yield batch
+                batch = []
+    if batch:
+        yield batch

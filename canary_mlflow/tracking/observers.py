@@ -1,0 +1,84 @@
+"""Who is told a run's rows as they close: the sinks that keep them, the watch that judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import one_line
+
+if TYPE_CHECKING:
+    from canary_mlflow.tracking.recorder import Recorder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a run ended. failure: "" | instability | oom | timeout | interrupted | error."""
+
+    failure: str = ""
+    reason: str = ""
+    last_step: int = 0  # the last optimizer step that was ended
+
+    @property
+    def completed(self) -> bool:
+        """Training reached its end."""
+        return not self.failure
+
+
+class Observer:
+    """Does nothing; an observer overrides what it needs.
+
+    Called in the training's own thread, so that each call must be short. One that raises does not stop the training:
+    the rows that it missed are counted, and said with the first error at the end. Called again for the next row.
+    """
+
+    name = "observer"
+
+    def begin(self, recorder: Recorder | None) -> None:
+        """Training begins. `recorder` takes tags and artifacts for the run; None when there is no store."""
+
+    def row_closed(self, step: int, row: Mapping[str, float]) -> None:
+        """The row of an optimizer step is complete: canonical name → value. Copy what you keep."""
+
+    def late(self, step: int, row: Mapping[str, float]) -> None:
+        """Values logged after the end, such as an evaluation's."""
+
+    def cpu_seconds(self) -> float:
+        """CPU time that threads of its own have taken."""
+        return 0.0
+
+    def finish(self, ending: Ending) -> Mapping[str, str]:
+        """No more rows: close what is open. Returns tags that the run is to carry."""
+        return {}
+
+
+class RunningObservers:
+    """The observers of one run, told in their order; one that raises stops nobody."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._all = tuple(observers)
+        self._first: dict[str, str] = {}  # observer → what it raised first
+        self._times: dict[str, int] = {}
+
+    def tell(self, what: str, act: Callable[[Observer], object]) -> None:
+        """Let each of them act; what one misses by raising is counted, and it is told the next row all the same."""
+        for observer in self._all:
+            try:
+                act(observer)
+            except Exception as error:  # noqa: BLE001 - watching and keeping must not stop what is watched
+                self._times[observer.name] = self._times.get(observer.name, 0) + 1
+                self._first.setdefault(observer.name, f"{what}: {type(error).__name__}: {one_line(error)}")
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """What broke → why, with the number of times."""
+        times = {name: f" ({count} times)" for name, count in self._times.items() if count > 1}
+        return {name: why + times.get(name, "") for name, why in self._first.items()}
+
+    def cpu_seconds(self) -> float:
+        """CPU time that their threads have taken."""
+        return sum(observer.cpu_seconds() for observer in self._all)
+
+    def __contains__(self, name: str) -> bool:
+        return any(observer.name == name for observer in self._all)

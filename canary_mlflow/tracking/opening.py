@@ -1,0 +1,137 @@
+"""Which MLflow run a training writes to, and what the run says of itself before the first step. Loads no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import StoreError, one_line
+from canary_mlflow.tracking import session
+from canary_mlflow.tracking.ending import Target
+from canary_mlflow.tracking.metrics_json import plain
+from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.trainers import required
+from canary_mlflow.tracking.workload import algorithm_of, workload_of
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("canary_mlflow")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What whoever put the callback into a trainer asked for; see CanaryCallback."""
+
+    run_id: str | None = None
+    tracking_uri: str | None = None
+    experiment: str | None = None
+    run_name: str | None = None
+    workload: Mapping[str, str] | None = None
+    config: Mapping[str, Any]
+    tags: Mapping[str, str]
+    warmup_steps: int
+    to_mlflow: bool
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """The training that begins, as its trainer describes it."""
+
+    args: Any  # TrainingArguments
+    state: Any  # TrainerState
+    model: Any
+    hardware: Mapping[str, str]
+    environment: Mapping[str, str]
+
+
+def open_target(request: Request, training: Training) -> Target:
+    """Find or start the MLflow run. A wrong run id is the caller's mistake; a dead store does not stop training."""
+    args = training.args
+    algo = (request.workload or {}).get("algo") or algorithm_of(args)
+    target = Target(
+        client=None,
+        run_id=request.run_id or "",
+        owned=False,
+        algo=algo,
+        config=request.config or plain(args.to_dict()),
+        environment=training.environment,
+        warmup_steps=request.warmup_steps,
+        folder=request.folder or Path(args.output_dir) / "canary",
+        required=required(algorithm_of(args), vars(args)),  # the trainer's kind, whatever the work is called
+    )
+    if not request.to_mlflow and given_run(request) is None:
+        return target
+    try:
+        client = prepare_store(request.tracking_uri)
+        run_id, owned = find_run(client, request, args)
+    except StoreError as error:
+        log.warning("canary: %s; training goes on, its numbers stay in memory", one_line(error))
+        return target
+    workload = request.workload or workload_of(args, training.state, training.model, algo)
+    target = replace(target, client=client, run_id=run_id, owned=owned, workload=workload)
+    describe(client, target, request, training)
+    return target
+
+
+def given_run(request: Request) -> str | None:
+    """The run that exists already: named, active, or made by `mlflow run`."""
+    import mlflow
+
+    active = mlflow.active_run()
+    return request.run_id or (active.info.run_id if active else None) or os.environ.get("MLFLOW_RUN_ID")
+
+
+def find_run(client: MlflowClient, request: Request, args: Any) -> tuple[str, bool]:
+    """(run id, whether it is ours to end)."""
+    given = given_run(request)
+    if given:
+        session.get_run(client, given)
+        return given, False
+    name = request.run_name or getattr(args, "run_name", None) or f"{algorithm_of(args)} seed {args.seed}"
+    tags = {"canary.role": "run", session.NAME_TAG: name}
+    return session.start_run(client, _find_experiment(client, request), tags), True
+
+
+def describe(client: MlflowClient, target: Target, request: Request, training: Training) -> None:
+    """Tags, params and config.yaml, before the first step: a run that dies early still says what it was."""
+    from mlflow.exceptions import MlflowException
+
+    args = training.args
+    text = json.dumps(plain(target.config), sort_keys=True)
+    tags = {
+        "canary.role": "run",
+        "canary.algo": target.algo,
+        "canary.seed": str(args.seed),
+        "canary.completed": "false",
+        "canary.config_hash": hashlib.sha256(text.encode()).hexdigest()[:16],
+        **{f"canary.workload.{key}": str(value) for key, value in target.workload.items()},
+        **{f"canary.hardware.{key}": value for key, value in training.hardware.items()},
+        **{f"canary.env.{key}": value for key, value in target.environment.items()},
+        **request.tags,
+    }
+    try:
+        session.log_tags(client, target.run_id, tags)
+        if target.owned:
+            params = {f"cfg/{key}": value for key, value in target.config.items()}
+            session.log_params(client, target.run_id, params)
+        if request.config:
+            client.log_dict(target.run_id, plain(request.config), "config.yaml")
+    except (MlflowException, OSError) as error:
+        log.warning("canary: run %s: not all of its description was written: %s", target.run_id, one_line(error))
+
+
+def _find_experiment(client: MlflowClient, request: Request) -> str:
+    """The named one; else the one that mlflow.start_run would use, which is of MLflow's own store alone."""
+    if request.experiment is not None or request.tracking_uri is not None:
+        return session.find_experiment(client, request.experiment)
+    from mlflow.tracking.fluent import _get_experiment_id  # has no public name
+
+    return str(_get_experiment_id())

@@ -1,0 +1,30 @@
+"""Where a run's files lie, and what may be said of the store's address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def without_password(uri: str) -> str:
+    """A store's address as it may be shown and written down."""
+    password = urlsplit(uri).password
+    return uri.replace(f":{password}@", ":***@") if password else uri
+
+
+def artifact_folder(client: MlflowClient, run_id: str) -> Path | None:
+    """The run's artifacts where they are a folder of this machine; None behind a server or in a bucket."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.utils.file_utils import local_file_uri_to_path
+
+    try:
+        uri: str = client.get_run(run_id).info.artifact_uri
+    except MlflowException:
+        return None  # a server that has just died
+    if client.tracking_uri.startswith("http") or urlsplit(uri).scheme not in ("", "file"):
+        return None
+    return Path(local_file_uri_to_path(uri))

@@ -1,0 +1,125 @@
+"""The points of many series out of a store, in bulk: from its database where there is one, else from its server."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canary_mlflow.errors import StoreError, one_line
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+Points = NDArray[np.float64]
+"""One series, shape (n, 3): step, timestamp in ms, value. All exact as floats."""
+
+RUNS_AT_ONCE = 100  # the server's limit for one bulk request
+POINTS_AT_ONCE = 25_000  # the server's silent limit for one bulk answer
+
+
+def read_points(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], Points]:
+    """Every point of the wanted series, in whatever order the store gives them."""
+    scheme = urlsplit(client.tracking_uri).scheme
+    if scheme.partition("+")[0] in ("sqlite", "postgresql", "mysql", "mssql"):
+        return _from_database(client.tracking_uri, keys)
+    found: dict[tuple[str, str], list[tuple[int, int, float]]] = defaultdict(list)
+    source = _from_server(client, keys) if scheme in ("http", "https") else _one_by_one(client, keys)
+    for run_id, key, step, timestamp, value in source:
+        found[run_id, key].append((step, timestamp, value))
+    wanted = ((run_id, key) for run_id in keys for key in keys[run_id])
+    return {series: np.array(found[series], dtype=np.float64).reshape(-1, 3) for series in wanted}
+
+
+def _from_database(uri: str, keys: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], Points]:
+    """From the database at `uri`, over a connection of its own."""
+    import sqlalchemy as sa
+
+    engine = sa.create_engine(uri, poolclass=sa.pool.NullPool)
+    try:
+        with engine.connect() as connection:
+            return points_over(connection, keys)
+    except sa.exc.SQLAlchemyError as error:
+        raise StoreError(f"{uri}: {one_line(error)}; expected MLflow's table of metrics") from error
+
+
+def points_over(connection: Any, keys: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], Points]:
+    """One SELECT for each series, along the index of MLflow's table (run, key, step); no object for each point."""
+    import sqlalchemy as sa
+
+    table = sa.table("metrics", *map(sa.column, ("run_uuid", "key", "step", "timestamp", "value", "is_nan")))
+    columns = (table.c.step, table.c.timestamp, table.c.value, table.c.is_nan)
+    query = sa.select(*columns).where(table.c.run_uuid == sa.bindparam("run"), table.c.key == sa.bindparam("key"))
+    found = {}
+    for run_id, names in keys.items():
+        for key in names:
+            rows: Sequence[Any] = connection.execute(query, {"run": run_id, "key": key}).all()
+            found[run_id, key] = _as_points(rows)
+    return found
+
+
+def _as_points(rows: Sequence[Any]) -> Points:
+    flat = np.fromiter(chain.from_iterable(rows), dtype=np.float64, count=4 * len(rows)).reshape(-1, 4)
+    flat[flat[:, 3] != 0, 2] = math.nan
+    return flat[:, :3]
+
+
+def _from_server(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, int, int, float]]:
+    """One request per metric and 100 runs through the route of MLflow's own UI; exact, or else one by one."""
+    by_key: dict[str, list[str]] = defaultdict(list)
+    for run_id, names in keys.items():
+        for key in names:
+            by_key[key].append(run_id)
+    for key, run_ids in by_key.items():
+        for start in range(0, len(run_ids), RUNS_AT_ONCE):
+            some = run_ids[start : start + RUNS_AT_ONCE]
+            found = _bulk(client.tracking_uri, some, key)
+            if found is None:
+                yield from _one_by_one(client, {run_id: [key] for run_id in some})
+                continue
+            for item in found:
+                value = float(item["value"])  # "NaN" and "Infinity" come as text
+                yield item["run_id"], key, int(item["step"]), int(item["timestamp"]), value
+
+
+def _bulk(uri: str, run_ids: Sequence[str], key: str) -> list[dict[str, Any]] | None:
+    """The answer of get-history-bulk; None where a server does not have it, or cuts it short."""
+    import requests
+    from mlflow.exceptions import MlflowException
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    try:
+        response = http_request(
+            get_default_host_creds(uri),
+            "/ajax-api/2.0/mlflow/metrics/get-history-bulk",
+            "GET",
+            params={"run_id": list(run_ids), "metric_key": key, "max_results": POINTS_AT_ONCE},
+            max_retries=2,
+        )
+        if response.status_code != 200:
+            return None
+        found: list[dict[str, Any]] = response.json()["metrics"]
+    except (MlflowException, requests.RequestException, ValueError, KeyError):
+        return None  # the public call below says what is wrong, or works
+    return found if len(found) < POINTS_AT_ONCE else None
+
+
+def _one_by_one(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, int, int, float]]:
+    """MLflow's public call: one series at a time, in pages."""
+    from mlflow.exceptions import MlflowException
+
+    for run_id, names in keys.items():
+        for key in names:
+            try:
+                history = client.get_metric_history(run_id, key)
+            except MlflowException as error:
+                raise StoreError(f"run {run_id}: cannot read {key!r}: {one_line(error)}") from error
+            for point in history:
+                yield run_id, key, point.step, point.timestamp, point.value

@@ -1,0 +1,125 @@
+"""Gradients and parameters before the optimizer moves: are they numbers, and if not, which tensor was the first?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from canary_mlflow.tracking.probes import Probe, Row, Setting
+
+
+class Gradients(Probe):
+    """Looks at every trainable tensor and its gradient right before each optimizer step.
+
+    The norm of each, in one fused call per dtype and device: NaN and Inf survive a sum of squares. (The largest
+    absolute value would not overflow at 1e19, but takes a CPU 15 times as long.) One transfer per step, at its end.
+    `nonfinite` counts tensors here; Finiteness adds the values that are logged. The first bad tensor stands in the tag
+    `canary.first_nonfinite`. Where the trainer logs no gradient norm, as TRL's PPOTrainer, `grad_norm` is the largest
+    of the row's optimizer steps.
+    """
+
+    name = "gradients"
+    essential = True
+
+    def __init__(self) -> None:
+        self.first = ""
+        self._named: list[tuple[str, torch.nn.Parameter]] = []
+        self._sharded = False
+        self._norms: list[torch.Tensor] = []  # of each tensor looked at, by optimizer step
+        self._with_gradient: list[list[int]] = []  # numbers of the parameters that had one; their norms come first
+        self._steps = 0
+        self._seen_gradients = False
+
+    def start(self, setting: Setting) -> None:
+        self._named = [(name, one) for name, one in setting.model.named_parameters() if one.requires_grad]
+        self._sharded = any(hasattr(one, "to_local") for _, one in self._named)
+
+    def blind(self) -> str:
+        kinds = dict.fromkeys((one.dtype, one.device) for _, one in self._named)
+        for dtype, device in kinds or {(torch.float32, torch.device("cpu")): None}:
+            for bad in (math.nan, math.inf, -math.inf):
+                shown = torch.ones(3, dtype=dtype, device=device)
+                spoilt = shown.clone()
+                spoilt[1] = bad
+                if broken_among(["good", "bad"], norms_of([shown, spoilt]).tolist()) != ["bad"]:
+                    return f"{bad} in a tensor of {dtype} on {device}"
+        return ""
+
+    def before_optimizer(self) -> None:
+        numbers = [number for number, (_, one) in enumerate(self._named) if one.grad is not None]
+        tensors = [self._named[number][1].grad for number in numbers] + [one for _, one in self._named]
+        if not tensors:
+            return
+        with torch.no_grad():
+            self._norms.append(norms_of([local(tensor) for tensor in tensors] if self._sharded else tensors))
+        self._with_gradient.append(numbers)
+
+    def step_ended(self, row: Row) -> None:
+        self._steps += 1
+        if not self._norms:
+            return
+        found: list[str] = []
+        lengths = []
+        values = torch.cat(self._norms).tolist()
+        for numbers in self._with_gradient:
+            held = len(numbers) + len(self._named)
+            norms, values = values[:held], values[held:]
+            if not all(map(math.isfinite, norms)):
+                found += broken_among(self._names(numbers), norms)
+            if numbers:
+                lengths.append(math.hypot(*norms[: len(numbers)]))
+        self._seen_gradients = self._seen_gradients or bool(lengths)
+        row["nonfinite"] = float(len(found))
+        if found and not self.first:
+            self.first = f"step {self._steps}: {found[0]}" + (f" and {len(found) - 1} more" if len(found) > 1 else "")
+        if lengths:
+            # What a trainer logs replaces it: its norm is the one before clipping.
+            row.setdefault("grad_norm", max(lengths, key=lambda length: (math.isnan(length), length)))
+        self._norms, self._with_gradient = [], []
+
+    def _names(self, with_gradient: Sequence[int]) -> list[str]:
+        gradients = [f"gradient of {self._named[number][0]}" for number in with_gradient]
+        return gradients + [f"parameter {name}" for name, _ in self._named]
+
+    def tags(self) -> Mapping[str, str]:
+        return {"canary.first_nonfinite": self.first}
+
+    def trouble(self) -> str:
+        if self._seen_gradients or not self._steps:
+            return ""
+        return "no gradient was visible before an optimizer step: only losses and parameters were checked"
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a sharded tensor: norms of the whole would talk to the other ranks."""
+    shard: Any = getattr(tensor, "to_local", None)
+    return tensor if shard is None else shard()
+
+
+def norms_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The 2-norm of each tensor, in order, as one float32 tensor on the first one's device."""
+    groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        groups.setdefault((tensor.dtype, tensor.device), []).append(index)
+    if len(groups) == 1:
+        return torch.stack(_norms(tensors)).float()
+    found: list[torch.Tensor] = [torch.empty(0)] * len(tensors)
+    for members in groups.values():
+        for index, norm in zip(members, _norms([tensors[index] for index in members]), strict=True):
+            found[index] = norm.to(tensors[0].device, torch.float32)
+    return torch.stack(found)
+
+
+def broken_among(names: Sequence[str], norms: Sequence[float]) -> list[str]:
+    """Those whose norm is no finite number."""
+    return [name for name, value in zip(names, norms, strict=True) if not math.isfinite(value)]
+
+
+def _norms(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Of tensors of one dtype and device. Fused on CUDA; on a CPU a loop in C++."""
+    half = tensors[0].dtype in (torch.float16, torch.bfloat16)  # whose own range ends at 65504, or too coarse
+    norms: tuple[torch.Tensor, ...] = torch._foreach_norm(tensors, 2.0, dtype=torch.float32 if half else None)
+    return norms

@@ -1,0 +1,104 @@
+"""What must hold in the first steps of a run whatever it trains on: one invariant per file, one probe for all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from canary_mlflow.tracking.probes import Probe, Row, Setting
+
+log = logging.getLogger("canary_mlflow")
+
+
+class Invariant:
+    """Does nothing; an invariant overrides what it needs.
+
+    Costs nothing but looks at what is there anyway, and would rather not look than be wrong: where it cannot know that
+    it must hold, it does not apply.
+    """
+
+    name = "none"
+
+    def __init__(self) -> None:
+        self.checked = False
+        self.broken = ""  # a sentence: what was found; what must be
+
+    def start(self, setting: Setting) -> None:
+        """Training begins: check what can be checked now, find out whether the rest applies."""
+
+    def row_closed(self, step: int, row: Mapping[str, float]) -> None:
+        """The row of the `step`th optimizer step since training began (0: before the first) is complete."""
+
+    def hold(self, good: bool, sentence: str) -> None:
+        """Note the outcome of one check; the first that fails counts."""
+        self.checked = True
+        if not good and not self.broken:
+            self.broken = sentence
+            log.warning("canary: %s", sentence)  # now, not when the run is over
+
+
+class Invariants(Probe):
+    """Runs them and writes the tag `canary.invariants`: "" (none applied), `ok`, or `broken: <sentences>`.
+
+    Which ones were checked stands in `canary.invariants_checked`.
+    """
+
+    name = "invariants"
+
+    def __init__(self, invariants: tuple[Invariant, ...] | None = None) -> None:
+        self._invariants = standard_invariants() if invariants is None else invariants
+        self._steps = 0
+
+    def start(self, setting: Setting) -> None:
+        for invariant in self._invariants:
+            invariant.start(setting)
+
+    def step_ended(self, row: Row) -> None:
+        self._steps += 1
+
+    def row_closed(self, row: Row) -> None:
+        for invariant in self._invariants:
+            invariant.row_closed(self._steps, row)
+
+    def tags(self) -> Mapping[str, str]:
+        checked = [invariant for invariant in self._invariants if invariant.checked]
+        broken = "; ".join(invariant.broken for invariant in checked if invariant.broken)
+        return {
+            "canary.invariants": f"broken: {broken}" if broken else "ok" if checked else "",
+            "canary.invariants_checked": ", ".join(invariant.name for invariant in checked),
+        }
+
+    def trouble(self) -> str:
+        return next((invariant.broken for invariant in self._invariants if invariant.broken), "")
+
+
+def standard_invariants() -> tuple[Invariant, ...]:
+    """A fresh set for one run. To add one: a file here, and a line below."""
+    from canary_mlflow.tracking.probes.invariants.definitions import Definitions
+    from canary_mlflow.tracking.probes.invariants.first_epoch import FirstEpoch
+    from canary_mlflow.tracking.probes.invariants.fresh_adapter import FreshAdapter
+    from canary_mlflow.tracking.probes.invariants.reference_start import ReferenceStart
+
+    return Definitions(), FreshAdapter(), ReferenceStart(), FirstEpoch()
+
+
+def is_coarse(setting: Setting) -> bool:
+    """Whether passes are rounded to 8 bits of mantissa or fewer: half precision or quantized weights."""
+    import torch
+
+    if setting.arguments.get("bf16") or setting.arguments.get("fp16"):
+        return True
+    parameters = list(setting.model.parameters())
+    return any(one.dtype not in (torch.float32, torch.float64) for one in parameters)
+
+
+def drops_out(model: Any) -> bool:
+    """Whether two passes over the same batch differ because dropout is on."""
+    for module in model.modules():
+        # Attention that drops out inside a fused kernel keeps the rate as a number.
+        rates = [module.p] if "Dropout" in type(module).__name__ and hasattr(module, "p") else []
+        rates.append(getattr(module, "attention_dropout", 0.0))
+        if any(isinstance(rate, float) and rate > 0 for rate in rates):
+            return True
+    return False

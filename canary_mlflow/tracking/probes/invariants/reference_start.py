@@ -1,0 +1,141 @@
+"""While the policy is still its reference, KL is 0 and DPO's loss is what it is for a margin of 0: ln 2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from canary_mlflow.tracking.probes import Setting
+from canary_mlflow.tracking.probes.invariants import Invariant, drops_out, is_coarse
+from canary_mlflow.tracking.probes.invariants.fresh_adapter import second_factors
+
+LN2 = math.log(2)
+# DPO's losses whose value at a margin of 0 follows from beta alone. Label smoothing leaves them: both of its terms are
+# ln 2. Others depend on the data (sft), on running means (bco_pair) or on settings of their own.
+DPO_LOSS: dict[str, Callable[[float], float]] = {
+    "sigmoid": lambda beta: LN2,
+    "sigmoid_norm": lambda beta: LN2,
+    "robust": lambda beta: LN2,
+    "aot": lambda beta: LN2,
+    "aot_unpaired": lambda beta: LN2,
+    "hinge": lambda beta: 1.0,
+    "ipo": lambda beta: 1 / (4 * beta**2),
+    "apo_zero": lambda beta: 1.0,
+    "apo_down": lambda beta: 1.0,
+}
+NATS = 1e-3  # per answer; float32 gives 1e-6 per token
+COARSE_SHARE = 0.02  # of an answer's log-probability, where passes are rounded
+
+
+class ReferenceStart(Invariant):
+    """The first optimizer step's row: DPO's `loss` and `implied_kl`, the `kl` of PPO, GRPO and RLOO.
+
+    All its micro-batches are seen before any weight moves. Applies where the policy is its reference: as `fresh` says;
+    else where adapters are new and switched off for the reference, or the reference model's weights are the policy's.
+    Not with dropout, nor after a resume.
+    """
+
+    name = "reference start"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._applies = False
+        self._coarse = False
+        self._algo = ""
+        self._beta = 0.0
+        self._loss: float | None = None
+
+    def start(self, setting: Setting) -> None:
+        arguments = setting.arguments
+        self._algo, self._coarse = setting.algo, is_coarse(setting)
+        self._beta = float(arguments.get("beta") or 0.0)
+        if self._algo not in ("dpo", "grpo", "rloo", "ppo") or setting.resumed or drops_out(setting.model):
+            return
+        if self._coarse and arguments.get("precompute_ref_log_probs"):
+            return  # computed in other batches, and rounded
+        self._applies = is_reference(setting)
+        self._loss = expected_loss(arguments) if self._algo == "dpo" else None
+
+    def row_closed(self, step: int, row: Mapping[str, float]) -> None:
+        if not self._applies or step < 1:
+            return
+        names = ("implied_kl",) if self._algo == "dpo" else ("kl",)
+        kl = next((row[name] for name in names if name in row), None)
+        if kl is None and self._algo == "ppo":
+            return  # reported with the last step of the first iteration, measured before its first update
+        self._applies = False  # the first time only
+        if kl is None or not math.isfinite(kl) or (step > 1 and self._algo != "ppo"):
+            return
+        allowed = self._allowed(row)
+        self.hold(
+            abs(kl) <= allowed,
+            f"KL from the reference is {kl:.4g} nats before the first update; policy and reference are the same model, "
+            "so it must be 0",
+        )
+        self._check_loss(row, allowed)
+
+    def _check_loss(self, row: Mapping[str, float], allowed: float) -> None:
+        loss = row.get("loss", math.nan)
+        if self._loss is None or not math.isfinite(loss) or "trl/aux_loss" in row:
+            return
+        # No loss of the table changes faster than beta x the margin's 2 answers, or ipo's 1 / beta per nat.
+        off = 1e-4 * max(1.0, self._loss) + allowed * max(2 * self._beta, 1 / self._beta if self._coarse else 0.0)
+        self.hold(
+            abs(loss - self._loss) <= off,
+            f"DPO's loss before the first update is {loss:.6g}; with policy and reference the same it must be "
+            f"{self._loss:.6g}",
+        )
+
+    def _allowed(self, row: Mapping[str, float]) -> float:
+        if not self._coarse:
+            return NATS * max(1.0, row.get("response_length", 1.0) / 100)
+        length = max(abs(row.get("chosen_logp", 0.0)), abs(row.get("rejected_logp", 0.0)))
+        length = length or row.get("response_length", 10.0)  # some nats a token
+        return 0.05 + COARSE_SHARE * length
+
+
+def expected_loss(arguments: Mapping[str, Any]) -> float | None:
+    """DPO's loss at a margin of 0; None where the settings do not say."""
+    types = arguments.get("loss_type") or []
+    types = [types] if isinstance(types, str) else list(types)
+    weights = arguments.get("loss_weights") or [1.0] * len(types)
+    beta = arguments.get("beta")
+    known = all(kind in DPO_LOSS for kind in types) and len(weights) == len(types) > 0
+    usual = not arguments.get("use_weighting") and arguments.get("f_divergence_type", "reverse_kl") == "reverse_kl"
+    if not known or not usual or not isinstance(beta, (int, float)) or beta <= 0:
+        return None
+    return float(sum(weight * DPO_LOSS[kind](beta) for kind, weight in zip(types, weights, strict=True)))
+
+
+def is_reference(setting: Setting) -> bool:
+    """Whether the policy starts as its reference, as far as that can be known without a forward pass."""
+    if setting.fresh is not None:
+        return setting.fresh
+    if setting.trainer is None:
+        return False
+    policy = getattr(setting.model, "policy", setting.model)
+    reference = getattr(setting.trainer, "ref_model", None) or getattr(setting.trainer, "reference", None)
+    if reference is not None:
+        return same_weights(policy, reference)
+    factors = dict(second_factors(policy))
+    return bool(factors) and not any(bool(weight.detach().any()) for weight in factors.values())
+
+
+def same_weights(one: Any, other: Any) -> bool:
+    """Whether two models hold the same parameters under the same names, bit for bit, on one device and in one piece."""
+    mine, theirs = dict(one.named_parameters()), dict(other.named_parameters())
+    prefixed = {name.removeprefix("module."): weight for name, weight in theirs.items()}
+    if mine.keys() != prefixed.keys():
+        return False
+    return all(
+        weight.device == prefixed[name].device
+        and weight.dtype == prefixed[name].dtype
+        and weight.shape == prefixed[name].shape
+        and weight.numel() > 0  # DeepSpeed's are empty until they are needed
+        and not hasattr(weight, "to_local")
+        and torch.equal(weight, prefixed[name])
+        for name, weight in mine.items()
+    )

@@ -1,0 +1,156 @@
+"""What a step's time went into: forward, backward, optimizer; generation, reward and reference where there are such."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from canary_mlflow.tracking.probes import Probe, Row, Setting
+from canary_mlflow.tracking.probes.stopwatch import Stopwatch
+
+FORWARD, BACKWARD, OPTIMIZER = "time_forward", "time_backward", "time_optimizer"
+GENERATE, REWARD, REFERENCE = "time_generate", "time_reward", "time_reference"
+
+
+class Phases(Probe):
+    """Seconds per step, by hooks on the model, the reference model and the optimizer.
+
+    Forward: passes of the model that are trained on. Backward: from the gradient's arrival at the model's outputs to
+    the end of the backward pass; with the last one of a step the clipping of gradients counts in. Optimizer: its step.
+    Generate: the model's `generate`. Reference: untrained passes of the reference model, or of the model with its
+    adapters off. Reward: TRL's call of all reward functions. What lies between (losses, collation) is in none of them.
+    Our own PPO reports generate and reward itself; its reference counts in the iteration's row.
+    """
+
+    name = "phases"
+
+    def __init__(self) -> None:
+        self._watch = Stopwatch("cpu")
+        self._undo: list[Callable[[], None]] = []
+        self._generating = False
+        self._iterates = False
+        self._iteration: dict[str, float] = {}
+        self._epochs_seen = False
+        self._adapter: Any = None  # one of its adapted layers
+
+    def start(self, setting: Setting) -> None:
+        if setting.compiled:
+            return
+        self._watch = Stopwatch(setting.device)
+        self._iterates = setting.iterates
+        model, trainer = setting.model, setting.trainer
+        policy = getattr(model, "policy", model)
+        self._adapter = next((module for module in policy.modules() if is_adapted(module)), None)
+        self._hook(model, self._before_pass, self._after_pass)
+        if policy is not model:
+            self._hook(policy, self._before_reference_pass, self._after_reference_pass)
+        reference = getattr(trainer, "ref_model", None) or getattr(trainer, "reference", None)
+        if isinstance(reference, torch.nn.Module):
+            self._hook(reference, lambda: self._watch.begin(REFERENCE), lambda output: self._watch.end(REFERENCE))
+        self._time_call(policy, "generate", GENERATE)
+        self._time_call(trainer, "_calculate_rewards", REWARD)
+
+    def before_optimizer(self) -> None:
+        self._watch.end(BACKWARD)
+        self._watch.begin(OPTIMIZER)
+
+    def after_optimizer(self) -> None:
+        self._watch.end(OPTIMIZER)
+
+    def micro_step_ended(self) -> None:
+        self._watch.end(BACKWARD)
+
+    def step_ended(self, row: Row) -> None:
+        times = self._watch.lap()
+        if self._iterates and self._epochs_seen:
+            for name in (GENERATE, REWARD, REFERENCE):
+                if name in times:
+                    self._iteration[name] = self._iteration.get(name, 0.0) + times.pop(name)
+        row.update(times)
+
+    def paused(self) -> None:
+        self._watch.lap()  # an evaluation generates too
+
+    def iteration_began(self) -> None:
+        self._epochs_seen = True
+
+    def iteration_ended(self, row: Row) -> None:
+        for name, seconds in self._iteration.items():
+            row.setdefault(name, seconds)  # what the trainer itself reports is better
+        self._iteration = {}
+
+    def stop(self) -> None:
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    def _before_pass(self) -> None:
+        if torch.is_grad_enabled():
+            self._watch.end(BACKWARD)  # of the micro-batch before, under a trainer that does not say
+            self._watch.begin(FORWARD)
+        else:
+            self._before_reference_pass()
+
+    def _after_pass(self, output: Any) -> None:
+        if torch.is_grad_enabled():
+            self._watch.end(FORWARD)
+            self._await_gradient(output)
+        else:
+            self._after_reference_pass(output)
+
+    def _before_reference_pass(self) -> None:
+        if not self._generating and not torch.is_grad_enabled() and self._is_reference():
+            self._watch.begin(REFERENCE)
+
+    def _after_reference_pass(self, output: Any) -> None:
+        if not torch.is_grad_enabled():
+            self._watch.end(REFERENCE)
+
+    def _is_reference(self) -> bool:
+        """The adapters are off, or those of the start are on (TRL names them `ref`)."""
+        layer = self._adapter
+        return layer is not None and (bool(layer.disable_adapters) or "ref" in layer.active_adapters)
+
+    def _await_gradient(self, output: Any) -> None:
+        """Begin the backward stretch when the first of the outputs gets its gradient."""
+        waiting = [True]
+
+        def arrived(gradient: torch.Tensor) -> None:
+            if waiting[0]:
+                waiting[0] = False
+                self._watch.begin(BACKWARD)
+
+        values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple) else (output,)
+        for value in values:
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                value.register_hook(arrived)
+
+    def _hook(self, module: Any, before: Callable[[], None], after: Callable[[Any], None]) -> None:
+        first = module.register_forward_pre_hook(lambda module, inputs: before())
+        last = module.register_forward_hook(lambda module, inputs, output: after(output))
+        self._undo += [first.remove, last.remove]
+
+    def _time_call(self, owner: Any, method: str, name: str) -> None:
+        """Time every call of `owner.method` by a function of the same name on the instance, gone after training."""
+        original = getattr(owner, method, None)
+        if original is None or method in vars(owner):
+            return
+
+        def timed(*given: Any, **named: Any) -> Any:
+            self._generating = self._generating or name == GENERATE
+            self._watch.begin(name)
+            try:
+                return original(*given, **named)
+            finally:
+                self._watch.end(name)
+                self._generating = self._generating and name != GENERATE
+
+        setattr(owner, method, timed)
+        self._undo.append(lambda: delattr(owner, method))
+
+
+def is_adapted(module: Any) -> bool:
+    """Whether it is one of PEFT's layers; Transformers' models have a method of the name that is a flag there."""
+    return isinstance(getattr(module, "disable_adapters", None), bool)

@@ -1,0 +1,174 @@
+"""The probes of one run at work: each event to those that listen, and an account of those that broke."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import BlindProbe, one_line
+from canary_mlflow.tracking.probes import Probe, Row, Setting
+
+if TYPE_CHECKING:
+    from canary_mlflow.tracking.probes.ranks import Exchange
+
+EVENTS = (
+    "step_began",
+    "micro_step_ended",
+    "before_optimizer",
+    "after_optimizer",
+    "step_ended",
+    "logged",
+    "paused",
+    "iteration_began",
+    "iteration_ended",
+    "row_closed",
+    "stop",
+)
+
+
+class RunningProbes:
+    """Passes events on to probes. One that raises is switched off and named in `troubles`; training goes on.
+
+    With several ranks, what a step or an iteration measured here is brought together with what the others measured
+    before the row closes.
+    """
+
+    def __init__(self, probes: Mapping[str, Probe]) -> None:
+        self.named = dict(probes)
+        self.troubles: dict[str, str] = {}
+        self.lost_sight = ""  # the essential probe that broke, and why
+        self._exchange: Exchange | None = None
+        self._hooks: list[Any] = []
+        self._told_of_optimizer = False
+        self._listeners: dict[str, list[tuple[str, Callable[..., None]]]] = {}
+        self._listen()
+
+    def start(self, setting: Setting) -> None:
+        """Training begins. Raises BlindProbe when a probe does not see what it is there to see."""
+        if setting.ranks > 1:
+            from canary_mlflow.tracking.probes.ranks import Exchange
+
+            self._exchange = Exchange()
+        for name, probe in list(self.named.items()):
+            self._act(name, "start", lambda probe=probe: probe.start(setting))  # type: ignore[misc]
+        for name, probe in list(self.named.items()):
+            try:
+                unseen = probe.blind()
+            except Exception as error:  # noqa: BLE001 - a proof that breaks proves nothing; said below
+                unseen = f"its test broke: {type(error).__name__}: {one_line(error)}"
+            if unseen:
+                raise BlindProbe(
+                    f"probe {name} is blind: {unseen}; expected it to see the NaN and the Inf it was shown; "
+                    "a run that it watches would be no evidence"
+                )
+        if self.lost_sight:
+            raise BlindProbe(f"{self.lost_sight}; expected it to start; a run without it would be no evidence")
+        self._hook_optimizer(setting.optimizer)
+        self.tell("paused")  # what starting took is no part of the first step
+
+    def before_optimizer(self) -> None:
+        """The trainer says that the optimizer is about to move."""
+        self._told_of_optimizer = True
+        self.tell("before_optimizer")
+
+    def tell(self, event: str, *values: Any) -> None:
+        """Let every probe that listens act."""
+        for name, act in self._listeners[event]:
+            try:
+                act(*values)
+            except Exception as error:  # noqa: BLE001 - measuring must not stop what is measured
+                self._broke(name, event, error)
+
+    def step_ended(self, row: Row) -> None:
+        """An optimizer step is over; what was measured starts its way to the first rank."""
+        self.tell("step_ended", row)
+        self._send(row)
+
+    def iteration_ended(self, row: Row) -> None:
+        """The same for an epoch."""
+        self.tell("iteration_ended", row)
+        self._send(row)
+
+    def all_stop(self, *, wanted: bool) -> bool:
+        """Whether training is to stop now: at once with one rank, else when all ranks know that one of them wants it.
+
+        A rank that stopped alone would leave the others waiting for it for good.
+        """
+        if self._exchange is None:
+            return wanted
+        self._exchange.stop_wanted = wanted
+        return self._exchange.stop_agreed
+
+    def row_closed(self, row: Row) -> None:
+        """Put what all ranks measured into the row, then let the probes derive and count."""
+        if self._exchange is not None:
+            row.update(self._exchange.receive())
+        self.tell("row_closed", row)
+
+    def leave_ranks(self) -> None:
+        """Something broke: from here on wait for no other rank."""
+        if self._exchange is not None:
+            self._exchange.leave()
+
+    def stop(self) -> None:
+        """No more events."""
+        for hook in self._hooks:
+            hook.remove()
+        self.tell("stop")
+        if self._exchange is not None:
+            if self._exchange.trouble:
+                self.troubles["ranks"] = self._exchange.trouble
+            self._exchange.close()
+
+    def tags(self) -> dict[str, str]:
+        """What the probes have to say about the whole run."""
+        found: dict[str, str] = {}
+        for name, probe in list(self.named.items()):
+            self._act(name, "tags", lambda probe=probe: found.update(probe.tags()))  # type: ignore[misc]
+            if probe.trouble():
+                self.troubles[name] = probe.trouble()
+        return found
+
+    def _hook_optimizer(self, optimizer: Any) -> None:
+        """Hear of optimizer steps from the optimizer itself, for TRL's PPOTrainer, which tells nobody."""
+        inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        if not hasattr(inner, "register_step_pre_hook"):
+            return
+
+        def say(event: str) -> None:
+            if not self._told_of_optimizer:
+                self.tell(event)
+
+        self._hooks = [
+            inner.register_step_pre_hook(lambda *_: say("before_optimizer")),
+            inner.register_step_post_hook(lambda *_: say("after_optimizer")),
+        ]
+
+    def _send(self, row: Row) -> None:
+        if self._exchange is not None:
+            self._exchange.send(row)
+
+    def _act(self, name: str, what: str, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - measuring must not stop what is measured
+            self._broke(name, what, error)
+
+    def _broke(self, name: str, what: str, error: Exception) -> None:
+        why = f"{what}: {type(error).__name__}: {one_line(error)}"
+        self.troubles[f"probe {name}"] = why
+        probe = self.named.pop(name)
+        if probe.essential:
+            self.lost_sight = self.lost_sight or f"probe {name} broke: {why}"
+        self._listen()
+
+    def _listen(self) -> None:
+        """Only those that override an event hear it: most do not, and each call costs a step its time."""
+        self._listeners = {
+            event: [
+                (name, getattr(probe, event))
+                for name, probe in self.named.items()
+                if getattr(type(probe), event) is not getattr(Probe, event)
+            ]
+            for event in EVENTS
+        }

@@ -1,0 +1,50 @@
+"""What only torch and the trainer's own objects say of a training that begins."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from transformers import Trainer
+
+from canary_mlflow.tracking import fingerprint
+
+
+def make_log_honest(args: Any, state: Any, every_step: bool) -> None:
+    """Turn off the filter that logs a NaN loss as 0.0, and have a trainer that logs by steps log every one."""
+    args.logging_nan_inf_filter = False
+    if every_step and getattr(args.logging_strategy, "value", args.logging_strategy) == "steps":
+        args.logging_steps = 1
+        if hasattr(state, "logging_steps"):
+            state.logging_steps = 1
+
+
+def running_trainer() -> Any:
+    """The trainer whose event this is, or None.
+
+    Transformers hands callbacks everything but the trainer, which alone knows the reference model and calls the
+    reward functions; it is above us on the stack while an event is handled.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Trainer):
+            return owner
+        frame = frame.f_back  # type: ignore[assignment]  # None above the first
+    return None
+
+
+def hardware_of(args: Any) -> dict[str, str]:
+    """The class of hardware that this process trains on, with the threads torch uses on a CPU."""
+    device = torch.device(args.device)
+    if device.type == "cuda":
+        count = max(int(args.world_size), int(args.n_gpu))
+        return fingerprint.hardware("cuda", device=torch.cuda.get_device_name(device), count=count)
+    return {**fingerprint.hardware(device.type), "threads": str(torch.get_num_threads())}
+
+
+def environment_of(args: Any) -> dict[str, str]:
+    """Versions, host and commit, with what only torch knows."""
+    facts = fingerprint.environment() | {"torch": torch.__version__}
+    return facts | {"cuda": str(torch.version.cuda), "device": str(args.device)}

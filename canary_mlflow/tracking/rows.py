@@ -1,0 +1,47 @@
+"""Runs straight from MLflow's tables: what a promotion reads again before it believes a verdict."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import lru_cache
+
+import sqlalchemy as sa
+
+from canary_mlflow.errors import StoreError, one_line
+from canary_mlflow.tracking.histories import run_from
+from canary_mlflow.tracking.points import points_over
+from gates.records import Run
+
+TAGS = sa.table("tags", sa.column("run_uuid"), sa.column("key"), sa.column("value"))
+LATEST = sa.table("latest_metrics", sa.column("run_uuid"), sa.column("key"))
+RUNS = sa.table("runs", sa.column("run_uuid"), sa.column("lifecycle_stage"))
+
+
+def read_runs_from(uri: str, run_ids: Sequence[str]) -> tuple[Run, ...]:
+    """The runs that the tracking database at `uri` still holds, as `histories.read_runs` gives them.
+
+    Raises StoreError for a database that cannot be read.
+    """
+    if not run_ids:
+        return ()
+    try:
+        with engine(uri).connect() as connection:
+            there = sa.select(RUNS.c.run_uuid).where(RUNS.c.run_uuid.in_(run_ids), RUNS.c.lifecycle_stage == "active")
+            found = set(connection.execute(there).scalars())
+            tags: dict[str, dict[str, str]] = defaultdict(dict)
+            for run_id, key, value in connection.execute(sa.select(TAGS).where(TAGS.c.run_uuid.in_(run_ids))):
+                tags[run_id][key] = value
+            keys: dict[str, list[str]] = defaultdict(list)
+            for run_id, key in connection.execute(sa.select(LATEST).where(LATEST.c.run_uuid.in_(run_ids))):
+                keys[run_id].append(key)
+            points = points_over(connection, keys)
+    except sa.exc.SQLAlchemyError as error:
+        raise StoreError(f"tracking store: {one_line(error)}; expected MLflow's tables of runs") from error
+    return tuple(run_from(run_id, tags[run_id], sorted(keys[run_id]), points) for run_id in run_ids if run_id in found)
+
+
+@lru_cache(maxsize=8)
+def engine(uri: str) -> sa.Engine:
+    """One engine per database and process."""
+    return sa.create_engine(uri, pool_pre_ping=True)

@@ -1,0 +1,96 @@
+"""stability.jsonl: one JSON object per optimizer step, on disk a moment after the step's row is complete."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from canary_mlflow.tracking.items import File
+from canary_mlflow.tracking.lines import LineFile, to_json, to_line
+from canary_mlflow.tracking.observers import Ending
+from canary_mlflow.tracking.recorder import Recorder
+from canary_mlflow.tracking.schema import FOREIGN
+from canary_mlflow.tracking.sinks import SinkSetting
+from canary_mlflow.tracking.sinks.batched import BatchedSink, Dated
+
+NAME = "stability.jsonl"
+# Field → canonical name, in the order of the dashboards that read such files.
+FIELDS = {
+    "kl": "kl",
+    "kl_target_err": "kl_target_error",
+    "entropy": "entropy",
+    "reward_mean": "reward_mean",
+    "reward_std": "reward_std",
+    "advantage_mean": "advantage_mean",
+    "advantage_std": "advantage_std",
+    "grad_norm": "grad_norm",
+    "ppo_clip_fraction": "clip_fraction",
+    "tokens_per_second": "tokens_per_second",
+    "batch_size": "",
+    "policy_loss": "policy_loss",
+    "learning_rate": "learning_rate",
+}
+_RENAMED = frozenset(FIELDS.values())
+
+
+class StabilityLog(BatchedSink):
+    """Writes timestamp, step and FIELDS, null where nothing was measured, then the row's other canonical series.
+
+    For PPO one object per iteration, which is what has a KL; besides one for each step that holds NaN or infinity. Its
+    tokens per second are those of prompts and answers over the whole iteration. What is no number is the text "NaN",
+    "Infinity" or "-Infinity": JSON has no such numbers.
+
+    The file grows among the run's artifacts where MLflow keeps them on this machine, else in the run's folder, from
+    which it moves there at the end.
+    """
+
+    name = "jsonl"
+
+    def __init__(self, setting: SinkSetting) -> None:
+        super().__init__()
+        self._file = LineFile((setting.artifacts or setting.folder) / NAME)
+        self._in_place = setting.artifacts is not None
+        self._iterates = setting.algo == "ppo"
+        self._batch_size = setting.batch_size
+        self._recorder: Recorder | None = None
+
+    def begin(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+        super().begin(recorder)
+
+    def row_closed(self, step: int, row: Mapping[str, float]) -> None:
+        if step < 1:  # logged before training
+            return
+        if self._iterates and "iteration_time" not in row and all(map(math.isfinite, row.values())):
+            return
+        super().row_closed(step, row)
+
+    def write(self, rows: Sequence[Dated]) -> None:
+        self._file.append("\n".join(to_line(self._object(*row)) for row in rows))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def finish(self, ending: Ending) -> Mapping[str, str]:
+        try:
+            return super().finish(ending)
+        finally:
+            if self._recorder is not None and not self._in_place and self._file.path.exists():
+                self._recorder.add(File(path=self._file.path, remove=True))
+
+    def _object(self, when: float, step: int, row: Mapping[str, float]) -> dict[str, Any]:
+        timestamp = datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds")
+        content: dict[str, Any] = {"timestamp": timestamp, "step": step}
+        for field, name in FIELDS.items():
+            content[field] = to_json(row[name]) if name in row else None
+        content["batch_size"] = self._batch_size
+        if self._iterates and "tokens_response" in row and row.get("iteration_time"):
+            # The row's own is that of the last update alone.
+            tokens = row["tokens_response"] + row.get("tokens_prompt", 0.0)
+            content["tokens_per_second"] = to_json(tokens / row["iteration_time"])
+        for name, value in row.items():
+            if name not in _RENAMED and not name.startswith(FOREIGN):
+                content[name] = to_json(value)
+        return content

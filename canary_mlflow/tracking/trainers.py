@@ -1,0 +1,87 @@
+"""What each trainer calls the metrics, and which series a run of it must have. Names are those of the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Trainer → what it logs → canonical name. A trainer's key has one meaning in all of them.
+NAMES: Mapping[str, Mapping[str, str]] = {
+    "transformers.Trainer": {"eval_loss": "eval_loss"},  # loss, grad_norm and learning_rate have our names
+    "trl DPO, KTO": {
+        "rewards/chosen": "chosen_reward",
+        "rewards/rejected": "rejected_reward",
+        "rewards/margins": "reward_margin",
+        "rewards/accuracies": "reward_accuracy",
+        "logps/chosen": "chosen_logp",
+        "logps/rejected": "rejected_logp",
+        "eval_rewards/accuracies": "eval_accuracy",
+        "eval_rewards/margins": "eval_margin",
+    },
+    "trl Reward": {"margin": "reward_margin", "accuracy": "reward_accuracy", "mean_reward": "reward_mean"},
+    "trl GRPO, RLOO": {
+        "reward": "reward_mean",
+        "clip_ratio/region_mean": "clip_fraction",
+        "completions/mean_length": "response_length",
+        "completions/clipped_ratio": "truncated_share",
+        "frac_reward_zero_std": "zero_spread_share",
+    },
+    "trl PPO, to 1.12": {
+        "lr": "learning_rate",
+        "objective/kl": "kl",
+        "objective/rlhf_reward": "reward_mean",
+        "objective/scores": "score_mean",
+        "policy/approxkl_avg": "approx_kl",
+        "policy/clipfrac_avg": "clip_fraction",
+        "policy/entropy_avg": "entropy",  # objective/entropy is summed over tokens: another quantity
+        "loss/policy_avg": "policy_loss",
+        "loss/value_avg": "value_loss",
+        "val/clipfrac_avg": "value_clip_fraction",
+        "val/ratio": "ratio",
+        "eval_score_mean": "eval_reward",
+        "eval_objective/scores": "eval_reward",
+    },
+}
+
+# Of the group perf, where a trainer's name may mean another thing (GRPO has a `step_time` of its own kind), only
+# what our own PPO logs is taken by the canonical name.
+OWN_PPO = (
+    "iteration_time",
+    "iteration_cpu_time",
+    "time_generate",
+    "time_score",
+    "time_reward",
+    "time_reference",
+    "time_update",
+    "tokens_prompt",
+    "tokens_response",
+)
+
+_ALWAYS = ("step_time", "step_cpu_time", "peak_memory", "nonfinite", "grad_norm", "learning_rate")
+_PAIRS = ("chosen_reward", "rejected_reward", "reward_margin", "chosen_logp", "rejected_logp", "entropy", "tokens")
+_ANSWERS = ("loss", "reward_mean", "reward_std", "zero_spread_share", "response_length", "truncated_share", "entropy")
+
+# Algorithm → the series that a run of it must have. An algorithm that is not here is held to `trainer`.
+REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "trainer": (*_ALWAYS, "loss"),
+    "sft": (*_ALWAYS, "loss", "entropy", "tokens"),
+    "dpo": (*_ALWAYS, "loss", "reward_accuracy", "implied_kl", *_PAIRS),
+    "kto": (*_ALWAYS, "loss", "kl", *_PAIRS),
+    "reward": (*_ALWAYS, "loss", "reward_margin", "reward_accuracy", "tokens"),
+    "grpo": (*_ALWAYS, *_ANSWERS, "clip_fraction"),
+    "rloo": (*_ALWAYS, *_ANSWERS, "clip_fraction"),
+    "ppo": (*_ALWAYS, "policy_loss", "value_loss", "kl", "entropy", "clip_fraction", "approx_kl", "score_mean"),
+}
+
+_KL_WITH_REFERENCE = ("grpo", "rloo")  # which have a reference model, and log a KL, from beta > 0 on
+
+
+def required(algo: str, arguments: Mapping[str, object]) -> tuple[str, ...]:
+    """The series that a run of `algo` with these arguments must have (names as in TrainingArguments)."""
+    names = REQUIRED.get(algo.lower(), REQUIRED["trainer"])
+    beta = arguments.get("beta")
+    if algo.lower() in _KL_WITH_REFERENCE and isinstance(beta, (int, float)) and beta > 0:
+        names = (*names, "kl")
+    if arguments.get("use_liger_kernel"):
+        # Its fused losses keep the logits to themselves, from which trainers take the entropy.
+        names = tuple(name for name in names if name != "entropy")
+    return names

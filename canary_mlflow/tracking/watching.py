@@ -1,0 +1,153 @@
+"""The watch beside a running training: what it says goes to the screen, the run's tags and warnings.jsonl at once."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import StoreError, UsageError, one_line
+from canary_mlflow.tracking.ending import Target
+from canary_mlflow.tracking.histories import read_runs
+from canary_mlflow.tracking.items import File
+from canary_mlflow.tracking.lines import LineFile, to_line
+from canary_mlflow.tracking.observers import Ending, Observer
+from canary_mlflow.tracking.recorder import Recorder
+from canary_mlflow.tracking.sinks import SinkSetting
+from gates.watch import Band, Level, Watch, WatchPolicy, WatchWarning, bands_of
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("canary_mlflow")
+
+NAME = "warnings.jsonl"
+FOUND = "canary.watch.found"  # the tag that carries warnings for the reports
+IN_TAG = 8  # so many; all are in the file
+_LEVELS = {"healthy": "healthy", "warned": "warned", "critical": "critical", "failed": "critical"}
+
+
+class Watching(Observer):
+    """Shows each closed row to the watch, and passes on what it says.
+
+    `max_steps`: optimizer steps planned, from which follow the steps that a stop has saved.
+    """
+
+    name = "watch"
+
+    def __init__(self, watch: Watch, setting: SinkSetting, max_steps: int) -> None:
+        self.watch = watch
+        self._max_steps = max_steps
+        self._file = LineFile((setting.artifacts or setting.folder) / NAME)
+        self._in_place = setting.artifacts is not None
+        self._recorder: Recorder | None = None
+        self._notices = 0
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether training is to end now."""
+        return self.watch.stop_requested
+
+    @property
+    def reason(self) -> str:
+        """Why a run that was stopped was stopped."""
+        last = next(found for found in reversed(self.watch.warnings) if found.level is Level.STOP)
+        return f"the watch stopped it at step {last.step}: {last.stream} {last.seen} ({last.rule})"
+
+    def begin(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+        self._tag({"canary.watch.policy": self.watch.policy.name, **self._tags()})
+
+    def row_closed(self, step: int, row: Mapping[str, float]) -> None:
+        if step > 0:  # 0: logged before training
+            self._pass_on(self.watch.observe(step, row))
+
+    def finish(self, ending: Ending) -> Mapping[str, str]:
+        self._pass_on(self.watch.finish(ending.completed))
+        self._file.close()
+        if self._recorder is not None and not self._in_place and self.watch.warnings:
+            self._recorder.add(File(path=self._file.path, remove=True))
+        return {**self._tags(), **self._lead(ending.last_step)}
+
+    def _pass_on(self, said: Sequence[WatchWarning]) -> None:
+        for notice in self.watch.notices[self._notices :]:
+            log.warning("canary: watch: %s", notice)
+        self._notices = len(self.watch.notices)
+        for warning in said:
+            log.warning("canary: %s", sentence(warning))
+            self._file.append(to_line(warning.to_dict()))
+        if said:
+            self._tag(self._tags())
+
+    def _tag(self, tags: Mapping[str, str]) -> None:
+        if self._recorder is not None:
+            self._recorder.tag(tags)
+
+    def _tags(self) -> dict[str, str]:
+        found = self.watch.warnings
+        worst = "stopped" if self.stop_requested else _LEVELS[self.watch.verdict]
+        return {
+            "canary.watch.level": worst,
+            "canary.watch.warnings": str(len(found)),
+            "canary.watch.first": brief(found[0]) if found else "",
+            "canary.watch.critical_held": self.watch.critical_held,
+            FOUND: json.dumps([warning.to_dict() for warning in worst_of(found)]),
+        }
+
+    def _lead(self, last_step: int) -> dict[str, str]:
+        """How early the first warning came, and what a stop has saved, in optimizer steps."""
+        found = self.watch.warnings
+        lead = {"canary.watch.lead_steps": str(last_step - found[0].step)} if found else {}
+        saved = {"canary.watch.steps_saved": str(self._max_steps - last_step)} if self.stop_requested else {}
+        return lead | saved
+
+
+def worst_of(warnings: Iterable[WatchWarning], most: int = IN_TAG) -> list[WatchWarning]:
+    """The most serious ones, each level's earliest first, in the order in which they were said."""
+    ordered = list(warnings)
+    kept = sorted(ordered, key=lambda one: (-one.level, one.step))[:most]
+    return [one for one in ordered if one in kept]
+
+
+def brief(warning: WatchWarning) -> str:
+    """`WARN kl at step 40`."""
+    return f"{warning.level.name} {warning.stream} at step {warning.step}"
+
+
+def sentence(warning: WatchWarning) -> str:
+    """One line for a screen."""
+    return f"{brief(warning)}: {warning.seen}. Usually: {warning.meaning}. Try: {warning.advice}"
+
+
+def warnings_in(tags: Mapping[str, str]) -> tuple[WatchWarning, ...]:
+    """The warnings that a run's tags carry; none for a run that was not watched. Raises StoreError for others' JSON."""
+    text = tags.get(FOUND, "[]")
+    try:
+        return tuple(WatchWarning.from_dict(item) for item in json.loads(text))
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"tag {FOUND}: {text[:80]!r}; expected a JSON list of warnings; delete the tag") from error
+
+
+def watching(
+    policy: WatchPolicy, target: Target, setting: SinkSetting, max_steps: int, champion_runs: Sequence[str] = ()
+) -> Watching:
+    """A watch over the run that is about to begin; it knows what the champion's runs did where those can be read."""
+    bands: Mapping[str, Band] = {}
+    if target.client is not None and champion_runs:
+        try:
+            bands = champion_bands(target.client, champion_runs, policy, target.workload)
+        except (StoreError, UsageError) as error:
+            log.warning("canary: watch: the champion's runs cannot be read, and are no measure: %s", one_line(error))
+    return Watching(Watch(policy, algo=target.algo, max_steps=max_steps, bands=bands), setting, max_steps)
+
+
+def champion_bands(
+    client: MlflowClient, run_ids: Sequence[str], policy: WatchPolicy, workload: Mapping[str, str]
+) -> dict[str, Band]:
+    """What the champion's runs did at each step; of those runs alone that did the same work. Raises StoreError."""
+    if len(run_ids) < policy.band.min_runs:
+        return {}
+    streams = policy.drift.streams
+    alike = [run for run in read_runs(client, run_ids, streams) if run.workload == dict(workload) and run.completed]
+    return bands_of(streams, policy.band, [run.series for run in alike])

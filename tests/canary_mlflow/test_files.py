@@ -1,0 +1,203 @@
+"""Histories as files: each kind is read into canonical series, oddities are noted, bad files are one clear line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files import History, columns, read_history
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = [{"step": step, "loss": 3.0 / step, "grad_norm": 1.5, "epoch": 0.1} for step in range(1, 6)]
+
+
+def write(folder: Path, name: str, body: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(body.encode() if isinstance(body, str) else body)
+    return path
+
+
+def lines(rows: list[dict[str, object]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def values(history: History, name: str) -> list[float]:
+    return history.series[name].values.tolist()
+
+
+def test_every_kind_reads_to_the_same_series(tmp_path: Path) -> None:
+    state = {"max_steps": 50, "global_step": 5, "log_history": ROWS}
+    table = "Step;Training Loss;grad_norm;epoch\n" + "".join(
+        ";".join(str(value) for value in row.values()) + "\n" for row in ROWS
+    )
+    files = {
+        "trainer_state": write(tmp_path, "trainer_state.json", json.dumps(state, indent=2)),
+        "jsonl": write(tmp_path, "stability.jsonl", lines(ROWS)),
+        "json": write(tmp_path, "rows.json", json.dumps(ROWS)),
+        "csv": write(tmp_path, "table.csv", table),
+    }
+    for kind, path in files.items():
+        for file in (path, write(tmp_path, f"{path.name}.gz", gzip.compress(path.read_bytes()))):
+            history = read_history(file)
+            assert (history.kind, history.notes) == (kind, ())
+            assert sorted(history.series) == ["grad_norm", "loss", "trl/epoch"]
+            assert history.series["loss"].steps.tolist() == [1, 2, 3, 4, 5]
+            assert values(history, "loss") == [row["loss"] for row in ROWS]
+            assert history.last_step == 5
+    assert read_history(files["trainer_state"]).max_steps == 50
+    assert read_history(files["jsonl"]).max_steps is None
+
+
+def test_names_of_every_source_become_canonical(tmp_path: Path) -> None:
+    row = {
+        "train/global_step": 1,
+        "_step": 7,
+        "train/loss": 2.0,
+        "eval/loss": 2.5,
+        "kl_target_err": 0.1,
+        "ppo_clip_fraction": 0.2,
+        "completion_length": 80,
+        "rewards/margins": 0.3,
+        "completions/clipped_ratio": 0.4,
+        "stability/entropy": 1.0,
+        "run": "first",
+    }
+    history = read_history(write(tmp_path, "a.jsonl", lines([row])))
+    assert {name: series.values[0] for name, series in history.series.items()} == {
+        "trl/_step": 7.0,
+        "loss": 2.0,
+        "eval_loss": 2.5,
+        "kl_target_error": 0.1,
+        "clip_fraction": 0.2,
+        "response_length": 80.0,
+        "reward_margin": 0.3,
+        "truncated_share": 0.4,
+        "entropy": 1.0,
+    }
+    assert history.series["loss"].steps.tolist() == [1]
+
+
+def test_nan_infinity_and_null(tmp_path: Path) -> None:
+    body = (
+        '{"step": 1, "loss": NaN, "kl": "inf"}\n'
+        '{"step": 2, "loss": -Infinity, "kl": null}\n'
+        '{"step": 3, "loss": 1, "kl": 2}\n'
+    )
+    history = read_history(write(tmp_path, "a.jsonl", body))
+    assert [math.isnan(value) for value in values(history, "loss")] == [True, False, False]
+    assert values(history, "loss")[1:] == [-math.inf, 1.0]
+    assert history.series["kl"].steps.tolist() == [1, 3]
+    table = read_history(write(tmp_path, "a.csv", "step,loss,kl\n1,nan,\n2,-inf,3\n"))
+    assert (table.series["loss"].steps.tolist(), table.series["kl"].steps.tolist()) == ([1, 2], [2])
+
+
+def test_rows_come_in_order_with_what_was_logged_there(tmp_path: Path) -> None:
+    rows = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "eval_loss": 2.5}, {"step": 4, "kl": 0.5}]
+    assert list(read_history(write(tmp_path, "a.jsonl", lines(rows))).rows()) == [
+        (1, {"loss": 3.0}),
+        (2, {"loss": 2.0, "eval_loss": 2.5}),
+        (4, {"kl": 0.5}),
+    ]
+
+
+ODD = [
+    (lines(ROWS) + '{"step": 6, "lo', "line 6 is cut off; read without it", 5),
+    (lines([*ROWS, *ROWS[2:]]), "steps go back from 5 to 3 at line 6", 5),
+    (lines([*ROWS, ROWS[-1]]), "1 step written twice", 5),
+    (lines([{"step": row["step"], "loss": str(row["loss"])} for row in ROWS]), "numbers written as text", 5),
+    (lines([*ROWS, {"train_runtime": 3.0}]), "1 line without a step left out", 5),
+    (lines(ROWS).encode("utf-16"), "is UTF-16", 5),
+]
+
+
+@pytest.mark.parametrize(("body", "note", "steps"), ODD, ids=[case[1][:20] for case in ODD])
+def test_what_can_be_mended_is_noted(tmp_path: Path, body: str | bytes, note: str, steps: int) -> None:
+    history = read_history(write(tmp_path, "a.jsonl", body))
+    assert len(history.notes) == 1
+    assert note in history.notes[0]
+    assert history.series["loss"].steps.tolist() == list(range(1, steps + 1))
+
+
+def test_what_a_resumed_run_wrote_later_counts(tmp_path: Path) -> None:
+    again = [{"step": step, "loss": 9.0} for step in (3, 4)]
+    history = read_history(write(tmp_path, "a.jsonl", lines([*ROWS, *again])))
+    assert values(history, "loss") == [3.0, 1.5, 9.0, 9.0]
+
+
+whole_state = json.dumps({"log_history": ROWS}, indent=1)
+BAD = [
+    ("", "is empty"),
+    (" \n\n", "is empty"),
+    (b"PK\x03\x04\0\0\0\0", "holds zero bytes"),
+    ("abc\xff".encode("latin-1"), "is not UTF-8 text"),
+    (gzip.compress(lines(ROWS).encode())[:-12], "gzip data is cut or damaged"),
+    (whole_state[: len(whole_state) // 2], "is cut off"),
+    (json.dumps({"log_history": ROWS})[:-30], "is cut off"),
+    ('{\n "model_type": "gpt2"\n}', "JSON without a log_history (keys model_type)"),
+    ('{"log_history": []}', "holds no entry"),
+    ("[1, 2]", "a list of list"),
+    ('{"loss": 1.0}\n{"loss": 2.0}\n', "no step in any line; found loss; expected a column step or global_step"),
+    ('{"step": 1}\n{"step": 2}\n', "no number beside the step"),
+    ('{"step": 1, "loss": "low"}\n', "line 1: loss is 'low'; expected a number"),
+    ('{"step": 1, "loss": [1.0]}\n', "line 1: loss is [1.0]; expected a number"),
+    ('{"step": "one", "loss": 1}\n', "line 1: step is 'one'; expected a whole number"),
+    ('{"step": 1.5, "loss": 1}\n', "line 1: step is 1.5; expected a whole number"),
+    ('{"step": -3, "loss": 1}\n', "line 1: step is -3; expected a whole number from 0"),
+    ('{"step": 99999999999999999999999, "loss": 1}\n', "expected a whole number from 0"),
+    ('{"step": 1, "loss": 1}\n{"step": 2, "lo\n{"step": 3, "loss": 1}\n', "line 2 is no JSON"),
+    ('{"step": 1, "loss": 1}\n7\n', "line 2 is int; expected one JSON object per line"),
+    (lines([{"step": step % 7, "loss": 1.0} for step in range(300)]), "steps go back 42 times (loss)"),
+    ("loss,kl\n1,2\n", "no step column; found loss, kl"),
+    ("step,loss\n1,low\n", "row 2: loss is 'low'"),
+    ("step,loss\n1,2,3\n", "row 2 has 3 cells; expected 2"),
+    ("step,loss\n", "holds no row"),
+    ("just a sentence\n", "neither JSON nor CSV"),
+    ("[" * 100_000, "is nested too deeply"),
+]
+
+
+@pytest.mark.parametrize(("body", "expected"), BAD, ids=[case[1][:30] for case in BAD])
+def test_a_bad_file_is_one_line(tmp_path: Path, body: str | bytes, expected: str) -> None:
+    path = write(tmp_path, "a.jsonl", body)
+    with pytest.raises(UsageError) as caught:
+        read_history(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert expected in message
+    assert "\n" not in message
+    assert message.count(";") >= 1
+
+
+def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        read_history(tmp_path / "none.json")
+    with pytest.raises(UsageError, match="is a folder"):
+        read_history(tmp_path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_more_rows_than_any_run_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
+    monkeypatch.setattr("canary_mlflow.files.columns.MAX_ROWS", 1000)
+    monkeypatch.setattr("canary_mlflow.files.rows_json.MAX_ROWS", 1000)
+    monkeypatch.setattr("canary_mlflow.files.rows_csv.MAX_ROWS", 1000)
+    assert columns.MAX_ROWS == 1000
+    for body in (
+        lines([{"step": step, "loss": 1.0} for step in range(1002)]),
+        "step,loss\n" + "".join(f"{step},1\n" for step in range(1002)),
+    ):
+        file = write(tmp_path, "a", gzip.compress(body.encode()) if packed else body)
+        with pytest.raises(UsageError, match="more than 1,000 rows; expected at most one row per optimizer step"):
+            read_history(file)
+
+
+def test_reading_loads_neither_mlflow_nor_torch() -> None:
+    probe = "import sys, canary_mlflow.files; print({'mlflow', 'torch', 'transformers'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

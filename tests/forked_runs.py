@@ -1,0 +1,100 @@
+"""Real runs in forked processes: one process loads the libraries, each run then has fresh memory in no time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+
+from mlflow import MlflowClient
+
+from canary_mlflow.tracking.histories import read_runs
+from canary_mlflow.tracking.session import close_run, create_child_run, open_session
+from canary_mlflow.tracking.store import prepare_store
+from gates import Run
+from training.command_line import parse
+from training.compose import check, register_schemas, to_plain
+from training.launch import run_tags
+from training.process import Job
+
+
+class ForkedRuns:
+    """Trains what a command line asks for, in a store of its own, and keeps what was trained already."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.uri = f"sqlite:///{folder}/mlflow.db"
+        self.runs: dict[tuple[str, ...], Run] = {}
+        self._parent: subprocess.Popen[str] | None = None
+
+    @cached_property
+    def client(self) -> MlflowClient:
+        return prepare_store(self.uri)
+
+    @cached_property
+    def session(self) -> str:
+        return open_session(self.client, "canary", "forked runs", {})
+
+    def train(self, *words: str) -> Run:
+        """The run that `python -m training WORDS` makes for its first seed."""
+        if words not in self.runs:
+            self.runs[words] = self._train(words)
+        return self.runs[words]
+
+    def close(self) -> None:
+        if self._parent is not None:
+            self._parent.communicate("")
+
+    def _train(self, words: tuple[str, ...]) -> Run:
+        register_schemas()
+        config = check(parse(["tier=smoke", "hardware=cpu", *words]))[0]
+        run_id = create_child_run(self.client, self.session, " ".join(words), run_tags(config), {})
+        job = Job(
+            config=to_plain(config), run_id=run_id, tracking_uri=self.uri, label=" ".join(words), keep_weights=False
+        )
+        folder = self.folder / run_id
+        folder.mkdir()
+        (folder / "job.json").write_text(json.dumps(asdict(job)))
+        self._fork(folder)
+        result = json.loads((folder / "result.json").read_text())
+        close_run(self.client, run_id, **result)
+        return read_runs(self.client, [run_id])[0]
+
+    def _fork(self, folder: Path) -> None:
+        if self._parent is None:
+            self._parent = subprocess.Popen(
+                [sys.executable, __file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=(self.folder / "stderr.txt").open("w"),  # progress bars
+                text=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+            )
+        assert self._parent.stdin
+        assert self._parent.stdout
+        self._parent.stdin.write(f"{folder}\n")
+        self._parent.stdin.flush()
+        assert self._parent.stdout.readline().strip() == str(folder), "the forking process is gone"
+
+
+def main() -> None:
+    """Load everything; then for each folder on standard input fork, train its job, and say that it is over."""
+    from training import worker
+    from training.algorithms import ALGORITHMS
+
+    for algo in ALGORITHMS:
+        worker.load(algo)
+    while line := sys.stdin.readline():
+        child = os.fork()
+        if child == 0:
+            os._exit(worker.work(Path(line.strip())))
+        os.waitpid(child, 0)
+        print(line.strip(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
