@@ -1,4 +1,4 @@
-"""The canary command: run, gate, compare, bless, env, doctor."""
+"""The canary command: run, gate, compare, judge, replay, import, calibrate, power, bless, deliver, env, doctor."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from canary_mlflow.commands.audit import audit
+from canary_mlflow.commands.calibrate import calibrate
+from canary_mlflow.commands.db import db
+from canary_mlflow.commands.deliver import deliver
+from canary_mlflow.commands.guarding import keys, override, rollback
+from canary_mlflow.commands.import_ import import_
+from canary_mlflow.commands.judge import judge
+from canary_mlflow.commands.power import power
+from canary_mlflow.commands.replay import replay
 from canary_mlflow.edge import EXIT_CODES, OUTSIDE, Edge, reader_left
 from canary_mlflow.errors import StoreError, UsageError
 
@@ -171,7 +180,7 @@ def compare(
 @store_option
 def bless(model: str, version: str, reason: str, despite_block: bool, as_json: bool, tracking_uri: str | None) -> None:
     """Make VERSION of MODEL champion by hand, with your name and reason on record."""
-    from canary_mlflow.registry.blessing import bless as make_champion
+    from canary_mlflow.registry.acts import bless as make_champion
 
     blessing = make_champion(open_store(tracking_uri), model, version, reason, despite_block=despite_block)
     if as_json:
@@ -219,6 +228,9 @@ def doctor(ctx: click.Context, as_json: bool, tracking_uri: str | None) -> None:
     ctx.exit(OUTSIDE if failed else 0)
 
 
+canary.add_command(replay)
+
+
 def open_store(uri: str | None) -> MlflowClient:
     """The client of a store that is there; raises StoreError otherwise, and makes none to look into."""
     from canary_mlflow.tracking.store import prepare_store, resolve, sqlite_file
@@ -261,6 +273,18 @@ def print_json(value: dict[str, Any]) -> None:
     import json
 
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+canary.add_command(deliver)
+canary.add_command(import_)
+canary.add_command(judge)
+canary.add_command(calibrate)
+canary.add_command(power)
+canary.add_command(audit)
+canary.add_command(db)
+canary.add_command(keys)
+canary.add_command(override)
+canary.add_command(rollback)
 
 
 def main() -> None:

@@ -15,6 +15,8 @@ def next_step(decision: Decision) -> str:
         return "Read-only: nothing was written and no champion moved."
     if decision.question is Question.SESSION:
         return after_session(decision)
+    if decision.question is Question.FILES:
+        return after_files(decision)
     outcome = decision.verdict.outcome
     if decision.bootstrapped or outcome is Outcome.PASS:
         return after_promotion(decision)
@@ -52,6 +54,22 @@ def after_session(decision: Decision) -> str:
     return f"No version was registered. {champion_stays(decision)} {what} (open them as below), mend it and run again."
 
 
+def after_files(decision: Decision) -> str:
+    """Files that were judged: what would turn an open question into an answer."""
+    verdict = decision.verdict
+    if verdict.outcome is Outcome.BLOCK:
+        return "Look at what is marked BLOCK. Nothing was written."
+    if verdict.outcome is Outcome.PASS:
+        return "Nothing was written: files are judged, not promoted."
+    if verdict.reason_code is ReasonCode.NOT_COMPARABLE:
+        return "Compare like with like."
+    if verdict.reason_code in (ReasonCode.MISSING_DATA, ReasonCode.SUSPECT_DATA):
+        return "Mend or leave out the files named above, then judge again."
+    if verdict.more_runs:
+        return f"About {verdict.more_runs} files per side would decide."
+    return "More files would hardly decide; look at the noise on that machine, or at a tier with wider limits."
+
+
 def champion_stays(decision: Decision) -> str:
     """What the alias names after a verdict that moves nothing."""
     if decision.champion_before is None:
@@ -64,6 +82,8 @@ def more_evidence(decision: Decision) -> str:
     verdict = decision.verdict
     if verdict.reason_code is ReasonCode.NOT_COMPARABLE:
         return f"Compare like with like, or start a new line with this one: {bless_command(decision)}"
+    if verdict.reason_code is ReasonCode.SUSPECT_DATA:
+        return "Look at the run named above; leave it out or run it again."
     if verdict.reason_code is ReasonCode.MISSING_DATA:
         return "Run it again so that every run finishes and records what the policy must have."
     if verdict.more_runs:

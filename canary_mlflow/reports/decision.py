@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from gates.verdict import Outcome, Verdict, verdict_to_dict
+from gates.watch import WatchWarning
 
 EXIT_CODES = {Outcome.PASS: 0, Outcome.BLOCK: 1, Outcome.INCONCLUSIVE: 3}
 
@@ -17,6 +18,15 @@ class Question(StrEnum):
     GATE = "gate"  # may this version become champion?
     SESSION = "session"  # what went wrong in a session that left no version?
     COMPARISON = "comparison"  # how do these two differ? Read-only.
+    FILES = "files"  # what would the gate say about these files? Nothing is written.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunWarning:
+    """What the watch said while one of the candidate's runs went on; `run`: how to call that run."""
+
+    run: str
+    warning: WatchWarning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +52,7 @@ class Decision:
     page: str = ""  # the place in the UI
     baseline_label: str = ""
     candidate_label: str = ""
+    warnings: tuple[RunWarning, ...] = ()
 
     @property
     def word(self) -> str:
@@ -71,5 +82,6 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
         "champion_before": decision.champion_before,
         "champion_after": decision.champion_after,
         "store": decision.store,
+        "warnings": [{"run": one.run, **one.warning.to_dict()} for one in decision.warnings],
         "verdict": verdict_to_dict(decision.verdict),
     }

@@ -55,6 +55,10 @@ def lines(decision: Decision) -> Iterator[str]:
     yield from hard_gates(wording.hard_gates(decision))
     for check in wording.obstacles(decision):
         yield f"- also: {plain(wording.sentence(check.reason))}"
+    for one in decision.warnings:
+        yield f"- {plain(wording.warning(one))}"
+    for note in decision.verdict.notes[:SHOWN_DIFFERENCES]:
+        yield f"- note: {plain(note)}"
     yield from differences(decision.verdict.differences)
 
 

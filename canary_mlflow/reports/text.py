@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from canary_mlflow.reports import advice, wording
-from canary_mlflow.reports.decision import Decision
+from canary_mlflow.reports.decision import Decision, RunWarning
 from gates.verdict import Check, CheckOutcome, Difference
 
 STYLES = {
@@ -30,6 +30,8 @@ HEADINGS = {
 }
 SHOWN_DIFFERENCES = 8
 SHOWN_REASONS = 4
+SHOWN_WARNINGS = 5
+SHOWN_NOTES = 8
 PLAIN_WIDTH = 132  # columns, where there is no terminal to ask
 GAP = 2  # columns between those of the evidence
 
@@ -70,6 +72,8 @@ def parts(decision: Decision, width: int) -> Iterator[RenderableType]:
     yield from hard_gates(wording.hard_gates(decision))
     yield from obstacles(wording.obstacles(decision))
     yield from differences(decision.verdict.differences)
+    yield from notes(decision.verdict.notes)
+    yield from warnings(decision.warnings)
     yield ""
     yield labelled("next", advice.next_step(decision))
     if decision.store:
@@ -173,3 +177,25 @@ def differences(found: Sequence[Difference]) -> Iterator[RenderableType]:
     if more > 0:
         lines.append(f"and {more} more (--json lists all)")
     yield labelled("differs", "\n".join(lines))
+
+
+def warnings(found: Sequence[RunWarning]) -> Iterator[RenderableType]:
+    """What the watch said while the runs went on, the most serious first."""
+    if not found:
+        return
+    yield ""
+    ordered = sorted(found, key=lambda one: -one.warning.level)
+    lines = [wording.warning(one) for one in ordered[:SHOWN_WARNINGS]]
+    if len(found) > SHOWN_WARNINGS:
+        lines.append(f"and {len(found) - SHOWN_WARNINGS} more (warnings.jsonl of each run has all)")
+    yield labelled("warnings", "\n".join(lines))
+
+
+def notes(found: Sequence[str]) -> Iterator[RenderableType]:
+    """What else a reader should know about the runs."""
+    if not found:
+        return
+    yield ""
+    more = len(found) - SHOWN_NOTES
+    lines = [*found[:SHOWN_NOTES], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
+    yield labelled("notes", "\n".join(lines))

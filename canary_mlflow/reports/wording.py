@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from canary_mlflow.reports import figures
-from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.reports.decision import Decision, Question, RunWarning
 from gates.policy import Role
 from gates.verdict import Check, CheckOutcome, ReasonCode
 
@@ -22,6 +22,13 @@ WORDS = {
     CheckOutcome.INCONCLUSIVE: "unclear",
     CheckOutcome.WARN: "warning",
     CheckOutcome.NOT_JUDGED: "not judged",
+}
+
+
+KINDS = {
+    "calibrated": "as calibrated here",
+    "learnt": "as learnt from many sessions",
+    "dropped": "in part far from what was expected, so judged by these runs alone",
 }
 
 
@@ -47,6 +54,8 @@ def title(decision: Decision) -> str:
         return f"{decision.candidate_label} (candidate) beside {decision.baseline_label} (baseline)"
     if decision.question is Question.SESSION:
         return f"{model}, session {decision.session_id}"
+    if decision.question is Question.FILES:
+        return f"{decision.candidate_label} against {decision.baseline_label}"
     if decision.champion_before is None:
         return f"{model} version {version}, no champion to compare with"
     return f"{model} version {version} against champion version {decision.champion_before}"
@@ -164,6 +173,18 @@ def how_to_read(decision: Decision) -> str:
     text = ""
     if any(evidence.change_low is not None for _, evidence in shown):
         text += " A metric passes when the whole range of its change is within the limit."
+    kinds = sorted({evidence.prior for _, evidence in shown if evidence.prior} - {"shipped"})
+    if kinds:
+        text += f" (Spread between runs: {', '.join(KINDS[kind] for kind in kinds)}.)"
     if any(role is Role.ADVISORY for role, _ in shown):
         text += " (In brackets: advice, decides nothing.)"
     return text
+
+
+def warning(found: RunWarning) -> str:
+    """`seed 1: WARN loss at step 80: … Usually: … Try: …`."""
+    said = found.warning
+    return (
+        f"{found.run}: {said.level.name} {said.stream} at step {said.step}: {said.seen}. "
+        f"Usually: {said.meaning}. Try: {said.advice}."
+    )

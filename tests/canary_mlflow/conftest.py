@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -184,5 +185,27 @@ def recorded(shared: Recorded, request: pytest.FixtureRequest) -> Recorded:
 @pytest.fixture
 def guarded(recorded: Recorded, usual_session: str) -> Recorded:
     """The store, with a model whose version 1 is champion."""
-    recorded.client.set_registered_model_alias(recorded.model, "champion", recorded.register(usual_session))
+    from canary_mlflow.registry.acts import bless
+
+    bless(recorded.client, recorded.model, recorded.register(usual_session), "a baseline for the test")
     return recorded
+
+
+# For the tests that train.
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a two-layer GPT-NeoX and its tokenizer."""
+    from tiny_trainers import save_tiny
+
+    return save_tiny(str(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder without a store of its own."""
+    for name in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -1,0 +1,1 @@
+"""Commands that stand on their own, one file each; `cli.py` registers them."""

@@ -1,0 +1,142 @@
+"""`canary audit`: read the ledger, and check it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from canary_mlflow.commands.guarding import store_option
+from canary_mlflow.edge import EXIT_CODES
+
+if TYPE_CHECKING:
+    from canary_mlflow.ledger.chain import Damage
+    from canary_mlflow.ledger.rows import Row
+    from canary_mlflow.registry.store import GuardedStore
+
+BROKEN = 1
+
+
+@click.group(epilog=EXIT_CODES)
+def audit() -> None:
+    """Who made which version champion, when and why; and whether that record still holds."""
+
+
+@audit.command(epilog=EXIT_CODES)
+@click.argument("file", required=False, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--key", "keys", multiple=True, type=click.Path(path_type=Path), help="Trust this key, and no other.")
+@click.option("--head", metavar="SEQ:DIGEST", help="A head that an earlier verification printed.")
+@store_option
+@click.pass_context
+def verify(
+    ctx: click.Context, file: Path | None, keys: tuple[Path, ...], head: str | None, tracking_uri: str | None
+) -> None:
+    """Check chain and signatures, of an exported FILE or of the store; of the store also aliases, files and metrics.
+
+    Exits with 1 when something does not hold, and prints the head to keep elsewhere when everything does.
+    """
+    from canary_mlflow.ledger.chain import damages, from_lines
+    from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+
+    trusted = load_public(keys or public_files(key_folder()))
+    found: list[Damage] = []
+    if file is not None:
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            rows = list(from_lines(lines, str(file)))
+    else:
+        guard = open_guard(tracking_uri)
+        rows = guard.ledger()
+        found += store_damages(guard, rows)
+    found = [*damages(rows, trusted, head), *found]
+    for one in found:
+        click.echo(str(one))
+    if found:
+        click.echo(f"{len(found)} findings in {len(rows)} rows: the ledger does not hold.", err=True)
+        ctx.exit(BROKEN)
+    click.echo(f"{len(rows)} rows hold, signed with trusted keys.")
+    if rows:
+        click.echo(f"head {rows[-1].head}")
+
+
+def store_damages(guard: GuardedStore, rows: Sequence[Row]) -> list[Damage]:
+    """What the store says against its ledger."""
+    from canary_mlflow.registry.audit import against_store
+
+    return list(against_store(guard, rows))
+
+
+@audit.command(epilog=EXIT_CODES)
+@click.argument("model")
+@store_option
+def log(model: str, tracking_uri: str | None) -> None:
+    """Every row about MODEL, oldest first."""
+    from canary_mlflow.ledger.champions import line
+
+    for row in rows_of(tracking_uri, model):
+        click.echo(line(row))
+
+
+@audit.command(epilog=EXIT_CODES)
+@click.argument("model")
+@click.option("--at", "at", metavar="DATE", help="ISO 8601; a day means its end. Without it: now.")
+@click.option("--alias", default="champion", show_default=True)
+@store_option
+def blame(model: str, at: str | None, alias: str, tracking_uri: str | None) -> None:
+    """Which version of MODEL was champion at a date, by which verdict, by whom."""
+    from datetime import UTC
+
+    from canary_mlflow.errors import UsageError
+    from canary_mlflow.ledger.champions import champion_at, line, parse_moment
+
+    moment = parse_moment(at) if at else datetime.now(UTC)
+    rows = rows_of(tracking_uri, model)
+    row = champion_at(rows, moment, alias)
+    if row is None:
+        first = next((found for found in rows if found.moves and found.alias == alias), None)
+        since = f"the first is in row {first.seq}, {first.facts['time']}" if first else "there has been none"
+        raise UsageError(
+            f"{alias} of {model!r} at {moment.isoformat()}: none yet; {since}; see: canary audit log MODEL"
+        )
+    click.echo(line(row))
+    verdict = next((found for found in rows if found.seq == row.facts.get("verdict_row")), None)
+    if verdict is not None:
+        click.echo(line(verdict))
+
+
+@audit.command(epilog=EXIT_CODES)
+@store_option
+def export(tracking_uri: str | None) -> None:
+    """The whole ledger as JSON lines on stdout; `canary audit verify FILE` checks it anywhere."""
+    from canary_mlflow.ledger.chain import to_line
+
+    for row in open_guard(tracking_uri).ledger():
+        click.echo(to_line(row))
+
+
+def rows_of(uri: str | None, model: str) -> list[Row]:
+    """The rows about a model. Raises UsageError when there are none."""
+    from canary_mlflow.errors import UsageError
+
+    rows = open_guard(uri).ledger(model)
+    if not rows:
+        raise UsageError(f"{model!r}: no row of the ledger is about it; expected a model that was gated; canary gate …")
+    return rows
+
+
+def open_guard(uri: str | None) -> GuardedStore:
+    """The guarded store. Raises UsageError for a registry that keeps no ledger here."""
+    from canary_mlflow.cli import open_store
+    from canary_mlflow.errors import UsageError
+    from canary_mlflow.registry.door import guard_of
+
+    client = open_store(uri)
+    guard = guard_of(client)
+    if guard is None:
+        raise UsageError(
+            f"{client.tracking_uri}: its ledger cannot be read from here; expected the database itself, or a file from "
+            "`canary audit export` run there"
+        )
+    return guard

@@ -1,0 +1,79 @@
+"""`canary db`: the ledger and its triggers in a database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from canary_mlflow.commands.guarding import store_option
+from canary_mlflow.edge import EXIT_CODES
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+
+@click.group(epilog=EXIT_CODES)
+def db() -> None:
+    """Ledger and triggers in the registry's database (SQLite or PostgreSQL)."""
+
+
+@db.command()
+@click.option("--guard", "guards", multiple=True, metavar="ALIAS[=MODELS]", help="Such as champion=prod-*.")
+@click.option("--operator", "operators", multiple=True, metavar="NAME", help="Who may bless, override and roll back.")
+@click.option("--server-role", default="", metavar="ROLE", help="PostgreSQL: the role that a server serves as.")
+@store_option
+def install(guards: tuple[str, ...], operators: tuple[str, ...], server_role: str, tracking_uri: str | None) -> None:
+    """Make the ledger's tables and triggers, or mend and change them. On PostgreSQL: as the tables' owner.
+
+    Without --guard and --operator what is there stays; at first, champion and anchor of every model are guarded, and
+    nobody is named.
+    """
+    from canary_mlflow.ledger.install import install as put
+    from canary_mlflow.ledger.install import parse_guarded
+
+    engine = database(tracking_uri)
+    put(engine, [parse_guarded(text) for text in guards] or None, operators or None, server_role)
+    show(engine)
+
+
+@db.command()
+@store_option
+def status(tracking_uri: str | None) -> None:
+    """Show what is guarded, who may override, and whether the triggers are in place."""
+    show(database(tracking_uri))
+
+
+def database(uri: str | None) -> sa.Engine:
+    """The database itself. Raises UsageError for a server, which does not let one in."""
+    import sqlalchemy as sa
+
+    from canary_mlflow.errors import UsageError
+    from canary_mlflow.registry.plugin import guarded_uri, is_guarded, plain_uri
+    from canary_mlflow.tracking.store import resolve
+
+    found = plain_uri(uri) if uri else resolve(None)
+    if not is_guarded(guarded_uri(found)):
+        raise UsageError(
+            f"--tracking-uri {found}: no SQLite or PostgreSQL database; expected the database itself, such as "
+            "postgresql://owner@host/mlflow; a server cannot change its own triggers"
+        )
+    return sa.create_engine(resolve(found), poolclass=sa.pool.NullPool)
+
+
+def show(engine: sa.Engine) -> None:
+    """What the database says of itself. Raises StoreError without a ledger."""
+    from canary_mlflow.errors import StoreError
+    from canary_mlflow.ledger.install import installed, missing_triggers, settings
+
+    shown = engine.url.render_as_string(hide_password=True)
+    with engine.connect() as connection:
+        if not installed(connection):
+            raise StoreError(f"{shown}: no ledger there; expected one; canary db install")
+        guarded, operators = settings(connection)
+        missing = missing_triggers(connection)
+    click.echo(shown)
+    for one in guarded:
+        click.echo(f"  guarded    {one.alias} of {one.models}")
+    click.echo(f"  operators  {', '.join(operators) or 'nobody is named: whoever may write the database'}")
+    click.echo(f"  triggers   {'missing: ' + ', '.join(missing) if missing else 'in place'}")

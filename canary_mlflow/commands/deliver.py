@@ -1,0 +1,49 @@
+"""`canary deliver`: what a run could not bring to its store, brought there later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.errors import StoreError
+
+PATIENCE = 30.0  # seconds in which the store takes nothing
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--tracking-uri",
+    envvar="MLFLOW_TRACKING_URI",
+    show_envvar=True,
+    metavar="URI",
+    help="The MLflow store. Without it: the one that the run was recorded in.",
+)
+def deliver(file: Path, tracking_uri: str | None) -> None:
+    """Send what a run left in FILE (undelivered.jsonl) when its store did not answer.
+
+    Rows that arrived before are recognised. FILE is removed when all of it is there; otherwise it keeps the rest.
+    """
+    from canary_mlflow.tracking.backlog import Backlog
+    from canary_mlflow.tracking.recorder import Recorder
+    from canary_mlflow.tracking.session import get_run
+    from canary_mlflow.tracking.store import prepare_store
+
+    backlog = Backlog.of_file(file)
+    client = prepare_store(tracking_uri or backlog.store)
+    get_run(client, backlog.run_id)
+    values = backlog.values
+    recorder = Recorder(client, backlog.run_id, file.parent, backlog=backlog)
+    recorder.start()
+    recorder.close(PATIENCE)
+    if recorder.undelivered is None:
+        for sentence in recorder.losses():
+            click.echo(f"canary: {sentence}", err=True)
+    else:
+        raise StoreError(
+            f"{file}: {backlog.values} of {values} values still wait: {recorder.why_waiting}; "
+            "expected a store that takes them; run it again later"
+        )
+    click.echo(f"{values - recorder.lost} values and what went with them are in run {backlog.run_id} now.")

@@ -1,0 +1,154 @@
+"""`canary import`: finished trainings of any stack become runs in MLflow that the gate can judge."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from canary_mlflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+    from canary_mlflow.tracking.imports import Imported
+
+IMPORT_CODES = """\b
+Exit codes:
+  0  every file is in the store, now or already
+  2  a file could not be read, or wrong use; nothing was written
+  4  the store failed; files that were written before stay
+"""
+
+
+@click.command("import", epilog=IMPORT_CODES)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--experiment", default="canary", show_default=True, help="MLflow experiment; made when missing.")
+@click.option("--session", metavar="NAME", help="One parent run with the files as its runs: one side of a comparison.")
+@click.option("--algo", default="", help="What trained: sft, dpo, ppo, grpo, … Unknown when not given.")
+@click.option("--seed", type=int, help="The run's seed, for one FILE. Unknown when not given.")
+@click.option("--workload", multiple=True, metavar="KEY=VALUE", help="A fact that comparable runs share; repeatable.")
+@click.option("--hardware", multiple=True, metavar="KEY=VALUE", help="The same of what it ran on; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout: a list with one object per file.")
+@click.option(
+    "--tracking-uri",
+    envvar="MLFLOW_TRACKING_URI",
+    show_envvar=True,
+    metavar="URI",
+    help="The MLflow store. Without it: sqlite:///mlflow.db in the working folder.",
+)
+def import_(
+    files: tuple[str, ...],
+    experiment: str,
+    session: str | None,
+    algo: str,
+    seed: int | None,
+    workload: tuple[str, ...],
+    hardware: tuple[str, ...],
+    as_json: bool,
+    tracking_uri: str | None,
+) -> None:
+    """Put finished trainings into MLflow.
+
+    FILE is a trainer_state.json, our stability.jsonl or any JSONL or CSV with a step, verl's JSONL, a TensorBoard event
+    file or the folder of a run's event files. A file that is there already, by its content, is not written again.
+
+    Runs whose workload or hardware nobody states are comparable with none: say --workload model=… --workload data=…
+    --hardware gpu=…, the same words for the same things, or lay a JSON beside each file.
+    """
+    from canary_mlflow.tracking.imports import Stated, read_import
+
+    if seed is not None and len(files) > 1:
+        raise UsageError(f"--seed {seed} with {len(files)} files; expected one file; import them one by one")
+    stated = Stated(algo=algo, seed=seed, workload=facts("workload", workload), hardware=facts("hardware", hardware))
+    items = [read_import(Path(file), stated) for file in files]  # all of them, before anything is written
+    results = write_all(items, experiment, session, tracking_uri)
+    if as_json:
+        click.echo(json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False))
+    for item, result in zip(items, results, strict=True):
+        if not as_json:
+            click.echo(text(item, result))
+
+
+def facts(option: str, words: tuple[str, ...]) -> dict[str, str]:
+    """KEY=VALUE words as a mapping."""
+    found = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (key and equals and value):
+            raise UsageError(f"--{option} {word!r}; expected KEY=VALUE, such as model=pythia-70m")
+        found[key] = value
+    return found
+
+
+def write_all(
+    items: list[Imported], experiment: str, session: str | None, tracking_uri: str | None
+) -> list[dict[str, Any]]:
+    """Write what is not there yet; one plain object per file."""
+    from canary_mlflow.tracking.imports import find_import, write_import
+    from canary_mlflow.tracking.session import NAME_TAG, find_experiment, start_run
+    from canary_mlflow.tracking.store import prepare_store
+
+    client = prepare_store(tracking_uri)
+    home = find_experiment(client, experiment)
+    before = {item.digest: find_import(client, item.digest) for item in items}
+    parent = ""
+    if session and not all(before.values()):
+        parent = start_run(client, home, {"canary.role": "session", NAME_TAG: session})
+    results = []
+    try:
+        for item in items:
+            known = before[item.digest]
+            run_id = known or write_import(client, home, item, parent)
+            before[item.digest] = run_id  # the same file twice on one command line
+            results.append(plain(item, run_id, bool(known), parent))
+    finally:
+        if parent:
+            end_session(client, parent, all(item.run.completed for item in items) and len(results) == len(items))
+    return results
+
+
+def end_session(client: MlflowClient, parent: str, well: bool) -> None:
+    """FINISHED where all its runs are whole."""
+    client.set_terminated(parent, "FINISHED" if well else "FAILED")
+
+
+def plain(item: Imported, run_id: str, known: bool, session: str) -> dict[str, Any]:
+    """What became of one file, for machines."""
+    run = item.run
+    return {
+        "file": str(item.path),
+        "kind": item.kind,
+        "run_id": run_id,
+        "session_id": session or None,
+        "imported_before": known,
+        "status": "FINISHED" if run.completed else "FAILED",
+        "failure": run.failure or None,
+        "reason": run.failure_reason or None,
+        "last_step": run.last_step,
+        "series": len(run.series),
+        "algo": item.algo or None,
+        "seed": run.seed,
+        "comparable": "imported" not in {*run.workload, *run.hardware},
+        "notes": list(item.notes),
+    }
+
+
+def text(item: Imported, result: dict[str, Any]) -> str:
+    """What became of one file, for people."""
+    if result["imported_before"]:
+        return (
+            f"{item.path}: imported before as run {result['run_id']}; nothing written "
+            f"(to import it anew: mlflow runs delete --run-id {result['run_id']})"
+        )
+    how = f"FAILED ({item.run.failure}: {item.run.failure_reason})" if item.run.failure else "FINISHED"
+    lines = [
+        f"{item.path}: {item.kind}, {len(item.run.series)} series to step {item.run.last_step}, {how}; "
+        f"run {result['run_id']}" + (f" of session {result['session_id']}" if result["session_id"] else "")
+    ]
+    lines += [f"  note: {note}" for note in item.notes]
+    if not result["comparable"]:
+        lines.append("  note: workload or hardware not stated: comparable with no other run (--workload, --hardware)")
+    return "\n".join(lines)

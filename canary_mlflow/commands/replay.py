@@ -1,0 +1,105 @@
+"""`canary replay`: the watch over finished histories, without MLflow and without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from gates.watch import WatchPolicy
+
+REPLAY_CODES = """\b
+Exit codes:
+  0  every file is healthy or warned
+  1  at least one is critical or failed
+  2  a file could not be read (the others are judged all the same), or wrong use
+"""
+LOST = ("critical", "failed")
+SHOWN = 12  # warnings of one file in the report for people
+
+
+@click.command(epilog=REPLAY_CODES)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--policy", default="default", metavar="NAME|PATH", help="A name of conf/watch/ or a YAML file. Default: default."
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout: a list with one object per file.")
+@click.pass_context
+def replay(ctx: click.Context, files: tuple[str, ...], policy: str, as_json: bool) -> None:
+    """Watch finished trainings as if they ran now.
+
+    FILE is a trainer_state.json, JSONL with one object per step, or CSV with a step column, also gzipped. Says of each
+    file whether it is healthy, warned, critical or failed, and what the watch would have said at which step.
+    """
+    from canary_mlflow.policies import load_watch
+
+    rules = load_watch(policy)
+    found = []
+    for file in files:
+        result = judge(file, rules)
+        found.append(result)
+        if "error" in result:
+            click.echo(f"canary: {result['error']}", err=True)
+        elif not as_json:
+            click.echo(text(result))
+    if as_json:
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False))
+    ctx.exit(exit_code(found))
+
+
+def judge(file: str, policy: WatchPolicy) -> dict[str, Any]:
+    """What the watch says of one file, as plain values; `error` in place of a verdict where it cannot be read."""
+    from pathlib import Path
+
+    from canary_mlflow.errors import UsageError
+    from canary_mlflow.files import read_history
+    from gates.watch import Watch
+
+    try:
+        history = read_history(Path(file))
+    except UsageError as error:
+        return {"file": file, "verdict": None, "warnings": [], "error": " ".join(str(error).split())}
+    watch = Watch(policy, max_steps=history.max_steps)
+    rows = 0
+    for step, row in history.rows():
+        rows += 1
+        watch.observe(step, row)
+    # A checkpoint's trainer_state.json is the beginning of a run: that it learned nothing yet is no finding.
+    watch.finish(history.max_steps is None or history.last_step >= history.max_steps)
+    return {
+        "file": file,
+        "kind": history.kind,
+        "verdict": watch.verdict,
+        "rows": rows,
+        "last_step": history.last_step,
+        "warnings": [warning.to_dict() for warning in watch.warnings],
+        "notes": [*history.notes, *watch.notices],
+    }
+
+
+def exit_code(results: list[dict[str, Any]]) -> int:
+    """2 where a file could not be read, else 1 where a run was lost, else 0."""
+    if any("error" in result for result in results):
+        return 2
+    return int(any(result["verdict"] in LOST for result in results))
+
+
+def text(result: Mapping[str, Any]) -> str:
+    """One file's result for people."""
+    lines = [f"{result['verdict']:<9} {result['file']}  ({result['rows']:,} rows to step {result['last_step']:,})"]
+    lines += [f"  note: {note}" for note in result["notes"]]
+    explained = set()
+    for warning in result["warnings"][:SHOWN]:
+        lines.append(
+            f"  {warning['level']:<9} step {warning['step']:<8} {warning['stream']}: {warning['seen']} "
+            f"[{warning['rule']}]"
+        )
+        if (warning["rule"], warning["stream"]) not in explained:
+            explained.add((warning["rule"], warning["stream"]))
+            lines.append(f"            {warning['meaning']}. Try: {warning['advice']}.")
+    if len(result["warnings"]) > SHOWN:
+        lines.append(f"  and {len(result['warnings']) - SHOWN} more; --json has them all")
+    return "\n".join(lines)

@@ -1,0 +1,247 @@
+"""`canary judge` on plain files: the gate's verdicts and exit codes, without MLflow, and what bad input leads to."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from canary_mlflow.cli import canary
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 100
+Rows = Mapping[str, Any]
+Save = Callable[..., Path]
+
+
+def rows(number: int, *, slow: float = 1.0, steps: int = STEPS) -> dict[str, Any]:
+    """The columns of a healthy run; its wobble follows from its number."""
+    rng = np.random.default_rng(number)
+    return {
+        "step": np.arange(1, steps + 1),
+        "step_time": 0.1 * slow * np.exp(rng.normal(0, 0.01) + rng.normal(0, 0.04, steps)),
+        "loss": np.linspace(0.69, 0.55, steps) * np.exp(rng.normal(0, 0.01, steps)),
+    }
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Save:
+    def write(name: str, columns: Rows, beside: Mapping[str, Any] | None = None) -> Path:
+        path = tmp_path / name
+        table = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        with path.open("w", newline="") as file:
+            if path.suffix == ".csv":
+                writer = csv.DictWriter(file, list(columns))
+                writer.writeheader()
+                writer.writerows(table)
+            else:
+                file.writelines(json.dumps({key: plain(value) for key, value in row.items()}) + "\n" for row in table)
+        if beside is not None:
+            path.with_suffix(".json").write_text(json.dumps(beside))
+        return path
+
+    return write
+
+
+def plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def side(save: Save, name: str, first: int, count: int = 3, beside: Any = None, **changes: Any) -> list[Path]:
+    return [save(f"{name}{i}.jsonl", rows(first + i, **changes), beside) for i in range(count)]
+
+
+def judged(baseline: Sequence[Path], candidate: Sequence[Path], policy: str = "smoke") -> tuple[int, dict[str, Any]]:
+    words = ["judge", "--baseline", *map(str, baseline), "--candidate", *map(str, candidate), "--policy", policy]
+    result = CliRunner().invoke(canary, [*words, "--json"], catch_exceptions=False)
+    return result.exit_code, json.loads(result.stdout)["verdict"] if result.stdout else {"error": result.stderr}
+
+
+def check(verdict: Mapping[str, Any], name: str) -> Any:
+    return next(item for item in verdict["checks"] if item["metric"] == name)
+
+
+def test_unchanged_passes_and_a_slowdown_blocks(save: Save) -> None:
+    baseline = side(save, "a", 0, 5)
+    code, verdict = judged(baseline, side(save, "b", 10))
+    assert (code, verdict["outcome"]) == (0, "PASS")
+    code, verdict = judged(baseline, side(save, "c", 20, slow=1.225))
+    assert (code, verdict["outcome"]) == (1, "BLOCK")
+    assert verdict["reason"].startswith("Step time 100.")
+
+
+def test_what_neither_side_has_is_listed_and_decides_nothing_but_step_time_does(save: Save) -> None:
+    code, verdict = judged(side(save, "a", 0), side(save, "b", 10))
+    assert code == 0
+    assert {"peak_memory", "eval_loss"} <= {c["metric"] for c in verdict["checks"] if c["outcome"] == "NOT_JUDGED"}
+    assert check(verdict, "loss")["role"] == "gate", "without an evaluation the loss decides"
+    bare = [{key: value for key, value in rows(i).items() if key != "step_time"} for i in range(6)]
+    files = [save(f"bare{i}.jsonl", columns) for i, columns in enumerate(bare)]
+    code, verdict = judged(files[:3], files[3:])
+    assert (code, verdict["reason_code"]) == (3, "missing-data")
+    assert "step time was not recorded" in verdict["reason"].lower()
+
+
+def test_csv_common_names_and_scalars_beside(save: Save) -> None:
+    def file(name: str, number: int, evaluation: float) -> Path:
+        columns = rows(number)
+        times = columns.pop("step_time") * 1000
+        beside = {"eval_loss": evaluation, "peak_memory_mb": 900.0, "seed": number, "hardware": {"backend": "cpu"}}
+        return save(name, {**columns, "step_time_ms": times}, {**beside, "colour": "red"})
+
+    baseline = [file(f"a{i}.csv", i, 0.5) for i in range(3)]
+    code, verdict = judged(baseline, [file(f"b{i}.csv", 10 + i, 0.5) for i in range(3)])
+    assert code == 0
+    assert check(verdict, "step_time")["evidence"]["baseline"] == pytest.approx(0.1, rel=0.05)
+    assert check(verdict, "step_time")["role"] == "gate", "CPU facts alone do not take the step time's place"
+    assert {check(verdict, name)["outcome"] for name in ("eval_loss", "peak_memory")} == {"PASS"}
+    assert any("nothing reads: colour" in note for note in verdict["notes"])
+    code, verdict = judged(baseline, [file(f"c{i}.csv", 20 + i, 0.6) for i in range(3)])
+    assert (code, check(verdict, "eval_loss")["outcome"]) == (1, "BLOCK")
+
+
+def test_one_run_a_side_says_what_it_rests_on_and_never_blocks(save: Save) -> None:
+    baseline = side(save, "a", 0, 1)
+    code, verdict = judged(baseline, side(save, "b", 10, 1))
+    assert code == 0
+    assert "prior-based" in check(verdict, "step_time")["reason"]
+    code, verdict = judged(baseline, side(save, "c", 20, 1, slow=1.5))
+    assert (code, verdict["reason_code"], verdict["more_runs"]) == (3, "too-few-runs", 2)
+
+
+def test_hard_gates_need_no_clean_baseline(save: Save) -> None:
+    baseline = side(save, "a", 0)
+    for beside, words in (({"failure": "oom"}, "ran out of memory"), ({"completed": False}, "crashed")):
+        code, verdict = judged(baseline, [*side(save, "b", 10, 2), save("bad.jsonl", rows(30), beside)])
+        assert (code, verdict["reason_code"]) == (1, "hard-gate")
+        assert words in verdict["reason"]
+    code, verdict = judged(baseline, [*side(save, "b", 10, 2), save("cut.jsonl", rows(30), {"failure": "interrupted"})])
+    assert code == 0
+    assert any("cut.jsonl: it was interrupted" in note for note in verdict["notes"])
+
+
+# The cases of docs/gate.md, "Data that is not as it should be".
+
+
+def test_nan_inside(save: Save) -> None:
+    baseline = side(save, "a", 0)
+    broken = rows(30)
+    broken["loss"][20] = np.nan
+    code, verdict = judged(baseline, [*side(save, "b", 10, 2), save("nan.jsonl", broken)])
+    assert (code, check(verdict, "nonfinite")["outcome"]) == (1, "BLOCK")
+    late = rows(31)
+    late["step_time"][20] = np.nan
+    code, verdict = judged(baseline, [*side(save, "b", 10, 2), save("late.jsonl", late)])
+    assert code == 0
+    assert "1 non-finite values left out" in check(verdict, "step_time")["reason"]
+
+
+def test_one_run_without_a_metric(save: Save) -> None:
+    without = {key: value for key, value in rows(30).items() if key != "loss"}
+    code, verdict = judged(side(save, "a", 0), [*side(save, "b", 10, 2), save("less.jsonl", without)])
+    assert code == 0
+    assert "1 run without enough data left out" in check(verdict, "loss")["reason"]
+    code, verdict = judged(side(save, "a", 0), [save(f"less{i}.jsonl", {**without}) for i in range(3)])
+    assert (code, check(verdict, "loss")["outcome"]) == (3, "INCONCLUSIVE"), "what vanished does not pass"
+
+
+def test_all_values_equal(save: Save) -> None:
+    def flat(name: str, time: float) -> list[Path]:
+        columns = {**rows(0), "step_time": np.full(STEPS, time), "loss": np.full(STEPS, 0.5)}
+        return [save(f"{name}{i}.jsonl", columns) for i in range(3)]
+
+    assert judged(flat("a", 0.1), flat("b", 0.1))[0] == 0
+    assert judged(flat("a", 0.1), flat("c", 0.2))[0] == 1
+
+
+def test_zero_and_negative_on_a_log_scale(save: Save) -> None:
+    zero = [save(f"z{i}.jsonl", {**rows(i), "step_time": np.zeros(STEPS)}) for i in range(3)]
+    code, verdict = judged(side(save, "a", 0), zero)
+    assert (code, verdict["reason_code"]) == (3, "missing-data")
+    assert "no relative change" in check(verdict, "step_time")["reason"]
+
+    def signed(name: str, first: int) -> list[Path]:
+        return [save(f"{name}{i}.jsonl", {**rows(i), "loss": rows(first + i)["loss"] - 1.0}) for i in range(3)]
+
+    assert check(judged(signed("m", 0), signed("n", 10))[1], "loss")["evidence"]["relative"] is False
+
+
+def test_unequal_lengths(save: Save) -> None:
+    code, verdict = judged(side(save, "a", 0), side(save, "b", 10, steps=60))
+    assert (code, verdict["reason_code"]) == (3, "not-comparable")
+    assert "end at different steps (60 and 100)" in verdict["reason"]
+    assert check(verdict, "step_time")["outcome"] == "PASS"
+
+
+def test_the_same_run_twice_is_one(save: Save) -> None:
+    once = save("once.jsonl", rows(10))
+    code, verdict = judged(side(save, "a", 0), [once, save("copy.jsonl", rows(10)), once])
+    assert verdict["candidate_runs"] == [str(once.with_name("copy.jsonl"))]
+    assert any("once.jsonl: it is run" in note and "again" in note for note in verdict["notes"])
+    code, verdict = judged([once], [once])
+    assert (code, verdict["reason_code"]) == (3, "missing-data")
+
+
+@pytest.mark.parametrize(("factor", "where"), [(10.0, 0), (0.1, 2)])
+def test_a_baseline_run_with_a_slip_of_ten_is_named(save: Save, factor: float, where: int) -> None:
+    baseline = side(save, "a", 0, 4)
+    baseline.insert(where, save("slip.jsonl", rows(30, slow=factor)))
+    for slow in (1.0, 1.5):
+        code, verdict = judged(baseline, side(save, "b", 10, slow=slow))
+        assert (code, verdict["reason_code"]) == (3, "suspect-data")
+        assert "slip.jsonl" in verdict["reason"]
+
+
+def test_a_whole_baseline_ten_times_off_is_no_pass(save: Save) -> None:
+    code, verdict = judged(side(save, "a", 0, slow=10.0), side(save, "b", 10))
+    assert (code, verdict["reason_code"]) == (3, "suspect-data")
+    assert "too good to be believed" in verdict["reason"]
+    assert judged(side(save, "c", 0, slow=0.1), side(save, "d", 10))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"seed": "one"}', "seed: found 'one'; expected a whole number"),
+        ('{"failure": "sad"}', "failure: found 'sad'; valid: instability"),
+        ('{"eval_loss": "low"}', "eval_loss: found 'low'; expected a number"),
+        ('{"completed": 1}', "completed: found 1; expected true or false"),
+        ('{"hardware": "H200"}', "hardware: found 'H200'; expected an object"),
+        ("[1]", "found list; expected an object"),
+        ("{", "no readable JSON"),
+    ],
+)
+def test_a_sidecar_that_cannot_be_meant_is_wrong_use(save: Save, text: str, words: str) -> None:
+    files = side(save, "a", 0)
+    files[0].with_suffix(".json").write_text(text)
+    code, verdict = judged(files, side(save, "b", 10))
+    assert code == 2
+    assert words in verdict["error"]
+    assert len(verdict["error"].splitlines()) == 1
+
+
+def test_wrong_use(save: Save) -> None:
+    files = side(save, "a", 0)
+    assert judged([files[0].with_name("none.jsonl")], files)[0] == 2
+    assert judged(files, side(save, "b", 10), policy="weekly")[0] == 2
+    assert CliRunner().invoke(canary, ["judge", "--baseline", str(files[0]), "--policy", "smoke"]).exit_code == 2
+
+
+def test_neither_mlflow_nor_torch_is_loaded(save: Save) -> None:
+    words = ["judge", "--baseline", *map(str, side(save, "a", 0)), "--candidate", *map(str, side(save, "b", 10))]
+    code = (
+        "import sys\nfrom canary_mlflow.cli import canary\n"
+        f"try:\n    canary({[*words, '--policy', 'smoke']!r})\n"
+        "except SystemExit as end:\n"
+        "    print(end.code, sorted({'mlflow', 'torch', 'transformers', 'sqlalchemy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
