@@ -9,12 +9,14 @@ from gates.check_builders import undecided
 from gates.checks import conclude
 from gates.comparisons import holm
 from gates.hard_gates import hard_checks
+from gates.notes import notes
+from gates.pairs import Pairs, judged_in_pairs, pair
 from gates.policy import MetricRule, Policy, Role
 from gates.policy_writer import policy_to_dict
 from gates.records import Run, Version
 from gates.sides import Side, baseline_side, candidate_side, environment_differences, facts, mismatches
 from gates.summaries import SUMMARIES
-from gates.validity import BY_THE_CLOCK, contended, invalid_clocks
+from gates.validity import BY_THE_CLOCK, contended, invalid_clocks, superseded
 from gates.verdict import Check, CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.weighing import Weighed, weigh
 from gates.wording import listed, runs, sentence_case
@@ -31,21 +33,32 @@ _PRECEDENCE = (
     ReasonCode.NEAR_MARGIN,
 )
 
+NO_PAIRS = Pairs()
 
-def judge(policy: Policy, baseline: Version | None, candidate: Version, *, look: int | None = None) -> Verdict:
+
+def judge(
+    policy: Policy,
+    baseline: Version | None,
+    candidate: Version,
+    *,
+    look: int | None = None,
+    share: float | None = None,
+) -> Verdict:
     """Judge the candidate's runs, against the baseline's where there is one (None: hard checks only).
 
     Hard checks first: they need no baseline and block alone. Then comparability: other work or other
     hardware is never a PASS. Then one test per metric; docs/gate.md gives the mathematics. `look`: which look of the
-    policy's plan this is, counted from 1, spending its share of the error levels only; None spends all at once.
+    policy's plan this is, counted from 1, spending only `share` of the error levels (None: the look's own); without a
+    look all of them are spent at once.
     """
     right = candidate_side(candidate)
     left = baseline_side(baseline, right)
     plan = policy.resolve(facts(left, right))
-    policy = plan if look is None else plan.at_look(look)
-    checks = [*hard_checks(policy, right), *_validity(baseline, left, right)]
+    policy = plan if look is None else plan.spending(plan.looks.shares[look - 1] if share is None else share)
+    pairs = pair(policy, baseline, right)
+    checks = [*hard_checks(policy, right), *_validity(baseline, left, right, pairs)]
     if not any(check.outcome is CheckOutcome.INCONCLUSIVE for check in checks):
-        checks += metric_checks(policy, left, right, plan)
+        checks += metric_checks(policy, left, right, plan, pairs)
     outcome, code, reason = _decide(checks)
     comparable = bool(left.evidence and right.evidence)
     return Verdict(
@@ -58,39 +71,47 @@ def judge(policy: Policy, baseline: Version | None, candidate: Version, *, look:
         checks=tuple(checks),
         differences=environment_differences(left, right) if comparable else (),
         policy=policy_to_dict(policy),
-        baseline_runs=tuple(run.run_id for run in left.evidence),
+        baseline_runs=tuple(run.run_id for run in (*left.evidence, *pairs.made)),
         candidate_runs=tuple(run.run_id for run in right.evidence),
         more_runs=_more_runs(checks) if outcome is Outcome.INCONCLUSIVE else None,
         look=look,
-        notes=(*_left_out("baseline", left), *_left_out("candidate", right), *_not_by_the_clock(policy, left, right)),
+        notes=notes(policy, left, right, pairs),
     )
 
 
-def metric_checks(policy: Policy, baseline: Side, candidate: Side, plan: Policy) -> list[Check]:
+def metric_checks(
+    policy: Policy, baseline: Side, candidate: Side, plan: Policy, pairs: Pairs = NO_PAIRS
+) -> list[Check]:
     """One check per rule. Gate metrics share the error level alpha_block (Holm); advisory ones stand alone.
 
     `plan` has the error levels of all looks together: what more runs could still spend.
     """
     recorded = {name for run in (*baseline.finished, *candidate.finished) for name in run.series}
     runs = (*baseline.finished, *candidate.finished)
+    again = superseded(policy, pairs.made or baseline.finished, candidate.finished)
+    left, right = ([run for run in side.finished if run.run_id not in again] for side in (baseline, candidate))
     rules = [
         rule
         for rule in (_advice_if_short(policy, rule, runs) for rule in policy.rules)
         if rule.role is Role.GATE or (rule.role is Role.ADVISORY and rule.metric in recorded)
     ]
     family = max(1, sum(rule.role is Role.GATE and rule.metric in recorded for rule in rules))
-    weighed = [_weigh_valid(policy, rule, baseline.finished, candidate.finished, family) for rule in rules]
+    weighed = [_weigh_valid(policy, rule, left, right, pairs, family) for rule in rules]
     gates = [item for item in weighed if item.rule.role is Role.GATE and item.found]
     rejected = holm([item.found.p_harm for item in gates if item.found], policy.alpha_block)
     significant = {item.rule.name for item, reject in zip(gates, rejected, strict=True) if reject}
     return [conclude(policy, item, _is_significant(policy, item, significant), family, plan) for item in weighed]
 
 
-def _weigh_valid(policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], family: int) -> Weighed:
+def _weigh_valid(
+    policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs, family: int
+) -> Weighed:
     """Compare one metric over the runs that are valid for it."""
+    if pairs and judged_in_pairs(rule):
+        return weigh(policy, rule, pairs.baseline, pairs.candidate, family)
     if rule.metric not in BY_THE_CLOCK:
         return weigh(policy, rule, left, right, family)
-    if invalid := invalid_clocks(policy, left, right):
+    if invalid := invalid_clocks(policy, pairs.made or left, right):
         sides = [[run for run in side if run.run_id not in invalid] for side in (left, right)]
         if not all(sides):
             empty = "candidate" if sides[0] else "baseline"
@@ -113,7 +134,7 @@ def _is_significant(policy: Policy, item: Weighed, gates: set[str]) -> bool:
     return item.rule.name in gates
 
 
-def _validity(baseline: Version | None, left: Side, right: Side) -> list[Check]:
+def _validity(baseline: Version | None, left: Side, right: Side, pairs: Pairs) -> list[Check]:
     """Checks that make a comparison impossible, worst first; empty when nothing stands in its way."""
     if not right.evidence:
         return [_impossible("runs", _no_evidence("candidate", right), ReasonCode.MISSING_DATA)]
@@ -122,27 +143,15 @@ def _validity(baseline: Version | None, left: Side, right: Side) -> list[Check]:
     if not left.evidence:
         return [_impossible("baseline", _no_evidence("baseline", left), ReasonCode.MISSING_DATA)]
     found = []
+    fresh = replace(left, evidence=(*left.evidence, *pairs.baseline))
     for what in ("workload", "hardware"):
-        if keys := mismatches(left, right, what):
-            pairs = [f"{item.key}: {item.baseline} -> {item.candidate}" for item in keys]
-            reason = f"the {what} is not the same ({listed(pairs, most=len(pairs))})"
+        if keys := mismatches(fresh, right, what):
+            changed = [f"{item.key}: {item.baseline} -> {item.candidate}" for item in keys]
+            reason = f"the {what} is not the same ({listed(changed, most=len(changed))})"
             found.append(_impossible(what, reason, ReasonCode.NOT_COMPARABLE))
     if not found and not right.finished:
         found.append(_impossible("runs", "no candidate run finished", ReasonCode.MISSING_DATA))
     return found
-
-
-def _left_out(name: str, side: Side) -> list[str]:
-    return [f"left out of the {name}: {reason}" for reason in side.left_out]
-
-
-def _not_by_the_clock(policy: Policy, left: Side, right: Side) -> list[str]:
-    invalid = invalid_clocks(policy, left.finished, right.finished)
-    doubtful = contended(policy, left.finished, right.finished)
-    return [
-        *(f"not judged by the clock: run {run_id}: it {reason}" for run_id, reason in sorted(invalid.items())),
-        *(f"perhaps contended: run {run_id}: it {reason}" for run_id, reason in sorted(doubtful.items())),
-    ]
 
 
 def _no_evidence(name: str, side: Side) -> str:

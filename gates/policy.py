@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -37,6 +37,22 @@ class Worse(StrEnum):
     HIGHER = "higher"
     LOWER = "lower"
     BOTH = "both"
+
+
+class FreshBaseline(StrEnum):
+    """When a run of the baseline's code is made beside each added candidate run. DIFFERS: where the stored ones were
+    made on another host or day."""
+
+    NEVER = "never"
+    DIFFERS = "differs"
+    ALWAYS = "always"
+
+
+class WithoutSource(StrEnum):
+    """What happens where the baseline's code cannot be had: judge with its stored runs alone, or stop."""
+
+    UNPAIRED = "unpaired"
+    INCONCLUSIVE = "inconclusive"
 
 
 class Bootstrap(StrEnum):
@@ -94,11 +110,15 @@ class HardChecks:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidityRules:
-    """From when on a run's clock tells of the machine: see gates/validity.py. None switches a rule off."""
+    """From when on a run's clock tells of the machine: see gates/validity.py. None switches a rule off.
+
+    `reruns`: how often such a run is made again.
+    """
 
     cpu_share: float | None
     clock_share: float | None
     sentinel_rise: float | None
+    reruns: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +130,26 @@ class Looks:
 
     runs: tuple[int, ...]
     shares: tuple[float, ...]
+    fresh_baseline: FreshBaseline
+    without_source: WithoutSource
+
+    def reached(self, candidate_runs: int, taken: Sequence[int] = ()) -> int:
+        """The look, counted from 1, that a candidate with so many runs is at; `taken`: the numbers of runs at which it
+        was looked at before. Numbers between two looks count as the later one, where the earlier is spent."""
+        planned = sum(runs <= candidate_runs for runs in self.runs)
+        before = self._spent(candidate_runs, taken)
+        return min(len(self.runs), max(1, planned, before + 1))
+
+    def share(self, look: int, candidate_runs: int, taken: Sequence[int] = ()) -> float:
+        """What this look may spend: its own share and those of looks before it that were never taken."""
+        return sum(self.shares[self._spent(candidate_runs, taken) : look])
+
+    def _spent(self, candidate_runs: int, taken: Sequence[int]) -> int:
+        """How many looks are behind a candidate with so many runs; another look at the same runs costs nothing."""
+        spent = 0
+        for count in sorted({count for count in taken if count < candidate_runs}):
+            spent = min(len(self.runs), max(spent + 1, sum(runs <= count for runs in self.runs)))
+        return spent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +187,7 @@ class Policy:
 
     name: str
     bootstrap: Bootstrap
+    top_up: bool
     alpha_block: float
     alpha_pass: float
     min_candidate_runs: int
@@ -181,7 +222,6 @@ class Policy:
                 return prior
         return Prior(sd=rule.prior, df=self.prior_df, kind="shipped")
 
-    def at_look(self, look: int) -> Policy:
-        """The policy with the error levels that this look, counted from 1, may spend."""
-        share = self.looks.shares[look - 1]
+    def spending(self, share: float) -> Policy:
+        """The policy with a share of both error levels, such as one look may spend."""
         return replace(self, alpha_block=self.alpha_block * share, alpha_pass=self.alpha_pass * share)

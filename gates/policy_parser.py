@@ -24,6 +24,7 @@ from gates.fields import (
 from gates.metrics import METRICS
 from gates.policy import (
     Bootstrap,
+    FreshBaseline,
     HardChecks,
     KnownPriors,
     Looks,
@@ -34,6 +35,7 @@ from gates.policy import (
     Role,
     Scale,
     ValidityRules,
+    WithoutSource,
     Worse,
 )
 from gates.priors import Prior
@@ -93,7 +95,7 @@ def _when(path: str, body: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _looks(path: str, body: Any) -> Looks:
-    found = fields(path, body, {"runs": listed(count(1)), "shares": listed(number(0, 1, above=True))})
+    found = fields(path, body, _LOOKS)
     runs, shares = found["runs"], found["shares"]
     if list(runs) != sorted(set(runs)) or len(runs) != len(shares) or abs(sum(shares) - 1) > 1e-9:
         raise PolicyError(
@@ -168,14 +170,22 @@ _PRIOR: dict[str, Reader] = {
     "reduction": one_of(SUMMARIES, "reduction"),
     "scale": choice(Scale),
 }
+_LOOKS: dict[str, Reader] = {
+    "runs": listed(count(1)),
+    "shares": listed(number(0, 1, above=True)),
+    "fresh_baseline": choice(FreshBaseline),
+    "without_source": choice(WithoutSource),
+}
 _VALIDITY: dict[str, Reader] = {
     "cpu_share": optional(number(0, 1, above=True)),
     "clock_share": optional(number(0, 1, above=True)),
     "sentinel_rise": optional(number(0, above=True)),
+    "reruns": count(0),
 }
 _POLICY: dict[str, Reader] = {
     "name": text,
     "bootstrap": choice(Bootstrap),
+    "top_up": flag,
     "alpha_block": number(0, 0.5, above=True),
     "alpha_pass": number(0, 0.5, above=True),
     "min_candidate_runs": count(2),

@@ -16,7 +16,9 @@ def policy_to_dict(policy: Policy) -> dict[str, Any]:
     plain["rules"] = {
         rule.name: {key: _plain(value) for key, value in vars(rule).items() if key != "name"} for rule in policy.rules
     }
-    plain["looks"] = {"runs": list(policy.looks.runs), "shares": list(policy.looks.shares)}
+    plain["looks"] = {
+        key: list(value) if isinstance(value, tuple) else _plain(value) for key, value in vars(policy.looks).items()
+    }
     plain["priors"] = {known.name: known_to_dict(known) for known in policy.priors}
     plain["overlays"] = {
         overlay.name: {

@@ -83,9 +83,13 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Version:
-    """One side of a comparison: a model version (None when the runs are no registered version) and its
-    runs."""
+    """One side of a comparison: a model version (None when the runs are no registered version) and its runs.
+
+    `fresh`: for a baseline, runs of its code made beside the candidate's, each with the seed of the run that it stands
+    beside. What depends on the machine's speed is judged in these pairs.
+    """
 
     model: str
     version: str | None
     runs: tuple[Run, ...]
+    fresh: tuple[Run, ...] = ()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gates.policy import Policy
+from gates.policy import Policy, Role
+from gates.records import Run, Version
+from gates.sides import baseline_side, candidate_side, facts
+from gates.validity import BY_THE_CLOCK, invalid_clocks
 from gates.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.wording import runs
 
@@ -29,8 +33,10 @@ def first_look(policy: Policy) -> TopUp:
     return TopUp(look=1, candidate_runs=wanted, reason=f"the plan begins with {runs(wanted, 'candidate')}")
 
 
-def next_look(policy: Policy, verdict: Verdict) -> TopUp:
+def next_look(policy: Policy, verdict: Verdict, *, fresh: bool = False) -> TopUp:
     """What should follow `verdict`, which was a look of this policy's plan.
+
+    `fresh`: the next runs come with fresh ones of the baseline, which answer a machine that is another today.
 
     Stops at the first PASS or BLOCK, at the end of the plan, where more runs are no answer (other work, missing data),
     and where no number of runs that the plan affords would decide.
@@ -41,19 +47,50 @@ def next_look(policy: Policy, verdict: Verdict) -> TopUp:
         return TopUp(look=None, candidate_runs=have, reason=f"decided: {verdict.outcome}")
     if verdict.look == len(policy.looks.runs):
         return TopUp(look=None, candidate_runs=have, reason=f"the plan ends with {runs(most, 'candidate')}")
-    if verdict.reason_code not in _MORE_RUNS_HELP:
+    answered = (ReasonCode.INVALID_ENVIRONMENT,) if fresh else ()
+    if verdict.reason_code not in (*_MORE_RUNS_HELP, *answered):
         return TopUp(look=None, candidate_runs=have, reason=f"more runs are no answer to {verdict.reason_code}")
-    if hopeless := _hopeless(verdict, most):
+    if hopeless := _hopeless(verdict, most, answered):
         return TopUp(look=None, candidate_runs=have, reason=hopeless)
     wanted = policy.looks.runs[verdict.look]
     return TopUp(look=verdict.look + 1, candidate_runs=wanted, reason=f"undecided after {runs(have, 'candidate')}")
 
 
-def _hopeless(verdict: Verdict, most: int) -> str:
+def to_run_again(policy: Policy, reference: Sequence[Run], candidate: Version) -> dict[int, str]:
+    """The seeds whose candidate runs should be made again, and why: no clock judges them beside the `reference` runs, a
+    metric that decides needs one, and they were not made again `reruns` times yet."""
+    right = candidate_side(candidate)
+    left = baseline_side(Version(model="", version=None, runs=tuple(reference)), right)
+    policy = policy.resolve(facts(left, right))
+    if not any(rule.role is Role.GATE and rule.metric in BY_THE_CLOCK for rule in policy.rules):
+        return {}
+    invalid = invalid_clocks(policy, left.finished, right.finished)
+    runs: dict[int, list[str]] = {}
+    for run in right.finished:
+        if run.seed is not None:
+            runs.setdefault(run.seed, []).append(run.run_id)
+    return {
+        seed: invalid[made[-1]]
+        for seed, made in sorted(runs.items())
+        if all(run_id in invalid for run_id in made) and len(made) <= policy.validity.reruns
+    }
+
+
+def next_seeds(count: int, baseline: Collection[int], candidate: Collection[int]) -> list[int]:
+    """Seeds for `count` more candidate runs: first those that the baseline has and the candidate has not, so that runs
+    pair up; then the lowest that nobody has."""
+    pairs = sorted(set(baseline) - set(candidate))
+    start = min(candidate, default=0)
+    used = set(baseline) | set(candidate)
+    new = [seed for seed in range(start, start + count + len(used)) if seed not in used]
+    return [*pairs, *new][:count]
+
+
+def _hopeless(verdict: Verdict, most: int, answered: Collection[ReasonCode]) -> str:
     """The first open check that no affordable number of runs decides: neither as the estimate stands, which one run
     can mislead, nor if nothing had changed."""
     for check in verdict.checks:
-        if check.outcome is CheckOutcome.INCONCLUSIVE:
+        if check.outcome is CheckOutcome.INCONCLUSIVE and check.reason_code not in answered:
             ways = [needed for needed in (check.more_runs, check.runs_if_unchanged) if needed is not None]
             if not ways:
                 return f"{check.metric}: no number of runs would decide"

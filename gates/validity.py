@@ -39,6 +39,19 @@ def invalid_clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[
     return found
 
 
+def superseded(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]) -> Reasons:
+    """The runs of both sides whose clock does not count and that were made again, with the same seed and a clock that
+    does: their metrics are not judged. Hard checks still see them, no neighbour makes a NaN."""
+    invalid = invalid_clocks(policy, baseline, candidate)
+    found: Reasons = {}
+    for side in (baseline, candidate):
+        again = {run.seed: run.run_id for run in side if run.seed is not None and run.run_id not in invalid}
+        for run in side:
+            if run.run_id in invalid and run.seed in again:
+                found[run.run_id] = f"{invalid[run.run_id]}; made again as run {again[run.seed]}"
+    return found
+
+
 def contended(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]) -> Reasons:
     """Runs that had far less CPU time per second than the runs beside them."""
     found: Reasons = {}

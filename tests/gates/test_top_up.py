@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from gates import Outcome, ReasonCode, Run, Series, Version, judge
 from gates.comparisons import compare
-from gates.top_up import first_look, next_look
+from gates.policy import FreshBaseline, Looks, WithoutSource
+from gates.top_up import first_look, next_look, next_seeds, to_run_again
 
 SHARES, RUNS = (0.2, 0.3, 0.5), (1, 3, 5)
 
@@ -104,3 +107,118 @@ def test_a_look_spends_its_share_only(smoke):
     assert (full.look, first.look) == (None, 1)
     assert first.policy["alpha_pass"] == pytest.approx(0.3 * full.policy["alpha_pass"])
     assert first.policy["alpha_block"] == pytest.approx(0.3 * full.policy["alpha_block"])
+
+
+PLAN = Looks(
+    runs=RUNS, shares=SHARES, fresh_baseline=FreshBaseline.NEVER, without_source=WithoutSource.UNPAIRED
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("runs", "taken", "look", "share"),
+    [
+        (1, (), 1, 0.2),
+        (3, (), 2, 0.5),  # the first look was never taken, so its share is still there
+        (5, (), 3, 1.0),
+        (9, (), 3, 1.0),
+        (3, (1,), 2, 0.3),
+        (5, (1,), 3, 0.8),
+        (5, (1, 3), 3, 0.5),
+        (3, (1, 3), 2, 0.3),  # the same look again costs nothing
+        (4, (3,), 3, 0.5),  # between two looks: the later one
+        (4, (), 2, 0.5),
+        (9, (1, 3, 5), 3, 0.0),
+    ],
+)
+def test_a_plan_taken_up_again_spends_what_is_left_of_it(runs, taken, look, share):
+    assert PLAN.reached(runs, taken) == look
+    assert PLAN.share(look, runs, taken) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("count", "baseline", "candidate", "seeds"),
+    [
+        (2, (0, 1, 2), (0,), [1, 2]),
+        (2, (0, 1, 2), (0, 1, 2), [3, 4]),
+        (2, (7, 8), (0,), [7, 8]),
+        (3, (7,), (5,), [7, 6, 8]),
+        (1, (), (), [0]),
+    ],
+)
+def test_added_runs_take_the_seeds_that_make_pairs_first(count, baseline, candidate, seeds):
+    assert next_seeds(count, baseline, candidate) == seeds
+
+
+def timed(name, seed, level, sentinel):
+    made = run(name, level)
+    kernel = Series(name="sentinel_time", steps=np.arange(1, 81), values=np.full(80, sentinel))
+    return replace(made, seed=seed, series={**made.series, "sentinel_time": kernel})
+
+
+def side(*made, fresh=()):
+    return Version(model="m", version="v", runs=tuple(made), fresh=tuple(fresh))
+
+
+def baseline_runs(count=3, prefix="a", level=0.0, sentinel=1.0):
+    return [
+        timed(f"{prefix}{seed}", seed, level + 0.004 * np.sin(seed + len(prefix)), sentinel) for seed in range(count)
+    ]
+
+
+def test_a_contended_run_is_made_again_at_most_twice_and_then_not_judged(smoke):
+    stored, good = baseline_runs(), baseline_runs(2, "b")
+    busy = [timed(f"b2{'x' * tries}", 2, 0.3 + tries / 1000, 1.4) for tries in range(3)]
+    for tries in (1, 2):
+        again = to_run_again(smoke, stored, side(*good, *busy[:tries]))
+        assert list(again) == [2]
+        assert "fixed kernel" in again[2]
+    assert to_run_again(smoke, stored, side(*good, *busy)) == {}
+    never = replace(smoke, validity=replace(smoke.validity, reruns=0))
+    assert to_run_again(never, stored, side(*good, *busy[:1])) == {}
+    verdict = judge(smoke, side(*stored), side(*good, *busy[:1], timed("b3", 2, 0.0, 1.0)))
+    assert verdict.outcome is Outcome.PASS
+    assert any("run b2: it ran a fixed kernel" in note and "made again as run b3" in note for note in verdict.notes)
+
+
+def test_made_again_or_not_a_nan_blocks(smoke):
+    broken = replace(timed("b2", 2, 0.0, 1.4), nan_steps=1)
+    verdict = judge(smoke, side(*baseline_runs()), side(*baseline_runs(2, "b"), broken, timed("b3", 2, 0.0, 1.0)))
+    assert (verdict.outcome, verdict.reason_code) == (Outcome.BLOCK, ReasonCode.HARD_GATE)
+
+
+def test_nothing_is_made_again_where_no_clock_decides(smoke):
+    rules = tuple(replace(rule, role="advisory") if rule.name == "step_time" else rule for rule in smoke.rules)
+    quiet = replace(smoke, rules=tuple(rule for rule in rules if rule.metric not in ("tokens_per_second",)))
+    assert to_run_again(quiet, baseline_runs(), side(timed("b0", 0, 0.3, 1.4))) == {}
+
+
+def test_fresh_runs_beside_the_candidates_take_a_slower_day_out(smoke):
+    stored = baseline_runs(5)
+    slower = 0.25  # of the whole machine
+    today = baseline_runs(4, "b", slower, 1.28)
+    beside = [timed(f"f{seed}", seed, slower + 0.003 * np.cos(seed), 1.28) for seed in range(1, 4)]
+    alone = judge(smoke, side(*stored), side(*today))
+    assert alone.reason_code is ReasonCode.INVALID_ENVIRONMENT
+    paired = judge(smoke, side(*stored, fresh=beside), side(*today))
+    assert (paired.outcome, paired.reason) == (Outcome.PASS, paired.reason)
+    step_time = next(check for check in paired.checks if check.metric == "step_time")
+    assert (step_time.evidence.paired, step_time.evidence.baseline_runs) == (True, 3)
+    assert set(paired.baseline_runs) == {run.run_id for run in (*stored, *beside)}
+    assert any("judged in pairs" in note and "1, 2, 3" in note for note in paired.notes)
+    slow_code = [timed(r.run_id, r.seed, slower + 0.3 + 0.004 * np.sin(r.seed), 1.28) for r in today]
+    assert judge(smoke, side(*stored, fresh=beside), side(*slow_code)).outcome is Outcome.BLOCK
+
+
+def test_one_fresh_run_is_no_pair_to_judge_by_and_other_work_no_pair_at_all(smoke):
+    stored, today = baseline_runs(3), baseline_runs(3, "b")
+    one = judge(smoke, side(*stored, fresh=[timed("f1", 1, 0.3, 1.0)]), side(*today))
+    assert next(check.evidence for check in one.checks if check.metric == "step_time").baseline_runs == 3
+    other = [replace(timed(f"f{seed}", seed, seed / 100, 1.0), workload={"max_steps": "9"}) for seed in (1, 2)]
+    assert judge(smoke, side(*stored, fresh=other), side(*today)).reason_code is ReasonCode.NOT_COMPARABLE
+
+
+def test_a_machine_that_is_another_today_is_answered_by_fresh_runs_only(smoke):
+    verdict = judge(smoke, side(*baseline_runs()), side(timed("b0", 0, 0.25, 1.3)), look=1)
+    assert verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT
+    assert next_look(smoke, verdict).look is None
+    assert next_look(smoke, verdict, fresh=True).look == 2

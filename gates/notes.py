@@ -1,0 +1,43 @@
+"""What a reader should know about the runs of a comparison besides the checks: one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gates.pairs import Pairs
+from gates.policy import Policy
+from gates.records import Run
+from gates.sides import Side
+from gates.validity import contended, invalid_clocks, superseded
+from gates.wording import listed
+
+
+def notes(policy: Policy, baseline: Side, candidate: Side, pairs: Pairs) -> tuple[str, ...]:
+    """Runs left out, runs that no clock judges, and what was compared in pairs."""
+    return (
+        *(f"left out of the baseline: {reason}" for reason in baseline.left_out),
+        *(f"left out of the candidate: {reason}" for reason in candidate.left_out),
+        *_clocks(policy, pairs.made or baseline.finished, candidate.finished),
+        *_pairs(policy, pairs),
+    )
+
+
+def _clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
+    again = superseded(policy, baseline, candidate)
+    for run_id, reason in sorted(again.items()):
+        yield f"not judged, by any metric: run {run_id}: it {reason}"
+    for run_id, reason in sorted(invalid_clocks(policy, baseline, candidate).items()):
+        if run_id not in again:
+            yield f"not judged by the clock: run {run_id}: it {reason}"
+    for run_id, reason in sorted(contended(policy, baseline, candidate).items()):
+        yield f"perhaps contended: run {run_id}: it {reason}"
+
+
+def _pairs(policy: Policy, pairs: Pairs) -> Iterator[str]:
+    if not pairs.made:
+        return
+    if pairs:
+        seeds = listed([str(run.seed) for run in pairs.candidate], most=10)
+        yield f"speed is judged in pairs, with fresh runs of the baseline beside the candidate's (seeds {seeds})"
+    for reason in pairs.left_out:
+        yield f"left out of the fresh baseline: {reason}"

@@ -1,0 +1,63 @@
+"""Runs of both sides that were made beside each other: a machine that is slower today is slower for both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gates.policy import MetricRule, Policy
+from gates.records import Run, Version
+from gates.sides import Side, baseline_side
+from gates.summaries import SUMMARIES
+from gates.validity import invalid_clocks
+
+SPEED = (
+    "step_time",
+    "step_cpu_time",
+    "step_cost",
+    "tokens_per_second",
+    "iteration_time",
+    "iteration_cpu_time",
+    "iteration_cost",
+)
+"""Metrics whose level follows the machine's speed; their tails and drifts are ratios within a run and do not."""
+LEAST = 2  # pairs; a single one says nothing about the spread between pairs
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pairs:
+    """Fresh baseline runs and the candidate's with the same seeds, in the order of seeds; none where too few are valid.
+
+    `made`: the fresh runs as a side, all that are evidence; `left_out`: why some of them have no part.
+    """
+
+    baseline: tuple[Run, ...] = ()
+    candidate: tuple[Run, ...] = ()
+    made: tuple[Run, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.baseline)
+
+
+def pair(policy: Policy, baseline: Version | None, candidate: Side) -> Pairs:
+    """The valid pairs of a comparison."""
+    side = baseline_side(Version(model="", version=None, runs=baseline.fresh if baseline else ()), candidate)
+    invalid = invalid_clocks(policy, side.finished, candidate.finished)
+    left, right = (
+        {run.seed: run for run in runs if run.seed is not None and run.run_id not in invalid}
+        for runs in (side.finished, candidate.finished)
+    )
+    seeds = sorted(left.keys() & right.keys())
+    enough = len(seeds) >= LEAST
+    slow = [f"run {run.run_id}: it {invalid[run.run_id]}" for run in side.finished if run.run_id in invalid]
+    return Pairs(
+        baseline=tuple(left[seed] for seed in seeds) if enough else (),
+        candidate=tuple(right[seed] for seed in seeds) if enough else (),
+        made=side.finished,
+        left_out=(*side.left_out, *slow),
+    )
+
+
+def judged_in_pairs(rule: MetricRule) -> bool:
+    """Whether a rule looks at the level of the machine's speed."""
+    return rule.metric in SPEED and not SUMMARIES[rule.reduction].logarithmic
