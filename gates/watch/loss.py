@@ -15,7 +15,8 @@ _FOLLOW = 0.1  # share by which the smoothed level follows: the lowest of many n
 _EARLY = 3  # rows that a run has before it can have blown up
 _MEMORY = 100  # rows over which noise is averaged
 _SETTLED = _MEMORY + 1  # rows from which averages follow at a constant rate
-_CONFIRM = 3  # rows for which a CRITICAL must last before it is said
+_CONFIRM = 3  # rows for which a CRITICAL must last before it is said,
+_CONFIRM_WARN = 2  # and a WARN: small batches put three high losses among five now and then
 
 
 class LossRise:
@@ -31,7 +32,9 @@ class LossRise:
     __slots__ = (
         "_before",
         "_best",
+        "_calm",
         "_critical",
+        "_doubtful",
         "_first",
         "_hold",
         "_limit",
@@ -51,8 +54,9 @@ class LossRise:
         self._window = rows.window
         self._recent: deque[float] = deque(maxlen=rows.window)
         self._hold = rows.hold
-        self._rows = self._critical = self._lost = 0
+        self._rows = self._critical = self._doubtful = self._lost = 0
         self._never = math.inf
+        self._calm = math.inf  # the noise there was when a CRITICAL was said: a blow-up is no excuse for itself
         self._before = self._noise = 0.0
         self._first = self._best = self._smooth = 0.0
 
@@ -89,8 +93,10 @@ class LossRise:
             return Finding(Level.CRITICAL, self._seen(level))
         # The same two tests as in _judge, which nearly every row passes.
         rise = level - self._best
-        if rise <= self._rules.floor or rise <= self._limit * self._noise or rows < self._rules.min_rows:
-            self._critical = 0
+        noise = self._noise if self._noise < self._calm else self._calm
+        if rise <= self._rules.floor or rise <= self._limit * noise or rows < self._rules.min_rows:
+            self._critical = self._doubtful = 0
+            self._calm = math.inf
             return None
         return self._confirmed(level)
 
@@ -103,15 +109,21 @@ class LossRise:
 
     def _confirmed(self, level: float) -> Finding | None:
         finding = self._judge(level)
-        self._critical = self._critical + 1 if finding is not None and finding.level is Level.CRITICAL else 0
-        if finding is None or not self._critical or self._critical >= _CONFIRM:
+        if finding is None:
+            self._critical = self._doubtful = 0
+            self._calm = math.inf
+            return None
+        self._doubtful += 1
+        self._critical = self._critical + 1 if finding.level is Level.CRITICAL else 0
+        if self._critical >= _CONFIRM:
+            self._calm = min(self._calm, self._noise)
             return finding
-        return Finding(Level.WARN, finding.seen)
+        return Finding(Level.WARN, finding.seen) if self._doubtful >= _CONFIRM_WARN else None
 
     def _judge(self, level: float) -> Finding | None:
         rules, best, first = self._rules, self._best, self._first
         rise = level - best
-        if rise <= rules.floor or rise <= self._limit * self._noise:
+        if rise <= rules.floor or rise <= self._limit * min(self._noise, self._calm):
             return None
         learned, size = max(first - best, 0.0), abs(best)
         if rise > rules.critical_rise * size and rise > rules.critical_lost * learned:

@@ -96,6 +96,29 @@ def test_single_spikes_and_late_noise_are_no_divergence() -> None:
     assert watch([{"loss": 2.0 * 0.8**row} for row in range(40)] + memorised).verdict == "healthy"
 
 
+# Losses of the smoke canary (DPO, small batches, seed 1), and of it under `fault=lr_high`.
+SMALL_BATCHES = """
+    0.69 0.69 0.69 0.6 0.68 0.78 0.58 0.8 0.59 0.71 0.36 0.64 0.79 0.95 0.97 0.82 0.48 0.53 0.7 0.52 0.68 0.49 0.6
+    0.6 0.55 0.44 0.33 0.57 0.41 0.5 0.22 0.19 0.15 0.55 0.63 0.91 0.38 0.5 0.39 0.8 0.6 0.68 0.98 0.58 0.68 0.48
+    0.51 0.6 0.28 0.22 0.53 0.85 0.47 0.3 0.18 0.12 0.46 0.36 0.24 0.6 0.12 1 0.28 0.35 0.19 0.37 0.3 0.21 0.67 0.3
+    0.98 0.45 0.73 0.13 0.76 1.33 1.06 0.3 0.32 1.26 0.78 0.34 0.36 0.59 0.17 0.97 0.12 0.22 0.28 0.42
+"""
+LOST = [0.69, 0.69, 0.81, 1.03, 2.17, 1.96, 0.57, 0.84, 1.92, 2.91, 1.74, 1.81, 0.07, 38.39, 9.63, 6.01, 6.23, 5.68]
+LOST += [2.79, 8.05, 26.51, 6.03, 7.2, 11.26, 17.59, 6.96, 2.58, 1.08, 2.82]
+
+
+def test_three_large_losses_among_five_are_small_batches_and_no_rise() -> None:
+    losses = [float(word) for word in SMALL_BATCHES.split()]
+    assert max(np.median(losses[at : at + 5]) for at in range(70, 80)) > 1.0
+    assert watch([{"loss": loss} for loss in losses]).verdict == "healthy"
+
+
+def test_a_blow_up_is_no_excuse_for_itself() -> None:
+    """Its rows jump as far as it has risen; it lasts all the same."""
+    levels = [one.level for one in watch([{"loss": value} for value in LOST]).warnings]
+    assert levels == [Level.WARN, Level.CRITICAL, Level.STOP]
+
+
 def test_few_rows_are_judged_with_care() -> None:
     falling = [2.0, 1.6, 1.4, 1.3, 1.25, 1.2, 1.18, 1.17, 1.15, 1.14, 1.13, 1.12]
     assert watch([{"loss": value} for value in falling]).verdict == "healthy"
