@@ -18,6 +18,7 @@ from canary_mlflow.commands.import_ import import_
 from canary_mlflow.commands.judge import judge
 from canary_mlflow.commands.power import power
 from canary_mlflow.commands.replay import replay
+from canary_mlflow.commands.ui import ui
 from canary_mlflow.edge import EXIT_CODES, OUTSIDE, Edge, reader_left
 from canary_mlflow.errors import StoreError, UsageError
 
@@ -285,6 +286,7 @@ canary.add_command(db)
 canary.add_command(keys)
 canary.add_command(override)
 canary.add_command(rollback)
+canary.add_command(ui)
 
 
 def main() -> None:

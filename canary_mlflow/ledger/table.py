@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -108,3 +108,23 @@ def read(connection: Any, model: str | None = None) -> Iterator[Row]:
 
 def _row(found: Any) -> Row:
     return Row(**found._mapping)
+
+
+def row_at(connection: Any, seq: int) -> Row | None:
+    """The row with this number."""
+    return first_of(connection.execute(sa.select(LEDGER).where(LEDGER.c.seq == seq)))
+
+
+def latest_of_models(connection: Any) -> list[Row]:
+    """The newest row about each model."""
+    newest = sa.select(sa.func.max(LEDGER.c.seq)).where(LEDGER.c.alias == "champion").group_by(LEDGER.c.model)
+    return [_row(found) for found in connection.execute(sa.select(LEDGER).where(LEDGER.c.seq.in_(newest)))]
+
+
+def numbers_of_versions(connection: Any, models: Sequence[str]) -> dict[tuple[str, int], int]:
+    """The number of the newest row about each version of these models."""
+    newest = sa.select(LEDGER.c.model, LEDGER.c.version, sa.func.max(LEDGER.c.seq)).where(
+        LEDGER.c.model.in_(models), LEDGER.c.alias == "champion"
+    )
+    found = connection.execute(newest.group_by(LEDGER.c.model, LEDGER.c.version))
+    return {(model, version): seq for model, version, seq in found}

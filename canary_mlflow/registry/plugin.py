@@ -21,6 +21,7 @@ SCHEMES = (
     *(f"{PREFIX}{name}" for name in ("sqlite", "postgresql", "postgresql+psycopg", "postgresql+psycopg2")),
 )
 SERVER_BACKEND = "_MLFLOW_SERVER_FILE_STORE"  # where `mlflow server` tells its workers their tracking store
+SERVER_REGISTRY = "_MLFLOW_SERVER_REGISTRY_STORE"  # the same of the registry, where it was given one of its own
 
 
 def build_store(store_uri: str, tracking_uri: str | None = None) -> Any:

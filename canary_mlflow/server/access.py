@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.pages.blueprint import Readers, paths
 from canary_mlflow.server.requests import parse, query
 from canary_mlflow.server.routes import VERDICT, path
 
@@ -23,6 +24,23 @@ def add_validators(auth: Any) -> None:
     }
     for (name, method), validator in found.items():
         auth.BEFORE_REQUEST_VALIDATORS[path(name), method] = validator
+    for page in paths():  # whoever is known may open them; `readers` says what they then show
+        auth.BEFORE_REQUEST_VALIDATORS[page, "GET"] = lambda: True
+
+
+def readers(auth: Any) -> Readers:
+    """What the user who asks may see on the pages, in MLflow's own permissions."""
+
+    def may_read_model(name: str) -> bool:
+        return bool(auth.sender_is_admin() or auth._get_registered_model_permission(name).can_read)
+
+    def may_read_experiment(number: str) -> bool:
+        from flask import g
+
+        user = g.mlflow_authenticated_user
+        return bool(auth.sender_is_admin() or auth._get_experiment_permission(number, user).can_read)
+
+    return Readers(model=may_read_model, experiment=may_read_experiment)
 
 
 def may_read(auth: Any) -> bool:

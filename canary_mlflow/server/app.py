@@ -9,9 +9,11 @@ def create_app() -> Any:
     """MLflow's own app with our routes; its users are not known."""
     from mlflow.server import app
 
+    from canary_mlflow.pages.blueprint import add_pages
     from canary_mlflow.server.routes import add_routes
 
     add_routes(app, authenticated=False)
+    add_pages(app)
     return served(app)
 
 
@@ -19,10 +21,12 @@ def create_auth_app() -> Any:
     """The same behind MLflow's basic authentication."""
     from mlflow.server import app, auth
 
-    from canary_mlflow.server.access import add_validators
+    from canary_mlflow.pages.blueprint import add_pages
+    from canary_mlflow.server.access import add_validators, readers
     from canary_mlflow.server.routes import add_routes
 
     add_routes(app, authenticated=True)
+    add_pages(app, readers(auth))
     add_validators(auth)
     return auth.create_app(app)
 

@@ -12,7 +12,7 @@ from canary_mlflow.errors import (
     UsageError,
 )
 from canary_mlflow.registry.actors import current_actor
-from canary_mlflow.registry.plugin import SERVER_BACKEND, guarded_uri, plain_uri
+from canary_mlflow.registry.plugin import SERVER_BACKEND, SERVER_REGISTRY, guarded_uri, plain_uri
 from canary_mlflow.server.answers import answered
 from canary_mlflow.server.openapi import description
 from canary_mlflow.server.requests import Shape, parse, query
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.store import GuardedStore
 
 BASE = "/api/2.0/canary"
-SERVER_REGISTRY = "_MLFLOW_SERVER_REGISTRY_STORE"
 STATIC_PREFIX = "_MLFLOW_STATIC_PREFIX"
 VERDICT = Shape(required=("model", "version"), optional=("promote", "policy"))
 OVERRIDE = Shape(required=("model", "version", "reason"), optional=("alias",))

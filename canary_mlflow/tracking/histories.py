@@ -82,7 +82,7 @@ def run_from(
     run_id: str, tags: Mapping[str, str], keys: Sequence[str], points: Mapping[tuple[str, str], Points]
 ) -> Run:
     """A run from its tags and the points of its series."""
-    series = {name_of_key(key): _series(name_of_key(key), points[run_id, key]) for key in keys}
+    series = {name_of_key(key): series_of(name_of_key(key), points[run_id, key]) for key in keys}
     seed = tags.get("canary.seed", "")
     return Run(
         run_id=run_id,
@@ -105,7 +105,7 @@ def run_from(
     )
 
 
-def _series(name: str, points: Points) -> Series:
+def series_of(name: str, points: Points) -> Series:
     """Sorted by step; of several values at one step, the one written last (the largest
     of one moment: a database gives rows in any order). SQL stores write ±Inf as ±1.797e308."""
     ordered = points[np.lexsort((points[:, 2], points[:, 1], points[:, 0]))]

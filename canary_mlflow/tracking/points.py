@@ -49,13 +49,20 @@ def _from_database(uri: str, keys: Mapping[str, Sequence[str]]) -> dict[tuple[st
         raise StoreError(f"{uri}: {one_line(error)}; expected MLflow's table of metrics") from error
 
 
-def points_over(connection: Any, keys: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], Points]:
-    """One SELECT for each series, along the index of MLflow's table (run, key, step); no object for each point."""
+def points_over(
+    connection: Any, keys: Mapping[str, Sequence[str]], after: int | None = None
+) -> dict[tuple[str, str], Points]:
+    """One SELECT for each series, along the index of MLflow's table (run, key, step); no object for each point.
+
+    `after`: only the points of later steps.
+    """
     import sqlalchemy as sa
 
     table = sa.table("metrics", *map(sa.column, ("run_uuid", "key", "step", "timestamp", "value", "is_nan")))
     columns = (table.c.step, table.c.timestamp, table.c.value, table.c.is_nan)
     query = sa.select(*columns).where(table.c.run_uuid == sa.bindparam("run"), table.c.key == sa.bindparam("key"))
+    if after is not None:
+        query = query.where(table.c.step > after)
     found = {}
     for run_id, names in keys.items():
         for key in names:

@@ -1,0 +1,59 @@
+"""`canary ui`: MLflow's server with the canary pages, over the embedded store, for this machine alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+import click
+
+from canary_mlflow.commands.guarding import store_option
+from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.errors import StoreError, UsageError
+
+HOST = "127.0.0.1"
+
+
+@click.command(epilog=EXIT_CODES)
+@click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
+@store_option
+def ui(port: int, tracking_uri: str | None) -> None:
+    """Show what runs, what was judged and who was champion, in the browser, beside MLflow's own pages.
+
+    Listens on 127.0.0.1 only and writes nothing by itself. Ctrl-C ends it. For others to look on:
+    mlflow server --app-name canary-auth
+    """
+    from canary_mlflow.registry.plugin import guarded_uri
+    from canary_mlflow.tracking.store import prepare_store, resolve, sqlite_file
+
+    uri = resolve(tracking_uri)
+    if uri.startswith(("http://", "https://")):
+        raise UsageError(
+            f"--tracking-uri {uri}: a server already; expected a database; where it was started with "
+            f"--app-name canary, open {uri.rstrip('/')}/canary"
+        )
+    file = sqlite_file(uri)
+    if file is not None and not file.exists():
+        raise StoreError(
+            f"{file}: no store there; expected one that a run has made; `canary run` makes it, "
+            "--tracking-uri names another"
+        )
+    refuse_used(port)
+    prepare_store(uri)  # brings its tables up to date, or says why not
+    click.echo(f"http://{HOST}:{port}/canary  (a few seconds; Ctrl-C ends it)")
+    sys.stdout.flush()
+    command = [sys.executable, "-m", "mlflow", "server", "--app-name", "canary", "--host", HOST, "--port", str(port)]
+    stores = ["--backend-store-uri", uri, "--registry-store-uri", guarded_uri(uri), "--workers", "1"]
+    # Replacing this process hands signals and output through untouched; no job runner: the pages need none.
+    os.execve(sys.executable, [*command, *stores], {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"})
+
+
+def refuse_used(port: int) -> None:
+    """Say now that a port is taken: the server would say it in a traceback, after seconds."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise UsageError(f"--port {port}: {error.strerror}; expected a free port; choose another") from error

@@ -1,0 +1,141 @@
+"""The curves of a run, and the band of the champion's runs behind them, as small as a screen needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from canary_mlflow.pages.database import reading
+from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope, keep_peaks
+from canary_mlflow.pages.facts import RunFacts
+from canary_mlflow.pages.panels import PANELS, SERIES
+from canary_mlflow.tracking.histories import series_of
+from canary_mlflow.tracking.points import points_over
+from canary_mlflow.tracking.schema import mlflow_key
+from gates.records import Series
+
+MOST = 800  # points of one curve: more than a chart has pixels on most screens
+OVERLAP = 100  # steps that are sent again: a slow rank's values come after those of later steps
+BAND = 400  # stretches of the champion's band
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """What several runs did at the same step: their lowest and highest value."""
+
+    steps: Steps
+    low: Values
+    high: Values
+
+    def at(self, step: int) -> tuple[float, float] | None:
+        """The range at a step, or in the stretch that it lies in; None beyond the band's ends."""
+        where = int(np.searchsorted(self.steps, step, side="right")) - 1
+        if where < 0 or step > int(self.steps[-1]) + (int(self.steps[-1]) - int(self.steps[0])) // len(self.steps):
+            return None
+        return float(self.low[where]), float(self.high[where])
+
+
+def read_series(
+    connection: sa.Connection, run_ids: Sequence[str], names: Sequence[str], after: int | None = None
+) -> dict[str, dict[str, Series]]:
+    """Series by run and canonical name, in one bulk read; those without a point are left out."""
+    keys = {mlflow_key(name): name for name in names}
+    points = points_over(connection, {run_id: list(keys) for run_id in run_ids}, after)
+    found: dict[str, dict[str, Series]] = {run_id: {} for run_id in run_ids}
+    for (run_id, key), rows in points.items():
+        if len(rows):
+            found[run_id][keys[key]] = series_of(keys[key], rows)
+    return found
+
+
+def curves(connection: sa.Connection, run: RunFacts, after: int | None) -> dict[str, Any]:
+    """All curves of the run as JSON values; with `after`, only what is new since that step."""
+    since = None if after is None else after - OVERLAP
+    recorded = [name for name in SERIES if mlflow_key(name) in run.latest]
+    series = read_series(connection, [run.run_id], recorded, since)[run.run_id]
+    last = max((int(one.steps[-1]) for one in series.values()), default=after or 0)
+    return {
+        "whole": after is None,
+        "next": last,
+        "series": {name: curve(one) for name, one in series.items()},
+        "spreads": spreads(series),
+    }
+
+
+def curve(series: Series) -> dict[str, Any]:
+    """One line: its finite values with all peaks, and where it had none."""
+    finite = series.finite_only()
+    steps, values = keep_peaks(finite.steps, finite.values, MOST)
+    broken = series.steps[~series.finite]
+    found: dict[str, Any] = {"steps": steps.tolist(), "values": figures(values)}
+    if len(broken):
+        found |= {"broken": keep_some(broken), "said": said_of(len(broken), len(series.steps), int(broken[0]))}
+    return found
+
+
+def spreads(series: Mapping[str, Series]) -> dict[str, Any]:
+    """Mean minus and plus spread, for the panels that have both."""
+    found = {}
+    for panel in PANELS:
+        mean, spread = series.get(panel.lines[0]), series.get(panel.spread)
+        if mean is None or spread is None:
+            continue
+        mean, spread = mean.finite_only(), spread.finite_only()
+        steps, here, there = np.intersect1d(mean.steps, spread.steps, return_indices=True)
+        if len(steps):
+            low, high = mean.values[here] - spread.values[there], mean.values[here] + spread.values[there]
+            found[panel.lines[0]] = as_json(*keep_envelope(steps, low, high, BAND))
+    return found
+
+
+def keep_some(steps: Steps) -> list[int]:
+    """Enough of the steps to mark where they are."""
+    return list(map(int, steps[:: max(1, len(steps) // 100)]))
+
+
+def said_of(broken: int, all_of_them: int, first: int) -> str:
+    """The sentence under a chart whose series is not all numbers."""
+    if broken == all_of_them:
+        return f"No finite number in {all_of_them} values (NaN or infinity), from step {first} on."
+    return f"{broken} of {all_of_them} values are NaN or infinity, the first at step {first}."
+
+
+def figures(values: Values) -> list[float]:
+    """Six figures each: no screen shows more."""
+    return [float(f"{value:.6g}") for value in values]
+
+
+def as_json(steps: Steps, low: Values, high: Values) -> dict[str, Any]:
+    """A band as JSON values."""
+    return {"steps": steps.tolist(), "low": figures(low), "high": figures(high)}
+
+
+@lru_cache(maxsize=8)
+def champion_bands(uri: str, run_ids: tuple[str, ...]) -> Mapping[str, Band]:
+    """The bands of finished runs, by canonical name. Read once: a champion's runs do not grow."""
+    with reading(uri) as connection:
+        runs = read_series(connection, run_ids, SERIES)
+    found = {}
+    for name in SERIES:
+        having = [one for run in runs.values() if (one := run.get(name)) is not None and len(one.finite_only().steps)]
+        if having:
+            found[name] = envelope(having)
+    return found
+
+
+def envelope(series: Sequence[Series]) -> Band:
+    """The lowest and highest value of several series at each step that any of them has."""
+    finite = [one.finite_only() for one in series]
+    steps = np.unique(np.concatenate([one.steps for one in finite]))
+    low, high = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
+    for one in finite:
+        at = np.searchsorted(steps, one.steps)
+        low[at] = np.minimum(low[at], one.values)
+        high[at] = np.maximum(high[at], one.values)
+    steps, low, high = keep_envelope(steps, low, high, BAND)
+    return Band(steps=steps, low=low, high=high)

@@ -1,0 +1,146 @@
+"""A verdict's checks on one axis: each change with its interval and its runs, in units of its own limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from canary_mlflow.reports import figures, wording
+from canary_mlflow.reports.decision import Decision
+from gates.policy import MetricRule, Policy, Role
+from gates.readings import Reading, read, yardstick
+from gates.records import Run
+from gates.verdict import Check, Evidence
+
+WIDTH, HEIGHT = 360, 30  # of a row's drawing, in its own units
+FARTHEST = 3.0  # limits; what lies beyond is drawn at the edge
+EDGE = 12.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dot:
+    """One run of a row: where it lies, its value as text, and whose it is."""
+
+    x: float
+    run_id: str
+    seed: str
+    side: str
+    shown: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """A row's marks, as x in the drawing; `low` and `high` None where no interval is known."""
+
+    zero: float
+    limits: Sequence[float]
+    centre: float | None
+    low: float | None
+    high: float | None
+    dots: Sequence[Dot]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForestRow:
+    """One check: its cells as every report has them, its drawing (None without figures), and the evidence itself."""
+
+    check: Check
+    cells: wording.Row
+    drawing: Drawing | None
+    dots: Sequence[Dot]
+    facts: Sequence[tuple[str, str]]
+
+
+def forest(
+    decision: Decision, policy: Policy | None, baseline: Sequence[Run], candidate: Sequence[Run]
+) -> list[ForestRow]:
+    """The rows of the judged metrics, in the order of every report. Runs that are gone leave their dots out."""
+    checks = {check.metric: check for check in decision.verdict.checks if check.role is not Role.HARD}
+    rules = {rule.name: rule for rule in policy.rules} if policy is not None else {}
+    return [
+        forest_row(checks[cells.metric], cells, policy, rules.get(cells.metric), baseline, candidate)
+        for cells in wording.judged(decision)
+    ]
+
+
+def forest_row(
+    check: Check,
+    cells: wording.Row,
+    policy: Policy | None,
+    rule: MetricRule | None,
+    baseline: Sequence[Run],
+    candidate: Sequence[Run],
+) -> ForestRow:
+    """One row."""
+    found = check.evidence
+    margin = found.margin if found is not None else None
+    if found is None or not margin:
+        return ForestRow(check=check, cells=cells, drawing=None, dots=(), facts=facts_of(check))
+    dots = dots_of(policy, rule, baseline, candidate, margin) if policy is not None and rule is not None else []
+    both = rule is not None and str(rule.worse) == "both"
+    ends = sorted(x_of(end, margin) for end in (found.change_low, found.change_high) if end is not None)
+    drawing = Drawing(
+        zero=x_of(0.0, margin),
+        limits=[x_of(margin, margin), *([x_of(-margin, margin)] if both else [])],
+        centre=None if found.change is None else x_of(found.change, margin),
+        low=ends[0] if len(ends) == 2 else None,
+        high=ends[-1] if len(ends) == 2 else None,
+        dots=dots,
+    )
+    return ForestRow(check=check, cells=cells, drawing=drawing, dots=dots, facts=facts_of(check))
+
+
+def x_of(change: float, margin: float) -> float:
+    """Where a change lies in the drawing; harm to the right, whichever way the metric gets worse."""
+    limits = max(-FARTHEST, min(FARTHEST, change / margin))
+    return round(WIDTH / 2 + limits / FARTHEST * (WIDTH / 2 - EDGE), 1)
+
+
+def dots_of(
+    policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], margin: float
+) -> list[Dot]:
+    """Every run's change against the middle of the baseline."""
+    left, right = read(policy, rule, baseline)[0], read(policy, rule, candidate)[0]
+    if not left or not right:
+        return []
+    stick = yardstick(policy, rule, left, right)
+    if isinstance(stick, str):
+        return []
+    middle = sum(stick.harm(one) for one in left) / len(left)
+
+    def dot(reading: Reading, side: str) -> Dot:
+        change = stick.change(stick.harm(reading) - middle)
+        seed = "" if reading.seed is None else str(reading.seed)
+        unit = "" if rule.reduction in ("tail_excess", "drift") else rule.info.unit
+        shown = figures.quantity(reading.value, unit)
+        return Dot(x=x_of(change, margin), run_id=reading.run_id, seed=seed, side=side, shown=shown)
+
+    return [*(dot(one, "baseline") for one in left), *(dot(one, "candidate") for one in right)]
+
+
+def facts_of(check: Check) -> list[tuple[str, str]]:
+    """The rest of the evidence, in words and figures."""
+    found = check.evidence
+    if found is None:
+        return []
+    facts: Mapping[str, object] = {
+        "runs": f"{found.candidate_runs} against {found.baseline_runs}{', paired by seed' if found.paired else ''}",
+        "chance of this if nothing were worse": probability(found.p_harm),
+        "chance of this if it were worse than the limit": probability(found.p_noninferior),
+        "smallest harm these runs would show": detectable(found),
+        "spread between runs": "" if found.spread is None else f"{found.spread:.3g}",
+        "spread comes from": found.prior,
+        "runs per side that would decide": "" if check.more_runs is None else str(check.more_runs),
+    }
+    return [(name, str(value)) for name, value in facts.items() if value]
+
+
+def probability(p: float | None) -> str:
+    """`0.012`."""
+    return "" if p is None else "under 0.0001" if p < 0.0001 else f"{p:.2g}"
+
+
+def detectable(found: Evidence) -> str:
+    """In the unit of the change."""
+    size = found.smallest_detectable
+    return "" if size is None else figures.change(size, relative=found.relative, unit=found.unit)

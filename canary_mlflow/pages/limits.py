@@ -1,0 +1,64 @@
+"""What a value must not go beyond, and who says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from canary_mlflow.policies import load_policy, load_watch, policy_names
+from gates.wording import quantity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A fixed limit. `side`: above, below or both (the value's size counts); `source`: whose it is."""
+
+    value: float
+    source: str
+    side: str = "above"
+
+    def broken_by(self, value: float) -> bool:
+        """Whether the value lies beyond it; NaN always does."""
+        if math.isnan(value):
+            return True
+        if self.side == "below":
+            return value < self.value
+        return (abs(value) if self.side == "both" else value) > self.value
+
+    def shown(self, unit: str) -> str:
+        """`at most 40`."""
+        word = {"above": "at most", "below": "at least", "both": "within ±"}[self.side]
+        return f"{word}{'' if self.side == 'both' else ' '}{quantity(self.value, unit)}"
+
+
+def limits_of(tags: Mapping[str, str]) -> Mapping[str, Limit]:
+    """The limits of a run by canonical name: those of its tier's gate and of the policy that watches it.
+
+    What is not set is not there. Only shipped policies are read: a tag is no reason to open a file.
+    """
+    watch, tier = tags.get("canary.watch.policy", ""), tags.get("canary.tier", "")
+    return shipped_limits(
+        watch if watch in policy_names("watch") else "default", tier if tier in policy_names() else ""
+    )
+
+
+@lru_cache(maxsize=16)
+def shipped_limits(watch: str, tier: str) -> Mapping[str, Limit]:
+    """The limits that two policies set; `tier` may be empty."""
+    rules = load_watch(watch)
+    found = {
+        "nonfinite": Limit(value=0, source="any is too many"),
+        "clip_fraction": Limit(value=rules.patterns.clip_fraction, source="watch"),
+        "truncated_share": Limit(value=rules.facts.capped_share, source="watch"),
+    }
+    if tier:
+        hard = load_policy(tier).hard
+        found["kl"] = Limit(value=hard.kl_limit, source="gate")
+        found["approx_kl"] = Limit(value=hard.approx_kl_limit, source="gate")
+    sides = {"entropy": "below", "kl_target_error": "both"}
+    for name, ceiling in rules.ceilings.items():
+        if ceiling is not None:
+            found[name] = Limit(value=ceiling, source="watch", side=sides.get(name, "above"))
+    return found

@@ -1,0 +1,72 @@
+"""What the registry's database says: models, their champions, and the ledger about them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from canary_mlflow.ledger import table
+from canary_mlflow.ledger.rows import Row
+from canary_mlflow.pages.database import has_ledger
+from canary_mlflow.registry.versions import CHAMPION, SESSION_TAG
+
+MODELS = sa.table("registered_models", sa.column("name"))
+ALIASES = sa.table("registered_model_aliases", *map(sa.column, ("name", "alias", "version")))
+VERSIONS = sa.table("model_versions", *map(sa.column, ("name", "version", "current_stage", "creation_time", "run_id")))
+VERSION_TAGS = sa.table("model_version_tags", *map(sa.column, ("name", "version", "key", "value")))
+DELETED = "Deleted_Internal"  # what MLflow leaves of a deleted version
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """A registered model. `last`: the newest ledger row about it, None where there is none."""
+
+    name: str
+    versions: int
+    newest: int | None
+    champion: int | None
+    last: Row | None
+
+
+def read_models(connection: sa.Connection) -> list[ModelFacts]:
+    """All models, in the order of their names."""
+    names = connection.execute(sa.select(MODELS.c.name).order_by(MODELS.c.name)).scalars().all()
+    alive = sa.select(VERSIONS.c.name, VERSIONS.c.version).where(VERSIONS.c.current_stage != DELETED)
+    versions: Mapping[str, list[int]] = defaultdict(list)
+    for name, version in connection.execute(alive):
+        versions[name].append(version)
+    champions = dict(read_champions(connection))
+    last = {row.model: row for row in table.latest_of_models(connection)} if has_ledger(connection) else {}
+    return [
+        ModelFacts(
+            name=name,
+            versions=len(versions[name]),
+            newest=max(versions[name], default=None),
+            champion=champions.get(name),
+            last=last.get(name),
+        )
+        for name in names
+    ]
+
+
+def read_champions(connection: sa.Connection, model: str | None = None) -> list[tuple[str, int]]:
+    """(model, version) of every champion, or of one model's."""
+    query = sa.select(ALIASES.c.name, ALIASES.c.version).where(ALIASES.c.alias == CHAMPION)
+    if model is not None:
+        query = query.where(ALIASES.c.name == model)
+    return [(name, version) for name, version in connection.execute(query)]
+
+
+def champion_session(connection: sa.Connection, model: str) -> tuple[int | None, str]:
+    """The champion's version and the session that is its evidence; None and empty where there is none."""
+    found = read_champions(connection, model)
+    if not found:
+        return None, ""
+    version = found[0][1]
+    query = sa.select(VERSION_TAGS.c.value).where(
+        VERSION_TAGS.c.name == model, VERSION_TAGS.c.version == version, VERSION_TAGS.c.key == SESSION_TAG
+    )
+    return version, connection.execute(query).scalars().first() or ""

@@ -1,0 +1,162 @@
+"""The first page: warnings now, what runs, what was judged last, every model with its champion."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from canary_mlflow.ledger import table
+from canary_mlflow.pages.database import has_ledger, reading
+from canary_mlflow.pages.facts import OPEN, RUNS, TAGS, RunFacts, children_of, read_facts
+from canary_mlflow.pages.models import ModelFacts, read_models
+from canary_mlflow.tracking.session import PARENT_TAG
+from canary_mlflow.tracking.watching import FOUND
+
+RECENT = 20
+ROLE = "canary.role"
+TAG_KEYS = (
+    ROLE, PARENT_TAG, FOUND, "mlflow.runName", "canary.algo", "canary.model", "canary.tier", "canary.seed",
+    "canary.fault", "canary.model_name", "canary.version", "canary.verdict", "canary.verdict_reason",
+    "canary.failure", "canary.failure_reason", "canary.watch.level", "canary.watch.warnings",
+    "canary.workload.max_steps",
+)  # fmt: skip
+STEP_KEYS = ("perf/step_time", "stability/loss", "stability/learning_rate")  # one of them moves with every step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """A session with its runs, or a run on its own (`head` is it, and `runs` holds it alone).
+
+    `row`: the ledger row that judged it; None where there is none, as of a session that left no version.
+    """
+
+    head: RunFacts
+    runs: Sequence[RunFacts]
+    row: int | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether anything in it has not ended."""
+        return self.head.running or any(run.running for run in self.runs)
+
+    @property
+    def word(self) -> str:
+        """The verdict in a word; empty where there is none."""
+        return self.head.tags.get("canary.verdict", "")
+
+    @property
+    def model(self) -> str:
+        """The registered model; empty for a run on its own."""
+        return self.head.tags.get("canary.model_name", "")
+
+    @property
+    def warned(self) -> int:
+        """Warnings of all its runs."""
+        return sum(run.warned for run in self.runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """Everything that the first page shows."""
+
+    models: Sequence[ModelFacts]
+    running: Sequence[Session]
+    recent: Sequence[Session]
+    guarded: bool
+
+    @property
+    def warning(self) -> Sequence[RunFacts]:
+        """The runs that go on and were warned of."""
+        return [run for session in self.running for run in session.runs if run.running and run.warned]
+
+
+def read_overview(
+    tracking: str, registry: str, may_read_model: Callable[[str], bool], may_read_experiment: Callable[[str], bool]
+) -> Overview:
+    """Read both databases once. Raises StoreError."""
+    with reading(tracking) as connection:
+        running = [one for one in read_running(connection) if may_read_experiment(one.head.experiment)]
+        recent = [one for one in read_recent(connection) if may_read_experiment(one.head.experiment)]
+    with reading(registry) as connection:
+        guarded = has_ledger(connection)
+        models = [model for model in read_models(connection) if may_read_model(model.name)]
+        names = sorted({one.model for one in recent if one.model})
+        rows = table.numbers_of_versions(connection, names) if guarded and names else {}
+    judged = [Session(head=one.head, runs=one.runs, row=rows.get((one.model, version_of(one.head)))) for one in recent]
+    return Overview(models=models, running=running, recent=judged, guarded=guarded)
+
+
+def version_of(session: RunFacts) -> int:
+    """The version that a session left; 0 where it left none."""
+    text = session.tags.get("canary.version", "")
+    return int(text) if text.isdigit() else 0
+
+
+def read_running(connection: sa.Connection) -> list[Session]:
+    """What has not ended, newest first."""
+    query = (
+        sa.select(RUNS.c.run_uuid)
+        .join(
+            TAGS, sa.and_(TAGS.c.run_uuid == RUNS.c.run_uuid, TAGS.c.key == ROLE, TAGS.c.value.in_(("run", "session")))
+        )
+        .where(RUNS.c.status.in_(OPEN), RUNS.c.lifecycle_stage == "active")
+        .order_by(RUNS.c.start_time.desc())
+    )
+    open_ids = list(connection.execute(query).scalars())
+    found = read_facts(connection, open_ids, tags=TAG_KEYS, latest=STEP_KEYS)
+    parents = {run.parent for run in found.values() if run.parent} - set(found)
+    found |= read_facts(connection, sorted(parents), tags=TAG_KEYS, latest=())
+    sessions = {run.run_id for run in found.values() if is_session(run)}
+    heads = [run for run in found.values() if is_session(run) or (ROLE in run.tags and run.parent not in sessions)]
+    return grouped(connection, heads)
+
+
+def read_recent(connection: sa.Connection) -> list[Session]:
+    """The last sessions, and runs on their own, that have ended."""
+    parent = TAGS.alias("parent")
+    role = TAGS.alias("role")
+    inside = sa.exists().where(
+        parent.c.run_uuid == RUNS.c.run_uuid,
+        parent.c.key == PARENT_TAG,
+        role.c.run_uuid == parent.c.value,
+        role.c.key == ROLE,
+        role.c.value == "session",
+    )
+    query = (
+        sa.select(RUNS.c.run_uuid)
+        .join(TAGS, sa.and_(TAGS.c.run_uuid == RUNS.c.run_uuid, TAGS.c.key == ROLE))
+        .where(
+            RUNS.c.status.not_in(OPEN),
+            RUNS.c.lifecycle_stage == "active",
+            sa.or_(TAGS.c.value == "session", sa.and_(TAGS.c.value == "run", ~inside)),
+        )
+        .order_by(RUNS.c.start_time.desc())
+        .limit(RECENT)
+    )
+    heads = read_facts(connection, list(connection.execute(query).scalars()), tags=TAG_KEYS, latest=STEP_KEYS)
+    return grouped(connection, list(heads.values()))
+
+
+def is_session(run: RunFacts) -> bool:
+    """Whether its children are the runs of a session."""
+    return run.tags.get(ROLE) == "session"
+
+
+def grouped(connection: sa.Connection, heads: Sequence[RunFacts]) -> list[Session]:
+    """The sessions with their runs."""
+    sessions = [run.run_id for run in heads if is_session(run)]
+    children = children_of(connection, sessions) if sessions else defaultdict(list)
+    every = [run_id for ids in children.values() for run_id in ids]
+    runs = read_facts(connection, every, tags=TAG_KEYS, latest=STEP_KEYS)
+    return [
+        Session(
+            head=head,
+            runs=[runs[run_id] for run_id in children.get(head.run_id, ()) if run_id in runs]
+            if is_session(head)
+            else [head],
+        )
+        for head in heads
+    ]

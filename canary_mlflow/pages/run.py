@@ -1,0 +1,180 @@
+"""A run's page: how far it is, what the watch said, the latest values, and whose band lies behind its curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from canary_mlflow.errors import NoSuchRun, StoreError
+from canary_mlflow.pages.curves import Band, champion_bands
+from canary_mlflow.pages.database import reading
+from canary_mlflow.pages.facts import Latest, RunFacts, children_of, read_facts, read_params
+from canary_mlflow.pages.limits import Limit, limits_of
+from canary_mlflow.pages.models import champion_session
+from canary_mlflow.pages.panels import PROMISED, label, target_keys
+from canary_mlflow.tracking.schema import METRICS, mlflow_key
+from gates.wording import quantity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Champion:
+    """Whose band it is. `said`: the sentence about it, also where there is none; `run_ids` empty then."""
+
+    said: str
+    version: int | None = None
+    run_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueRow:
+    """The latest value of one series. `state`: ok, beyond, not finite; empty where no limit is set."""
+
+    name: str
+    group: str
+    label: str
+    step: int
+    shown: str
+    champion: str
+    limit: str
+    source: str
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPage:
+    """Everything on the page but the curves. `siblings`: the other runs of the session."""
+
+    run: RunFacts
+    session: RunFacts | None
+    siblings: Sequence[RunFacts]
+    model: str
+    champion: Champion
+    params: Mapping[str, str]
+    rows: Sequence[ValueRow]
+    missing: Sequence[str]
+
+
+def find_run(connection: sa.Connection, run_id: str) -> RunFacts:
+    """The run. Raises NoSuchRun for one that is not there, or deleted."""
+    run = read_facts(connection, [run_id]).get(run_id)
+    if run is None:
+        raise NoSuchRun(f"run {run_id[:64]!r}: not in this store; expected the id of a run; see the overview")
+    if run.deleted:
+        raise NoSuchRun(
+            f"run {run_id!r}: deleted; expected an active run; mlflow runs restore --run-id {run_id} brings it back"
+        )
+    return run
+
+
+def read_run(tracking: str, registry: str, run_id: str) -> RunPage:
+    """The page of a run. Raises NoSuchRun and StoreError."""
+    with reading(tracking) as connection:
+        run = find_run(connection, run_id)
+        session = read_facts(connection, [run.parent], latest=()).get(run.parent) if run.parent else None
+        siblings = siblings_of(connection, run) if session is not None else []
+        params = read_params(connection, run_id, target_keys())
+    model = ((session or run).tags).get("canary.model_name", "")
+    champion = champion_of(tracking, registry, run, model)
+    try:
+        bands = champion_bands(tracking, champion.run_ids) if champion.run_ids else {}
+    except StoreError as error:
+        bands, champion = {}, Champion(said=f"No band of the champion: {error}.")
+    return RunPage(
+        run=run,
+        session=session,
+        siblings=siblings,
+        model=model,
+        champion=champion,
+        params=params,
+        rows=value_rows(run, bands),
+        missing=[label(name) for name in PROMISED if mlflow_key(name) not in run.latest],
+    )
+
+
+def siblings_of(connection: sa.Connection, run: RunFacts) -> list[RunFacts]:
+    """The session's runs, this one included, oldest first."""
+    ids = children_of(connection, [run.parent]).get(run.parent, [])
+    return list(read_facts(connection, ids, tags=("canary.seed", "canary.watch.level"), latest=()).values())
+
+
+def champion_of(tracking: str, registry: str, run: RunFacts, model: str) -> Champion:
+    """Whose runs a run is shown beside; a sentence where there are none to show."""
+    if not model:
+        return Champion(said="No band of a champion: this run belongs to no session of a registered model.")
+    with reading(registry) as connection:
+        version, session = champion_session(connection, model)
+    if version is None:
+        return Champion(said=f"No band of a champion: {model} has none yet.")
+    if session and session == run.parent:
+        return Champion(said=f"This run is evidence of the champion itself, version {version}.", version=version)
+    with reading(tracking) as connection:
+        ids = children_of(connection, [session]).get(session, []) if session else []
+        runs = list(read_facts(connection, ids, latest=()).values())
+    alike = [one for one in runs if workload(one) == workload(run) and one.tags.get("canary.completed") == "true"]
+    if not runs:
+        return Champion(said=f"No band of the champion: the runs of version {version} are gone.", version=version)
+    if not alike:
+        return Champion(
+            said=f"No band of the champion: version {version} did other work than this run.", version=version
+        )
+    count = f"{len(alike)} runs" if len(alike) > 1 else "1 run"
+    return Champion(
+        said=f"Grey: the range of {count} of the champion, version {version}.",
+        version=version,
+        run_ids=tuple(one.run_id for one in alike),
+    )
+
+
+def workload(run: RunFacts) -> dict[str, str]:
+    """What makes two runs comparable."""
+    return {key: value for key, value in run.tags.items() if key.startswith("canary.workload.")}
+
+
+def value_rows(run: RunFacts, bands: Mapping[str, Band]) -> list[ValueRow]:
+    """Latest values, those with a limit first, in the order of the schema."""
+    limits = limits_of(run.tags)
+    rows = []
+    for metric in METRICS:
+        latest = run.latest.get(metric.key)
+        if latest is None:
+            continue
+        limit = limits.get(metric.name)
+        finite = math.isfinite(latest.value)
+        rows.append(
+            ValueRow(
+                name=metric.name,
+                group=metric.group,
+                label=label(metric.name),
+                step=latest.step,
+                shown=quantity(latest.value, metric.unit) if finite else spelled(latest.value),
+                champion=range_at(bands.get(metric.name), latest, metric.unit),
+                limit="" if limit is None else limit.shown(metric.unit),
+                source="" if limit is None else limit.source,
+                state=state_of(latest.value, limit),
+            )
+        )
+    return sorted(rows, key=lambda row: row.state == "")
+
+
+def state_of(value: float, limit: Limit | None) -> str:
+    """ok, beyond, not finite; empty where no limit is set."""
+    if not math.isfinite(value):
+        return "not finite"
+    return "" if limit is None else "beyond" if limit.broken_by(value) else "ok"
+
+
+def range_at(band: Band | None, latest: Latest, unit_of: str) -> str:
+    """`20.1 ms to 22.4 ms`; nothing where the champion has nothing there."""
+    found = band.at(latest.step) if band is not None else None
+    if found is None:
+        return ""
+    low, high = (quantity(value, unit_of) for value in found)
+    return low if low == high else f"{low} to {high}"
+
+
+def spelled(value: float) -> str:
+    """A value that is no number."""
+    return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"

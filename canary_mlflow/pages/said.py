@@ -1,0 +1,51 @@
+"""Times and figures as the pages say them."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+
+
+def moment(milliseconds: float | None) -> str:
+    """`2026-11-21 14:43` (UTC); empty for none."""
+    if not milliseconds:
+        return ""
+    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M}"
+
+
+def duration(seconds: float | None) -> str:
+    """`45 s`, `12 min`, `3.5 h`, `2 days`."""
+    if seconds is None or not math.isfinite(seconds):
+        return ""
+    if seconds < 2 * MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * HOUR:
+        return f"{seconds / MINUTE:.0f} min"
+    if seconds < 2 * DAY:
+        return f"{seconds / HOUR:.1f} h"
+    return f"{seconds / DAY:.0f} days"
+
+
+def ago(milliseconds: float | None, now: float) -> str:
+    """`12 min ago`."""
+    return "" if not milliseconds else f"{duration(max(0.0, (now - milliseconds) / 1000))} ago"
+
+
+def iso(text: str) -> str:
+    """The ledger's own time, to the minute."""
+    return text[:16].replace("T", " ")
+
+
+def tone(word: str) -> str:
+    """The colour that goes with a word; the word itself always stands beside it."""
+    return TONES.get(str(word).upper(), "quiet")
+
+
+TONES = {
+    "PASS": "good", "OK": "good", "BLOCK": "bad", "INCONCLUSIVE": "open", "UNCLEAR": "open", "WARN": "open",
+    "WARNING": "open", "CRITICAL": "bad", "STOP": "bad", "STOPPED": "bad", "FAILED": "bad", "WARNED": "open",
+    "BOOTSTRAP": "new", "BLESSED": "hand", "OVERRIDE": "hand", "ROLLBACK": "hand", "RUNNING": "live", "BEYOND": "bad",
+    "NOT FINITE": "bad", "BLESS": "hand", "OVERRIDDEN": "hand",
+}  # fmt: skip

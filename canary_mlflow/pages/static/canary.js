@@ -1,0 +1,344 @@
+"use strict";
+// Two jobs: take over what changed of the page's parts, and draw the curves. Everything it shows comes as text.
+
+const every = Number(document.body.dataset.every || 0);
+const status = document.getElementById("link");
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const going = () => document.body.dataset.while !== "running" || document.querySelector("#status[data-running]") !== null;
+
+// ---- the page's parts -------------------------------------------------------------------------------------------
+
+async function refreshParts() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (!answer.ok) throw new Error(String(answer.status));
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const part of document.querySelectorAll("[data-part]")) {
+    const found = fresh.querySelector(`[data-part="${part.dataset.part}"]`);
+    if (!found || part.innerHTML === found.innerHTML) continue;
+    if (part.contains(document.activeElement) && document.activeElement !== part) continue;  // somebody reads there
+    const scrolled = part.querySelector(".scroll")?.scrollLeft || 0;
+    part.replaceChildren(...found.childNodes);
+    part.toggleAttribute("data-running", found.hasAttribute("data-running"));
+    if (scrolled) part.querySelector(".scroll").scrollLeft = scrolled;
+  }
+  keepBanners(fresh);
+}
+
+// A banner that has been shown stays, also when the run's tag has room for more serious ones only.
+function keepBanners(fresh) {
+  const place = document.querySelector("[data-banners]");
+  const there = new Set([...document.querySelectorAll("[data-banners] > [data-key]")].map((one) => one.dataset.key));
+  for (const one of fresh.querySelectorAll("[data-banners] > [data-key]")) {
+    if (!there.has(one.dataset.key)) place.append(one);
+  }
+}
+
+async function forever() {
+  while (every && going()) {
+    await new Promise((done) => setTimeout(done, every));
+    if (document.hidden) continue;
+    try {
+      await refreshParts();
+      await Promise.all(charts.map((one) => one.refresh()));
+      status.textContent = "";
+    } catch (error) {
+      status.textContent = "The server does not answer; what stands here is what it said last.";
+    }
+  }
+}
+
+// ---- curves -----------------------------------------------------------------------------------------------------
+
+const ROOM = 4000;  // points of one curve here before all of them are asked for again, thinned out by the server
+const charts = [];
+
+class Curves {
+  constructor(place) {
+    this.place = place;
+    this.lines = {};
+    this.around = {};
+    this.band = {};
+    this.warnings = [];
+    this.next = null;
+    this.wasRunning = true;
+    this.figures = [...place.querySelectorAll("figure")].map((one) => new Figure(one, this));
+  }
+
+  async start() {
+    await this.refresh();
+    try {
+      this.band = (await json(this.place.dataset.band)).series;
+    } catch (error) {
+      this.band = {};
+    }
+    this.draw();
+  }
+
+  async refresh() {
+    const after = this.next === null ? "" : `&after=${this.next}`;
+    const found = await json(this.place.dataset.curves + after);
+    if (found.whole) {
+      this.lines = found.series;
+      this.around = found.spreads;
+    } else {
+      for (const [name, line] of Object.entries(found.series)) merge(this.lines, name, line, ["values"]);
+      for (const [name, band] of Object.entries(found.spreads)) merge(this.around, name, band, ["low", "high"]);
+    }
+    this.warnings = found.warnings;
+    const full = Object.values(this.lines).some((one) => one.steps.length > ROOM || (!found.whole && one.broken));
+    const ended = this.wasRunning && !found.running && !found.whole;  // what came late belongs to it too
+    this.wasRunning = found.running;
+    this.next = found.next;
+    if (full || ended) {
+      this.next = null;
+      return this.refresh();
+    }
+    this.draw();
+  }
+
+  draw() {
+    for (const figure of this.figures) figure.draw();
+  }
+}
+
+// The values of later steps behind, or in the place of, those that are there.
+function merge(all, name, fresh, fields) {
+  const old = all[name];
+  if (!old) { all[name] = fresh; return; }
+  if (!fresh.steps.length) { if (fresh.broken) old.broken = fresh.broken; return; }
+  let keep = old.steps.length;
+  while (keep > 0 && old.steps[keep - 1] >= fresh.steps[0]) keep -= 1;
+  old.steps = old.steps.slice(0, keep).concat(fresh.steps);
+  for (const field of fields) old[field] = old[field].slice(0, keep).concat(fresh[field]);
+  if (fresh.broken) old.broken = fresh.broken;
+}
+
+async function json(address) {
+  const answer = await fetch(address);
+  if (!answer.ok) throw new Error(String(answer.status));
+  return answer.json();
+}
+
+class Figure {
+  constructor(figure, curves) {
+    this.figure = figure;
+    this.curves = curves;
+    this.plot = figure.querySelector(".plot");
+    this.note = figure.querySelector(".note");
+    this.names = figure.dataset.lines.split(" ");
+    this.marked = figure.dataset.marked.split(" ");
+    this.target = figure.dataset.target === undefined ? null : Number(figure.dataset.target);
+    this.log = figure.dataset.log !== undefined;
+    this.title = figure.querySelector("figcaption").textContent.trim().replace(/\s+/g, " ");
+    this.chart = null;
+    this.shape = "";
+    walkable(this.plot, () => this.chart);
+  }
+
+  // Which series there are decides how the chart is made; their values alone change while it stays.
+  draw() {
+    const { lines, around, band } = this.curves;
+    const names = this.names.filter((name) => lines[name]);
+    this.figure.hidden = !names.length;
+    if (!names.length) return;
+    const said = names.map((name) => lines[name].said).filter(Boolean);
+    this.note.textContent = said.join(" ");
+    const drawn = names.filter((name) => lines[name].steps.length);
+    this.plot.hidden = !drawn.length;
+    if (!drawn.length) return;
+    const last = Math.max(...drawn.map((name) => lines[name].steps.at(-1)));
+    const first = Math.min(...drawn.map((name) => lines[name].steps[0]));
+    const own = names[0] === this.names[0] ? names[0] : null;
+    const champion = own && band[own] ? upTo(band[own], last) : null;
+    const spread = own && this.figure.dataset.spread !== undefined ? around[own] : null;
+    const tables = [], series = [{ label: "step" }], bands = [];
+    const edges = (found, fill) => {
+      tables.push([found.steps, found.high.map(this.visible, this), found.low.map(this.visible, this)]);
+      bands.push({ series: [series.length, series.length + 1], fill: colour(fill) });
+      for (const label of ["high", "low"]) {
+        series.push({ label, class: "edge", width: 0, points: { show: false }, spanGaps: true });
+      }
+    };
+    if (champion && champion.steps.length) edges(champion, "--champion");
+    if (spread && spread.steps.length) edges(spread, "--around");
+    drawn.forEach((name, at) => {
+      const { steps, values } = lines[name];
+      tables.push([steps, values.map(this.visible, this)]);
+      series.push({
+        label: name, stroke: colour(["--curve", "--curve-2", "--curve-3"][at]), width: 1.5, spanGaps: true,
+        points: { show: steps.length < 40, size: 5 }, value: (u, value) => (value == null ? "–" : short(value)),
+      });
+    });
+    if (this.target !== null) {
+      tables.push([[first, last], [this.target, this.target]]);
+      series.push({ label: "target", stroke: colour("--good"), width: 1.5, dash: [6, 4], spanGaps: true, points: { show: false } });
+    }
+    const data = uPlot.join(tables);
+    this.warnings = this.curves.warnings.filter((one) => this.marked.includes(one.stream));
+    this.broken = drawn.flatMap((name) => lines[name].broken || []);
+    this.figure.classList.toggle("warned", this.warnings.some((one) => one.level !== "WARN"));
+    this.describe(drawn[0], lines[drawn[0]]);
+    const shape = JSON.stringify([series.map((one) => [one.label, one.stroke]), drawn.map((name) => lines[name].steps.length < 40), this.useLog(lines, drawn)]);
+    if (this.chart && this.shape === shape) {
+      const zoomed = this.zoomed;
+      this.chart.setData(data, !zoomed);
+      if (zoomed) this.chart.redraw();
+      return;
+    }
+    if (this.chart) this.chart.destroy();
+    this.shape = shape;
+    this.chart = new uPlot(this.options(series, bands, this.useLog(lines, drawn)), data, this.plot);
+  }
+
+  visible(value) {
+    return this.log && !(value > 0) ? null : value;
+  }
+
+  useLog(lines, drawn) {
+    return this.log && drawn.some((name) => lines[name].values.some((value) => value > 0));
+  }
+
+  options(series, bands, log) {
+    const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1 }, font: "12px system-ui, sans-serif" };
+    return {
+      width: this.plot.clientWidth || 360, height: 190, series, bands, padding: [14, 8, 0, 0],
+      scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
+      axes: [{ ...axis, size: 32 }, { ...axis, size: 56, values: (u, ticks) => ticks.map((one) => (one == null ? "" : short(one))) }],
+      cursor: { sync: { key: "steps" }, drag: { x: true, y: false } },
+      legend: { live: true },
+      hooks: {
+        draw: [(u) => this.mark(u)],
+        setSelect: [(u) => { this.zoomed = u.select.width > 0 || this.zoomed; }],
+        ready: [(u) => u.over.addEventListener("dblclick", () => { this.zoomed = false; })],
+      },
+    };
+  }
+
+  // Warnings as lines with a flag on top, values that are no numbers as crosses at the bottom.
+  mark(u) {
+    const { ctx, bbox } = u;
+    const ratio = devicePixelRatio;
+    ctx.save();
+    for (const warning of this.warnings) {
+      const x = Math.round(u.valToPos(warning.step, "x", true));
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      ctx.strokeStyle = ctx.fillStyle = colour(warning.level === "WARN" ? "--open" : "--bad");
+      ctx.lineWidth = 1.5 * ratio;
+      ctx.setLineDash([4 * ratio, 3 * ratio]);
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.setLineDash([]);
+      ctx.beginPath();
+      ctx.moveTo(x - 6 * ratio, bbox.top - 10 * ratio);
+      ctx.lineTo(x + 6 * ratio, bbox.top - 10 * ratio);
+      ctx.lineTo(x, bbox.top);
+      ctx.fill();
+    }
+    ctx.strokeStyle = colour("--bad");
+    ctx.lineWidth = 1.5 * ratio;
+    for (const step of this.broken) {
+      const x = u.valToPos(step, "x", true), y = bbox.top + bbox.height - 5 * ratio, size = 3 * ratio;
+      ctx.beginPath();
+      ctx.moveTo(x - size, y - size);
+      ctx.lineTo(x + size, y + size);
+      ctx.moveTo(x - size, y + size);
+      ctx.lineTo(x + size, y - size);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+
+  describe(name, line) {
+    const warned = this.warnings.map((one) => `${one.level} at step ${one.step}`).join(", ");
+    this.plot.setAttribute("aria-label", `${this.title}: ${name} is ${short(line.values.at(-1))} at step ${line.steps.at(-1)}, ` +
+      `between ${short(least(line.values))} and ${short(-least(line.values.map((value) => -value)))} so far${warned ? `; ${warned}` : ""}`);
+  }
+}
+
+const least = (values) => values.reduce((one, other) => Math.min(one, other), Infinity);
+
+function upTo(band, last) {
+  const count = band.steps.findIndex((step) => step > last);
+  const cut = (values) => (count < 0 ? values : values.slice(0, count));
+  return { steps: cut(band.steps), low: cut(band.low), high: cut(band.high) };
+}
+
+function short(value) {
+  const size = Math.abs(value);
+  if (size !== 0 && (size >= 1e6 || size < 1e-3)) return value.toExponential(1);
+  return String(Number(value.toPrecision(size >= 1000 ? 6 : 4)));
+}
+
+// Arrow keys move the cursor of a chart that has the focus; Home and End go to its ends.
+function walkable(plot, chart) {
+  plot.addEventListener("keydown", (event) => {
+    const u = chart();
+    const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20, Home: -Infinity, End: Infinity };
+    if (!u || !(event.key in moves)) return;
+    event.preventDefault();
+    const count = u.data[0].length;
+    const from = u.cursor.idx ?? (moves[event.key] > 0 ? -1 : count);
+    const at = Math.max(0, Math.min(count - 1, from + moves[event.key]));
+    u.setCursor({ left: u.valToPos(u.data[0][at], "x"), top: 10 });
+  });
+}
+
+// ---- trends of a model ------------------------------------------------------------------------------------------
+
+class Trends {
+  constructor(place) {
+    this.place = place;
+    this.figures = [...place.querySelectorAll("figure")].map((one) => ({ plot: one.querySelector(".plot"), name: one.dataset.trend, chart: null, shape: "" }));
+    for (const one of this.figures) walkable(one.plot, () => one.chart);
+  }
+
+  async start() {
+    this.found = await json(this.place.dataset.trends);
+    this.draw();
+  }
+
+  async refresh() {}
+
+  draw() {
+    if (!this.found) return;
+    for (const figure of this.figures) {
+      const trend = this.found.trends.find((one) => one.name === figure.name);
+      if (figure.chart) figure.chart.destroy();
+      const order = trend.points.map((point, at) => at);
+      const versions = trend.points.map((point) => point[1]);
+      const values = trend.points.map((point) => point[2]);
+      const champion = trend.points.map((point) => (this.found.champions.includes(point[1]) ? point[2] : null));
+      const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+      figure.chart = new uPlot({
+        width: figure.plot.clientWidth || 360, height: 170, padding: [12, 12, 0, 0],
+        scales: { x: { time: false, range: [-0.5, Math.max(0.5, order.length - 0.5)] } },
+        axes: [{ ...axis, size: 32, splits: () => order, values: (u, ticks) => ticks.map((at) => (order.length < 15 || at % Math.ceil(order.length / 12) === 0 ? `v${versions[at]}` : "")) },
+          { ...axis, size: 56, values: (u, ticks) => ticks.map((one) => short(one)) }],
+        legend: { show: false }, cursor: { drag: { x: false, y: false } },
+        series: [{ label: "version" },
+          { label: figure.name, stroke: colour("--curve"), width: 1, points: { show: true, size: 8, fill: colour("--paper") } },
+          { label: "became champion", stroke: colour("--curve"), width: 0, points: { show: true, size: 8, fill: colour("--curve") } }],
+      }, [order, values, champion], figure.plot);
+    }
+  }
+}
+
+// ---- begin ------------------------------------------------------------------------------------------------------
+
+function redraw() {
+  for (const one of charts) {
+    for (const figure of one.figures) figure.shape = "";
+    one.draw();
+  }
+}
+
+for (const place of document.querySelectorAll("[data-curves]")) charts.push(new Curves(place));
+for (const place of document.querySelectorAll("[data-trends]")) charts.push(new Trends(place));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+let width = innerWidth;
+addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redraw(); } });
+Promise.all(charts.map((one) => one.start())).catch(() => {
+  status.textContent = "The curves could not be read; reload the page to try again.";
+}).then(forever);

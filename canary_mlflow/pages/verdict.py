@@ -1,0 +1,209 @@
+"""A row of the ledger as a page: the verdict with its evidence, and whether the row is still what was signed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from canary_mlflow.errors import CanaryError, NoSuchRun, NoSuchVersion, Refused
+from canary_mlflow.ledger import table
+from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+from canary_mlflow.ledger.rows import FIRST, Row, faults
+from canary_mlflow.pages.curves import read_series
+from canary_mlflow.pages.database import has_ledger, reading
+from canary_mlflow.pages.facts import RunFacts, read_facts
+from canary_mlflow.pages.forest import ForestRow, forest
+from canary_mlflow.pages.models import read_champions
+from canary_mlflow.pages.run import find_run
+from canary_mlflow.registry.server_files import behind_server
+from canary_mlflow.reports import advice
+from canary_mlflow.reports.decision import Decision, Question, RunWarning
+from gates.policy import Policy, PolicyError, Role
+from gates.policy_parser import parse_policy
+from gates.records import Run
+from gates.verdict import Verdict, verdict_from_dict
+
+BEGINS = ("bootstrap",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """Whether the ledger's row holds; `problems` are sentences, none of which is good."""
+
+    key_id: str
+    problems: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictPage:
+    """A judgement or an act. `decision` None for an act by hand; `row` None for a session that left no version.
+
+    `gone`: runs of the evidence that the store no longer holds. `holds`: who is champion now.
+    """
+
+    model: str
+    row: Row | None
+    facts: Mapping[str, Any]
+    decision: Decision | None
+    next_step: str
+    signature: Signature | None
+    rows: Sequence[ForestRow]
+    runs: Mapping[str, RunFacts]
+    gone: Sequence[str]
+    holds: int | None
+
+
+def read_ledger_page(tracking: str, registry: str, seq: int, may_read_model: Callable[[str], bool]) -> VerdictPage:
+    """The page of a ledger row. Raises NoSuchVersion for a row that is not there, Refused, StoreError."""
+    with reading(registry) as connection:
+        row = table.row_at(connection, seq) if has_ledger(connection) else None
+        if row is None:
+            raise NoSuchVersion(f"row {seq}: not in the ledger of this registry; expected one; see the model's history")
+        if not may_read_model(row.model):
+            raise Refused(f"row {seq}: about a model that you may not read")
+        before = table.row_at(connection, seq - 1) if seq > 1 else None
+        holds = dict(read_champions(connection, row.model)).get(row.model)
+    signature = signature_of(row, before)
+    try:
+        facts = row.facts
+    except ValueError:
+        facts = {}
+    decision = decision_of(row, facts)
+    return complete(tracking, row.model, row, facts, decision, signature, holds)
+
+
+def read_session_page(tracking: str, session_id: str) -> VerdictPage:
+    """The verdict on a session that left no version, from its verdict.json. Raises NoSuchRun and StoreError."""
+    with reading(tracking) as connection:
+        session = find_run(connection, session_id)
+    found = verdict_file(session)
+    verdict = verdict_from_dict(found["verdict"])
+    decision = Decision(
+        verdict=verdict,
+        model=str(found.get("model", "")),
+        question=Question.SESSION,
+        champion_before=found.get("champion_before"),
+        session_id=session_id,
+    )
+    return complete(tracking, decision.model, None, found, decision, None, None)
+
+
+def verdict_file(session: RunFacts) -> dict[str, Any]:
+    """verdict.json among the session's artifacts. Raises NoSuchRun where there is none that can be read here."""
+    from mlflow.utils.file_utils import local_file_uri_to_path
+    from mlflow.utils.uri import is_local_uri
+
+    place = behind_server(session.artifacts)
+    try:
+        if not is_local_uri(place):
+            raise OSError
+        found: Any = json.loads((Path(local_file_uri_to_path(place)) / "verdict.json").read_text(encoding="utf-8"))
+        verdict_from_dict(found["verdict"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise NoSuchRun(
+            f"session {session.run_id}: no verdict.json among its artifacts that this server can read; expected one "
+            "that the gate left; open the run in MLflow"
+        ) from error
+    return dict(found)
+
+
+def complete(
+    tracking: str,
+    model: str,
+    row: Row | None,
+    facts: Mapping[str, Any],
+    decision: Decision | None,
+    signature: Signature | None,
+    holds: int | None,
+) -> VerdictPage:
+    """The page with what the runs add to it: dots, names and warnings."""
+    ids = [] if decision is None else [*decision.verdict.baseline_runs, *decision.verdict.candidate_runs]
+    rows: Sequence[ForestRow] = ()
+    runs: dict[str, RunFacts] = {}
+    if decision is not None:
+        with reading(tracking) as connection:
+            runs = {key: one for key, one in read_facts(connection, ids, latest=()).items() if not one.deleted}
+            decision = warned(decision, runs)
+            rows = forest_rows(connection, decision, runs)
+    return VerdictPage(
+        model=model,
+        row=row,
+        facts=facts,
+        decision=decision,
+        next_step="" if decision is None else advice.next_step(decision),
+        signature=signature,
+        rows=rows,
+        runs=runs,
+        gone=[run_id for run_id in ids if run_id not in runs],
+        holds=holds,
+    )
+
+
+def forest_rows(connection: sa.Connection, decision: Decision, runs: Mapping[str, RunFacts]) -> list[ForestRow]:
+    """The checks with the dots of those runs that are still there."""
+    policy = policy_of(decision.verdict)
+    judged = {check.metric for check in decision.verdict.checks if check.role is not Role.HARD and check.evidence}
+    rules = [rule for rule in policy.rules if rule.name in judged] if policy else []
+    names = {rule.metric for rule in rules}
+    if "tokens_per_second" in names:
+        names |= {"tokens", "step_time"}  # the rate is made of these
+    series = read_series(connection, list(runs), sorted(names)) if names else {}
+    made = {
+        run_id: Run(run_id=run_id, seed=int(seed) if (seed := runs[run_id].seed).isdigit() else None, series=found)
+        for run_id, found in series.items()
+    }
+    verdict = decision.verdict
+    left, right = ([made[one] for one in ids if one in made] for ids in (verdict.baseline_runs, verdict.candidate_runs))
+    return forest(decision, policy, left, right)
+
+
+def policy_of(verdict: Verdict) -> Policy | None:
+    """The rules that it was judged by; None where an older version wrote them in another form."""
+    try:
+        return parse_policy(verdict.policy)
+    except PolicyError:
+        return None
+
+
+def warned(decision: Decision, runs: Mapping[str, RunFacts]) -> Decision:
+    """With what the watch said of the candidate's runs."""
+    found = [runs[run_id] for run_id in decision.verdict.candidate_runs if run_id in runs]
+    return replace(
+        decision, warnings=tuple(RunWarning(run=run.short, warning=one) for run in found for one in run.warnings)
+    )
+
+
+def decision_of(row: Row, facts: Mapping[str, Any]) -> Decision | None:
+    """The judgement that a row records; None for an act by hand, and for a text that cannot be read."""
+    try:
+        verdict = verdict_from_dict(facts["verdict"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    before = facts.get("baseline_version")
+    return Decision(
+        verdict=verdict,
+        model=row.model,
+        version=str(row.version),
+        promoted=bool(row.moves),
+        bootstrapped=row.kind in BEGINS,
+        champion_before=None if before is None else str(before),
+        champion_after=str(row.version) if row.moves else before,
+        session_id=facts.get("session"),
+    )
+
+
+def signature_of(row: Row, before: Row | None) -> Signature:
+    """Digest, signature and chain of one row, checked now with the keys that this machine trusts."""
+    previous = FIRST if row.seq == 1 else before.digest if before is not None else None
+    try:
+        problems = list(faults(row, previous, load_public(public_files(key_folder()))))
+    except (CanaryError, OSError) as error:
+        problems = [f"the trusted keys cannot be read: {error}"]
+    if previous is None:
+        problems.append(f"row {row.seq - 1}, which it follows, is missing")
+    return Signature(key_id=row.key_id, problems=problems)

@@ -1,0 +1,326 @@
+"""The pages under /canary as a server in this process gives them: what they say, of good data and of bad."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Mapping, Sequence
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from canary_mlflow.errors import StoreError
+from canary_mlflow.pages.blueprint import ROUTES, Readers, add_pages
+from canary_mlflow.pages.database import reading
+from canary_mlflow.pages.downsampling import keep_envelope, keep_peaks
+from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.gatekeeper import gate, gate_session
+
+
+def site(uri: str, patch: pytest.MonkeyPatch, readers: Readers | None = None) -> Any:
+    from flask import Flask
+
+    patch.setenv("_MLFLOW_SERVER_FILE_STORE", uri)
+    patch.setenv("_MLFLOW_SERVER_REGISTRY_STORE", f"canary+{uri}")
+    app = Flask("server")
+    add_pages(app, readers)
+    return app.test_client()
+
+
+@pytest.fixture
+def web(shared: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return site(shared.uri, monkeypatch)
+
+
+def a_run(
+    store: Any,
+    values: Mapping[str, Sequence[float]],
+    *,
+    end: str = "",
+    tags: Mapping[str, str] | None = None,
+    name: str = "a run",
+) -> str:
+    """A run with these series at steps 1, 2, 3 …"""
+    from mlflow.entities import Metric
+
+    own = {"canary.role": "run", "canary.seed": "7", "canary.algo": "ppo", **(tags or {})}
+    run_id: str = store.client.create_run(store.experiment, tags=own, run_name=name).info.run_id
+    rows = [(key, step, float(one)) for key, series in values.items() for step, one in enumerate(series, 1)]
+    if rows:
+        metrics = [Metric(key, value, 1_700_000_000_000 + step, step) for key, step, value in rows]
+        store.client.log_batch(run_id, metrics=metrics)
+    if end:
+        store.client.set_terminated(run_id, end)
+    return run_id
+
+
+def text_of(answer: Any, code: int = 200) -> str:
+    assert answer.status_code == code, answer.text[:500]
+    return " ".join(unescape(answer.text).split())
+
+
+def test_the_overview_names_champion_verdict_and_what_runs(web: Any, guarded: Any) -> None:
+    second = guarded.version(slower=2.0)
+    gate(guarded.client, guarded.model, second, load_policy("smoke"))
+    session = guarded.client.create_run(
+        guarded.experiment, tags={"canary.role": "session", "canary.model_name": guarded.model}, run_name="going on"
+    ).info.run_id
+    a_run(
+        guarded, {"stability/loss": [2.0, 1.9]}, tags={"mlflow.parentRunId": session, "canary.workload.max_steps": "40"}
+    )
+    page = text_of(web.get("/canary"))
+    row = page[page.index(f">{guarded.model}<") :]
+    assert row.index("version 1") < row.index('class="badge bad">BLOCK') < row.index(f"version {second}")
+    assert "step 2 of 40" in page
+    assert 'value="2"' in page
+    guarded.client.set_terminated(session)
+
+
+def test_a_warning_stands_on_the_overview_and_on_the_run(web: Any, recorded: Any) -> None:
+    said = (
+        '[{"step": 2, "stream": "kl", "level": "CRITICAL", "rule": "no_learning", "seen": "exactly 0", '
+        '"meaning": "nothing is learned", "advice": "look at the optimizer"}]'
+    )
+    tags = {"canary.watch.level": "critical", "canary.watch.warnings": "1", "canary.watch.found": said}
+    run_id = a_run(recorded, {"stability/kl": [0.0, 0.0]}, tags=tags)
+    assert "CRITICAL</strong> <span>a run: kl at step 2, exactly 0" in text_of(web.get("/canary"))
+    page = text_of(web.get(f"/canary/run?id={run_id}"))
+    assert "Usually: nothing is learned. Try: look at the optimizer." in page
+    assert web.get(f"/canary/run.json?id={run_id}").get_json()["warnings"] == [
+        {"step": 2, "stream": "kl", "level": "CRITICAL"}
+    ]
+    recorded.client.set_terminated(run_id)
+    assert run_id not in text_of(web.get("/canary")).split("Last sessions")[0]  # no warning of now
+
+
+def test_a_run_shows_its_values_beside_the_champion_and_the_limits(web: Any, guarded: Any) -> None:
+    session = guarded.session()
+    guarded.client.set_tag(session, "canary.model_name", guarded.model)
+    run_id = guarded.children(session)[0]
+    page = text_of(web.get(f"/canary/run?id={run_id}"))
+    assert "the range of 3 runs of the champion, version 1" in page
+    assert 'step time</th><td class="number">' in page
+    assert "at most 0 values" in page  # non-finite values
+    band = web.get(f"/canary/band.json?id={run_id}").get_json()["series"]["loss"]
+    own = web.get(f"/canary/run.json?id={run_id}").get_json()["series"]["loss"]
+    assert band["steps"] == own["steps"] == list(range(1, 41))
+    assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
+
+
+def test_only_what_is_new_is_sent_again(web: Any, recorded: Any) -> None:
+    run_id = a_run(recorded, {"stability/loss": np.linspace(2, 1, 300)})
+    whole = web.get(f"/canary/run.json?id={run_id}").get_json()
+    assert (whole["whole"], whole["next"], len(whole["series"]["loss"]["steps"])) == (True, 300, 300)
+    rest = web.get(f"/canary/run.json?id={run_id}&after=290").get_json()
+    assert (rest["whole"], rest["series"]["loss"]["steps"][0]) == (False, 191)  # late values of some steps before
+    assert (
+        rest["series"]["loss"]["values"] == whole["series"]["loss"]["values"][-len(rest["series"]["loss"]["values"]) :]
+    )
+
+
+def test_peaks_stay_in_100_000_points() -> None:
+    rng = np.random.default_rng(0)
+    steps, values = np.arange(100_000), rng.normal(0, 1, 100_000)
+    values[54_321], values[77] = 900.0, -900.0
+    kept_steps, kept = keep_peaks(steps, values, 800)
+    assert len(kept) <= 800
+    assert {54_321, 77, 0, 99_999} <= set(kept_steps.tolist())
+    assert kept[kept_steps == 54_321] == 900
+    _, low, high = keep_envelope(steps, values - 1, values + 1, 400)
+    assert (low.min(), high.max()) == (-901, 901)
+
+
+def test_a_verdict_shows_reason_evidence_runs_and_signature(web: Any, guarded: Any) -> None:
+    second = guarded.version(slower=2.0)
+    decision = gate(guarded.client, guarded.model, second, load_policy("smoke"))
+    seq = last_row(web, guarded.model)
+    page = text_of(web.get(f"/canary/verdict?row={seq}"))
+    assert decision.verdict.reason[1:] in page
+    assert "--despite-block" in page  # what to do next
+    assert "signature holds" in page
+    cost = page[page.index('<span class="metric">step_cost') :].split("</details>")[0]
+    assert (cost.count('class="baseline"'), cost.count('class="candidate"')) == (3, 3)
+    assert "beyond the limit" in cost or "worse with p" in cost
+
+
+def test_a_forged_row_is_said_to_be_forged(
+    shared: Any, guarded: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gate(guarded.client, guarded.model, guarded.version(), load_policy("smoke"))
+    copy = tmp_path / "copy.db"
+    with sqlite3.connect(shared.uri.removeprefix("sqlite:///")) as source, sqlite3.connect(copy) as target:
+        source.backup(target)
+    with sqlite3.connect(copy) as forged:
+        for (name,) in forged.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            forged.execute(f'DROP TRIGGER "{name}"')
+        forged.execute(
+            "UPDATE canary_ledger SET body = replace(body, 'PASS', 'pass') WHERE model = ?", (guarded.model,)
+        )
+    web = site(f"sqlite:///{copy}", monkeypatch)
+    page = text_of(web.get(f"/canary/verdict?row={last_row(web, guarded.model)}"))
+    assert "does not hold" in page
+    assert "Its text does not have the digest that stands beside it" in page
+
+
+def last_row(web: Any, model: str) -> int:
+    page = web.get("/canary/model", query_string={"name": model}).text
+    return int(re.search(r"verdict\?row=(\d+)", page.split('id="rows"')[1])[1])  # type: ignore[index]
+
+
+def test_a_history_has_champions_trends_and_what_was_decided_by_hand(web: Any, guarded: Any) -> None:
+    second = guarded.version()
+    gate(guarded.client, guarded.model, second, load_policy("smoke"))
+    page = text_of(web.get("/canary/model", query_string={"name": guarded.model}))
+    champions, by_hand = page.split('id="champions"')[1], page.split('id="overrides"')[1]
+    assert champions.index(f"version {second}") < champions.index("version 1<")
+    assert "a baseline for the test" in by_hand.split("</section>")[0]
+    trends = web.get("/canary/model.json", query_string={"name": guarded.model}).get_json()
+    assert [point[1] for trend in trends["trends"] if trend["name"] == "eval_loss" for point in trend["points"]] == [2]
+
+
+def test_a_session_without_a_version_shows_what_blocked_it(web: Any, recorded: Any) -> None:
+    session = recorded.session(nan_at=5)
+    gate_session(recorded.client, recorded.model, session, load_policy("smoke"))
+    page = text_of(web.get(f"/canary/verdict?session={session}"))
+    assert "loss is NaN at step 5" in page
+    assert "nobody signed" in page
+    assert f"/canary/verdict?session={session}" in text_of(web.get("/canary"))
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({}, "this run has made no step"),
+        ({"stability/loss": [1.5]}, 'loss</th><td class="number">1.50'),
+        ({"stability/loss": [float("nan")] * 5}, "not finite"),
+    ],
+    ids=["0 steps", "1 step", "all NaN"],
+)
+def test_a_run_with_hardly_anything_in_it_is_shown_with_words(web: Any, recorded: Any, values: Any, says: str) -> None:
+    run_id = a_run(recorded, values, end="FINISHED")
+    page = text_of(web.get(f"/canary/run?id={run_id}"))
+    assert says in page
+    assert "No band of a champion: this run belongs to no session of a registered model." in page
+    series = web.get(f"/canary/run.json?id={run_id}").get_json()["series"]
+    if values and np.isnan(values["stability/loss"]).all():
+        assert series["loss"]["said"] == "No finite number in 5 values (NaN or infinity), from step 1 on."
+        assert series["loss"]["values"] == []
+
+
+def test_a_hostile_name_is_text(web: Any, recorded: Any) -> None:
+    hostile = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+    run_id = a_run(recorded, {"stability/loss": [1.0]}, end="FINISHED", name=hostile)
+    for address in ("/canary", f"/canary/run?id={run_id}"):
+        page = web.get(address).text
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+        assert "&lt;script&gt;alert(1)" in page
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "says"),
+    [
+        ("run?id=nosuchrun", 404, "run 'nosuchrun': not in this store"),
+        ("run", 400, "id: missing"),
+        ("run?id=" + "x" * 500, 400, "id: no such name"),
+        ("run?id=%00", 400, "id: no such name"),
+        ("verdict?row=999999", 404, "row 999999: not in the ledger"),
+        ("verdict?row=99999999999999999", 400, "row: no whole number"),
+        ("verdict?row=-1", 400, "row: no whole number"),
+        ("verdict", 400, "session: missing"),
+        ("model?name=<script>", 404, "model '<script>': not in the registry"),
+        ("run.json?id=x", 404, "run 'x': not in this store"),
+        ("run.json?id=x&after=y", 400, "after: no whole number"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_a_sentence(web: Any, address: str, code: int, says: str) -> None:
+    answer = web.get(f"/canary/{address}")
+    assert says in text_of(answer, code)
+    assert "<script>" not in answer.text.replace("<script src=", "")
+    assert "Traceback" not in answer.text
+
+
+def test_a_deleted_run_says_how_to_bring_it_back(web: Any, recorded: Any) -> None:
+    run_id = a_run(recorded, {"stability/loss": [1.0]}, end="FINISHED")
+    recorded.client.delete_run(run_id)
+    assert f"mlflow runs restore --run-id {run_id}" in text_of(web.get(f"/canary/run?id={run_id}"), 404)
+
+
+def test_evidence_whose_runs_are_deleted_leaves_the_verdict_readable(web: Any, guarded: Any) -> None:
+    session = guarded.session(slower=2.0)
+    gate(guarded.client, guarded.model, guarded.register(session), load_policy("smoke"))
+    gone = guarded.children(session)[0]
+    guarded.client.delete_run(gone)
+    page = text_of(web.get(f"/canary/verdict?row={last_row(web, guarded.model)}"))
+    assert f"1 of the runs that were judged is no longer in the store; dots are missing: {gone}" in page
+    assert "signature holds" in page
+
+
+def test_a_database_without_our_tables_or_from_another_time_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sqlite3.connect(tmp_path / "old.db") as old:
+        old.execute(
+            "CREATE TABLE runs (run_uuid TEXT, status TEXT, lifecycle_stage TEXT)"
+        )  # MLflow 0.9 had few columns
+    web = site(f"sqlite:///{tmp_path}/old.db", monkeypatch)
+    for address in ("", "/run?id=x", "/verdict?row=1", "/model?name=m"):
+        answer = web.get(f"/canary{address}")
+        assert answer.status_code in (404, 503)
+        assert "Traceback" not in answer.text
+    assert "the database cannot be read" in text_of(web.get("/canary"), 503)
+    assert "mlflow db upgrade" in web.get("/canary").text
+
+
+def test_the_pages_can_only_read(web: Any, shared: Any) -> None:
+    for path in ROUTES:
+        for method in ("post", "put", "patch", "delete"):
+            assert getattr(web, method)(f"/canary{path}").status_code == 405
+    with pytest.raises(StoreError, match="readonly"), reading(shared.uri) as connection:
+        connection.exec_driver_sql("UPDATE runs SET name = 'x'")
+
+
+def test_no_script_or_request_but_our_own_is_allowed(web: Any) -> None:
+    answer = web.get("/canary")
+    rules = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'; script-src 'self'; style-src 'self'" in rules
+    assert "unsafe" not in rules
+    tags = Tags()
+    tags.feed(answer.text)
+    assert not {name for _, found in tags.seen for name in found if name == "style" or name.startswith("on")}
+    assert all("src" in found for tag, found in tags.seen if tag == "script")
+    addresses = {found[name] for _, found in tags.seen for name in ("src", "href") if name in found}
+    assert all(one.startswith(("/", "#")) and not one.startswith("//") for one in addresses)
+    assets = {one for one in addresses if "/static/" in one}
+    assert len(assets) == 5
+    for asset in assets:
+        assert web.get(asset).status_code == 200
+
+
+class Tags(HTMLParser):
+    """Every tag of a page with its attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, {name: value or "" for name, value in attrs}))
+
+
+def test_who_may_not_read_sees_nothing(guarded: Any, shared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate(guarded.client, guarded.model, guarded.version(), load_policy("smoke"))
+    seq = last_row(site(shared.uri, monkeypatch), guarded.model)
+    run_id = a_run(guarded, {"stability/loss": [1.0]}, name="secret run")
+    web = site(shared.uri, monkeypatch, Readers(model=lambda name: False, experiment=lambda number: False))
+    page = text_of(web.get("/canary"))
+    assert guarded.model not in page
+    assert "secret run" not in page
+    for address in (f"run?id={run_id}", f"run.json?id={run_id}", f"band.json?id={run_id}", f"verdict?row={seq}",
+                    f"model?name={guarded.model}", f"model.json?name={guarded.model}"):  # fmt: skip
+        assert web.get(f"/canary/{address}").status_code == 403
+    guarded.client.set_terminated(run_id)
