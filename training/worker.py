@@ -53,6 +53,8 @@ def work(folder: Path) -> int:
 
 def load(algo: str) -> None:
     """Import what the run will need: most of a smoke run's wall time, and no part of what is measured."""
+    # peft imports bitsandbytes, which on some CPUs says each time that a faster 4-bit kernel could be installed.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     for name in (*LIBRARIES, ALGORITHMS[algo]):
         import_module(name)
 

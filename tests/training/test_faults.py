@@ -30,6 +30,7 @@ SHORT = {
     "slow_step_from_n": ["fault.step=10", "fault.strength=1"],
     "slow_loader": ["fault.strength=1"],
     "memory_leak": ["fault.strength=8"],
+    "gc_storm": ["fault.strength=0.6"],  # a full collection takes as long as twenty steps
 }
 FEWER = {("gc_storm", "ppo"): ["fault.strength=0.25"]}  # of four updates in an iteration, one
 COSTS = ("step_cost", "iteration_cost")

@@ -97,7 +97,7 @@ def test_three_sessions_at_once_on_a_fresh_folder(workplace: Workplace) -> None:
 
 def test_a_sweep_leaves_one_parent_with_its_children_also_when_a_job_fails(workplace: Workplace) -> None:
     done = workplace.train(
-        "--multirun", "algo=sft,ppo", "seed=1,2", "train.max_steps=4", "fault=nan_batch", "fault.step=1"
+        "--multirun", "algo=sft,ppo", "seed=1", "train.max_steps=4", "fault=nan_batch", "fault.step=1"
     )
     # NaN weights end a PPO run at its next rollout; SFT trains on with them.
     assert done.returncode == 1, done.stderr
@@ -106,7 +106,7 @@ def test_a_sweep_leaves_one_parent_with_its_children_also_when_a_job_fails(workp
     children = runs(workplace, "run")
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
     ended = {(run.data.tags["canary.algo"], run.data.tags["canary.seed"]): run.info.status for run in children}
-    assert ended == {("sft", "1"): "FINISHED", ("sft", "2"): "FINISHED", ("ppo", "1"): "FAILED", ("ppo", "2"): "FAILED"}
+    assert ended == {("sft", "1"): "FINISHED", ("ppo", "1"): "FAILED"}
 
 
 def test_mlflow_run_passes_the_exit_code_on(workplace: Workplace, tmp_path: Path) -> None:
