@@ -30,7 +30,7 @@ class Dot:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """A row's marks, as x in the drawing; `low` and `high` None where no interval is known."""
+    """A row's marks, as x in the drawing; `low` and `high` None where no interval is known. `beyond_…`: it goes on."""
 
     zero: float
     limits: Sequence[float]
@@ -38,6 +38,8 @@ class Drawing:
     low: float | None
     high: float | None
     dots: Sequence[Dot]
+    beyond_left: bool
+    beyond_right: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,7 @@ def forest_row(
         return ForestRow(check=check, cells=cells, drawing=None, dots=(), facts=facts_of(check))
     dots = dots_of(policy, rule, baseline, candidate, margin) if policy is not None and rule is not None else []
     both = rule is not None and str(rule.worse) == "both"
+    reach = [0.0, *(one / margin for one in (found.change, found.change_low, found.change_high) if one is not None)]
     ends = sorted(x_of(end, margin) for end in (found.change_low, found.change_high) if end is not None)
     drawing = Drawing(
         zero=x_of(0.0, margin),
@@ -86,6 +89,8 @@ def forest_row(
         low=ends[0] if len(ends) == 2 else None,
         high=ends[-1] if len(ends) == 2 else None,
         dots=dots,
+        beyond_left=min(reach) < -FARTHEST,
+        beyond_right=max(reach) > FARTHEST,
     )
     return ForestRow(check=check, cells=cells, drawing=drawing, dots=dots, facts=facts_of(check))
 

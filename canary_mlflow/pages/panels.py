@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from canary_mlflow.tracking.schema import BY_NAME
+from gates.metrics import METRICS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +61,12 @@ PROMISED = ("loss", "kl", "kl_target_error", "entropy", "reward_mean", "advantag
 SERIES = tuple(dict.fromkeys(name for panel in PANELS for name in (*panel.lines, panel.spread) if name))
 
 
+LABELS = {"nonfinite": "non-finite values", "kl_target_error": "KL-target error", "implied_kl": "implied KL"}
+
+
 def label(name: str) -> str:
     """A series' name for people."""
-    from gates.metrics import METRICS
-
-    return METRICS[name].label if name in METRICS else name.replace("_", " ")
-
-
-def unit(name: str) -> str:
-    """A series' unit; empty where it has none, or is not ours."""
-    return BY_NAME[name].unit if name in BY_NAME else ""
+    return METRICS[name].label if name in METRICS else LABELS.get(name, name.replace("_", " "))
 
 
 def target_of(panel: Panel, params: Mapping[str, str]) -> float | None:

@@ -38,6 +38,11 @@ class Signature:
     key_id: str
     problems: Sequence[str]
 
+    @property
+    def stranger(self) -> bool:
+        """Whether nothing speaks against it but that this machine does not know the key."""
+        return len(self.problems) == 1 and "is not among the trusted ones" in self.problems[0]
+
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictPage:

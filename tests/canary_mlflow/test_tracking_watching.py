@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from line_training import RaiseTheRate, fit
 from mlflow import MlflowClient
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import TrainerCallback
 
 from canary_mlflow import CanaryCallback
 from canary_mlflow.errors import StoreError, UsageError
@@ -18,27 +18,6 @@ from canary_mlflow.tracking.watching import IN_TAG, warnings_in, worst_of
 from gates.watch import Level, WatchWarning
 
 STEPS, BROKEN_AT = 120, 50
-
-
-class Line(torch.nn.Module):
-    """A straight line that is fitted to another one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slope = torch.nn.Parameter(torch.zeros(4))
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        found = x @ self.slope
-        return {"loss": (found - labels).square().mean(), "logits": found}
-
-
-class RaiseTheRate(TrainerCallback):
-    """From one step on, steps go beyond the valley: the loss grows, and stays finite for a while."""
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        if state.global_step >= BROKEN_AT:
-            for group in optimizer.param_groups:
-                group["lr"] = 1.1
 
 
 class Look(TrainerCallback):
@@ -58,32 +37,10 @@ class Look(TrainerCallback):
             self.seen = running[0].data.tags.get("canary.watch.first", "")
 
 
-def rows(count: int) -> list[dict[str, Any]]:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(count, 4, generator=generator)
-    y = x @ torch.tensor([1.0, -1.0, 2.0, 0.5]) + 0.5 * torch.randn(count, generator=generator)
-    return [{"x": one, "labels": label} for one, label in zip(x, y, strict=True)]
-
-
 def train(place: Path, *extra: TrainerCallback, healthy: bool = False, **own: Any) -> CanaryCallback:
     uri = f"sqlite:///{place}/mlflow.db"
     canary = CanaryCallback(tracking_uri=uri, experiment="watched", folder=place / "canary", **own)
-    model = Line()
-    arguments = TrainingArguments(
-        output_dir=str(place / "out"),
-        max_steps=STEPS,
-        per_device_train_batch_size=16,
-        use_cpu=True,
-        report_to="none",
-        disable_tqdm=True,
-        save_strategy="no",
-        lr_scheduler_type="constant",
-        max_grad_norm=0.0,
-    )
-    callbacks = [canary, *extra] if healthy else [canary, RaiseTheRate(), *extra]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    trainer = Trainer(model, arguments, train_dataset=rows(512), callbacks=callbacks, optimizers=(optimizer, None))
-    trainer.train()
+    fit(place, canary, STEPS, *([] if healthy else [RaiseTheRate(BROKEN_AT)]), *extra)
     return canary
 
 

@@ -147,11 +147,12 @@ class Figure {
     this.plot.hidden = !drawn.length;
     if (!drawn.length) return;
     const last = Math.max(...drawn.map((name) => lines[name].steps.at(-1)));
+    this.last = last;
     const first = Math.min(...drawn.map((name) => lines[name].steps[0]));
     const own = names[0] === this.names[0] ? names[0] : null;
     const champion = own && band[own] ? upTo(band[own], last) : null;
     const spread = own && this.figure.dataset.spread !== undefined ? around[own] : null;
-    const tables = [], series = [{ label: "step" }], bands = [];
+    const tables = [], series = [{ label: "step", value: (u, step) => String(step ?? this.last) }], bands = [];
     const edges = (found, fill) => {
       tables.push([found.steps, found.high.map(this.visible, this), found.low.map(this.visible, this)]);
       bands.push({ series: [series.length, series.length + 1], fill: colour(fill) });
@@ -161,17 +162,19 @@ class Figure {
     };
     if (champion && champion.steps.length) edges(champion, "--champion");
     if (spread && spread.steps.length) edges(spread, "--around");
+    this.now = Object.fromEntries(drawn.map((name) => [name, lines[name].values.at(-1)]));  // until the cursor asks
     drawn.forEach((name, at) => {
       const { steps, values } = lines[name];
       tables.push([steps, values.map(this.visible, this)]);
       series.push({
         label: name, stroke: colour(["--curve", "--curve-2", "--curve-3"][at]), width: 1.5, spanGaps: true,
-        points: { show: steps.length < 40, size: 5 }, value: (u, value) => (value == null ? "–" : short(value)),
+        points: { show: steps.length < 40, size: 5 }, value: (u, value, at, index) => (value != null ? short(value) : index == null ? short(this.now[name]) : "–"),
       });
     });
     if (this.target !== null) {
       tables.push([[first, last], [this.target, this.target]]);
-      series.push({ label: "target", stroke: colour("--good"), width: 1.5, dash: [6, 4], spanGaps: true, points: { show: false } });
+      series.push({ label: "target", stroke: colour("--good"), width: 1.5, dash: [6, 4], spanGaps: true, points: { show: false },
+        value: () => short(this.target) });
     }
     const data = uPlot.join(tables);
     this.warnings = this.curves.warnings.filter((one) => this.marked.includes(one.stream));
@@ -202,7 +205,7 @@ class Figure {
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1 }, font: "12px system-ui, sans-serif" };
     return {
       width: this.plot.clientWidth || 360, height: 190, series, bands, padding: [14, 8, 0, 0],
-      scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
+      scales: { x: { time: false }, y: log ? { distr: 3, range: (u, low, high) => [low / 1.5, high * 1.5] } : { range: roomy } },
       axes: [{ ...axis, size: 32 }, { ...axis, size: 56, values: (u, ticks) => ticks.map((one) => (one == null ? "" : short(one))) }],
       cursor: { sync: { key: "steps" }, drag: { x: true, y: false } },
       legend: { live: true },
@@ -255,6 +258,14 @@ class Figure {
     this.plot.setAttribute("aria-label", `${this.title}: ${name} is ${short(line.values.at(-1))} at step ${line.steps.at(-1)}, ` +
       `between ${short(least(line.values))} and ${short(-least(line.values.map((value) => -value)))} so far${warned ? `; ${warned}` : ""}`);
   }
+}
+
+// A tenth of room above and below; a level that hardly moves is not blown up to look like an alarm.
+function roomy(u, low, high) {
+  if (low == null) return [0, 1];
+  const level = Math.max(Math.abs(low), Math.abs(high));
+  const room = Math.max((high - low) * 0.1, level * 0.02) || 1;
+  return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
 }
 
 const least = (values) => values.reduce((one, other) => Math.min(one, other), Infinity);
@@ -312,8 +323,8 @@ class Trends {
       const champion = trend.points.map((point) => (this.found.champions.includes(point[1]) ? point[2] : null));
       const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
       figure.chart = new uPlot({
-        width: figure.plot.clientWidth || 360, height: 170, padding: [12, 12, 0, 0],
-        scales: { x: { time: false, range: [-0.5, Math.max(0.5, order.length - 0.5)] } },
+        width: figure.plot.clientWidth || 360, height: 180, padding: [12, 12, 0, 0],
+        scales: { x: { time: false, range: [-0.5, Math.max(0.5, order.length - 0.5)] }, y: { range: roomy } },
         axes: [{ ...axis, size: 32, splits: () => order, values: (u, ticks) => ticks.map((at) => (order.length < 15 || at % Math.ceil(order.length / 12) === 0 ? `v${versions[at]}` : "")) },
           { ...axis, size: 56, values: (u, ticks) => ticks.map((one) => short(one)) }],
         legend: { show: false }, cursor: { drag: { x: false, y: false } },

@@ -1,0 +1,184 @@
+"""The pages in a real browser, over `canary ui`: what a person would check with eyes, mouse and keyboard."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from browser import CHROMIUM, MISSING, Window, canary_ui, chromium, window
+
+from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.gatekeeper import gate
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason=MISSING)
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+POLICY = "smoke"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A running server, the browser, and the addresses of what is in its store."""
+
+    browser: Browser
+    address: str
+    store: Any
+    folder: Path
+    run: str
+    blocked: int
+
+    @property
+    def paths(self) -> list[str]:
+        """One of each page."""
+        return ["/canary", f"/canary/run?id={self.run}", f"/canary/verdict?row={self.blocked}",
+                f"/canary/model?name={self.store.model}", "/canary/run?id=nosuchrun"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One server and one browser for all tests here, over a model with a champion, a PASS and a BLOCK."""
+    from dataclasses import replace
+
+    from canary_mlflow.ledger.table import last
+    from canary_mlflow.registry.acts import bless
+    from canary_mlflow.registry.door import guard_of
+
+    folder = tmp_path_factory.mktemp("site")
+    store = replace(shared, model="looked-at")
+    store.seed += 1000
+    bless(store.client, store.model, store.register(store.session()), "a baseline for the pages")
+    gate(store.client, store.model, store.version(), load_policy(POLICY))
+    session = store.session(slower=2.0, tags={"canary.model_name": store.model, "mlflow.runName": HOSTILE})
+    gate(store.client, store.model, store.register(session), load_policy(POLICY))
+    with guard_of(store.client).engine.connect() as connection:  # type: ignore[union-attr]
+        row = last(connection)
+    assert row is not None
+    with canary_ui(store.uri, folder) as address, chromium() as browser:
+        run = store.children(session)[0]
+        yield Site(browser=browser, address=address, store=store, folder=folder, run=run, blocked=row.seq)
+
+
+@pytest.fixture
+def seen(site: Site) -> Iterator[Window]:
+    """A window in which nothing may go wrong."""
+    with window(site.browser, site.address) as made:
+        yield made
+        assert made.troubles == []
+
+
+class Listener(logging.Handler):
+    """When the watch spoke."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[float] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "at step" in record.getMessage():
+            self.said.append(time.monotonic())
+
+
+def test_a_curve_grows_and_a_banner_comes_while_a_run_trains(site: Site, seen: Window) -> None:
+    from line_training import RaiseTheRate, Slowly, fit
+
+    from canary_mlflow import CanaryCallback
+
+    listener = Listener()
+    logging.getLogger("canary_mlflow").addHandler(listener)
+    canary = CanaryCallback(tracking_uri=site.store.uri, experiment="looked-at", folder=site.folder / "canary")
+    steps = (330, Slowly(0.06), RaiseTheRate(250))
+    training = threading.Thread(target=fit, args=(site.folder, canary, *steps), daemon=True)
+    training.start()
+    try:
+        seen.page.goto(site.address + "/canary")
+        seen.page.locator("[data-part=running] a", has_text="seed").first.click(timeout=60_000)
+        loss = seen.page.locator("figure", has_text="Loss").first
+        loss.wait_for(timeout=60_000)
+        before = points(seen)
+        seen.until(f"charts[0].lines.loss.steps.length > {before + 20}")
+        drawn = seen.page.evaluate("charts[0].figures[0].chart.data[0].length")
+        assert drawn >= before + 20
+        assert seen.page.locator(".banner").count() == 0 or listener.said
+        seen.page.locator("[data-banners] .banner").first.wait_for(timeout=60_000)
+        assert time.monotonic() - listener.said[0] < 5
+        seen.until("charts[0].figures[0].warnings.length > 0", 5)  # and its mark on the curve
+        text = seen.page.locator("[data-banners]").inner_text()
+        assert "Try:" in text
+    finally:
+        training.join(120)
+        logging.getLogger("canary_mlflow").removeHandler(listener)
+    site.store.client.set_tag(canary.run_id, "canary.watch.found", "[]")
+    seen.until("!document.querySelector('#status[data-running]')", 30)
+    seen.until("charts[0].lines.loss.steps.at(-1) === 330", 10)  # what came late is there too
+    assert text.split("\n")[0] in seen.page.locator("[data-banners]").inner_text()  # a banner stays
+
+
+def points(seen: Window) -> int:
+    return int(seen.page.evaluate("charts[0].lines.loss.steps.length"))
+
+
+def test_a_click_on_a_check_opens_its_evidence(site: Site, seen: Window) -> None:
+    seen.open(f"/canary/verdict?row={site.blocked}")
+    check = seen.page.locator(".check", has_text="step_cost")
+    evidence = check.locator(".evidence")
+    assert not evidence.is_visible()
+    check.locator("summary").click()
+    assert "smallest harm these runs would show" in evidence.inner_text()
+    assert evidence.locator("tbody tr").count() == 6  # three runs of each side
+    seen.page.keyboard.press("Enter")  # the check has the focus
+    assert not evidence.is_visible()
+    check.locator("summary").click()
+    evidence.locator("a").first.click()
+    seen.page.wait_for_url("**/canary/run?id=*")
+
+
+def test_the_keyboard_reaches_and_reads_a_chart(site: Site, seen: Window) -> None:
+    seen.open(f"/canary/run?id={site.run}")
+    seen.page.keyboard.press("Tab")
+    assert seen.page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    seen.page.locator(".plot:visible").first.focus()
+    seen.page.keyboard.press("Home")
+    seen.page.keyboard.press("ArrowRight")
+    seen.until("document.querySelector('.u-legend .u-value').textContent.trim() === '2'", 10)
+
+
+def test_a_hostile_name_is_read_and_not_run(site: Site, seen: Window) -> None:
+    seen.open(f"/canary/run?id={site.run}")
+    assert seen.page.locator("h1").inner_text() == HOSTILE
+    seen.open("/canary")
+    assert seen.page.get_by_text(HOSTILE).count() > 0
+    assert seen.page.locator("main img").count() == 0
+
+
+def test_the_champions_band_lies_behind_the_curve(site: Site, seen: Window) -> None:
+    seen.open(f"/canary/run?id={site.run}")
+    assert "the range of 3 runs of the champion, version 2" in seen.page.locator("main").inner_text()
+    assert seen.page.evaluate("charts[0].figures[0].chart.bands.length") == 1
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)], ids=["wide", "dark", "phone"])
+def test_no_serious_fault_for_those_who_cannot_see_it_well(site: Site, width: int, dark: bool) -> None:
+    with window(site.browser, site.address, width=width, dark=dark) as seen:
+        for path in site.paths:
+            seen.open(path)
+            for check in seen.page.locator(".check summary").all()[:1]:
+                check.click()
+            assert seen.faults() == [], path
+            assert seen.too_wide() <= 0, path
+        assert [
+            one for one in seen.troubles if "404" not in one
+        ] == []  # the browser's own word on the page that is none
+
+
+def test_axe_finds_what_is_wrong(site: Site, seen: Window) -> None:
+    seen.open("/canary")
+    seen.page.evaluate("document.querySelector('main').append(document.createElement('button'))")
+    assert [fault.split(":")[0] for fault in seen.faults()] == ["button-name"]
