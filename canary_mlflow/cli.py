@@ -115,7 +115,8 @@ def require_training_stack() -> None:
 @click.argument("model")
 @click.argument("version")
 @policy_option
-@click.option("--dry-run", is_flag=True, help="Judge, but write nothing and move nothing.")
+@click.option("--top-up", is_flag=True, help="Make the runs that are missing, look by look, until they decide.")
+@click.option("--dry-run", is_flag=True, help="Judge, but write nothing, move nothing, make no runs.")
 @json_option
 @store_option
 @click.pass_context
@@ -124,17 +125,29 @@ def gate(
     model: str,
     version: str,
     policy: str | None,
+    top_up: bool,
     dry_run: bool,
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Judge VERSION of MODEL against the champion; a PASS makes it champion."""
+    """Judge VERSION of MODEL against the champion; a PASS makes it champion.
+
+    With --top-up by the policy's plan of looks: runs are added to the version's session through MLflow Projects until
+    the verdict is PASS or BLOCK, or no affordable number would decide. With --dry-run it says what would be made.
+    """
     from canary_mlflow.registry.evidence import tier_of
     from canary_mlflow.registry.gatekeeper import gate as judge_version
 
     client = open_store(tracking_uri)
     chosen = choose_policy(policy, tier_of(client, model, version) if not policy else "", f"{model}/{version}")
-    decision = judge_version(client, model, version, chosen, dry_run=dry_run)
+    if top_up or chosen.top_up:
+        from canary_mlflow.launching.top_up import top_up as carry_out
+
+        if not dry_run:
+            require_training_stack()
+        decision = carry_out(client, model, version, chosen, say, dry_run=dry_run)
+    else:
+        decision = judge_version(client, model, version, chosen, dry_run=dry_run)
     print_decision(decision, as_json)
     ctx.exit(decision.exit_code)
 
@@ -254,6 +267,11 @@ def choose_policy(named: str | None, tier: str, subject: str) -> Any:
             f"{subject}: its runs carry no tier; expected --policy to choose the rules; add --policy smoke"
         )
     return load_policy(named or tier)
+
+
+def say(line: str) -> None:
+    """What goes on, for people."""
+    click.echo(f"canary: {line}", err=True)
 
 
 def print_decision(decision: Decision, as_json: bool) -> None:

@@ -9,6 +9,7 @@
     ├── BaselineMoved           4
     ├── BlindProbe              4
     ├── Refused                 4
+    ├── NoSource                4
     └── Interrupted             4
 
 Every message is one line: what was found; what was expected; what to do. 0, 1 and 3 are verdicts, not errors.
@@ -55,6 +56,10 @@ class BlindProbe(CanaryError):
 
 class Refused(CanaryError):
     """The guard of the registry said no."""
+
+
+class NoSource(CanaryError):
+    """The code or the packages that runs were made with cannot be had here."""
 
 
 class Interrupted(CanaryError):

@@ -19,6 +19,8 @@ SHORT = {
     "dpo": ["train.max_steps=40", "repeats=2"],
     "ppo": ["train.max_steps=32", "repeats=2"],
 }
+# The first look decides next to nothing, so that the second is taken.
+TOP_UP = {"sft": ["gate.top_up=true", "gate.looks.shares=[0.001,0.999]"]}
 
 
 class Story:
@@ -30,7 +32,7 @@ class Story:
         self.place = Workplace(folder=folder)
         words = [f"algo={algo}", *SHORT[algo]]
         self.first = self.place.train(*words)
-        self.second = self.place.train(*words)
+        self.second = self.place.train(*words, *TOP_UP.get(algo, []))
         self.nan = self.place.train(*words, "repeats=1", "fault=nan_batch", "fault.step=10", "watch.on_critical=stop")
         self.fast = self.place.train(*words, "repeats=1", "fault=lr_high")
         self.client = MlflowClient(self.place.uri)
@@ -64,6 +66,18 @@ def test_unchanged_code_does_not_block(story: Story) -> None:
     # PASS needs three runs a side on a noisy machine (benchmarks/smoke.py); two may be INCONCLUSIVE.
     assert story.second.returncode in (0, 3), story.second.stderr
     assert story.client.get_model_version(story.model, "2").tags["canary.verdict"] in ("PASS", "INCONCLUSIVE")
+
+
+def test_a_session_that_tops_up_adds_a_run_of_its_own(story: Story) -> None:
+    if story.algo not in TOP_UP:
+        pytest.skip("one algorithm is enough")
+    session = story.runs("session")[1]
+    query = f"tags.`mlflow.parentRunId` = '{session.info.run_id}'"
+    made = story.client.search_runs([session.info.experiment_id], query)
+    assert sorted(run.data.tags["canary.seed"] for run in made) == ["0", "1", "2"]
+    assert session.data.tags["canary.looks"] == "1: 2 3"
+    verdict = json.loads(Path(story.client.download_artifacts(session.info.run_id, "verdict.json")).read_text())
+    assert (verdict["verdict"]["look"], len(verdict["verdict"]["candidate_runs"])) == (2, 3)
 
 
 @pytest.mark.parametrize("fault", ["nan", "fast"])

@@ -7,26 +7,21 @@ Exit codes: 0 PASS or bootstrap, 1 BLOCK, 2 wrong use or configuration, 3 INCONC
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
-from canary_mlflow.edge import as_one_line
-from canary_mlflow.errors import CanaryError, Interrupted, UsageError, one_line
+from canary_mlflow.errors import CanaryError
 from canary_mlflow.policies import conf_dir
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config
+from training.edge import ended
 from training.preflight import preflight
 
 # launch and sweep bring MLflow, which takes longer to load than a refusal should take: imported where they are used.
@@ -34,26 +29,8 @@ from training.preflight import preflight
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; errors become one line here and nowhere else."""
-    signal.signal(signal.SIGTERM, _terminate)
     register_schemas()
-    try:
-        return _run(expand(sys.argv[1:] if arguments is None else arguments))
-    except CanaryError as error:
-        print(f"canary: {error}", file=sys.stderr)
-        return error.exit_code
-    except (HydraException, OmegaConfBaseException) as error:
-        print(f"canary: {one_line(error)}", file=sys.stderr)
-        return UsageError.exit_code
-    except Exception as error:  # noqa: BLE001 - Python's own exit code 1 would read as BLOCK
-        line = as_one_line(error)
-        if line is None:  # a defect of ours
-            traceback.print_exc()
-            return CanaryError.exit_code
-        line.show()
-        return int(line.exit_code)
-    except KeyboardInterrupt:
-        print("canary: interrupted; the runs so far are recorded as FAILED", file=sys.stderr)
-        return Interrupted.exit_code
+    return ended(lambda: _run(expand(sys.argv[1:] if arguments is None else arguments)))
 
 
 def _run(argv: list[str]) -> int:
@@ -117,10 +94,6 @@ def _job(composed: DictConfig) -> int:
     if settings.mode == RunMode.MULTIRUN:
         return sweep.run_job(config, scratch)
     return launch.run_session(config, scratch)
-
-
-def _terminate(signum: int, frame: FrameType | None) -> None:
-    raise Interrupted(f"stopped by {signal.Signals(signum).name}; the runs so far are recorded as FAILED")
 
 
 if __name__ == "__main__":

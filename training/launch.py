@@ -12,14 +12,16 @@ from typing import Any
 from mlflow import MlflowClient
 
 from canary_mlflow.errors import CanaryError
+from canary_mlflow.launching.top_up import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.gatekeeper import gate, gate_session
 from canary_mlflow.registry.versions import register_version
 from canary_mlflow.reports import text
 from canary_mlflow.reports.decision import Decision
-from canary_mlflow.tracking.session import close_run, create_child_run, finish_session, open_session
+from canary_mlflow.tracking.session import adopt_run, close_run, create_child_run, finish_session, open_session
 from canary_mlflow.tracking.store import prepare_store
+from training.adding import InSession, say
 from training.checks import runs_of
 from training.compose import to_plain
 from training.config import CanaryConfig
@@ -32,21 +34,31 @@ UNSTABLE = ("instability", "oom", "timeout")
 def run_session(config: CanaryConfig, scratch: Path) -> int:
     """Train every seed, register the version, gate it against the champion. Returns the exit code."""
     model = config.model_name or default_model_name(config)
-    with crew_of(config, scratch, runs_of(config)) as crew:  # they load while the session is opened
+    with crew_of(config, scratch, first_runs(config)) as crew:  # they load while the session is opened
         client = prepare_store(config.tracking.uri)
         session = open_session(client, config.tracking.experiment, session_name(config), session_tags(config, model))
-        return _train_and_judge(client, session, model, config, crew)
+        return _train_and_judge(client, session, model, config, crew, scratch)
+
+
+def first_runs(config: CanaryConfig) -> int:
+    """How many runs a session makes before it looks: with top-up those of the first look, unless `repeats` says so."""
+    policy = load_policy(config.gate)
+    planned = policy.looks.runs[0] if policy.top_up and config.repeats is None else runs_of(config)
+    return min(planned, runs_of(config))
 
 
 def _train_and_judge(
-    client: MlflowClient, session: str, model: str, config: CanaryConfig, crew: Iterator[Worker]
+    client: MlflowClient, session: str, model: str, config: CanaryConfig, crew: Iterator[Worker], scratch: Path
 ) -> int:
     code = 4
     try:
-        results = train_runs(client, session, config, crew, runs_of(config), champion_runs(client, model))
+        champion = champion_runs(client, model)
+        results = train_runs(client, session, config, crew, first_runs(config), champion)
+        if not champion:
+            results += _rest(client, session, config, results, scratch)
         ended = max(code_of(result) for result in results)
         if ended in (0, 1):
-            decision = judge(client, model, session, config, results)
+            decision = judge(client, model, session, config, results, scratch)
             text.show(decision, sys.stderr)
             ended = decision.exit_code
         else:
@@ -58,6 +70,19 @@ def _train_and_judge(
     finally:
         finish_session(client, session, "FINISHED" if code == 0 else "FAILED")
     return code
+
+
+def _rest(
+    client: MlflowClient, session: str, config: CanaryConfig, results: list[Result], scratch: Path
+) -> list[Result]:
+    """What a session that tops up has not made yet: a first version has nothing to be looked at beside, and becomes
+    the baseline of all that follow."""
+    missing = runs_of(config) - len(results)
+    if results[-1].failure or missing <= 0:
+        return []
+    later = replace(config, seed=config.seed + len(results))
+    with crew_of(later, scratch, missing) as crew:
+        return train_runs(client, session, later, crew, missing)
 
 
 def crew_of(config: CanaryConfig, scratch: Path, repeats: int) -> AbstractContextManager[Iterator[Worker]]:
@@ -81,18 +106,33 @@ def train_runs(
     results: list[Result] = []
     for index in range(repeats):
         seeded = replace(config, seed=config.seed + index)
-        results.append(_train_one(client, session, seeded, next(crew), f"{index + 1}/{repeats}", champion))
+        results.append(train_one(client, session, seeded, next(crew), f"{index + 1}/{repeats}", champion))
         if results[-1].failure:
             break
     return results
 
 
-def _train_one(
-    client: MlflowClient, session: str, config: CanaryConfig, worker: Worker, place: str, champion: Sequence[str]
+def train_one(
+    client: MlflowClient,
+    session: str,
+    config: CanaryConfig,
+    worker: Worker,
+    place: str,
+    champion: Sequence[str] = (),
+    *,
+    role: str = "run",
+    run_id: str | None = None,
 ) -> Result:
-    """One run, recorded as FINISHED or FAILED whatever happens to its process or to this one."""
+    """One run, recorded as FINISHED or FAILED whatever happens to its process or to this one.
+
+    `run_id`: of a run that exists already and is to be this one.
+    """
     plain = to_plain(config)
-    run_id = create_child_run(client, session, run_name(config), run_tags(config), flatten(plain))
+    tags = {**run_tags(config), "canary.role": role}
+    if run_id is None:
+        run_id = create_child_run(client, session, run_name(config), tags, flatten(plain))
+    else:
+        adopt_run(client, run_id, run_name(config), tags, flatten(plain))
     job = Job(
         config=plain,
         run_id=run_id,
@@ -100,6 +140,7 @@ def _train_one(
         label=f"{config.algo.name} seed {config.seed} ({place})",
         keep_weights=place.startswith("1/"),  # a version has one set of weights; the other seeds are evidence
         champion_runs=list(champion),
+        role=role,
     )
     try:
         result = run(worker, job, config.tier.timeout_minutes * 60)
@@ -111,12 +152,20 @@ def _train_one(
     return result
 
 
-def judge(client: MlflowClient, model: str, session: str, config: CanaryConfig, results: list[Result]) -> Decision:
+def judge(
+    client: MlflowClient, model: str, session: str, config: CanaryConfig, results: list[Result], scratch: Path
+) -> Decision:
     """Register what the session trained and gate it; a session that broke off has nothing to register."""
     policy = load_policy(config.gate)
     if any(result.failure for result in results):
         return gate_session(client, model, session, policy)
     version = register_version(client, model, session, results[0].run_id)
+    subject = f"{model} version {version}"
+    with InSession(client, session, subject, config, scratch) as maker:
+        plan = Plan(client=client, model=model, version=version, policy=policy, maker=maker, say=say)
+        if policy.top_up:
+            return plan.carry_out()
+        plan.make_again()
     return gate(client, model, version, policy)
 
 

@@ -29,6 +29,7 @@ class Job:
     label: str  # for the progress bar
     keep_weights: bool
     champion_runs: list[str] = field(default_factory=list)  # what the watch compares with, step by step
+    role: str = "run"  # or baseline: made beside a candidate's, of the champion's code
 
 
 @dataclass(frozen=True, kw_only=True)

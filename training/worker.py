@@ -106,7 +106,10 @@ def _train(job: Job, folder: Path) -> None:
         tracking_uri=job.tracking_uri,
         workload=describe(config, parts, device),
         config=job.config,
-        tags={f"canary.data.{key}": str(value) for key, value in asdict(parts.data).items()},
+        tags={
+            "canary.role": job.role,
+            **{f"canary.data.{key}": str(value) for key, value in asdict(parts.data).items()},
+        },
         sinks=[name for name in SINKS if getattr(config.tracking, name)],
         system_metrics=config.tracking.system_metrics,
         watch=job.config["watch"],

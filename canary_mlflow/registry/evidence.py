@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchModel, UsageError
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, no_such_alias
+from canary_mlflow.reports.decision import RunWarning
 from canary_mlflow.tracking.histories import read_runs, read_version, session_runs
 from canary_mlflow.tracking.session import child_runs, get_run
+from canary_mlflow.tracking.watching import warnings_in
 from gates.records import Version
+from gates.verdict import Verdict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -69,7 +72,8 @@ def champion_runs(client: MlflowClient, model: str) -> list[str]:
         return []
     found = None if number is None else find_version(client, model, number)
     session = "" if found is None else (found.tags or {}).get("canary.session_id", "")
-    return [run.info.run_id for run in child_runs(client, session)] if session else []
+    children = child_runs(client, session) if session else []
+    return [run.info.run_id for run in children if run.data.tags.get("canary.role") == "run"]
 
 
 def tier_of(client: MlflowClient, model: str, version: str) -> str:
@@ -95,3 +99,13 @@ def run_side(client: MlflowClient, run_id: str) -> Side:
 def tags_of(client: MlflowClient, run_id: str) -> dict[str, str]:
     """A run's tags; raises NoSuchRun when there is no such run."""
     return dict(get_run(client, run_id).data.tags)
+
+
+def warnings_of(client: MlflowClient, verdict: Verdict) -> tuple[RunWarning, ...]:
+    """What the watch said of the candidate's runs."""
+    found = [(run_id, get_run(client, run_id).data.tags) for run_id in verdict.candidate_runs]
+    return tuple(
+        RunWarning(run=f"seed {tags['canary.seed']}" if "canary.seed" in tags else f"run {run_id}", warning=warning)
+        for run_id, tags in found
+        for warning in warnings_in(tags)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,14 +12,15 @@ from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.anchor import against_anchor, anchor_runs
 from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.door import guard_of, record, verdict_order
+from canary_mlflow.registry.evidence import warnings_of
 from canary_mlflow.registry.remote import is_guarded_server, remote_gate
+from canary_mlflow.registry.sides import at_look, read_sides
 from canary_mlflow.registry.unguarded import enact_unguarded, promoted
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
 from canary_mlflow.reports.advice import run_page, version_page
-from canary_mlflow.reports.decision import Decision, Question, RunWarning
-from canary_mlflow.tracking.histories import read_version, session_runs
-from canary_mlflow.tracking.session import get_run
-from canary_mlflow.tracking.watching import warnings_in
+from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.tracking.histories import session_runs
+from canary_mlflow.tracking.session import get_run, minutes_of_runs
 from gates.judge import judge
 from gates.policy import Bootstrap, Policy
 from gates.records import Version
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.binding import Binding
     from canary_mlflow.registry.promotion import Standing
 
+Remarks = Callable[[Verdict], Sequence[str]]
 ATTEMPTS = 3  # judgements of one gate while other sessions move the champion
 
 
@@ -56,21 +58,26 @@ def gate(
     actor: str | None = None,
     move: bool = True,
     shown_store: str = "",
+    by_plan: bool = False,
+    remarks: Remarks | None = None,
 ) -> Decision:
     """Judge a version against the champion; a PASS (or a bootstrap) makes it champion, anything else leaves the alias.
 
     With `dry_run` nothing is written; without `move` the verdict is recorded only, and the alias may follow it later.
-    `shown_store`: what reports call the store, where its URI is nobody else's business. When somebody moves the
-    champion meanwhile, the version is judged again against the new one.
+    `shown_store`: what reports call the store, where its URI is nobody else's business. `by_plan`: as the look of the
+    policy's plan that its runs have come to, spending no more than that. `remarks`: what else to note, once the verdict
+    is known. When somebody moves the champion meanwhile, the version is judged again against the new one.
 
         BaselineMoved when the champion moved during every attempt.
     """
     if not dry_run and is_guarded_server(client):
-        decision = remote_gate(client, model, version, str(policy.name))
+        decision = remote_gate(client, model, version, str(policy.name), by_plan=by_plan)
+        decision = remarked(decision, remarks)
         records.publish_files(client, decision)
         return decision
     for attempt in range(ATTEMPTS):
-        judged = decide(client, model, version, policy, dry_run=dry_run)
+        judged = decide(client, model, version, policy, dry_run=dry_run, by_plan=by_plan)
+        judged = replace(judged, decision=remarked(judged.decision, remarks))
         if shown_store:
             judged = replace(judged, decision=replace(judged.decision, store=shown_store))
         if dry_run:
@@ -88,7 +95,17 @@ def gate(
     return decision
 
 
-def decide(client: MlflowClient, model: str, version: str, policy: Policy, *, dry_run: bool) -> Judged:
+def remarked(decision: Decision, remarks: Remarks | None) -> Decision:
+    """The decision with what a caller has to say about its verdict."""
+    if remarks is None:
+        return decision
+    verdict = decision.verdict
+    return replace(decision, verdict=replace(verdict, notes=(*verdict.notes, *remarks(verdict))))
+
+
+def decide(
+    client: MlflowClient, model: str, version: str, policy: Policy, *, dry_run: bool, by_plan: bool = False
+) -> Judged:
     """The verdict and what should follow from it; writes nothing."""
     found = find_version(client, model, version)
     guard = guard_of(client)
@@ -99,9 +116,9 @@ def decide(client: MlflowClient, model: str, version: str, policy: Policy, *, dr
             f"version {before} of {model!r}: it is the champion already; expected a candidate; to look at it: "
             f"canary compare {model}/OTHER {model}/{before}"
         )
-    baseline = None if before is None else read_version(client, model, before)
-    candidate = read_version(client, model, str(found.version))
-    verdict = judge(policy, baseline, candidate)
+    baseline, candidate = read_sides(client, model, before, found)
+    look, share = at_look(client, policy, found, candidate, before) if by_plan else (None, None)
+    verdict = judge(policy, baseline, candidate, look=look, share=share)
     verdict = against_anchor(client, policy, candidate, verdict, before)
     decision = Decision(
         verdict=verdict,
@@ -115,11 +132,13 @@ def decide(client: MlflowClient, model: str, version: str, policy: Policy, *, dr
         store=str(client.tracking_uri),
         page=version_page(model, str(found.version)),
         warnings=warnings_of(client, verdict),
+        run_minutes=minutes_of_runs(client, session) if (session := records.session_of(found)) else None,
     )
     if guard is None or dry_run:
         return Judged(decision=decision)
     records.refuse_foreign_evidence(found, candidate)
-    runs = (*candidate.runs, *(baseline.runs if baseline else ()), *anchor_runs(client, model, before))
+    others = (*baseline.runs, *baseline.fresh) if baseline else ()
+    runs = (*candidate.runs, *others, *anchor_runs(client, model, before))
     return Judged(decision=decision, binding=bind(client, found, runs), against=against)
 
 
@@ -164,16 +183,6 @@ def gate_session(client: MlflowClient, model: str, session_id: str, policy: Poli
     )
     records.publish(client, decision)
     return decision
-
-
-def warnings_of(client: MlflowClient, verdict: Verdict) -> tuple[RunWarning, ...]:
-    """What the watch said of the candidate's runs."""
-    found = [(run_id, get_run(client, run_id).data.tags) for run_id in verdict.candidate_runs]
-    return tuple(
-        RunWarning(run=f"seed {tags['canary.seed']}" if "canary.seed" in tags else f"run {run_id}", warning=warning)
-        for run_id, tags in found
-        for warning in warnings_in(tags)
-    )
 
 
 def compare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import (
@@ -37,9 +38,12 @@ def is_guarded_server(client: MlflowClient) -> bool:
     return registry_uri(client).startswith(("http://", "https://")) and ask(client, "GET", "health") is not None
 
 
-def remote_gate(client: MlflowClient, model: str, version: str, policy: str) -> Decision:
+def remote_gate(client: MlflowClient, model: str, version: str, policy: str, *, by_plan: bool = False) -> Decision:
     """Ask the server for a verdict. Raises what the server's answer stands for."""
-    answer = ask(client, "POST", "verdicts", {"model": model, "version": version, "policy": policy})
+    body: dict[str, Any] = {"model": model, "version": version, "policy": policy}
+    if by_plan:
+        body["by_plan"] = True
+    answer = ask(client, "POST", "verdicts", body)
     plain = (answer or {})["decision"]
     return Decision(
         verdict=verdict_from_dict(plain["verdict"]),
@@ -62,7 +66,7 @@ def remote_act(client: MlflowClient, route: str, body: dict[str, str]) -> dict[s
     return found
 
 
-def ask(client: MlflowClient, method: str, route: str, body: dict[str, str] | None = None) -> dict[str, Any] | None:
+def ask(client: MlflowClient, method: str, route: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
     """The answer's JSON; None where the server does not have the route. Raises a CanaryError for a refusal."""
     import requests
     from mlflow.exceptions import MlflowException

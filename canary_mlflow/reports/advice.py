@@ -89,8 +89,19 @@ def more_evidence(decision: Decision) -> str:
     if verdict.more_runs:
         have = f"{len(verdict.candidate_runs)} against {len(verdict.baseline_runs)}"
         needed = verdict.more_runs
-        return f"About {needed} runs per side would decide (now {have}): train with repeats={needed}."
+        missing = max(0, needed - len(verdict.candidate_runs))
+        each = decision.run_minutes
+        time = f", {lasting(missing * each)} for the candidate's {missing} more" if each is not None and missing else ""
+        add = f", or add them: canary gate {shlex.quote(decision.model)} {decision.version} --top-up" if missing else ""
+        return f"About {needed} runs per side would decide (now {have}{time}): train with repeats={needed}{add}."
     return f"More runs would hardly decide; look at the noise on this machine, or choose: {bless_command(decision)}"
+
+
+def lasting(minutes: float) -> str:
+    """`about 12 min`, `about 3 h`, `under a minute`."""
+    if minutes < 1:
+        return "under a minute"
+    return f"about {minutes:.0f} min" if minutes < 100 else f"about {minutes / 60:.0f} h"
 
 
 def bless_command(decision: Decision) -> str:

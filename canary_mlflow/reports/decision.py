@@ -53,6 +53,7 @@ class Decision:
     baseline_label: str = ""
     candidate_label: str = ""
     warnings: tuple[RunWarning, ...] = ()
+    run_minutes: float | None = None  # what one more run of the candidate takes
 
     @property
     def word(self) -> str:
@@ -81,6 +82,7 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
         "dry_run": decision.dry_run,
         "champion_before": decision.champion_before,
         "champion_after": decision.champion_after,
+        "run_minutes": decision.run_minutes,
         "store": decision.store,
         "warnings": [{"run": one.run, **one.warning.to_dict()} for one in decision.warnings],
         "verdict": verdict_to_dict(decision.verdict),

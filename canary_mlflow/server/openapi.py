@@ -48,6 +48,7 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
                         "model": MODEL,
                         "version": VERSION,
                         "promote": {"type": "boolean"},
+                        "by_plan": {"type": "boolean"},
                         "policy": POLICY,
                     },
                     ["model", "version"],

@@ -10,6 +10,7 @@ from typing import Any
 from canary_mlflow.errors import UsageError
 
 LONGEST = {"model": 256, "alias": 255, "reason": 500, "policy": 100}
+SWITCHES = {"promote": "true", "by_plan": "false"}
 BODY_BYTES = 16_384
 MOST_VERSIONS = 2**31 - 1  # the column is an Integer
 
@@ -46,9 +47,9 @@ def checked(key: str, value: Any) -> Any:
     """One value. Raises UsageError."""
     if key == "version":
         return version(value)
-    if key == "promote":
+    if key in SWITCHES:
         if not isinstance(value, bool):
-            raise UsageError("promote: no boolean; expected true or false; leave it out for true")
+            raise UsageError(f"{key}: no boolean; expected true or false; leave it out for {SWITCHES[key]}")
         return value
     return text(key, value)
 

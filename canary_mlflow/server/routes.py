@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BASE = "/api/2.0/canary"
 STATIC_PREFIX = "_MLFLOW_STATIC_PREFIX"
-VERDICT = Shape(required=("model", "version"), optional=("promote", "policy"))
+VERDICT = Shape(required=("model", "version"), optional=("promote", "policy", "by_plan"))
 OVERRIDE = Shape(required=("model", "version", "reason"), optional=("alias",))
 BLESSING = Shape(required=("model", "version", "reason"))
 ROLLBACK = Shape(required=("model", "reason"))
@@ -115,6 +115,7 @@ def verdicts() -> dict[str, Any]:
         policy,
         actor=current_actor(),
         move=asked.get("promote", True),
+        by_plan=asked.get("by_plan", False),
         shown_store=request.host_url.rstrip("/"),
     )
     return {"decision": decision_to_dict(decision)}

@@ -22,10 +22,7 @@ class CanaryExperimentProvider:
 
     def in_context(self) -> bool:
         """True in a process whose working folder holds this project's MLproject file."""
-        try:
-            return bool(_PROJECT.search(Path("MLproject").read_text(encoding="utf-8", errors="replace")))
-        except OSError:
-            return False
+        return is_project(Path())
 
     def get_experiment_id(self) -> str:
         """The id of the experiment `canary`; MLflow's default experiment when the store cannot be prepared."""
@@ -39,3 +36,11 @@ class CanaryExperimentProvider:
         except (CanaryError, MlflowException) as error:
             log.warning("canary: %s", one_line(error))
             return FALLBACK
+
+
+def is_project(folder: Path) -> bool:
+    """True for a folder that holds this project's MLproject file."""
+    try:
+        return bool(_PROJECT.search((folder / "MLproject").read_text(encoding="utf-8", errors="replace")))
+    except OSError:
+        return False

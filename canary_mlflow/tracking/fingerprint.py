@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -79,19 +80,30 @@ def packages() -> dict[str, str]:
 
 
 def git(folder: Path) -> dict[str, str]:
-    """Commit and dirtiness of the checkout that holds `folder`; unknown where there is none, or no git."""
+    """Commit and dirtiness of the checkout that holds `folder`; unknown where there is none, or no git.
+
+    A dirty one has the digest of its changes too (`git_diff`): by it the same code is known again.
+    """
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return {"git_commit": UNKNOWN, "git_dirty": UNKNOWN}
     # Untracked files do not count: outputs of the run itself would make every second run dirty.
     changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {"git_commit": commit, "git_dirty": UNKNOWN if changes is None else str(bool(changes)).lower()}
+    found = {"git_commit": commit, "git_dirty": UNKNOWN if changes is None else str(bool(changes)).lower()}
+    if changes and (diff := _git(folder, "diff", "HEAD")) is not None:
+        found["git_diff"] = hashlib.sha256(diff.encode(errors="surrogateescape")).hexdigest()[:16]
+    return found
 
 
 def _git(folder: Path, *command: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *command], capture_output=True, text=True, timeout=10, check=True
+            ["git", "-C", str(folder), *command],
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=10,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
 
+FRESH_TAG = "canary.baseline_of"
+"""On a run of role `baseline`: the champion whose code and configuration it repeats."""
+
 
 def read_runs(client: MlflowClient, run_ids: Sequence[str], metrics: Iterable[str] | None = None) -> tuple[Run, ...]:
     """The runs, in the given order, with their series sorted by step; the last write of a step counts.
@@ -35,6 +38,12 @@ def session_runs(client: MlflowClient, session_id: str, metrics: Iterable[str] |
         run = get_run(client, session_id)
         children = [run] if run.data.tags.get("canary.role") == "run" else []
     return _read(children, client, metrics)
+
+
+def fresh_runs(client: MlflowClient, session_id: str, champion: str) -> tuple[Run, ...]:
+    """The runs of the champion's code that were made beside those of this session, oldest first."""
+    beside = [run for run in child_runs(client, session_id) if run.data.tags.get(FRESH_TAG) == champion]
+    return _read(beside, client, None)
 
 
 def read_version(client: MlflowClient, model: str, version: str, metrics: Iterable[str] | None = None) -> Version:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from statistics import median
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchRun, StoreError, one_line
@@ -52,6 +53,14 @@ def create_child_run(
     return run_id
 
 
+def adopt_run(
+    client: MlflowClient, run_id: str, name: str, tags: Mapping[str, str], params: Mapping[str, object]
+) -> None:
+    """Describe a run of a session that exists already, as `create_child_run` describes a new one."""
+    log_tags(client, run_id, {NAME_TAG: name, **tags})
+    log_params(client, run_id, params)
+
+
 def close_run(client: MlflowClient, run_id: str, failure: str = "", reason: str = "") -> None:
     """End a run: FINISHED without a failure, else FAILED with it. Calling it again adds what is known better.
 
@@ -96,6 +105,16 @@ def child_runs(client: MlflowClient, parent_id: str) -> list[Run]:
         page = runs.token
         if not page:
             return found
+
+
+def minutes_of_runs(client: MlflowClient, session_id: str) -> float | None:
+    """How long a finished run of a session took, the median; None while there is none."""
+    took = [
+        (run.info.end_time - run.info.start_time) / 60_000
+        for run in child_runs(client, session_id)
+        if run.info.end_time and run.info.status == "FINISHED"
+    ]
+    return median(took) if took else None
 
 
 def get_run(client: MlflowClient, run_id: str) -> Run:

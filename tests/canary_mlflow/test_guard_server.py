@@ -50,6 +50,13 @@ def test_the_server_judges_signs_and_promotes(web: Any, guarded: Any) -> None:
     assert json.loads(rows[-1]["body"])["actor"].startswith("anonymous (")
 
 
+def test_the_server_takes_a_look_of_its_policys_plan(web: Any, guarded: Any) -> None:
+    body = {"model": guarded.model, "version": guarded.version(runs=1), "by_plan": True}
+    answer = post(web, "verdicts", body).get_json()["decision"]["verdict"]
+    assert (answer["look"], answer["policy"]["alpha_pass"]) == (1, pytest.approx(0.3 * 0.05))
+    assert post(web, "verdicts", {**body, "by_plan": "yes"}).status_code == 400
+
+
 def test_a_verdict_without_promotion_leaves_the_alias_to_follow(web: Any, guarded: Any) -> None:
     second = guarded.version()
     answer = post(web, "verdicts", {"model": guarded.model, "version": second, "promote": False})

@@ -1,0 +1,122 @@
+"""One more run of a session, launched through MLflow Projects."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from canary_mlflow.errors import CanaryError, NoSource, one_line
+from canary_mlflow.launching.sources import ENTRY, Source
+from canary_mlflow.tracking.session import close_run, create_child_run, get_run
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+UNSTABLE = ("instability", "oom", "timeout")  # ends that say something about the code
+
+
+def launch(
+    client: MlflowClient,
+    source: Source,
+    session: str,
+    *,
+    name: str,
+    role: str,
+    seed: int,
+    like: str = "",
+    overrides: str = "",
+) -> str:
+    """Make one run of the session and return its id: with the configuration of the run `like`, or a composed one.
+
+    A run that broke off for a reason that lies in its code is one too. Raises CanaryError where something outside ended
+    it; NoSource for one of role `baseline`, which a policy may do without.
+    """
+    run_id = create_child_run(client, session, name, {"canary.role": role, "canary.seed": str(seed)}, {})
+    parameters = {"session": session, "seed": str(seed), "role": role, "like": like, "overrides": overrides}
+    try:
+        run_project(client, source, run_id, parameters)
+    except BaseException as error:
+        # The run has said so itself, unless its process never came so far.
+        close_run(client, run_id, *_ending(client, run_id, error))
+        if not isinstance(error, CanaryError):
+            raise
+    tags = get_run(client, run_id).data.tags
+    failure, reason = tags.get("canary.failure", ""), tags.get("canary.failure_reason", "")
+    if failure and failure not in UNSTABLE:
+        kind = NoSource if role == "baseline" else CanaryError
+        raise kind(f"{name}: run {run_id} broke off ({failure}): {reason or 'its own output above may say why'}")
+    return run_id
+
+
+def run_project(client: MlflowClient, source: Source, run_id: str, parameters: Mapping[str, str]) -> None:
+    """Run the entry point and wait for its end. Raises CanaryError when it did not end well."""
+    import mlflow
+    from mlflow.exceptions import ExecutionException, MlflowException
+
+    with _environment(client, source.folder), _nothing_left_behind():
+        try:
+            # `run_id`: MLflow would make a run of its own, which then had to become this one.
+            mlflow.projects.run(
+                str(source.folder),
+                entry_point=ENTRY,
+                parameters=dict(parameters),
+                backend="local",
+                env_manager=source.env_manager,
+                run_id=run_id,
+            )
+        except (ExecutionException, MlflowException, OSError) as error:
+            raise CanaryError(one_line(error)) from error
+
+
+def _ending(client: MlflowClient, run_id: str, error: BaseException) -> tuple[str, str]:
+    """How a run ended whose process left no word: its environment could not be made, it died, or was stopped."""
+    tags = get_run(client, run_id).data.tags
+    if "canary.failure" in tags:
+        return tags["canary.failure"], tags.get("canary.failure_reason", "")
+    if isinstance(error, CanaryError):
+        return "error", str(error)
+    return "interrupted", "the launching process was stopped"
+
+
+@contextmanager
+def _environment(client: MlflowClient, folder: Path) -> Iterator[None]:
+    """What MLflow hands on: the store of this client, this Python as `python`, the folder's own packages."""
+    import mlflow
+
+    paths = {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYTHONPATH": os.pathsep.join(part for part in (str(folder), os.environ.get("PYTHONPATH", "")) if part),
+        "GIT_PYTHON_REFRESH": "quiet",
+    }
+    before, store = {key: os.environ.get(key) for key in paths}, mlflow.get_tracking_uri()
+    os.environ.update(paths)
+    mlflow.set_tracking_uri(client.tracking_uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(store)
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+
+
+@contextmanager
+def _nothing_left_behind() -> Iterator[None]:
+    """End what was started when this process is told to stop: MLflow itself does so on Ctrl-C alone."""
+    mine = {child.pid for child in psutil.Process().children(recursive=True)}
+    try:
+        yield
+    except BaseException:
+        started = [child for child in psutil.Process().children(recursive=True) if child.pid not in mine]
+        for child in started:
+            child.terminate()
+        psutil.wait_procs(started, timeout=20)
+        raise

@@ -1,0 +1,139 @@
+"""The code that runs were made with, had again: this checkout, or a worktree of the recorded commit."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from canary_mlflow.errors import NoSource, one_line
+from canary_mlflow.tracking.experiment import is_project
+from canary_mlflow.tracking.fingerprint import PACKAGES, UNKNOWN, git, packages
+
+ENTRY = "again"
+FETCH_SECONDS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A folder with the code, and how MLflow Projects finds its Python: local (the one that runs this), uv, virtualenv.
+
+    `commit` and `here` (this checkout, not a worktree) are for telling people.
+    """
+
+    folder: Path
+    env_manager: str
+    commit: str
+    here: bool
+
+
+def project_folder() -> Path:
+    """The checkout that runs are launched from: the working folder, else where this package lies. Raises NoSource."""
+    for folder in (Path.cwd(), Path(__file__).resolve().parents[2]):
+        if is_project(folder):
+            return folder
+    raise NoSource(
+        "more runs: no MLproject file of canary-mlflow in the working folder; expected its checkout, from which MLflow "
+        "Projects launches them; change to it, or train with repeats=N"
+    )
+
+
+@contextmanager
+def source_of(project: Path, environment: Mapping[str, str], whose: str) -> Iterator[Source]:
+    """The code and packages that a run recorded in its `environment` facts; a worktree is removed afterwards.
+
+    `whose` begins the sentence of the NoSource that is raised when they cannot be had.
+    """
+    commit, now = environment.get("git_commit", UNKNOWN), git(project)
+    if commit == UNKNOWN:
+        raise NoSource(f"{whose}: its runs carry no git commit; expected one; train it from a checkout")
+    manager = manager_for(environment)
+    if all(environment.get(key) == now.get(key) for key in ("git_commit", "git_dirty", "git_diff")):
+        yield Source(folder=project, env_manager=manager, commit=commit, here=True)
+        return
+    if environment.get("git_dirty") != "false":
+        raise NoSource(
+            f"{whose}: its runs were made with changes that commit {commit[:10]} does not hold; expected a clean "
+            "commit; commit before you train"
+        )
+    with worktree(project, commit, whose) as folder:
+        yield Source(folder=folder, env_manager=manager, commit=commit, here=False)
+
+
+@contextmanager
+def worktree(project: Path, revision: str, whose: str) -> Iterator[Path]:
+    """A checkout of a revision beside this one, for a while. Raises NoSource."""
+    _fetch_unless_there(project, revision, whose)
+    with tempfile.TemporaryDirectory(prefix="canary-worktree-") as place:
+        folder = Path(place) / "checkout"
+        _git(project, "worktree", "add", "--detach", "--quiet", str(folder), revision, whose=whose)
+        try:
+            if not has_entry(folder):
+                raise NoSource(
+                    f"{whose}: revision {revision[:40]} has no entry point {ENTRY!r} in its MLproject file; expected a "
+                    "revision that can add single runs"
+                )
+            yield folder
+        finally:
+            subprocess.run(["git", "-C", str(project), "worktree", "remove", "--force", str(folder)], check=False)
+
+
+def commit_of(project: Path, revision: str, whose: str) -> str:
+    """The full commit that a revision names. Raises NoSource."""
+    _fetch_unless_there(project, revision, whose)
+    return _git(project, "rev-parse", f"{revision}^{{commit}}", whose=whose)
+
+
+def has_entry(folder: Path) -> bool:
+    """Whether the project in the folder can make a single run."""
+    try:
+        found = yaml.safe_load((folder / "MLproject").read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return False
+    return isinstance(found, dict) and ENTRY in (found.get("entry_points") or {})
+
+
+def manager_for(environment: Mapping[str, str]) -> str:
+    """`local` where the packages of this Python are those recorded; else the one that installs the commit's pins."""
+    return "local" if not different_packages(environment, packages()) else "uv" if shutil.which("uv") else "virtualenv"
+
+
+def different_packages(recorded: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """`torch 2.13.0, not 2.12.0` for each package whose version is another; the project's own follows its commit."""
+    names = [name.replace("-", "_") for name in PACKAGES if name != "canary-mlflow"]
+    return [
+        f"{name} {other.get(name, 'missing')}, not {recorded.get(name, 'missing')}"
+        for name in names
+        if recorded.get(name) != other.get(name)
+    ]
+
+
+def _fetch_unless_there(project: Path, revision: str, whose: str) -> None:
+    """A shallow clone may lack it; the place it was cloned from may have it."""
+    known = ["git", "-C", str(project), "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
+    if revision.startswith("-") or subprocess.run(known, capture_output=True, check=False).returncode == 0:
+        return
+    try:
+        _git(project, "fetch", "--quiet", "origin", revision, whose=whose)
+    except NoSource as error:
+        raise NoSource(
+            f"{whose}: revision {revision[:40]} is not in {project} and cannot be fetched; expected one that git knows"
+        ) from error
+
+
+def _git(project: Path, *command: str, whose: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(project), *command], capture_output=True, text=True, timeout=FETCH_SECONDS, check=True
+        )
+    except subprocess.CalledProcessError as error:
+        raise NoSource(f"{whose}: git {command[0]}: {' '.join(error.stderr.split())[:200]}") from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoSource(f"{whose}: git {command[0]}: {one_line(error)}") from error
+    return done.stdout.strip()

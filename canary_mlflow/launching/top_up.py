@@ -1,0 +1,200 @@
+"""A version's plan of looks, carried out: judge, make the missing runs, judge again, until it decides or cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import NoSource, UsageError
+from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of
+from canary_mlflow.launching.makers import Launched, Maker
+from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.records import session_of
+from canary_mlflow.registry.sides import read_sides
+from canary_mlflow.registry.versions import champion_number, find_version
+from canary_mlflow.reports.advice import lasting
+from canary_mlflow.reports.decision import Decision
+from canary_mlflow.tracking.histories import read_version
+from canary_mlflow.tracking.session import minutes_of_runs
+from gates.policy import Policy, WithoutSource
+from gates.records import Version
+from gates.sides import candidate_side
+from gates.top_up import TopUp, next_look, next_seeds, to_run_again
+from gates.verdict import ReasonCode, Verdict
+from gates.wording import listed, runs
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+ORDER = "b c c b"  # so that neither side always has the earlier, cooler machine
+
+
+@dataclass
+class Plan:
+    """One version on its way through the looks of a policy. `say` tells people what is being made."""
+
+    client: MlflowClient
+    model: str
+    version: str
+    policy: Policy
+    maker: Maker
+    say: Callable[[str], None]
+    dry_run: bool = False
+    step: TopUp | None = None
+    beside: bool = False  # the next runs come with fresh ones of the champion
+    lost: str = ""  # why there are no fresh ones although the policy asks for them; noted on every verdict from then on
+
+    def carry_out(self) -> Decision:
+        """All looks; the decision of the last. With `dry_run` one look, and what would follow."""
+        if not self.dry_run:
+            self.make_again()
+        while True:
+            decision = gate(
+                self.client,
+                self.model,
+                self.version,
+                self.policy,
+                dry_run=self.dry_run,
+                by_plan=True,
+                remarks=self.remarks,
+            )
+            if self.dry_run or self.ended or self.step is None or self.step.look is None:
+                self.make_a_baseline(decision)
+                return decision
+            self.make(self.seeds(self.step.candidate_runs), self.beside)
+            self.make_again()
+
+    def sides(self) -> tuple[str | None, Version | None, Version]:
+        """The champion's number, the champion and the candidate as they are now."""
+        champion = champion_number(self.client, self.model)
+        found = find_version(self.client, self.model, self.version)
+        return champion, *read_sides(self.client, self.model, champion, found)
+
+    def remarks(self, verdict: Verdict) -> Sequence[str]:
+        """Decide what follows from a look's verdict, and say so on it."""
+        champion, baseline, candidate = self.sides()
+        self.beside = not self.lost and fresh_is_due(self.client, self.policy, baseline)
+        self.step = next_look(self.policy, verdict, fresh=self.beside)
+        said: list[str] = []
+        if self.ended:
+            return [self.lost]
+        if self.step.look is not None:
+            try:
+                said.append(f"more runs are made from {self.maker.prepare()}")
+            except NoSource as error:
+                said.append(f"no more runs can be made: {error}")
+                self.step = None
+                return said
+        if self.step.look is not None and self.beside:
+            assert champion is not None
+            assert baseline is not None
+            try:
+                self.maker.prepare_fresh(champion, baseline.runs)
+            except NoSource as error:
+                self.go_without(error)
+                self.step = next_look(self.policy, verdict)
+        said += [self.lost] if self.lost else []
+        if verdict.reason_code is ReasonCode.NO_BASELINE or self.ended:
+            return said
+        looks = f"look {verdict.look} of {len(self.policy.looks.runs)}"
+        what = f", {self.plan_in_words(candidate)}" if self.step.look is not None else ""
+        return [*said, f"{looks}: {self.step.reason}{what}"]
+
+    def plan_in_words(self, candidate: Version) -> str:
+        """What the next look needs."""
+        assert self.step is not None
+        seeds = self.seeds(self.step.candidate_runs)
+        verb = "would make" if self.dry_run else "making"
+        fresh = f", each beside a fresh run of the champion (order {ORDER})" if self.beside else ""
+        minutes = minutes_of_runs(self.client, candidate.runs[0].session) if candidate.runs else None
+        time = f", {lasting((2 if self.beside else 1) * len(seeds) * minutes)}" if minutes is not None else ""
+        return f"{verb} {runs(len(seeds), 'more')} (seeds {listed([str(seed) for seed in seeds], most=9)}){fresh}{time}"
+
+    def go_without(self, error: NoSource) -> None:
+        """The champion's code cannot be had: go on with its stored runs, or stop, as the policy says."""
+        self.beside = False
+        stops = self.policy.looks.without_source is WithoutSource.INCONCLUSIVE
+        what = "and the policy does not go on without one" if stops else "judged against the stored runs"
+        self.lost = f"no fresh baseline, {what}: {error}"
+        self.say(self.lost)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the plan is over because there is no fresh baseline."""
+        return bool(self.lost) and self.policy.looks.without_source is WithoutSource.INCONCLUSIVE
+
+    def seeds(self, wanted: int) -> list[int]:
+        """Those of the missing runs."""
+        _, baseline, candidate = self.sides()
+        have = candidate_side(candidate).evidence
+        return next_seeds(wanted - len(have), seeds_of(baseline.runs if baseline else ()), seeds_of(candidate.runs))
+
+    def make(self, seeds: Sequence[int], beside: bool) -> None:
+        """The runs of the next look; with fresh ones of the champion in the order b c c b."""
+        champion, _, _ = self.sides()
+        for number, seed in enumerate(seeds):
+            fresh = beside and champion is not None and self.beside
+            turns = ("fresh", "candidate") if number % 2 == 0 else ("candidate", "fresh")
+            for turn in turns if fresh else ("candidate",):
+                whose = f"champion version {champion}" if turn == "fresh" else "the candidate"
+                self.say(f"making a run of {whose}, seed {seed}")
+                if turn == "candidate" and not self.ended:
+                    self.maker.candidate(seed)
+                elif self.beside and champion is not None:
+                    self.make_fresh(champion, seed)
+
+    def make_fresh(self, champion: str, seed: int) -> None:
+        try:
+            self.maker.fresh(champion, seed)
+        except NoSource as error:
+            self.go_without(error)
+
+    def make_again(self) -> None:
+        """Run again what no clock can judge, as often as the policy allows."""
+        while True:
+            _, baseline, candidate = self.sides()
+            if baseline is None:
+                return
+            due = fresh_is_due(self.client, self.policy, baseline)
+            invalid = to_run_again(self.policy, baseline.fresh if due else baseline.runs, candidate)
+            if not invalid:
+                return
+            for seed, reason in invalid.items():
+                self.say(f"making the run of seed {seed} again: it {reason}")
+                self.maker.candidate(seed)
+
+    def make_a_baseline(self, decision: Decision) -> None:
+        """A version that passed on fewer runs than block by statistics could not stop its successor."""
+        have = len(decision.verdict.candidate_runs)
+        if decision.promoted and not decision.bootstrapped and have < self.policy.min_baseline_runs:
+            seeds = self.seeds(self.policy.min_baseline_runs)
+            self.say(f"{runs(len(seeds), 'more')}, so that the new champion can be a baseline")
+            for seed in seeds:
+                self.maker.candidate(seed)
+
+
+def top_up(
+    client: MlflowClient,
+    model: str,
+    version: str,
+    policy: Policy,
+    say: Callable[[str], None],
+    *,
+    dry_run: bool = False,
+) -> Decision:
+    """Carry out the plan for a registered version, with runs launched through MLflow Projects.
+
+    Raises NoSource where the candidate's code cannot be had, UsageError for a version without runs of a canary.
+    """
+    found = find_version(client, model, version)
+    session, made = session_of(found), read_version(client, model, version, metrics=()).runs
+    if session is None or not made:
+        raise UsageError(
+            f"version {version} of {model!r}: it has no session with runs; expected one that `canary run` made; more "
+            "runs of another script are its own to make"
+        )
+    with Launched(client, session, f"{model} version {version}", made) as maker:
+        return Plan(
+            client=client, model=model, version=version, policy=policy, maker=maker, say=say, dry_run=dry_run
+        ).carry_out()

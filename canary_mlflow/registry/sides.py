@@ -1,0 +1,53 @@
+"""Where a version stands in its policy's plan of looks, and the runs that a look compares."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.registry.looks import LOOKS_TAG, looks_taken
+from canary_mlflow.registry.records import session_of
+from canary_mlflow.tracking.histories import fresh_runs, read_version
+from canary_mlflow.tracking.session import get_run
+from gates.policy import Policy
+from gates.records import Version
+from gates.sides import candidate_side
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+
+def read_sides(
+    client: MlflowClient, model: str, champion: str | None, found: ModelVersion
+) -> tuple[Version | None, Version]:
+    """The champion, with the fresh runs of it that were made beside the candidate's, and the candidate."""
+    candidate = read_version(client, model, str(found.version))
+    if champion is None:
+        return None, candidate
+    session = session_of(found)
+    fresh = fresh_runs(client, session, champion) if session else ()
+    return replace(read_version(client, model, champion), fresh=fresh), candidate
+
+
+def at_look(
+    client: MlflowClient, policy: Policy, found: ModelVersion, candidate: Version, champion: str | None
+) -> tuple[int, float]:
+    """The look, counted from 1, and the share of the error levels that it may spend.
+
+    Raises UsageError where the plan has been spent on fewer runs.
+    """
+    have = len(candidate_side(candidate).evidence)
+    session = session_of(found)
+    tags = get_run(client, session).data.tags if session else {}
+    taken = looks_taken(tags.get(LOOKS_TAG, ""), champion)
+    look = policy.looks.reached(have, taken)
+    share = policy.looks.share(look, have, taken)
+    if share <= 0:
+        raise UsageError(
+            f"version {found.version} of {found.name!r}: its plan of looks is spent (taken at "
+            f"{', '.join(map(str, taken))} runs, it has {have}); expected none after the last; judge it once more, "
+            "with the whole error level, by `canary gate` without --top-up"
+        )
+    return look, share

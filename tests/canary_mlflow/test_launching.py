@@ -1,0 +1,165 @@
+"""Single runs through MLflow Projects, from the code that was recorded: this checkout, or a worktree of it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from canary_mlflow.errors import NoSource, UsageError
+from canary_mlflow.launching.makers import Launched
+from canary_mlflow.launching.sources import commit_of, source_of
+from canary_mlflow.tracking.fingerprint import git, packages
+from canary_mlflow.tracking.histories import fresh_runs, read_version, session_runs
+from canary_mlflow.tracking.session import child_runs
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("gates", "canary_mlflow", "training", "conf", "MLproject", "python_env.yaml", "requirements.txt")
+
+
+def commit(folder: Path, message: str) -> str:
+    """Everything in the folder, as one commit."""
+    who = ("-c", "user.name=t", "-c", "user.email=t@localhost")
+    for command in (("add", "-A"), (*who, "commit", "-q", "-m", message)):
+        subprocess.run(["git", "-C", str(folder), *command], check=True)
+    return git(folder)["git_commit"]
+
+
+@pytest.fixture(scope="module")
+def commits() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, commits: list[str]) -> Path:
+    """A checkout of this code with three commits: another project, this one, this one with a change."""
+    folder = tmp_path_factory.mktemp("project")
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    (folder / "MLproject").write_text("name: canary_mlflow\nentry_points: {main: {command: 'true'}}\n")
+    commits.append(commit(folder, "no single runs yet"))
+    for part in PARTS:
+        place = ROOT / part
+        ignored = shutil.ignore_patterns("__pycache__")
+        (shutil.copytree if place.is_dir() else shutil.copy)(
+            place, folder / part, **({"ignore": ignored} if place.is_dir() else {})
+        )
+    (folder / ".gitignore").write_text("__pycache__\n")
+    commits.append(commit(folder, "single runs"))
+    (folder / "README.md").write_text("changed\n")
+    commits.append(commit(folder, "a change"))
+    return folder
+
+
+def recorded_at(project: Path, commit: str, **changes: str) -> dict[str, str]:
+    return {**packages(), "git_commit": commit, "git_dirty": "false", **changes}
+
+
+def test_this_checkout_where_it_is_the_code_and_a_worktree_where_not(project: Path, commits: list[str]) -> None:
+    with source_of(project, recorded_at(project, commits[2]), "v") as found:
+        assert (found.folder, found.here, found.env_manager) == (project, True, "local")
+    with source_of(project, recorded_at(project, commits[1]), "v") as found:
+        assert (found.here, found.folder != project, (found.folder / "README.md").exists()) == (False, True, False)
+    assert not found.folder.exists()
+    assert commit_of(project, "HEAD~1", "v") == commits[1]
+
+
+def test_other_packages_than_those_here_are_installed_from_the_lock(project: Path, commits: list[str]) -> None:
+    with source_of(project, recorded_at(project, commits[2], torch="1.0.0"), "v") as found:
+        assert found.env_manager in ("uv", "virtualenv")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"git_commit": "unknown"}, "its runs carry no git commit"),
+        ({"git_dirty": "true", "git_diff": "12"}, "were made with changes that commit"),
+        ({"git_commit": "1" * 40}, "is not in .* and cannot be fetched"),
+        ({"git_commit": "--upload-pack=x"}, "git "),
+    ],
+)
+def test_code_that_cannot_be_had_is_said_in_one_line(project, commits, changes, message) -> None:
+    with (
+        pytest.raises(NoSource, match=message) as refused,
+        source_of(project, {**recorded_at(project, commits[1]), **changes}, "champion version 4"),
+    ):
+        pytest.fail("it was had")
+    assert str(refused.value).startswith("champion version 4: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_commit_from_before_single_runs_is_said(project: Path, commits: list[str]) -> None:
+    with (
+        pytest.raises(NoSource, match="has no entry point 'again'"),
+        source_of(project, recorded_at(project, commits[0]), "v"),
+    ):
+        pytest.fail("it was had")
+
+
+def test_a_change_that_is_not_committed_is_known_again(project: Path, commits: list[str]) -> None:
+    readme = project / "README.md"
+    readme.write_text("not committed\n")
+    try:
+        now = git(project)
+        assert now["git_dirty"] == "true"
+        with source_of(project, {**packages(), **now}, "v") as found:
+            assert found.here
+        readme.write_text("changed again\n")
+        assert git(project)["git_diff"] != now["git_diff"]
+    finally:
+        readme.write_text("changed\n")
+
+
+@pytest.fixture
+def session(recorded: Any, project: Path, commits: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A champion made at one commit and a candidate made at the next, with the configuration of a tiny canary."""
+    from training.command_line import expand, parse
+    from training.compose import check, register_schemas, to_plain
+
+    register_schemas()
+    words = ["algo=sft", "train.max_steps=3", "tier.train_rows=32", "tier.eval_rows=8", "tracking.system_metrics=false"]
+    config = to_plain(check(parse(expand(words)))[0])
+    for at in (commits[1], commits[2]):
+        facts = {f"canary.env.{key}": value for key, value in recorded_at(project, at).items()}
+        made = recorded.session(runs=1, tags=facts)
+        recorded.client.log_dict(recorded.children(made)[0], config, "config.yaml")
+        recorded.register(made)
+    monkeypatch.chdir(project)
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    return recorded
+
+
+def test_one_run_of_each_side_in_its_own_code(session: Any, project: Path, commits: list[str]) -> None:
+    champion, candidate = (read_version(session.client, session.model, number).runs for number in ("1", "2"))
+    parent = session.tags("2")["canary.session_id"]
+    mine = tuple(replace(run, hardware={"backend": "cpu"}) for run in candidate)  # recorded on a test's CPU
+    with Launched(session.client, parent, "v2", mine) as maker:
+        maker.prepare_fresh("1", champion)
+        maker.fresh("1", 7)
+        maker.candidate(7)
+    (beside,) = fresh_runs(session.client, parent, "1")
+    added = session_runs(session.client, parent)[-1]
+    assert [run.seed for run in (beside, added)] == [7, 7]
+    assert (beside.environment["git_commit"], added.environment["git_commit"]) == (commits[1], commits[2])
+    assert beside.run_id not in {run.run_id for run in session_runs(session.client, parent)}
+    made = {run.info.run_id: run for run in child_runs(session.client, parent)}
+    assert {made[run.run_id].info.status for run in (beside, added)} == {"FINISHED"}
+    assert made[added.run_id].data.params["cfg/train.max_steps"] == "3"
+    assert len(added.series["loss"].values) == 3
+    left = subprocess.run(["git", "-C", str(project), "worktree", "list"], capture_output=True, text=True, check=True)
+    assert len(left.stdout.splitlines()) == 1
+
+
+def test_another_machine_is_refused_before_anything_is_made(session: Any) -> None:
+    parent = session.tags("2")["canary.session_id"]
+    runs = read_version(session.client, session.model, "2").runs
+    before = len(child_runs(session.client, parent))
+    with (
+        Launched(session.client, parent, "v2", runs) as maker,
+        pytest.raises(UsageError, match="expected test CPU, which its runs were made on"),
+    ):
+        maker.candidate(8)
+    assert len(child_runs(session.client, parent)) == before

@@ -1,0 +1,178 @@
+"""A plan of looks carried out on recorded runs: what is made, in which order, and when it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from mlflow.entities import Metric
+
+from canary_mlflow.errors import NoSource, UsageError
+from canary_mlflow.launching.top_up import Plan
+from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.gatekeeper import gate
+from gates.policy import FreshBaseline, Policy, WithoutSource
+from gates.verdict import Outcome
+
+
+@dataclass
+class Recording:
+    """Makes recorded runs, as fast as it is told."""
+
+    recorded: Any
+    session: str
+    slower: float = 1.0
+    today: float = 1.0
+    lost: str = ""  # why the champion's code cannot be had
+    sentinel: float | None = None
+    calls: list[str] = field(default_factory=list)
+
+    def record(self, seed: int, slower: float, tags: dict[str, str]) -> str:
+        made: str = self.recorded.run(self.session, seed, slower=slower, tags=tags, nan_at=None, without=())
+        return made
+
+    def prepare(self) -> str:
+        return "the code of the test"
+
+    def candidate(self, seed: int) -> None:
+        self.calls.append(f"c{seed}")
+        run_id = self.record(seed, self.slower * self.today, {})
+        if self.sentinel is not None:
+            beat(self.recorded, run_id, self.sentinel)
+
+    def prepare_fresh(self, champion: str, runs: Any) -> None:
+        if self.lost:
+            raise NoSource(f"champion version {champion}: {self.lost}")
+
+    def fresh(self, champion: str, seed: int) -> None:
+        self.calls.append(f"b{seed}")
+        self.record(seed, self.today, {"canary.role": "baseline", "canary.baseline_of": champion})
+
+
+def beat(recorded: Any, run_id: str, seconds: float) -> None:
+    """A fixed kernel timed beside the steps."""
+    points = [Metric("perf/sentinel_time", seconds, 1_700_000_000_000 + step, step) for step in range(1, 41)]
+    recorded.client.log_batch(run_id, metrics=points)
+
+
+def plan(guarded: Any, policy: Policy, **making: Any) -> Plan:
+    """A version with one run on its way."""
+    version = guarded.version(runs=1, slower=making.get("slower", 1.0) * making.get("today", 1.0))
+    maker = Recording(guarded, guarded.tags(version)["canary.session_id"], **making)
+    return Plan(
+        client=guarded.client, model=guarded.model, version=version, policy=policy, maker=maker, say=lambda line: None
+    )
+
+
+@pytest.fixture(scope="module")
+def late() -> Policy:
+    """The first look decides next to nothing, the second nearly all."""
+    policy = load_policy("smoke")
+    return replace(policy, looks=replace(policy.looks, shares=(0.001, 0.999)))
+
+
+def with_fresh(policy: Policy, without: WithoutSource = WithoutSource.UNPAIRED) -> Policy:
+    looks = replace(policy.looks, fresh_baseline=FreshBaseline.ALWAYS, without_source=without)
+    return replace(policy, looks=looks)
+
+
+def test_added_runs_are_children_of_the_session_and_decide(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, late)
+    decision = going.carry_out()
+    assert (decision.verdict.outcome, decision.promoted, decision.verdict.look) == (Outcome.PASS, True, 2)
+    assert going.maker.calls == ["c1", "c2"]
+    session = guarded.tags(going.version)["canary.session_id"]
+    assert sorted(decision.verdict.candidate_runs) == sorted(guarded.children(session))
+    assert guarded.client.get_run(session).data.tags["canary.looks"] == "1: 1 3"
+    assert guarded.champion() == going.version
+    assert "look 2 of 2: decided: PASS" in decision.verdict.notes
+
+
+def test_a_slowdown_blocks_at_the_look_that_shows_it(guarded: Any, late: Policy) -> None:
+    decision = (going := plan(guarded, late, slower=1.5)).carry_out()
+    assert (decision.verdict.outcome, going.maker.calls) == (Outcome.BLOCK, ["c1", "c2"])
+    assert guarded.champion() == "1"
+
+
+def test_a_first_look_that_decides_makes_only_what_a_baseline_needs(guarded: Any) -> None:
+    going = plan(guarded, load_policy("smoke"))
+    decision = going.carry_out()
+    assert (decision.verdict.outcome, decision.verdict.look) == (Outcome.PASS, 1)
+    assert going.maker.calls == ["c1"], "one run alone could never stop its successor"
+
+
+def test_what_no_affordable_number_would_decide_ends_at_once(guarded: Any, late: Policy) -> None:
+    rules = tuple(replace(rule, margin=1e-4) if rule.name == "step_cost" else rule for rule in late.rules)
+    going = plan(guarded, replace(late, rules=rules))
+    decision = going.carry_out()
+    assert (decision.verdict.outcome, going.maker.calls) == (Outcome.INCONCLUSIVE, [])
+    assert "step_cost: 5 runs per side would decide, the plan has 3" in str(decision.verdict.notes), decision.verdict
+
+
+def test_fresh_baseline_runs_come_in_the_order_b_c_c_b(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, with_fresh(late), today=1.4)
+    decision = going.carry_out()
+    assert going.maker.calls == ["b1", "c1", "c2", "b2"]
+    assert decision.verdict.outcome is Outcome.PASS, "the machine is slower today, for both sides"
+    cost = next(check for check in decision.verdict.checks if check.metric == "step_cost")
+    assert (cost.evidence.paired, cost.evidence.baseline_runs) == (True, 2)
+    assert len(decision.verdict.baseline_runs) == 3 + 2
+
+
+@pytest.mark.parametrize("without", list(WithoutSource))
+def test_a_champion_whose_code_is_lost_is_said_and_handled_as_the_policy_says(guarded, late, without) -> None:
+    going = plan(guarded, with_fresh(late, without), lost="commit 123 is gone")
+    decision = going.carry_out()
+    assert any("commit 123 is gone" in note for note in decision.verdict.notes)
+    if without is WithoutSource.UNPAIRED:
+        assert (decision.verdict.outcome, going.maker.calls) == (Outcome.PASS, ["c1", "c2"])
+    else:
+        assert (decision.verdict.outcome, going.maker.calls) == (Outcome.INCONCLUSIVE, [])
+        assert guarded.tags(going.version)["canary.verdict"] == "INCONCLUSIVE"
+
+
+def test_a_dry_run_says_what_would_be_made_and_makes_nothing(guarded: Any, late: Policy) -> None:
+    going = replace(plan(guarded, with_fresh(late)), dry_run=True)
+    decision = going.carry_out()
+    assert (decision.verdict.outcome, decision.dry_run, going.maker.calls) == (Outcome.INCONCLUSIVE, True, [])
+    assert "would make 2 more runs (seeds 1, 2), each beside a fresh run of the champion (order b c c b)" in str(
+        decision.verdict.notes
+    )
+    assert "canary.verdict" not in guarded.tags(going.version)
+
+
+def test_a_contended_run_is_made_again_twice_and_not_more(recorded: Any, late: Policy) -> None:
+    roles = {"step_time": "gate", "step_cost": "advisory"}
+    rules = tuple(replace(rule, role=roles.get(rule.name, rule.role)) for rule in late.rules)
+    policy = replace(late, rules=rules, overlays=())
+    guarded = recorded
+    gate(guarded.client, guarded.model, guarded.version(), policy)
+    for run_id in guarded.children(guarded.tags("1")["canary.session_id"]):
+        beat(guarded, run_id, 0.010)
+    going = plan(guarded, policy, sentinel=0.013)
+    beat(guarded, guarded.children(guarded.tags(going.version)["canary.session_id"])[0], 0.013)
+    decision = going.carry_out()
+    assert going.maker.calls == ["c0", "c0"]
+    assert decision.verdict.outcome is Outcome.INCONCLUSIVE
+    assert "no run of the candidate has a clock that counts" in str([check.reason for check in decision.verdict.checks])
+    never = replace(policy, validity=replace(policy.validity, reruns=0))
+    again = plan(guarded, never, sentinel=0.013)
+    beat(guarded, guarded.children(guarded.tags(again.version)["canary.session_id"])[0], 0.013)
+    again.carry_out()
+    assert again.maker.calls == []
+
+
+def test_a_plan_goes_on_where_it_stopped_and_ends_when_it_is_spent(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, late)
+    first = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
+    assert (first.verdict.look, first.verdict.policy["alpha_block"]) == (1, pytest.approx(0.01 * 0.001))
+    session = guarded.tags(going.version)["canary.session_id"]
+    assert guarded.client.get_run(session).data.tags["canary.looks"] == "1: 1"
+    guarded.client.set_tag(session, "canary.looks", "1: 1 3")
+    for seed in range(1, 6):
+        going.maker.candidate(seed)
+    with pytest.raises(UsageError, match="its plan of looks is spent"):
+        gate(guarded.client, guarded.model, going.version, late, by_plan=True)
+    assert np.isclose(late.looks.share(2, 3, (1,)), 0.999)

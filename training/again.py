@@ -1,0 +1,111 @@
+"""`python -m training.again`: one more run of a session, with the configuration of another run or a composed one.
+
+What `canary gate --top-up` and `canary ab` launch through MLflow Projects. Exit codes: 0 finished, 1 unstable,
+2 wrong use, 4 something outside failed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import yaml
+
+from canary_mlflow.errors import UsageError, one_line
+from training.command_line import expand, parse
+from training.compose import check, register_schemas, to_config
+from training.edge import ended
+from training.preflight import preflight
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+    from training.config import CanaryConfig
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the run that the command line asks for."""
+    register_schemas()
+    return ended(lambda: make(read(sys.argv[1:] if arguments is None else arguments)))
+
+
+def read(arguments: Sequence[str]) -> Namespace:
+    """The words. Raises UsageError, one line."""
+
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(f"training.again: {message}")
+
+    parser = ArgumentParser(prog="python -m training.again", description=__doc__)
+    parser.error = refuse  # type: ignore[method-assign]
+    parser.add_argument("--session", required=True, help="the parent run")
+    parser.add_argument("--seed", required=True, type=int)
+    parser.add_argument("--role", default="run", choices=("run", "baseline"))
+    parser.add_argument("--like", default="", help="a run whose configuration it repeats")
+    parser.add_argument(
+        "--overrides", default="", help="Hydra's overrides, in one word, for a configuration of its own"
+    )
+    found = parser.parse_args(list(arguments))
+    if bool(found.like) and bool(found.overrides):
+        raise UsageError("training.again: found --like and --overrides; expected one of them")
+    return found
+
+
+def make(asked: Namespace) -> int:
+    """Train one seed as a child of the session; under `mlflow run` as the run that MLflow has made for it."""
+    from canary_mlflow.tracking.session import get_run
+    from canary_mlflow.tracking.store import prepare_store
+    from training import launch
+
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for a configuration of one file
+    client = prepare_store()
+    get_run(client, asked.session)
+    chosen = configuration(client, asked.like) if asked.like else composed(asked.overrides)
+    config = replace(chosen, seed=asked.seed, repeats=1)
+    preflight(config)
+    with (
+        tempfile.TemporaryDirectory(prefix="canary-again-") as scratch,
+        launch.crew_of(config, Path(scratch), 1) as crew,
+    ):
+        given = os.environ.get("MLFLOW_RUN_ID")
+        result = launch.train_one(
+            client, asked.session, config, next(crew), f"seed {asked.seed}", role=asked.role, run_id=given
+        )
+    return launch.code_of(result)
+
+
+def configuration(client: MlflowClient, run_id: str) -> CanaryConfig:
+    """What a run of ours was composed of. Raises UsageError for one that is not ours."""
+    from mlflow.artifacts import load_text
+    from mlflow.exceptions import MlflowException
+
+    from canary_mlflow.tracking.session import get_run
+
+    try:
+        text = load_text(f"{get_run(client, run_id).info.artifact_uri}/config.yaml")
+        found = yaml.safe_load(text)
+    except (MlflowException, OSError, yaml.YAMLError) as error:
+        raise UsageError(
+            f"run {run_id}: no configuration of a canary ({one_line(error)}); expected config.yaml among its "
+            "artifacts; a script of your own must make more runs itself"
+        ) from error
+    if not isinstance(found, dict) or "algo" not in found:
+        raise UsageError(f"run {run_id}: its config.yaml is no canary's; expected keys such as algo and tier")
+    return to_config(found)
+
+
+def composed(overrides: str) -> CanaryConfig:
+    """The one configuration that the overrides stand for."""
+    line = parse(expand([f"--overrides={overrides}"]))
+    if line.multirun or line.informs or line.helps:
+        raise UsageError(f"--overrides: found {overrides!r}; expected key=value words for one configuration")
+    return check(line)[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

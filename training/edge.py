@@ -1,0 +1,42 @@
+"""Where a training command's errors become one line and an exit code, here and nowhere else."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from types import FrameType
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from canary_mlflow.edge import as_one_line
+from canary_mlflow.errors import CanaryError, Interrupted, UsageError, one_line
+
+
+def ended(work: Callable[[], int]) -> int:
+    """Do the work and return its exit code, or that of the error it ended with."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return work()
+    except CanaryError as error:
+        print(f"canary: {error}", file=sys.stderr)
+        return error.exit_code
+    except (HydraException, OmegaConfBaseException) as error:
+        print(f"canary: {one_line(error)}", file=sys.stderr)
+        return UsageError.exit_code
+    except Exception as error:  # noqa: BLE001 - Python's own exit code 1 would read as BLOCK
+        line = as_one_line(error)
+        if line is None:  # a defect of ours
+            traceback.print_exc()
+            return CanaryError.exit_code
+        line.show()
+        return int(line.exit_code)
+    except KeyboardInterrupt:
+        print("canary: interrupted; the runs so far are recorded as FAILED", file=sys.stderr)
+        return Interrupted.exit_code
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    raise Interrupted(f"stopped by {signal.Signals(signum).name}; the runs so far are recorded as FAILED")
