@@ -202,7 +202,7 @@ def test_advice_is_set_apart_and_comes_last() -> None:
         (no_baseline(bootstrapped=True, promoted=True, champion_after="3"), "Version 3 is champion now. Load it as"),
         (no_baseline(), 'To do it by hand: canary bless m 3 --reason "…"'),
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5), "About 5 runs per side would decide (now 3 against 3): train"),
-        (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5), "train with repeats=5."),
+        (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5), "train with repeats=5, or add them: canary gate"),
         (unclear(ReasonCode.NOT_COMPARABLE), "Compare like with like"),
         (unclear(ReasonCode.MISSING_DATA), "Run it again so that every run finishes"),
         (unclear(ReasonCode.TOO_NOISY), "More runs would hardly decide"),
