@@ -24,12 +24,16 @@ bench: $(READY) .oracle/.ready   ## the benchmarks, each with a table and one JS
 	$(V)/bin/python benchmarks/ppo_vs_trl.py
 	$(V)/bin/python benchmarks/ppo_learns.py
 	$(V)/bin/python benchmarks/smoke.py --sessions 3
+	$(V)/bin/python benchmarks/overhead.py steps
 
 oracle: .oracle/.ready     ## trl 1.12.0, the last with a PPOTrainer, in a folder of its own
 
 .oracle/.ready: $(READY)
 	$(V)/bin/python -m pip install -q --no-deps --target .oracle trl==1.12.0
 	touch $@
+
+peers: $(READY)            ## wandb and trackio, which benchmarks/overhead.py measures beside, in a folder of their own
+	$(V)/bin/python -m pip install -q --target .peers wandb trackio
 
 $(READY): requirements.txt python_env.yaml pyproject.toml
 	@$(PY) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
@@ -44,4 +48,4 @@ $(READY): requirements.txt python_env.yaml pyproject.toml
 help:                      ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/ -/'
 
-.PHONY: smoke test lint bench oracle help
+.PHONY: smoke test lint bench oracle peers help

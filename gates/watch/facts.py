@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 
 from gates.watch.policy import FactRules
 from gates.watch.warning import Finding, Level
 from gates.wording import figure
+
+# Of a normal: standard deviation over mean absolute difference of neighbours; error of a median over that of a mean.
+_DIFF_TO_SD, _MEDIAN = 0.886, 1.253
 
 
 class NonFinite:
@@ -164,7 +168,20 @@ class Flat:
         what = f"{figure(before)} at the start, {figure(after)} at the end of {rows} rows"
         if before > 0 and self._high - self._low < rules.flat_range * before:
             return Finding(Level.CRITICAL, what)
-        return Finding(Level.WARN, what) if before - after < rules.no_gain * abs(before) else None
+        if before - after >= rules.no_gain * abs(before):
+            return None
+        # Nothing gained is said where a gain would have shown: not of a few small batches.
+        return Finding(Level.WARN, what) if self._doubt(size) <= rules.no_gain_doubt * abs(before) else None
+
+    def _doubt(self, size: int) -> float:
+        """Two standard errors of the difference between the medians of the first and the last `size` rows."""
+        changes = [
+            abs(after - before)
+            for values in (self._early[:size], list(self._late)[-size:])
+            for before, after in itertools.pairwise(values)
+        ]
+        noise = _DIFF_TO_SD * sum(changes) / len(changes)
+        return 2 * _MEDIAN * noise * math.sqrt(2 / size)
 
     def _exactly(self, rows: int) -> Finding | None:
         if self._rows < rows or not self._low:  # exactly 0 has a rule of its own

@@ -121,6 +121,7 @@ _FACTS: dict[str, Reader] = {
     "frozen_rows": count(4),
     "flat_range": number(0, 1),
     "no_gain": number(0, 1),
+    "no_gain_doubt": number(0),
     "capped_share": number(0, 1, above=True),
     "capped_rows": count(1),
 }

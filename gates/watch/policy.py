@@ -86,6 +86,7 @@ class FactRules:
     frozen_rows: int
     flat_range: float
     no_gain: float
+    no_gain_doubt: float
     capped_share: float
     capped_rows: int
 

@@ -89,6 +89,7 @@ FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
     "facts__frozen_rows": (40, column("learning_rate", [0.0] * 25)),
     "facts__flat_range": (0.001, loss(wavy(60, 2.0, 0.004))),
     "facts__no_gain": (0.5, loss(np.linspace(2.0, 1.5, 60))),
+    "facts__no_gain_doubt": (2.0, loss(np.random.default_rng(5).normal(1.0, 0.25, 60))),
     "facts__capped_share": (0.8, column("truncated_share", [0.9] * 30)),
     "facts__capped_rows": (30, column("truncated_share", [1.0] * 27)),
     "loss__min_rows": (80, loss(wavy(20, 1.0, 0.02), wavy(15, 4.0, 0.02), wavy(20, 1.0))),
