@@ -26,6 +26,9 @@ bench: $(READY) .oracle/.ready   ## the benchmarks, each with a table and one JS
 	$(V)/bin/python benchmarks/smoke.py --sessions 3
 	$(V)/bin/python benchmarks/overhead.py steps
 
+pictures: $(READY)         ## the pictures of docs/pages.md; needs Chromium
+	$(V)/bin/python docs/pictures.py
+
 oracle: .oracle/.ready     ## trl 1.12.0, the last with a PPOTrainer, in a folder of its own
 
 .oracle/.ready: $(READY)
@@ -48,4 +51,4 @@ $(READY): requirements.txt python_env.yaml pyproject.toml
 help:                      ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/ -/'
 
-.PHONY: smoke test lint bench oracle peers help
+.PHONY: smoke test lint bench pictures oracle peers help

@@ -13,6 +13,8 @@ import sqlalchemy as sa
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.registry.plugin import SERVER_BACKEND, SERVER_REGISTRY, plain_uri
 
+PATIENCE = 30.0  # seconds to wait while a training writes; SQLite's own 5 are short on a busy machine
+
 
 def tracking_uri() -> str:
     """The database of the runs, as `mlflow server` tells its workers."""
@@ -43,7 +45,7 @@ def engine(uri: str) -> sa.Engine:
     """One engine per database and process."""
     if uri.partition(":")[0].partition("+")[0] != "sqlite":
         return sa.create_engine(uri, pool_pre_ping=True).execution_options(postgresql_readonly=True)
-    made = sa.create_engine(uri)
+    made = sa.create_engine(uri, connect_args={"timeout": PATIENCE})
     sa.event.listen(made, "connect", forbid_writing)
     return made
 

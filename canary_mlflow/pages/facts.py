@@ -65,8 +65,8 @@ class RunFacts:
 
     @property
     def max_steps(self) -> int | None:
-        """The steps that were planned, where the run says so."""
-        text = self.tags.get("canary.workload.max_steps", "")
+        """The optimizer steps that were planned, where the run says so."""
+        text = self.tags.get("canary.max_steps", "")
         return int(text) if text.isdigit() and int(text) > 0 else None
 
     @property

@@ -13,7 +13,7 @@ from gates.records import Run
 from gates.verdict import Check, Evidence
 
 WIDTH, HEIGHT = 360, 30  # of a row's drawing, in its own units
-FARTHEST = 3.0  # limits; what lies beyond is drawn at the edge
+FARTHEST = 2.5  # limits; what lies beyond is drawn at the edge
 EDGE = 12.0
 
 

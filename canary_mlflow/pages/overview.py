@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from canary_mlflow.ledger import table
 from canary_mlflow.pages.database import has_ledger, reading
-from canary_mlflow.pages.facts import OPEN, RUNS, TAGS, RunFacts, children_of, read_facts
+from canary_mlflow.pages.facts import OPEN, RUNS, RunFacts, children_of, read_facts
 from canary_mlflow.pages.models import ModelFacts, read_models
 from canary_mlflow.tracking.session import PARENT_TAG
 from canary_mlflow.tracking.watching import FOUND
 
-RECENT = 20
+RECENT = 20  # shown
+NEWEST, AT_ONCE = 2000, 200  # runs looked through for them
 ROLE = "canary.role"
 TAG_KEYS = (
     ROLE, PARENT_TAG, FOUND, "mlflow.runName", "canary.algo", "canary.model", "canary.tier", "canary.seed",
     "canary.fault", "canary.model_name", "canary.version", "canary.verdict", "canary.verdict_reason",
     "canary.failure", "canary.failure_reason", "canary.watch.level", "canary.watch.warnings",
-    "canary.workload.max_steps",
+    "canary.max_steps",
 )  # fmt: skip
 STEP_KEYS = ("perf/step_time", "stability/loss", "stability/learning_rate")  # one of them moves with every step
 
@@ -78,8 +79,10 @@ def read_overview(
 ) -> Overview:
     """Read both databases once. Raises StoreError."""
     with reading(tracking) as connection:
-        running = [one for one in read_running(connection) if may_read_experiment(one.head.experiment)]
-        recent = [one for one in read_recent(connection) if may_read_experiment(one.head.experiment)]
+        going = [one for one in read_running(connection) if may_read_experiment(one.experiment)]
+        ended = [one for one in read_recent(connection) if may_read_experiment(one.experiment)]
+        both = grouped(connection, [*going, *ended])
+        running, recent = both[: len(going)], both[len(going) :]
     with reading(registry) as connection:
         guarded = has_ledger(connection)
         models = [model for model in read_models(connection) if may_read_model(model.name)]
@@ -95,49 +98,44 @@ def version_of(session: RunFacts) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def read_running(connection: sa.Connection) -> list[Session]:
-    """What has not ended, newest first."""
-    query = (
-        sa.select(RUNS.c.run_uuid)
-        .join(
-            TAGS, sa.and_(TAGS.c.run_uuid == RUNS.c.run_uuid, TAGS.c.key == ROLE, TAGS.c.value.in_(("run", "session")))
-        )
-        .where(RUNS.c.status.in_(OPEN), RUNS.c.lifecycle_stage == "active")
-        .order_by(RUNS.c.start_time.desc())
-    )
-    open_ids = list(connection.execute(query).scalars())
-    found = read_facts(connection, open_ids, tags=TAG_KEYS, latest=STEP_KEYS)
-    parents = {run.parent for run in found.values() if run.parent} - set(found)
-    found |= read_facts(connection, sorted(parents), tags=TAG_KEYS, latest=())
-    sessions = {run.run_id for run in found.values() if is_session(run)}
-    heads = [run for run in found.values() if is_session(run) or (ROLE in run.tags and run.parent not in sessions)]
-    return grouped(connection, heads)
+def read_running(connection: sa.Connection) -> list[RunFacts]:
+    """The sessions, and runs on their own, that have not ended, newest first."""
+    found = read_facts(connection, newest(connection, RUNS.c.status.in_(OPEN)), tags=TAG_KEYS, latest=STEP_KEYS)
+    ours = {run_id: run for run_id, run in found.items() if run.tags.get(ROLE) in ("run", "session")}
+    ours |= parents_of(connection, ours)
+    return sorted(heads_of(ours), key=lambda run: -run.started)
 
 
-def read_recent(connection: sa.Connection) -> list[Session]:
-    """The last sessions, and runs on their own, that have ended."""
-    parent = TAGS.alias("parent")
-    role = TAGS.alias("role")
-    inside = sa.exists().where(
-        parent.c.run_uuid == RUNS.c.run_uuid,
-        parent.c.key == PARENT_TAG,
-        role.c.run_uuid == parent.c.value,
-        role.c.key == ROLE,
-        role.c.value == "session",
-    )
-    query = (
-        sa.select(RUNS.c.run_uuid)
-        .join(TAGS, sa.and_(TAGS.c.run_uuid == RUNS.c.run_uuid, TAGS.c.key == ROLE))
-        .where(
-            RUNS.c.status.not_in(OPEN),
-            RUNS.c.lifecycle_stage == "active",
-            sa.or_(TAGS.c.value == "session", sa.and_(TAGS.c.value == "run", ~inside)),
-        )
-        .order_by(RUNS.c.start_time.desc())
-        .limit(RECENT)
-    )
-    heads = read_facts(connection, list(connection.execute(query).scalars()), tags=TAG_KEYS, latest=STEP_KEYS)
-    return grouped(connection, list(heads.values()))
+def read_recent(connection: sa.Connection) -> list[RunFacts]:
+    """The last sessions, and runs on their own, that have ended, among the newest runs of all."""
+    ended = newest(connection, RUNS.c.status.not_in(OPEN))
+    heads: list[RunFacts] = []
+    for start in range(0, len(ended), AT_ONCE):
+        if len(heads) >= RECENT:
+            break
+        found = read_facts(connection, ended[start : start + AT_ONCE], tags=(ROLE, PARENT_TAG), latest=())
+        ours = {run_id: run for run_id, run in found.items() if run.tags.get(ROLE) in ("run", "session")}
+        heads += [run for run in heads_of(ours | parents_of(connection, ours)) if run.run_id in ours]
+    ids = [run.run_id for run in heads[:RECENT]]
+    return list(read_facts(connection, ids, tags=TAG_KEYS, latest=STEP_KEYS).values())
+
+
+def newest(connection: sa.Connection, which: sa.ColumnElement[bool]) -> list[str]:
+    """The ids of the newest runs that are not deleted, newest first."""
+    query = sa.select(RUNS.c.run_uuid).where(which, RUNS.c.lifecycle_stage == "active")
+    return list(connection.execute(query.order_by(RUNS.c.start_time.desc()).limit(NEWEST)).scalars())
+
+
+def parents_of(connection: sa.Connection, runs: Mapping[str, RunFacts]) -> dict[str, RunFacts]:
+    """The parents that are not among the runs."""
+    missing = {run.parent for run in runs.values() if run.parent} - set(runs)
+    return read_facts(connection, sorted(missing), tags=TAG_KEYS, latest=())
+
+
+def heads_of(runs: Mapping[str, RunFacts]) -> list[RunFacts]:
+    """The sessions, and the runs that belong to none."""
+    sessions = {run_id for run_id, run in runs.items() if is_session(run)}
+    return [run for run in runs.values() if is_session(run) or (ROLE in run.tags and run.parent not in sessions)]
 
 
 def is_session(run: RunFacts) -> bool:

@@ -111,6 +111,7 @@ def describe(client: MlflowClient, target: Target, request: Request, training: T
         "canary.algo": target.algo,
         "canary.seed": str(args.seed),
         "canary.completed": "false",
+        "canary.max_steps": str(training.state.max_steps),  # optimizer steps; a workload may count iterations
         "canary.config_hash": hashlib.sha256(text.encode()).hexdigest()[:16],
         **{f"canary.workload.{key}": str(value) for key, value in target.workload.items()},
         **{f"canary.hardware.{key}": value for key, value in training.hardware.items()},

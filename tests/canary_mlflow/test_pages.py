@@ -69,9 +69,7 @@ def test_the_overview_names_champion_verdict_and_what_runs(web: Any, guarded: An
     session = guarded.client.create_run(
         guarded.experiment, tags={"canary.role": "session", "canary.model_name": guarded.model}, run_name="going on"
     ).info.run_id
-    a_run(
-        guarded, {"stability/loss": [2.0, 1.9]}, tags={"mlflow.parentRunId": session, "canary.workload.max_steps": "40"}
-    )
+    a_run(guarded, {"stability/loss": [2.0, 1.9]}, tags={"mlflow.parentRunId": session, "canary.max_steps": "40"})
     page = text_of(web.get("/canary"))
     row = page[page.index(f">{guarded.model}<") :]
     assert row.index("version 1") < row.index('class="badge bad">BLOCK') < row.index(f"version {second}")

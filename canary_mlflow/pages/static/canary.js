@@ -57,7 +57,7 @@ class Curves {
     this.place = place;
     this.lines = {};
     this.around = {};
-    this.band = {};
+    this.band = null;  // until it has come: a busy database may refuse it once
     this.warnings = [];
     this.next = null;
     this.wasRunning = true;
@@ -66,12 +66,15 @@ class Curves {
 
   async start() {
     await this.refresh();
+  }
+
+  async fetchBand() {
     try {
       this.band = (await json(this.place.dataset.band)).series;
+      this.draw();
     } catch (error) {
-      this.band = {};
+      this.band = null;
     }
-    this.draw();
   }
 
   async refresh() {
@@ -94,6 +97,7 @@ class Curves {
       return this.refresh();
     }
     this.draw();
+    if (this.band === null) await this.fetchBand();
   }
 
   draw() {
@@ -150,7 +154,7 @@ class Figure {
     this.last = last;
     const first = Math.min(...drawn.map((name) => lines[name].steps[0]));
     const own = names[0] === this.names[0] ? names[0] : null;
-    const champion = own && band[own] ? upTo(band[own], last) : null;
+    const champion = own && band && band[own] ? upTo(band[own], last) : null;
     const spread = own && this.figure.dataset.spread !== undefined ? around[own] : null;
     const tables = [], series = [{ label: "step", value: (u, step) => String(step ?? this.last) }], bands = [];
     const edges = (found, fill) => {

@@ -1,0 +1,151 @@
+"""Sessions that were never trained, written into a real store: what the gate, the reports and the pages read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+STEPS = 40  # enough for the smoke policy: 10 warm-up steps, at least 20 more
+TAGS = {
+    "canary.algo": "dpo",
+    "canary.model": "tiny-neox",
+    "canary.data": "preferences",
+    "canary.tier": "smoke",
+    "canary.workload.algo": "dpo",
+    "canary.workload.model": "tiny-neox",
+    "canary.workload.tier": "smoke",
+    "canary.workload.max_steps": str(STEPS),
+    "canary.hardware.backend": "cpu",
+    "canary.hardware.device": "test CPU",
+    "canary.hardware.count": "2",
+    "canary.env.torch": "2.13.0",
+}
+CHILD = {
+    "canary.role": "run",
+    "canary.completed": "true",
+    "canary.last_step": str(STEPS),
+    "canary.failure": "",
+    "canary.failure_reason": "",
+    "canary.nan_steps": "0",
+    "canary.inf_steps": "0",
+    "canary.learned": "true",
+    "canary.learned_reason": "loss fell from 0.693 to 0.412",
+    "canary.rows_lost": "0",
+}
+
+
+@dataclass
+class Recorded:
+    """A store, and what a test writes into it."""
+
+    client: MlflowClient
+    uri: str
+    experiment: str
+    model: str  # a name of the test's own
+    seed: int = 0
+
+    def session(
+        self,
+        *,
+        slower: float = 1.0,
+        runs: int = 3,
+        tags: Mapping[str, str] | None = None,
+        nan_at: int | None = None,
+        without: Sequence[str] = (),
+    ) -> str:
+        """A session of `runs` runs whose steps take `slower` times the usual; returns the parent's id."""
+        parent = self.client.create_run(self.experiment, tags={**TAGS, "canary.role": "session", **(tags or {})})
+        session_id: str = parent.info.run_id
+        for number in range(runs):
+            self.run(session_id, number, slower=slower, tags=tags or {}, nan_at=nan_at, without=without)
+        self.client.set_terminated(session_id)
+        return session_id
+
+    def run(
+        self,
+        session_id: str,
+        number: int,
+        *,
+        slower: float,
+        tags: Mapping[str, str],
+        nan_at: int | None,
+        without: Sequence[str],
+    ) -> str:
+        """One finished run of a session."""
+        self.seed += 1
+        mine = {**TAGS, **CHILD, "canary.seed": str(number), "mlflow.parentRunId": session_id, **tags}
+        if nan_at is not None:
+            mine |= {"canary.nan_steps": "1", "canary.failure": "instability", "canary.completed": "false"}
+            mine |= {"canary.failure_reason": f"loss is NaN at step {nan_at}"}
+        run_id: str = self.client.create_run(self.experiment, tags=mine).info.run_id
+        values = series(np.random.default_rng(self.seed), slower, nan_at)
+        metrics = [one for key in values if key not in without for one in points(key, values[key])]
+        for start in range(0, len(metrics), 1000):
+            self.client.log_batch(run_id, metrics=metrics[start : start + 1000])
+        self.client.set_terminated(run_id, "FAILED" if nan_at is not None else "FINISHED")
+        return run_id
+
+    def version(self, **session: Any) -> str:
+        """A registered version whose evidence is a new session."""
+        return self.register(self.session(**session))
+
+    def register(self, session_id: str) -> str:
+        """A version whose evidence is a recorded session."""
+        from canary_mlflow.registry.versions import register_version
+
+        return register_version(self.client, self.model, session_id, self.children(session_id)[0])
+
+    def children(self, session_id: str) -> list[str]:
+        """The ids of a session's runs."""
+        found = self.client.search_runs([self.experiment], f"tags.`mlflow.parentRunId` = '{session_id}'")
+        return [run.info.run_id for run in found]
+
+    def champion(self) -> str | None:
+        """The champion's version number."""
+        number = self.client.get_registered_model(self.model).aliases.get("champion")
+        return None if number is None else str(number)
+
+    def tags(self, version: str) -> dict[str, str]:
+        """A version's tags."""
+        return dict(self.client.get_model_version(self.model, version).tags)
+
+    def description(self, version: str) -> str:
+        """A version's description."""
+        return str(self.client.get_model_version(self.model, version).description)
+
+
+def series(rng: np.random.Generator, slower: float, nan_at: int | None) -> dict[str, np.ndarray]:
+    """MLflow key → values per step (a single one: at the last step)."""
+    noise = rng.normal(0, 0.01, STEPS) + rng.normal(0, 0.005)
+    time = 0.1 * slower * np.exp(noise)
+    loss = 0.69 - 0.3 * np.linspace(0, 1, STEPS) + rng.normal(0, 0.01, STEPS)
+    if nan_at is not None:
+        loss[nan_at:] = np.nan
+    return {
+        "perf/step_time": time,
+        "perf/step_cpu_time": time * 0.98,
+        "perf/step_cost": time * 120,
+        "perf/tokens": np.full(STEPS, 1024.0),
+        "perf/tokens_per_second": 1024 / time,
+        "perf/peak_memory": np.full(STEPS, 900.0) + rng.normal(0, 0.5),
+        "stability/loss": loss,
+        "stability/grad_norm": np.exp(rng.normal(0, 0.05, STEPS)),
+        "stability/nonfinite": np.isnan(loss).astype(float),
+        "quality/eval_loss": np.array([0.45 + rng.normal(0, 0.002)]),
+        "quality/eval_accuracy": np.array([0.8 + rng.normal(0, 0.005)]),
+        "quality/eval_margin": np.array([1.0 + rng.normal(0, 0.01)]),
+    }
+
+
+def points(key: str, values: np.ndarray) -> list[Any]:
+    """MLflow's metric entities; the last value stands at the last step."""
+    from mlflow.entities import Metric
+
+    first = STEPS - len(values) + 1
+    return [Metric(key, float(value), 1_700_000_000_000 + step, step) for step, value in enumerate(values, first)]
