@@ -1,4 +1,4 @@
-"""The canary command: run, gate, compare, judge, replay, import, calibrate, power, bless, deliver, env, doctor."""
+"""The canary command: run, gate, ab, compare, judge, replay, import, calibrate, power, bless, deliver, env, doctor."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from canary_mlflow.commands.ab import ab
 from canary_mlflow.commands.audit import audit
 from canary_mlflow.commands.calibrate import calibrate
 from canary_mlflow.commands.db import db
@@ -294,6 +295,7 @@ def print_json(value: dict[str, Any]) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
+canary.add_command(ab)
 canary.add_command(deliver)
 canary.add_command(import_)
 canary.add_command(judge)

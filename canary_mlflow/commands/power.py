@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from canary_mlflow.edge import EXIT_CODES
-from canary_mlflow.errors import UsageError
+from canary_mlflow.errors import UsageError, one_line
 
 if TYPE_CHECKING:
     from gates import MetricRule, Policy
+    from gates.calibration import Power
 
 EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
+CURVE = tuple(step / 20 for step in range(61))
 SIZES = ((1, 1), (3, 1), (3, 3), (5, 1), (5, 3), (5, 5), (10, 5))
 
 
@@ -23,8 +27,11 @@ SIZES = ((1, 1), (3, 1), (3, 3), (5, 1), (5, 3), (5, 5), (10, 5))
     "--spread", type=click.FloatRange(min=0, min_open=True), help="Between equal runs, on the margin's scale."
 )
 @click.option("--fact", multiple=True, metavar="KEY=VALUE", help="Facts that choose a stored spread: backend=cuda.")
+@click.option(
+    "--png", type=click.Path(dir_okay=False, path_type=Path), help="Write the curves into this file (PNG, SVG or PDF)."
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout.")
-def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], as_json: bool) -> None:
+def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], png: Path | None, as_json: bool) -> None:
     """Say how likely BLOCK and PASS are for a true harm of 0 to 3 margins.
 
     Without --spread: the one that `canary calibrate` stored for these facts, else the shipped one.
@@ -39,6 +46,10 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], a
     prior = rules.prior_of(chosen)
     sd, kind = (prior.sd, prior.kind) if spread is None else (spread, "given")
     table = chances(rules, harm_margin(chosen), sd, SIZES, EFFECTS)
+    if png is not None:
+        picture(
+            png, chances(rules, harm_margin(chosen), sd, SIZES, CURVE), f"{rules.name}, {rule}: spread {sd:g} ({kind})"
+        )
     if as_json:
         rows: list[dict[str, Any]] = [vars(each) for each in table]
         print_json({"policy": rules.name, "rule": rule, "spread": sd, "spread_kind": kind, "chances": rows})
@@ -51,6 +62,17 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], a
         mine = [each for each in table if (each.baseline_runs, each.candidate_runs) == size]
         cells = "".join(f"{f'{100 * each.block:.0f} / {100 * each.passed:.0f}':>13s}" for each in mine)
         click.echo(f"  {size[0]:>8d}+{size[1]}{cells}")
+
+
+def picture(path: Path, curve: Sequence[Power], title: str) -> None:
+    """Draw it. Raises UsageError for a file of a kind that cannot be drawn."""
+    from canary_mlflow.reports.power_picture import draw
+
+    try:
+        draw(curve, title, path)
+    except ValueError as error:
+        raise UsageError(f"--png {path}: {one_line(error)}; expected a file that ends in .png, .svg or .pdf") from error
+    click.echo(f"canary: wrote {path}", err=True)
 
 
 def read_facts(words: tuple[str, ...]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from canary_mlflow.registry import records
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.anchor import against_anchor, anchor_runs
 from canary_mlflow.registry.binding import bind
+from canary_mlflow.registry.champion_history import history_notes
 from canary_mlflow.registry.door import guard_of, record, verdict_order
 from canary_mlflow.registry.evidence import warnings_of
 from canary_mlflow.registry.remote import is_guarded_server, remote_gate
@@ -120,6 +121,8 @@ def decide(
     look, share = at_look(client, policy, found, candidate, before) if by_plan else (None, None)
     verdict = judge(policy, baseline, candidate, look=look, share=share)
     verdict = against_anchor(client, policy, candidate, verdict, before)
+    if guard is not None:
+        verdict = replace(verdict, notes=(*verdict.notes, *history_notes(guard.ledger(model))))
     decision = Decision(
         verdict=verdict,
         model=model,

@@ -13,6 +13,8 @@ def next_step(decision: Decision) -> str:
     """What has happened to the champion, and what to do now."""
     if decision.question is Question.COMPARISON:
         return "Read-only: nothing was written and no champion moved."
+    if decision.question is Question.REVISIONS:
+        return after_revisions(decision)
     if decision.question is Question.SESSION:
         return after_session(decision)
     if decision.question is Question.FILES:
@@ -68,6 +70,15 @@ def after_files(decision: Decision) -> str:
     if verdict.more_runs:
         return f"About {verdict.more_runs} files per side would decide."
     return "More files would hardly decide; look at the noise on that machine, or at a tier with wider limits."
+
+
+def after_revisions(decision: Decision) -> str:
+    """Two revisions that were run beside each other."""
+    done = "No version was registered, no champion moved; the runs are kept under this session."
+    verdict = decision.verdict
+    if verdict.outcome is not Outcome.INCONCLUSIVE or not verdict.more_runs:
+        return done
+    return f"About {verdict.more_runs} pairs would decide (now {len(verdict.candidate_runs)}). {done}"
 
 
 def champion_stays(decision: Decision) -> str:

@@ -54,7 +54,7 @@ def title(decision: Decision) -> str:
         return f"{decision.candidate_label} (candidate) beside {decision.baseline_label} (baseline)"
     if decision.question is Question.SESSION:
         return f"{model}, session {decision.session_id}"
-    if decision.question is Question.FILES:
+    if decision.question in (Question.FILES, Question.REVISIONS):
         return f"{decision.candidate_label} against {decision.baseline_label}"
     if decision.champion_before is None:
         return f"{model} version {version}, no champion to compare with"

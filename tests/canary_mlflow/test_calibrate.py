@@ -117,3 +117,11 @@ def test_power_knows_the_stored_spread_and_a_given_one(runs: list[str]) -> None:
         code, text = called("power", "--policy", "smoke", *words)
         assert code == 2
         assert part in text
+
+
+def test_power_is_drawn_and_other_files_are_refused(tmp_path: Path) -> None:
+    picture = tmp_path / "power.png"
+    assert called("power", "--policy", "smoke", "--png", str(picture))[0] == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    code, text = called("power", "--policy", "smoke", "--png", str(tmp_path / "power.xyz"))
+    assert (code, "expected a file that ends in .png" in text) == (2, True)

@@ -1,0 +1,71 @@
+"""`canary ab`: two revisions of the code, run in turn and judged in pairs."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+
+from canary_mlflow.edge import EXIT_CODES
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("overrides", nargs=-1, metavar="[OVERRIDES]...")
+@click.option("--baseline", required=True, metavar="REF", help="A commit, branch or tag of this checkout.")
+@click.option("--candidate", required=True, metavar="REF", help="Another.")
+@click.option("--policy", metavar="NAME|PATH", help="Without it: the tier of the overrides, else smoke.")
+@click.option("--dry-run", is_flag=True, help="Say what would be run.")
+@click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
+@click.option(
+    "--tracking-uri",
+    envvar="MLFLOW_TRACKING_URI",
+    show_envvar=True,
+    metavar="URI",
+    help="The MLflow store. Without it: sqlite:///mlflow.db in the working folder.",
+)
+@click.pass_context
+def ab(
+    ctx: click.Context,
+    overrides: tuple[str, ...],
+    baseline: str,
+    candidate: str,
+    policy: str | None,
+    dry_run: bool,
+    as_json: bool,
+    tracking_uri: str | None,
+) -> None:
+    """Run two revisions in turn (order b c c b, the same seeds) and judge them in pairs.
+
+    Each is checked out in a worktree of its own; the runs are launched through MLflow Projects, look by look of the
+    policy's plan, until they decide. No version is registered, no champion moves.
+    OVERRIDES are Hydra's, as for `canary run`: algo=sft tier=perf
+    """
+    from canary_mlflow.cli import print_decision, require_training_stack, say
+    from canary_mlflow.launching import revisions
+    from canary_mlflow.launching.sources import project_folder
+    from canary_mlflow.policies import load_policy
+    from canary_mlflow.tracking.store import prepare_store
+
+    tier = next((word.partition("=")[2] for word in overrides if word.startswith("tier=")), "smoke")
+    rules = load_policy(policy or tier)
+    project = project_folder()
+    sides = {
+        side: revisions.resolve(project, name, side)
+        for side, name in zip(revisions.SIDES, (baseline, candidate), strict=True)
+    }
+    if dry_run:
+        pairs = [
+            revisions.first_pairs(rules),
+            *(runs for runs in rules.looks.runs if runs > revisions.first_pairs(rules)),
+        ]
+        click.echo(
+            f"{sides['candidate']} against {sides['baseline']}, policy {rules.name}: would make "
+            f"{' or '.join(str(2 * each) for each in pairs)} runs, in the order b c c b, until they decide."
+        )
+        return
+    require_training_stack()
+    with revisions.beside_each_other(prepare_store(tracking_uri), project, sides, shlex.join(overrides)) as trial:
+        verdict = revisions.carry_out(trial, rules, say)
+        decision = revisions.report(trial, sides, verdict)
+    print_decision(decision, as_json)
+    ctx.exit(decision.exit_code)

@@ -1,0 +1,181 @@
+"""Two revisions of the code beside each other: fresh runs of both in turn, the same seeds, judged in pairs."""
+
+from __future__ import annotations
+
+import filecmp
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import NoSource, UsageError
+from canary_mlflow.launching.projects import launch
+from canary_mlflow.launching.sources import Source, commit_of, worktree
+from canary_mlflow.registry import records
+from canary_mlflow.reports.advice import run_page
+from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.tracking.histories import session_runs
+from canary_mlflow.tracking.session import finish_session, get_run, open_session
+from gates.judge import judge
+from gates.policy import Policy
+from gates.records import Version
+from gates.top_up import next_look, to_run_again
+from gates.verdict import Verdict
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+SIDES = ("baseline", "candidate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revision:
+    """What a user calls it, and the commit that it names."""
+
+    name: str
+    commit: str
+
+    def __str__(self) -> str:
+        return self.name if self.commit.startswith(self.name) else f"{self.name} ({self.commit[:10]})"
+
+
+def resolve(project: Path, name: str, side: str) -> Revision:
+    """Raises UsageError for one that git does not know."""
+    try:
+        return Revision(name=name, commit=commit_of(project, name, f"--{side}"))
+    except NoSource as error:
+        raise UsageError(str(error)) from error
+
+
+def first_pairs(policy: Policy) -> int:
+    """The number of pairs at the first look: one alone says nothing about the spread between pairs."""
+    return next((runs for runs in policy.looks.runs if runs > 1), policy.looks.runs[-1])
+
+
+@contextmanager
+def beside_each_other(
+    client: MlflowClient, project: Path, revisions: dict[str, Revision], overrides: str
+) -> Iterator[Trial]:
+    """A trial with both worktrees and a session for each side under one parent run, all ended afterwards."""
+    with (
+        worktree(project, revisions["baseline"].commit, "--baseline") as one,
+        worktree(project, revisions["candidate"].commit, "--candidate") as other,
+    ):
+        folders = dict(zip(SIDES, (one, other), strict=True))
+        name = " against ".join(str(revisions[side]) for side in reversed(SIDES))
+        parent = open_session(client, "canary", name, {"canary.role": "revisions"})
+        sessions = {
+            side: open_session(client, "canary", f"{side}: {revisions[side]}", {}, parent_id=parent) for side in SIDES
+        }
+        sources = {
+            side: Source(
+                folder=folders[side],
+                env_manager=manager_of(project, folders[side]),
+                commit=revisions[side].commit,
+                here=False,
+            )
+            for side in SIDES
+        }
+        status = "FAILED"
+        try:
+            yield Trial(client=client, parent=parent, sessions=sessions, sources=sources, overrides=overrides)
+            status = "FINISHED"
+        finally:
+            for run_id in (*sessions.values(), parent):
+                finish_session(client, run_id, status)
+
+
+def manager_of(project: Path, folder: Path) -> str:
+    """`local` where a revision's pins are those of this checkout; else the one that installs them."""
+    name = "requirements.txt"
+    if (folder / name).is_file() and (project / name).is_file():
+        if filecmp.cmp(folder / name, project / name, shallow=False):
+            return "local"
+        return "uv" if shutil.which("uv") else "virtualenv"
+    return "local"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Both sides of a comparison that is going on: side → its session, its code."""
+
+    client: MlflowClient
+    parent: str
+    sessions: dict[str, str]
+    sources: dict[str, Source]
+    overrides: str
+
+    def make(self, side: str, seed: int) -> None:
+        """One run."""
+        launch(
+            self.client,
+            self.sources[side],
+            self.sessions[side],
+            name=f"{side} seed {seed}",
+            role="run",
+            seed=seed,
+            overrides=self.overrides,
+        )
+
+    def versions(self) -> tuple[Version, Version]:
+        """What has been recorded."""
+        baseline, candidate = (session_runs(self.client, self.sessions[side]) for side in SIDES)
+        return (
+            Version(model="", version=None, runs=baseline),
+            Version(model="", version=None, runs=candidate),
+        )
+
+
+def carry_out(trial: Trial, policy: Policy, say: Callable[[str], None]) -> Verdict:
+    """Look by look, from two pairs on, until they decide or cannot."""
+    pairs, made, taken = first_pairs(policy), 0, list[int]()
+    while True:
+        for seed in range(made, pairs):
+            for side in SIDES if seed % 2 == 0 else tuple(reversed(SIDES)):
+                say(f"making a run of the {side}, seed {seed}")
+                trial.make(side, seed)
+        made = pairs
+        make_again(trial, policy, say)
+        look = policy.looks.reached(pairs, taken)
+        verdict = judge(policy, *trial.versions(), look=look, share=policy.looks.share(look, pairs, taken))
+        taken.append(pairs)
+        step = next_look(policy, verdict)
+        say(f"look {look} of {len(policy.looks.runs)}, {pairs} pairs: {step.reason}")
+        if step.look is None:
+            return verdict
+        pairs = step.candidate_runs
+
+
+def make_again(trial: Trial, policy: Policy, say: Callable[[str], None]) -> None:
+    """Run again what no clock can judge, on either side."""
+    while True:
+        baseline, candidate = trial.versions()
+        invalid = {
+            "baseline": to_run_again(policy, candidate.runs, baseline),
+            "candidate": to_run_again(policy, baseline.runs, candidate),
+        }
+        if not any(invalid.values()):
+            return
+        for side, seeds in invalid.items():
+            for seed, reason in seeds.items():
+                say(f"making the {side}'s run of seed {seed} again: it {reason}")
+                trial.make(side, seed)
+
+
+def report(trial: Trial, revisions: dict[str, Revision], verdict: Verdict) -> Decision:
+    """The decision, written on the parent run."""
+    page = run_page(get_run(trial.client, trial.parent).info.experiment_id, trial.parent)
+    decision = Decision(
+        verdict=verdict,
+        model="",
+        question=Question.REVISIONS,
+        session_id=trial.parent,
+        store=str(trial.client.tracking_uri),
+        page=page,
+        baseline_label=str(revisions["baseline"]),
+        candidate_label=str(revisions["candidate"]),
+    )
+    records.publish(trial.client, decision)
+    return decision

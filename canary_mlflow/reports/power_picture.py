@@ -1,0 +1,34 @@
+"""The chance of BLOCK and PASS over the true harm, as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gates.calibration import Power
+
+COLOURS = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#084594", "#041f4a", "#000000")
+
+
+def draw(chances: Sequence[Power], title: str, path: Path) -> None:
+    """Write a PNG (or whatever the file's ending says): one line per number of runs, BLOCK left and PASS right.
+
+    matplotlib comes with MLflow. Raises ValueError for an ending that it does not know, OSError.
+    """
+    from matplotlib.figure import Figure  # without pyplot: no display, nothing global
+
+    figure = Figure(figsize=(9.0, 4.0), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    sizes = list(dict.fromkeys((each.baseline_runs, each.candidate_runs) for each in chances))
+    for size, colour in zip(sizes, COLOURS, strict=False):
+        mine = [each for each in chances if (each.baseline_runs, each.candidate_runs) == size]
+        effects = [each.effect for each in mine]
+        left.plot(effects, [each.block for each in mine], color=colour, label=f"{size[0]} + {size[1]}")
+        right.plot(effects, [each.passed for each in mine], color=colour)
+    for axes, word in ((left, "BLOCK"), (right, "PASS")):
+        axes.axvline(1.0, color="0.6", linestyle=":", linewidth=1)
+        axes.set(title=f"chance of {word}", xlabel="true harm, in margins", ylim=(-0.02, 1.02))
+        axes.grid(alpha=0.25)
+    right.legend(*left.get_legend_handles_labels(), title="runs: baseline + candidate", fontsize="small")
+    figure.suptitle(title)
+    figure.savefig(path, dpi=130)

@@ -1,0 +1,58 @@
+"""`canary ab` on recorded runs: the order of the runs, the pairs, when it ends, and what it leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from canary_mlflow.launching.revisions import Revision, Trial, carry_out, first_pairs, report
+from canary_mlflow.policies import load_policy
+from gates.verdict import Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording(Trial):
+    """Runs that are recorded instead of trained."""
+
+    recorded: Any
+    slower: float
+    calls: list[str] = field(default_factory=list)
+
+    def make(self, side: str, seed: int) -> None:
+        self.calls.append(f"{side[0]}{seed}")
+        slower = self.slower if side == "candidate" else 1.0
+        self.recorded.run(self.sessions[side], seed, slower=slower, tags={}, nan_at=None, without=())
+
+
+def trial(recorded: Any, slower: float) -> Recording:
+    client = recorded.client
+    parent = client.create_run(recorded.experiment, tags={"canary.role": "revisions"}).info.run_id
+    tags = {"canary.role": "session", "mlflow.parentRunId": parent}
+    sessions = {
+        side: client.create_run(recorded.experiment, tags=tags).info.run_id for side in ("baseline", "candidate")
+    }
+    return Recording(
+        client=client, parent=parent, sessions=sessions, sources={}, overrides="", recorded=recorded, slower=slower
+    )
+
+
+@pytest.mark.parametrize(("slower", "outcome"), [(1.0, Outcome.PASS), (1.5, Outcome.BLOCK)])
+def test_revisions_take_turns_and_are_judged_in_pairs(recorded: Any, slower: float, outcome: Outcome) -> None:
+    going = trial(recorded, slower)
+    verdict = carry_out(going, load_policy("smoke"), lambda line: None)
+    assert going.calls == ["b0", "c0", "c1", "b1", "b2", "c2"]
+    assert verdict.outcome is outcome
+    cost = next(check for check in verdict.checks if check.metric == "step_cost")
+    assert (cost.evidence.paired, cost.evidence.candidate_runs) == (True, 3)
+    sides = {side: Revision(name=name, commit="f" * 40) for side, name in (("baseline", "main"), ("candidate", "HEAD"))}
+    decision = report(going, sides, verdict)
+    tags = going.client.get_run(going.parent).data.tags
+    assert tags["canary.verdict"] == outcome.value
+    assert f"**{outcome.value}** HEAD (ffffffffff) against main (ffffffffff)" in tags["mlflow.note.content"]
+    assert decision.exit_code == {Outcome.PASS: 0, Outcome.BLOCK: 1}[outcome]
+
+
+def test_the_first_look_has_two_pairs_at_least() -> None:
+    assert [first_pairs(load_policy(tier)) for tier in ("smoke", "perf", "nightly")] == [3, 3, 3]
