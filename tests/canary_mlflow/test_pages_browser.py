@@ -52,8 +52,7 @@ def site(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site
     from canary_mlflow.registry.door import guard_of
 
     folder = tmp_path_factory.mktemp("site")
-    store = replace(shared, model="looked-at")
-    store.seed += 1000
+    store = replace(shared, model="looked-at", seed=1000)
     bless(store.client, store.model, store.register(store.session()), "a baseline for the pages")
     gate(store.client, store.model, store.version(), load_policy(POLICY))
     session = store.session(slower=2.0, tags={"canary.model_name": store.model, "mlflow.runName": HOSTILE})

@@ -173,7 +173,10 @@ def test_the_commit_and_its_dirtiness_are_told(tmp_path: Path) -> None:
     (tmp_path / "output").write_text("of a run")
     assert fingerprint.git(tmp_path)["git_dirty"] == "false"
     (tmp_path / "file").write_text("2")
-    assert fingerprint.git(tmp_path) == {**clean, "git_dirty": "true"}
+    changed = fingerprint.git(tmp_path)
+    assert (changed["git_commit"], changed["git_dirty"]) == (clean["git_commit"], "true")
+    (tmp_path / "file").write_text("3")
+    assert fingerprint.git(tmp_path)["git_diff"] != changed["git_diff"]  # dirty in another way
 
 
 def test_without_git_the_commit_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
