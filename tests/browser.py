@@ -91,7 +91,8 @@ class Window:
         """Wait for a JavaScript expression; Playwright's own waiting needs eval, which the pages forbid."""
         end = time.monotonic() + seconds
         while not self.page.evaluate(condition):
-            assert time.monotonic() < end, f"after {seconds:.0f} s still not: {condition}"
+            said = self.page.locator("#link").inner_text()
+            assert time.monotonic() < end, f"after {seconds:.0f} s still not: {condition}; {said}"
             self.page.wait_for_timeout(100)
 
     def faults(self) -> list[str]:

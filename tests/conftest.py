@@ -15,6 +15,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["CANARY_KEYS"] = tempfile.mkdtemp(prefix="canary-test-keys-")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-docs", action="store_true", help="Write the tables that tests make into the docs.")
+    parser.addoption("--full", action="store_true", help="The guard's races and crashes at full size: minutes.")
+
+
 @pytest.fixture
 def workplace(tmp_path: Path) -> Workplace:
     return Workplace(folder=tmp_path)

@@ -9,15 +9,26 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 
 class Server:
-    """`mlflow server` with one worker; its artifacts lie under `folder`."""
+    """`mlflow server` with one worker; its artifacts lie under `folder`. `app`: MLflow's --app-name."""
 
-    def __init__(self, store: str, folder: Path) -> None:
+    def __init__(
+        self,
+        store: str,
+        folder: Path,
+        *,
+        registry: str = "",
+        app: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.store = store
         self.folder = folder
+        self.words = [*(["--registry-store-uri", registry] if registry else []), *(["--app-name", app] if app else [])]
+        self.environment = dict(environment or {})
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -34,14 +45,14 @@ class Server:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", self.store, "--workers", "1"]
-        artifacts = ["--artifacts-destination", str(self.folder / "artifacts")]
+        artifacts = ["--artifacts-destination", str(self.folder / "artifacts"), *self.words]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
         log = self.folder / "server.log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*command, "--host", "127.0.0.1", "--port", str(self.port), *artifacts],
                 cwd=self.folder,
-                env={**kept, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+                env={**kept, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **self.environment},
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # a group of its own, with the workers that it starts

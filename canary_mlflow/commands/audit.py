@@ -29,10 +29,16 @@ def audit() -> None:
 @click.argument("file", required=False, type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--key", "keys", multiple=True, type=click.Path(path_type=Path), help="Trust this key, and no other.")
 @click.option("--head", metavar="SEQ:DIGEST", help="A head that an earlier verification printed.")
+@click.option("--artifacts", default="", metavar="PLACE", help="A server's --artifacts-destination, for its database.")
 @store_option
 @click.pass_context
 def verify(
-    ctx: click.Context, file: Path | None, keys: tuple[Path, ...], head: str | None, tracking_uri: str | None
+    ctx: click.Context,
+    file: Path | None,
+    keys: tuple[Path, ...],
+    head: str | None,
+    artifacts: str,
+    tracking_uri: str | None,
 ) -> None:
     """Check chain and signatures, of an exported FILE or of the store; of the store also aliases, files and metrics.
 
@@ -49,7 +55,7 @@ def verify(
     else:
         guard = open_guard(tracking_uri)
         rows = guard.ledger()
-        found += store_damages(guard, rows)
+        found += store_damages(guard, rows, artifacts)
     found = [*damages(rows, trusted, head), *found]
     for one in found:
         click.echo(str(one))
@@ -61,11 +67,11 @@ def verify(
         click.echo(f"head {rows[-1].head}")
 
 
-def store_damages(guard: GuardedStore, rows: Sequence[Row]) -> list[Damage]:
+def store_damages(guard: GuardedStore, rows: Sequence[Row], artifacts: str) -> list[Damage]:
     """What the store says against its ledger."""
     from canary_mlflow.registry.audit import against_store
 
-    return list(against_store(guard, rows))
+    return list(against_store(guard, rows, artifacts))
 
 
 @audit.command(epilog=EXIT_CODES)

@@ -60,12 +60,13 @@ RULES: tuple[tuple[str, str, str, str, str], ...] = (
     ("model_delete", "DELETE", "registered_models", MODEL_HOLDS, HELD),
     # Of a model that is there, the database itself says so, in the way that MLflow understands.
     ("model_insert", "INSERT", "registered_models", f"{WAS_GUARDED} AND NOT {IS_THERE}", AGAIN),
-    ("version_change", "UPDATE OF workspace, name, version, creation_time, source, storage_location, run_id",
+    ("version_change",
+     "UPDATE OF workspace, name, version, creation_time, source, storage_location, run_id, current_stage",
      "model_versions", VERSION_HOLDS, HELD),
     ("version_delete", "DELETE", "model_versions", VERSION_HOLDS, HELD),
     ("version_stage", "UPDATE OF current_stage", "model_versions",
-     f"{GUARDED_MODEL.format(n='NEW')} AND ((NEW.current_stage <> OLD.current_stage AND "
-     f"NEW.current_stage IN ('Production', 'Staging', 'Archived')) OR {VERSION_HOLDS})", STAGES),
+     f"{GUARDED_MODEL.format(n='NEW')} AND NEW.current_stage <> OLD.current_stage AND "
+     f"NEW.current_stage IN ('Production', 'Staging', 'Archived') AND NOT {VERSION_HOLDS}", STAGES),
     ("version_stage_insert", "INSERT", "model_versions",
      f"NEW.current_stage <> 'None' AND {GUARDED_MODEL.format(n='NEW')}", STAGES),
     ("tag_insert", "INSERT", "model_version_tags",

@@ -9,6 +9,7 @@ from typing import Any
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.reports import markdown
 
+DONE = {Kind.BLESS: "blessed", Kind.OVERRIDE: "overridden", Kind.ROLLBACK: "rolled_back"}
 WORDS = {Kind.BLESS: "blessed", Kind.OVERRIDE: "override", Kind.ROLLBACK: "rollback"}
 
 
@@ -51,7 +52,7 @@ def tags(act: Act) -> Mapping[str, str]:
         "canary.baseline_version": act.champion_before or "none",
         f"canary.{act.kind}_reason": act.reason,
     }
-    done = {Kind.BLESS: "blessed", Kind.OVERRIDE: "overridden", Kind.ROLLBACK: "rolled_back"}[act.kind]
+    done = DONE[act.kind]
     return {
         **found,
         f"canary.{done}_by": act.who,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import StoreError
 from canary_mlflow.ledger.chain import Damage
 from canary_mlflow.ledger.install import missing_triggers
-from canary_mlflow.ledger.rows import Row
+from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.registry.act import DONE
 from canary_mlflow.registry.binding import Binding, artifact_digest, changes, run_digests
 from canary_mlflow.tracking.rows import read_runs_from
 
@@ -16,19 +17,20 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.store import GuardedStore
 
 
-def against_store(guard: GuardedStore, rows: Sequence[Row]) -> Iterator[Damage]:
-    """Everything in which the store differs from what its ledger says."""
+def against_store(guard: GuardedStore, rows: Sequence[Row], artifacts: str = "") -> Iterator[Damage]:
+    """Everything in which the store differs from what its ledger says. `artifacts`: where its server keeps them."""
     with guard.engine.connect() as connection:
         for name in missing_triggers(connection):
             yield Damage(seq=None, what=f"the trigger {name} is gone from the database, or another; canary db install")
     rows = [row for row in rows if readable(row)]  # the others are named for what they are by the check of the chain
     yield from aliases(guard, rows)
+    yield from shown(guard, rows)
     newest: dict[tuple[str, int, int], Row] = {}
     for row in rows:
         if row.grants:
             newest[row.model, row.version, row.version_created] = row
     for row in newest.values():
-        yield from (Damage(seq=row.seq, what=what) for what in bound(guard, row))
+        yield from (Damage(seq=row.seq, what=what) for what in bound(guard, row, artifacts))
 
 
 def readable(row: Row) -> bool:
@@ -52,7 +54,25 @@ def aliases(guard: GuardedStore, rows: Sequence[Row]) -> Iterator[Damage]:
         yield Damage(seq=None, what=f"{alias} of {model!r} is version {now}; the ledger has no row that made it so")
 
 
-def bound(guard: GuardedStore, row: Row) -> Iterator[str]:
+def shown(guard: GuardedStore, rows: Sequence[Row]) -> Iterator[Damage]:
+    """Tags of versions that say something else than the ledger: its newest word, and who acted by hand."""
+    newest: dict[tuple[str, int, int, str], tuple[Row, str]] = {}
+    for row in rows:
+        about = (row.model, row.version, row.version_created)
+        newest[*about, "canary.verdict"] = row, row.word
+        if row.kind in DONE:
+            newest[*about, f"canary.{DONE[Kind(row.kind)]}_by"] = row, str(row.facts.get("actor"))
+    tags = guard.shown()
+    there = {about: guard.version_row(*about) for about in {(model, version) for model, version, _, _ in newest}}
+    for (model, version, created, key), (row, value) in newest.items():
+        found = there[model, version]
+        says = tags.get((model, version), {}).get(key)
+        if found is not None and found.creation_time == created and says != value:
+            what = f"tag {key} of version {version} of {model!r} is {says!r}; the ledger says {value!r}"
+            yield Damage(seq=row.seq, what=what)
+
+
+def bound(guard: GuardedStore, row: Row, artifacts: str) -> Iterator[str]:
     """What changed of the version that a row speaks of; a version that was deleted as MLflow deletes is no fault."""
     version = guard.version_row(row.model, row.version)
     if version is None or version.creation_time != row.version_created:
@@ -64,7 +84,7 @@ def bound(guard: GuardedStore, row: Row) -> Iterator[str]:
         now = Binding(
             version_created=row.version_created,
             source=str(version.source),
-            artifact=artifact_digest(place),
+            artifact=artifact_digest(place, artifacts),
             runs=run_digests(read_runs_from(guard.tracking_uri, list(facts.get("runs") or {}))),
         )
     except StoreError as error:

@@ -80,10 +80,11 @@ def series_digest(series: Series) -> str:
     return hashlib.sha256(series.steps.astype("<i8").tobytes() + values.astype("<f8").tobytes()).hexdigest()
 
 
-def artifact_digest(uri: str) -> str:
+def artifact_digest(uri: str, destination: str = "") -> str:
     """`N files, sha256:…` over the relative names and contents of everything under `uri`.
 
     A folder that is not there has no files, which is a digest too: files that turn up later are a change.
+    `destination`: where a server keeps what it serves under `mlflow-artifacts:`.
     """
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
@@ -92,13 +93,13 @@ def artifact_digest(uri: str) -> str:
 
     from canary_mlflow.registry.server_files import behind_server
 
-    place = behind_server(uri)
+    place = behind_server(uri, destination)
     if is_local_uri(place):
         return folder_digest(Path(local_file_uri_to_path(place)))
     with tempfile.TemporaryDirectory(prefix="canary-artifact-") as folder:
         try:
             found = download_artifacts(artifact_uri=place, dst_path=folder)
-        except (MlflowException, OSError) as error:
+        except (MlflowException, OSError, ImportError) as error:  # a store's own package may be missing here
             raise StoreError(f"{uri}: {one_line(error)}; expected files of a version that can be read") from error
         return folder_digest(Path(found))
 

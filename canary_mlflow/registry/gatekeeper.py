@@ -14,6 +14,7 @@ from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.champion_history import history_notes
 from canary_mlflow.registry.door import guard_of, record, verdict_order
 from canary_mlflow.registry.evidence import warnings_of
+from canary_mlflow.registry.origin import refuse_foreign_evidence
 from canary_mlflow.registry.remote import is_guarded_server, remote_gate
 from canary_mlflow.registry.sides import at_look, read_sides
 from canary_mlflow.registry.unguarded import enact_unguarded, promoted
@@ -139,7 +140,7 @@ def decide(
     )
     if guard is None or dry_run:
         return Judged(decision=decision)
-    records.refuse_foreign_evidence(found, candidate)
+    refuse_foreign_evidence(client, found, candidate)
     others = (*baseline.runs, *baseline.fresh) if baseline else ()
     runs = (*candidate.runs, *others, *anchor_runs(client, model, before))
     return Judged(decision=decision, binding=bind(client, found, runs), against=against)

@@ -63,10 +63,11 @@ class Guard(AbstractStore):  # type: ignore[misc]
         """Whether the model has any guarded alias."""
         return any(one.pattern.fullmatch(model) for one in self.guarded_aliases)
 
-    def guarded_holders(self, session: Any, model: str) -> list[tuple[str, int]]:
-        """The guarded aliases of a model that are held, with their versions."""
+    def guarded_holders(self, session: Any, model: str, under: str | None = None) -> list[tuple[str, int]]:
+        """The guarded aliases of a model that are held, with their versions; `under`: if it were called so."""
         held = self._get_query(session, SqlRegisteredModelAlias).filter(SqlRegisteredModelAlias.name == model).all()
-        return [(str(one.alias), int(one.version)) for one in held if self.guards(model, str(one.alias))]
+        name = model if under is None else under
+        return [(str(one.alias), int(one.version)) for one in held if self.guards(name, str(one.alias))]
 
     def all_guarded_holders(self) -> list[tuple[tuple[str, str], int]]:
         """(model, alias) and version of every guarded alias that is held."""
@@ -77,6 +78,15 @@ class Guard(AbstractStore):  # type: ignore[misc]
                 for one in held
                 if self.guards(str(one.name), str(one.alias))
             ]
+
+    def shown(self) -> dict[tuple[str, int], dict[str, str]]:
+        """(model, version) → its tags that repeat what the ledger says."""
+        found: dict[tuple[str, int], dict[str, str]] = {}
+        with self.ManagedSessionMaker() as session:
+            tags = self._get_query(session, SqlModelVersionTag).filter(SqlModelVersionTag.key.startswith(RESERVED))
+            for tag in tags:
+                found.setdefault((str(tag.name), int(tag.version)), {})[str(tag.key)] = str(tag.value)
+        return found
 
     def version_row(self, model: str, version: int) -> Any:
         """A version as it is stored; None when it is not there any more."""
@@ -131,13 +141,13 @@ class Guard(AbstractStore):  # type: ignore[misc]
 
     # Refusals
 
-    def refuse_if_held(self, model: str, what: str, version: object = None) -> None:
-        """Refuse what would take a guarded alias along; of one version, or of the whole model."""
-        if not self.guards_model(str(model)):
+    def refuse_if_held(self, model: str, what: str, version: object = None, under: str | None = None) -> None:
+        """Refuse what would take a guarded alias along; of one version, of the whole model, or to a new name."""
+        if not self.guards_model(str(model if under is None else under)):
             return
         with self.ManagedSessionMaker() as session:
-            for alias, holder in self.guarded_holders(session, model):
-                if version is None or str(holder) == str(version):
+            for alias, holder in self.guarded_holders(session, model, under):
+                if version is None or is_number(version, holder):
                     raise refusals.held(what, alias, model, holder)
 
     def refuse_used_name(self, model: str) -> None:
@@ -167,6 +177,14 @@ class Guard(AbstractStore):  # type: ignore[misc]
 def plain_alias(alias: str) -> str:
     """How an alias is matched: without case, and without look-alikes that Unicode counts as the same letters."""
     return unicodedata.normalize("NFKC", str(alias)).casefold()
+
+
+def is_number(spelled: object, number: int) -> bool:
+    """Whether a database would read a client's words as this number: `01` is version 1 too."""
+    try:
+        return int(str(spelled)) == number
+    except ValueError:
+        return False
 
 
 def is_reserved(key: object) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.looks import LOOKS_TAG, looks_tag
 from canary_mlflow.registry.versions import SESSION_TAG
 from canary_mlflow.reports import json, markdown
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-    from gates.records import Version
 
 DESCRIPTION_LIMIT = 5000  # characters; the database column of a version's description
 NOTE_LIMIT = 5000  # a run's tag holds 8000; the same text stands in both places
@@ -27,16 +25,6 @@ def session_of(version: ModelVersion) -> str | None:
     """The parent run whose children are the evidence; of a version registered by other means, its source run."""
     tags: dict[str, str] = version.tags or {}
     return tags.get(SESSION_TAG) or version.run_id or None
-
-
-def refuse_foreign_evidence(found: ModelVersion, candidate: Version) -> None:
-    """Raise UsageError for a version whose files come from a run that is not among those it would be judged by."""
-    runs = [run.run_id for run in candidate.runs]
-    if runs and found.run_id and found.run_id not in (*runs, session_of(found)):
-        raise UsageError(
-            f"version {found.version} of {found.name!r}: its source run {found.run_id} is not in the session whose "
-            f"runs would speak for it ({session_of(found)}); expected one of them; register it with its own session"
-        )
 
 
 def verdict_tags(decision: Decision) -> dict[str, str]:

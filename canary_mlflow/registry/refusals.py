@@ -93,10 +93,12 @@ def stays(alias: str, model: str, version: object) -> Any:
 
 def held(what: str, alias: str, model: str, version: object) -> Any:
     """`what` would take a guarded alias along."""
-    return forbidden(
-        f"{subject(alias, model, version)}: {what} would take the alias along; move it first with "
+    moves = (
         f"{gate_command(model, 'OTHER')} or {rollback_command(model)}"
+        if alias == "champion"
+        else override_command(model, "OTHER", alias)
     )
+    return forbidden(f"{subject(alias, model, version)}: {what} would take the alias along; move it first with {moves}")
 
 
 def name_taken(model: str, rows: int) -> Any:
@@ -120,5 +122,5 @@ def reserved_tag(model: str, version: object, key: str) -> Any:
     place = f"tag {key!r} of {model!r}" + ("" if version is None else f", version {version}")
     return forbidden(
         f"{place}: tags that begin with canary. are written with the verdict they show, alias champion follows it; "
-        f"run {gate_command(model, 'VERSION' if version is None else version)}"
+        f"run {gate_command(model, 'VERSION' if version in (None, 'new') else version)}"
     )

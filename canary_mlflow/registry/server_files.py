@@ -9,9 +9,12 @@ from urllib.parse import urlsplit
 DESTINATION = "_MLFLOW_SERVER_ARTIFACT_DESTINATION"  # where `mlflow server` tells its workers their artifact store
 
 
-def behind_server(uri: str) -> str:
-    """Inside a server's process: the place behind an `mlflow-artifacts:` address; else the address itself."""
-    destination = os.environ.get(DESTINATION)
+def behind_server(uri: str, destination: str = "") -> str:
+    """The place behind an `mlflow-artifacts:` address; any other address itself.
+
+    `destination`: the server's artifact store; a server's own process knows it without being told.
+    """
+    destination = destination or os.environ.get(DESTINATION, "")
     address = urlsplit(uri)
     if address.scheme != "mlflow-artifacts" or not destination:
         return uri

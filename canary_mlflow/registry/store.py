@@ -42,6 +42,7 @@ class GuardedMethods(Guard):
 
     def rename_registered_model(self, name, new_name):  # type: ignore[no-untyped-def]
         self.refuse_if_held(name, "renaming the model")
+        self.refuse_if_held(name, f"the name {new_name!r}, which is guarded,", under=new_name)
         self.refuse_used_name(new_name)
         return super().rename_registered_model(name, new_name)
 

@@ -56,6 +56,8 @@ def checked(key: str, value: Any) -> Any:
 
 def version(value: Any) -> str:
     """A version's number as text."""
+    if isinstance(value, float) and value.is_integer():  # JSON has one kind of number: 3.0 is an integer
+        value = int(value)
     number = value if isinstance(value, str) else str(value) if type(value) is int else ""
     if not (number.isascii() and number.isdigit() and len(number) < 11 and 0 < int(number) <= MOST_VERSIONS):
         raise UsageError("version: no version number; expected one such as 3; see the model's page")

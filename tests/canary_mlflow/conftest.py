@@ -13,6 +13,12 @@ from recorded import Recorded
 
 
 @pytest.fixture(scope="session")
+def recorder() -> type[Recorded]:
+    """For tests with a store of their own."""
+    return Recorded
+
+
+@pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """The store."""
     from canary_mlflow.tracking.store import prepare_store

@@ -12,14 +12,19 @@ from typing import Any
 
 import pytest
 from cluster import binaries, cluster
+from guard_doors import request as ask
+from guard_modes import engine_of, make
+from servers import Server
 from workplace import ROOT
 
 from canary_mlflow.ledger.chain import damages
 from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts import override
 from canary_mlflow.registry.audit import against_store
 from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.fault_points import POINTS, VARIABLE
+from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.tracking.store import prepare_store
 
 SCRIPT = """
@@ -66,11 +71,42 @@ def test_a_killed_promotion_leaves_alias_and_ledger_agreed(uri: str, tmp_path: P
     assert [line.split() for line in done.stdout.splitlines()] == [[point, str(killed)] for point in POINTS], (
         done.stderr
     )
-    guard: Any = guard_of(client)
-    rows = guard.ledger()
-    keys = load_public(public_files(key_folder()))
-    assert [str(one) for one in (*damages(rows, keys), *against_store(guard, rows))] == []
+    assert agreed(client) == []
     for point in POINTS:
         holder = str(client.get_registered_model(f"to-{point}").aliases["champion"])
         assert holder == ("2" if point == "committed" else "1")
     assert override(client, "to-locked", "2", "nothing holds the lock").version == "2"
+
+
+def test_a_killed_server_leaves_alias_and_ledger_agreed(
+    uri: str, recorder: Any, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """kill -9 of `mlflow server` while it judges and promotes; started again, it finishes what was asked."""
+    make(uri)
+    client = prepare_store(uri)
+    experiment = client.create_experiment("served", artifact_location=str(tmp_path / "mlruns"))
+    whole = bool(request.config.getoption("--full"))
+    for point in POINTS if whole else ("moved",):
+        served = recorder(client=client, uri=uri, experiment=experiment, model=f"served-{point}")
+        gate(client, served.model, served.version(), load_policy("smoke"))
+        body = {"model": served.model, "version": served.version()}
+        server = Server(uri, tmp_path, registry=f"canary+{uri}", app="canary", environment={VARIABLE: point})
+        with server, pytest.raises(OSError):  # nobody is there to answer any more
+            ask(f"{server.uri}/api/2.0/canary/verdicts", "POST", body)
+        assert served.champion() == ("2" if point == "committed" else "1")
+        assert agreed(client) == []
+    server.environment.clear()
+    with server:
+        answer = ask(f"{server.uri}/api/2.0/canary/ledger?model={served.model}", "GET")
+        assert [row["word"] for row in answer["rows"]][-1] == ("PASS" if point == "committed" else "bootstrap")
+        if point != "committed":
+            assert ask(f"{server.uri}/api/2.0/canary/verdicts", "POST", body)["decision"]["promoted"]
+    engine_of(uri).dispose()
+
+
+def agreed(client: Any) -> list[str]:
+    """What `canary audit verify` names."""
+    guard: Any = guard_of(client)
+    rows = guard.ledger()
+    keys = load_public(public_files(key_folder()))
+    return [str(one) for one in (*damages(rows, keys), *against_store(guard, rows))]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guard_fuzz import fuzz
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -146,6 +147,38 @@ def test_whatever_is_sent_the_answer_is_no_server_error(web: Any, body: bytes, r
     answer = web.open(path(route[0]), method=route[1], data=body)
     assert answer.status_code < 500, answer.text
     assert "Traceback" not in answer.text
+
+
+SIGNS = st.text(max_size=60) | st.lists(
+    st.sampled_from(["../", "/", "\\", "'; DROP TABLE runs; --", "%00", "%s", "\u202e", "\ud83d\ude00", "${x}", "a"]),
+    max_size=8,
+).map("".join) | st.sampled_from(["x" * 10_000, "\u00fc" * 10_000, "/" * 10_000])  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(model=SIGNS, reason=SIGNS, version=SIGNS | st.integers())
+def test_whatever_a_thing_is_called_nothing_is_stored(
+    web: Any, shared: Any, model: str, reason: str, version: Any
+) -> None:
+    before = rows_in(shared)
+    for route in ("verdicts", "overrides", "blessings", "rollbacks"):
+        body = {"model": model, "version": version, "reason": reason}
+        answer = post(web, route, {key: body[key] for key in keys_of(route)})
+        assert 400 <= answer.status_code < 500, answer.text
+        assert "Traceback" not in answer.text
+    asked = web.get(f"{BASE}/ledger", query_string={"model": model.encode(errors="replace")})
+    assert asked.status_code in (200, 400), asked.text
+    assert rows_in(shared) == before
+
+
+def test_answers_are_those_that_the_document_knows(web: Any, shared: Any, request: pytest.FixtureRequest) -> None:
+    import schemathesis
+
+    before = rows_in(shared)
+    schema = schemathesis.openapi.from_wsgi(f"{BASE}/openapi.json", web.application)
+    sent = fuzz(schema, 1000 if request.config.getoption("--full") else 20)
+    assert len(sent) == len(ROUTES) - 1  # all but the document itself
+    assert rows_in(shared) == before
 
 
 def test_every_route_is_described(web: Any) -> None:

@@ -98,7 +98,10 @@ def test_a_curve_grows_and_a_banner_comes_while_a_run_trains(site: Site, seen: W
     training.start()
     try:
         seen.page.goto(site.address + "/canary")
-        seen.page.locator("[data-part=running] a", has_text="seed").first.click(timeout=60_000)
+        while canary.run_id is None and training.is_alive():
+            time.sleep(0.1)
+        # Other tests may have left runs in this store that never ended.
+        seen.page.locator(f"[data-part=running] a[href*='{canary.run_id}']").first.click(timeout=60_000)
         loss = seen.page.locator("figure", has_text="Loss").first
         loss.wait_for(timeout=60_000)
         before = points(seen)

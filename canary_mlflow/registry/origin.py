@@ -1,0 +1,63 @@
+"""Where a version's files come from: a verdict on runs says nothing about the files of others."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.registry import records
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+    from gates.records import Version
+
+SOURCE_TAG = "canary.model_source"  # of a run: where the files are that it made, when it logged none
+
+
+def refuse_foreign_evidence(client: MlflowClient, found: ModelVersion, candidate: Version) -> None:
+    """Raise UsageError for a version whose files do not come from a run that is among those it would be judged by."""
+    runs = [run.run_id for run in candidate.runs]
+    if runs and found.run_id and found.run_id not in (*runs, records.session_of(found)):
+        raise UsageError(
+            f"version {found.version} of {found.name!r}: its source run {found.run_id} is not in the session whose "
+            f"runs would speak for it ({records.session_of(found)}); expected one of them; register it with "
+            "its own session"
+        )
+    if runs and not found.run_id:
+        raise UsageError(
+            f"version {found.version} of {found.name!r}: it names no source run, while the runs of session "
+            f"{records.session_of(found)} would speak for it; expected one of them; register it with run_id"
+        )
+    if runs and not comes_from(client, str(found.source), str(found.run_id)):
+        raise UsageError(
+            f"version {found.version} of {found.name!r}: its source {found.source} is not among the artifacts of its "
+            f"run {found.run_id}; expected files that the run logged; log them to it, or give the run the tag "
+            f"{SOURCE_TAG} with their place"
+        )
+
+
+def comes_from(client: MlflowClient, source: str, run_id: str) -> bool:
+    """Whether the run itself vouches for the files: its artifacts, a model that it logged, or what its tag names.
+
+    Any client may register any place under any run's id: MLflow compares only sources in its own artifact store.
+    """
+    scheme, path = urlsplit(source).scheme, urlsplit(source).path.strip("/")
+    if scheme == "runs":
+        return path.partition("/")[0] == run_id
+    if scheme == "models" and path.startswith("m-"):
+        return bool(client.get_logged_model(path.partition("/")[0]).source_run_id == run_id)
+    if scheme == "models":  # a copy of a version; MLflow keeps the run's id with it
+        name, _, version = path.rpartition("/")
+        return bool(name) and comes_from(client, str(client.get_model_version(name, version).source), run_id)
+    run = client.get_run(run_id)
+    return is_within(source, str(run.info.artifact_uri)) or is_within(source, run.data.tags.get(SOURCE_TAG, ""))
+
+
+def is_within(place: str, root: str) -> bool:
+    """Whether a URI is another, or below it; paths are taken as they are written, but for dots."""
+    plain = [posixpath.normpath(uri.removeprefix("file://")) for uri in (place, root)]
+    return bool(root) and (plain[0] == plain[1] or plain[0].startswith(f"{plain[1]}/"))

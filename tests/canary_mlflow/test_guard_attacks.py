@@ -1,0 +1,84 @@
+"""Every way to move, remove or fake a champion, in every mode; docs/guard.md holds what came of each.
+
+`python -m pytest tests/canary_mlflow/test_guard_attacks.py --write-docs` writes the table anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from guard_access import ROUTES, WHO, answer, users
+from guard_attack import RANK, Attack, Cell, carry_out
+from guard_attacks import ATTACKS
+from guard_modes import MODES, opened
+from guard_scene import Scene, findings, stage, tables, what_counts
+from guard_table import ACCESS, compare, put, told, write
+
+SEEN: dict[tuple[str, str], Cell] = {}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """PostgreSQL every time behind split roles; as one role at full size, and when the docs are written."""
+    if "scene" in metafunc.fixturenames:
+        whole = metafunc.config.getoption("--full") or metafunc.config.getoption("--write-docs")
+        modes = [mode for mode in MODES if whole or mode != "server, PostgreSQL"]
+        if metafunc.function is test_who_may_call_which_route:
+            modes = ["split roles"]
+        metafunc.parametrize("scene", modes, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def scene(request: pytest.FixtureRequest, recorder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with opened(request.param, tmp_path_factory.mktemp("attacked")) as mode:
+        yield stage(mode, recorder)
+
+
+def test_before_any_attack_the_ledger_holds(scene: Scene) -> None:
+    assert findings(scene) == set()
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_what_comes_of_an_attack_is_no_worse_than_the_docs_say(scene: Scene, attack: Attack) -> None:
+    cell = carry_out(scene, attack)
+    SEEN[attack.name, scene.mode.name] = cell
+    assert RANK[cell.outcome] <= RANK[attack.worst], cell
+    if not attack.door.startswith(
+        "stock"
+    ):  # a stock store takes a refusal by SQLite for a lost race, and gives up: 500
+        assert (cell.status or 0) < 500, cell
+    assert "Traceback" not in cell.answer
+
+
+def test_who_may_call_which_route(scene: Scene, request: pytest.FixtureRequest) -> None:
+    known = users(scene.mode)
+    before = what_counts(tables(scene.mode))
+    seen = {route: [answer(scene.mode, route, known[who]) for who in WHO] for route in ROUTES}
+    assert what_counts(tables(scene.mode)) == before
+    assert seen == MAY
+    lines = [f"| route | {' | '.join(WHO)} |", "|---|" + "---|" * len(WHO)]
+    lines += [f"| `{route}` | {' | '.join(answers)} |" for route, answers in seen.items()]
+    if request.config.getoption("--write-docs"):
+        put(ACCESS, lines)
+    assert told(ACCESS) == lines
+
+
+# What anonymous, reader, editor and admin are answered. 404 and 400 mean: allowed, but there is no such thing.
+MAY = {
+    "GET health": ["401", "200", "200", "200"],
+    "GET openapi.json": ["401", "200", "200", "200"],
+    "GET ledger?model=m": ["401", "200", "200", "200"],
+    "GET ledger": ["401", "403", "403", "200"],
+    "POST verdicts": ["401", "403", "404", "404"],
+    "POST verdicts with an outcome": ["401", "400", "400", "400"],
+    "POST overrides": ["401", "403", "403", "404"],
+    "POST blessings": ["401", "403", "403", "404"],
+    "POST rollbacks": ["401", "403", "403", "400"],
+}
+
+
+def test_the_docs_hold_what_was_seen(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--write-docs"):
+        write(ATTACKS, SEEN)
+    assert compare(ATTACKS, SEEN) == []

@@ -1,0 +1,189 @@
+"""Every way that MLflow offers to move, remove or fake a champion, as one list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from guard_attack import DETECTED, EVERYWHERE, NOTHING, OPEN, REFUSED, SERVERS, Attack
+from guard_doors import Refused, asked, command, request
+from guard_scene import ASIDE, BARE, BLOCKED, CHAMPION, Scene
+from guard_sql import sql_attacks
+from mlflow.entities import Metric
+
+
+def through(door: str, at: Callable[[Scene], Any], *, stock: bool = False) -> Iterator[Attack]:
+    """What can be asked at the doors of the registry; a stock store knows no tags but the verdict's own."""
+    where = SERVERS if door in ("REST 2.0", "ajax") else EVERYWHERE
+
+    def attack(way: str, act: Callable[[Any], Any], worst: str = REFUSED) -> Attack:
+        return Attack(door, way, lambda scene: act(at(scene)), worst, where)
+
+    yield attack("move champion to a version without a verdict", lambda it: it.alias("m", "champion", BARE))
+    yield attack("move champion to a version with a BLOCK", lambda it: it.alias("m", "champion", BLOCKED))
+    yield attack("the same alias in capitals", lambda it: it.alias("m", "CHAMPION", BARE))
+    yield attack("move the anchor", lambda it: it.alias("m", "anchor", BARE))
+    yield attack("remove the alias", lambda it: it.unalias("m", "champion"))
+    yield attack("rename the model", lambda it: it.rename("m", "m-renamed"))
+    yield attack("rename an unguarded model to a guarded name", lambda it: it.rename("lab", "prod-lab"))
+    yield attack("delete the model", lambda it: it.delete_model("m"))
+    yield attack("delete the champion's version", lambda it: it.delete_version("m", CHAMPION))
+    yield attack("delete it as version 01", lambda it: it.delete_version("m", "01"))
+    yield attack("stage Production", lambda it: it.stage("m", BARE, "Production"))
+    yield attack("tag a version canary.verdict=PASS", lambda it: it.tag("m", BARE, "canary.verdict", "PASS"))
+    yield attack("the same tag in other letters", lambda it: it.tag("m", BARE, "Canary.Verdict", "PASS"))
+    yield attack(
+        "take the tag of a BLOCK away", lambda it: it.untag("m", BLOCKED, "canary.verdict"),
+        DETECTED if stock else REFUSED,
+    )  # fmt: skip
+    yield attack("a new model under a judged one's name", lambda it: it.create_model("gone", {}))
+    yield Attack(
+        door, "create a version with canary.verdict=PASS", where=where,
+        act=lambda scene: at(scene).create_version("m", *source(scene, scene.runs[0]), {"canary.verdict": "PASS"}),
+    )  # fmt: skip
+    yield Attack(
+        door, "other files with the evidence of a good session", where=where,
+        act=lambda scene: scene.verdict("m", posing(scene, at(scene))),
+    )  # fmt: skip
+    yield Attack(
+        door, "a good session's evidence, a good run's id, files from elsewhere", where=where,
+        act=lambda scene: scene.verdict("m", elsewhere(scene, at(scene), scene.good_run)),
+    )  # fmt: skip
+    yield Attack(
+        door, "a good session's evidence, no run, files from elsewhere", where=where,
+        act=lambda scene: scene.verdict("m", elsewhere(scene, at(scene), "")),
+    )  # fmt: skip
+    if not stock:
+        yield attack("tag the model canary.verdict=PASS", lambda it: it.tag_model("m", "canary.verdict", "PASS"))
+        yield attack("create a model with the tag", lambda it: it.create_model("tagged", {"canary.verdict": "PASS"}))
+
+
+def source(scene: Scene, run_id: str) -> tuple[str, str]:
+    """What a version of a run's files is made of."""
+    return f"{scene.recorded.client.get_run(run_id).info.artifact_uri}/model", run_id
+
+
+def posing(scene: Scene, door: Any) -> str:
+    """A version of a bad run's files that names a good session as its evidence."""
+    bad = scene.recorded.session(slower=2.0, runs=1)
+    run_id = scene.recorded.children(bad)[0]
+    made = door.create_version("m", *source(scene, run_id), {"canary.session_id": scene.good_session})
+    return str(made["model_version"]["version"] if isinstance(made, dict) else made.version)
+
+
+def elsewhere(scene: Scene, door: Any, run_id: str) -> str:
+    """A version of files that no run has logged."""
+    made = door.create_version("m", "s3://eve/weights", run_id, {"canary.session_id": scene.good_session})
+    return str(made["model_version"]["version"] if isinstance(made, dict) else made.version)
+
+
+def copied(scene: Scene) -> Any:
+    made = scene.python.copy("m", CHAMPION, "m-copy")
+    return scene.python.alias("m-copy", "champion", made.version)
+
+
+def prompt(scene: Scene) -> Any:
+    asked(lambda: mlflow.genai.register_prompt("a-prompt", "Say {{word}}"))
+    return asked(lambda: mlflow.genai.set_prompt_alias("a-prompt", alias="champion", version=1))
+
+
+def registered(scene: Scene) -> Any:
+    place, _ = source(scene, scene.runs[0])
+    return asked(lambda: mlflow.register_model(place, "m", tags={"canary.verdict": "PASS"}))
+
+
+def stale(scene: Scene) -> Any:
+    found = scene.recorded.client.get_model_version("m", ASIDE)
+    run_id = scene.recorded.children(found.tags["canary.session_id"])[0]
+    scene.recorded.client.log_batch(run_id, metrics=[Metric("perf/step_time", 0.001, 1_900_000_000_000, 40)])
+    return scene.python.alias("m", "champion", ASIDE)
+
+
+def resumed(scene: Scene) -> Any:
+    with mlflow.start_run(run_id=scene.runs[1]):
+        mlflow.log_metric("quality/eval_loss", 0.001, step=40)
+
+
+def overwritten(scene: Scene) -> Any:
+    place = scene.file_of(scene.runs[0])
+    if scene.mode.is_server:
+        return request(f"{scene.mode.front}/api/2.0/mlflow-artifacts/artifacts/{place}", "PUT", b"evil weights")
+    return Path(place).write_text("evil weights")
+
+
+def overwritten_by_command(scene: Scene) -> str:
+    file = scene.mode.folder / "weights"
+    file.write_text("other evil weights")
+    return command("artifacts", "log-artifact", "--run-id", scene.runs[0], "--local-file", str(file), "-a", "model")
+
+
+def graphql(scene: Scene) -> Any:
+    query = (
+        'mutation { mlflowSetRegisteredModelAlias(input: {name: "m", alias: "champion", version: "3"}) '
+        "{ apiError { message } } }"
+    )
+    answer = request(f"{scene.mode.front}/graphql", "POST", {"query": query, "operationName": None})
+    if answer.get("errors"):
+        raise Refused(200, str(answer["errors"][0]))
+    return answer
+
+
+def mutations(scene: Scene) -> Any:
+    """All that GraphQL lets anybody change: an echo."""
+    query = "{ __schema { mutationType { fields { name } } } }"
+    answer = request(f"{scene.mode.front}/graphql", "POST", {"query": query, "operationName": None})
+    return [one["name"] for one in answer["data"]["__schema"]["mutationType"]["fields"]]
+
+
+def other_attacks() -> Iterator[Attack]:
+    """By the doors that have ways of their own."""
+    yield Attack("Python client", "copy the champion, alias the copy", copied)
+    yield Attack("Python client", "a metric after the PASS, before the promotion", stale)
+    yield Attack(
+        "Python client",
+        "write PASS into a description",
+        lambda scene: asked(lambda: scene.recorded.client.update_model_version("m", BARE, "PASS").description),
+        OPEN,
+    )
+    yield Attack("fluent", "register_model with canary.verdict=PASS", registered)
+    yield Attack(
+        "fluent",
+        "set_model_version_tag canary.verdict=PASS",
+        lambda scene: asked(lambda: mlflow.set_model_version_tag("m", BARE, "canary.verdict", "PASS")),
+    )
+    yield Attack("fluent", "genai.set_prompt_alias champion", prompt)
+    yield Attack("fluent", "a metric into a finished run of the champion", resumed, DETECTED)
+    yield Attack("REST 2.0", "overwrite the champion's files", overwritten, DETECTED)
+    yield Attack(
+        "REST 2.0",
+        "a fact of a champion's run: canary.learned=false",
+        lambda scene: asked(lambda: scene.recorded.client.set_tag(scene.runs[2], "canary.learned", "false")),
+        DETECTED,
+    )
+    yield Attack("CLI", "artifacts log-artifact over the champion's files", overwritten_by_command, DETECTED)
+    yield Attack(
+        "CLI",
+        "runs delete: the champion's evidence",
+        lambda scene: command("runs", "delete", "--run-id", scene.runs[1]),
+        DETECTED,
+    )
+    yield Attack("GraphQL", "a mutation that sets the alias", graphql, where=SERVERS)
+    yield Attack("GraphQL", "every mutation there is", mutations, NOTHING, SERVERS)
+    yield Attack(
+        "training script",
+        "report better numbers than were measured",
+        lambda scene: scene.verdict("m", scene.recorded.version()),
+        OPEN,
+    )
+
+
+ATTACKS = (
+    *through("REST 2.0", lambda scene: scene.rest),
+    *through("ajax", lambda scene: scene.ajax),
+    *through("Python client", lambda scene: scene.python),
+    *through("stock store, same database", lambda scene: scene.stock, stock=True),
+    *other_attacks(),
+    *sql_attacks(),
+)  # fmt: skip

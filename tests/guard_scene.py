@@ -1,0 +1,178 @@
+"""What an attack finds: a registry with champions, made through the front door, and how to tell what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from guard_doors import Http, Python, Refused, Sql, request
+from guard_modes import Mode
+
+from canary_mlflow.errors import CanaryError
+from canary_mlflow.ledger import triggers
+from canary_mlflow.ledger.chain import damages
+from canary_mlflow.ledger.install import install
+from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+from canary_mlflow.ledger.table import LEDGER, METADATA
+from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.audit import against_store
+from canary_mlflow.registry.gatekeeper import decide, enact, gate
+from canary_mlflow.registry.plugin import guarded_store
+
+CHAMPION, BLOCKED, BARE, ASIDE = "1", "2", "3", "4"  # versions of `m`; ASIDE has a PASS that has moved nothing yet
+# In the order in which rows may be removed; the ledger stands for itself.
+TABLES = (
+    "registered_model_aliases", "model_version_tags", "model_versions", "registered_model_tags", "registered_models",
+)  # fmt: skip
+SHOWN = ("canary.verdict", "canary.blessed_by", "canary.overridden_by", "canary.rolled_back_by")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """The models: `m` with a champion; `soft`, whose champion's runs and files are at hand; `lab`, which nobody guards
+    while it is called so; `gone`, judged and then deleted."""
+
+    mode: Mode
+    recorded: Any
+    runs: list[str]  # of `soft`'s champion
+    good_session: str  # of `m`'s champion, with a run of it
+    good_run: str
+    head: str  # of the ledger, kept elsewhere
+
+    @property
+    def rest(self) -> Http:
+        return Http(f"{self.mode.front}/api/2.0")
+
+    @property
+    def ajax(self) -> Http:
+        return Http(f"{self.mode.front}/ajax-api/2.0")
+
+    @property
+    def python(self) -> Python:
+        return Python(self.recorded.client)
+
+    @property
+    def stock(self) -> Python:
+        return Python(self.mode.stock())
+
+    @property
+    def sql(self) -> Sql:
+        return Sql(self.mode.engine(self.mode.inside))
+
+    def verdict(self, model: str, version: str) -> Any:
+        """Ask for a verdict as a client does. Raises Refused."""
+        if self.mode.is_server:
+            body = {"model": model, "version": str(version)}
+            return request(f"{self.mode.front}/api/2.0/canary/verdicts", "POST", body)["decision"]["decision"]
+        try:
+            return gate(self.recorded.client, model, str(version), load_policy("smoke")).word
+        except CanaryError as error:
+            raise Refused(None, str(error)) from error
+
+    def file_of(self, run_id: str) -> str:
+        """Where the weights of a run are, for HTTP behind the server's artifact route, else in the folder."""
+        place = str(self.recorded.client.get_run(run_id).info.artifact_uri)
+        return place.removeprefix("mlflow-artifacts:/").removeprefix("file://") + "/model/weights"
+
+
+def stage(mode: Mode, recorder: Any) -> Scene:
+    """The models and versions, recorded and judged through the front door."""
+    client = mode.client()
+    place = {} if mode.is_server else {"artifact_location": str(mode.folder / "mlruns")}
+    experiment = client.create_experiment("attacked", **place)
+    recorded = recorder(client=client, uri=mode.front, experiment=experiment, model="m")
+    policy = load_policy("smoke")
+    good = with_files(recorded)
+    gate(client, "m", recorded.register(good), policy)
+    gate(client, "m", recorded.version(slower=2.0), policy)
+    recorded.version(runs=1)
+    judge_aside(mode, client, recorded.version())
+    soft = replace(recorded, model="soft", seed=50)
+    session = with_files(soft)
+    gate(client, "soft", soft.register(session), policy)
+    client.create_registered_model("lab")
+    client.create_model_version("lab", client.get_run(soft.children(session)[0]).info.artifact_uri + "/model",
+                                run_id=soft.children(session)[0])  # fmt: skip
+    client.set_registered_model_alias("lab", "shadow", "1")
+    gone = replace(recorded, model="gone", seed=80)
+    gate(client, "gone", gone.version(nan_at=20), policy)
+    client.delete_registered_model("gone")
+    head = mode.guard().ledger()[-1].head
+    return Scene(mode=mode, recorded=recorded, runs=soft.children(session), good_session=good,
+                 good_run=recorded.children(good)[0], head=head)  # fmt: skip
+
+
+def with_files(recorded: Any) -> str:
+    """A session whose first run has a file to be served as the model."""
+    session: str = recorded.session()
+    recorded.client.log_text(recorded.children(session)[0], "good weights", "model/weights")
+    return session
+
+
+def judge_aside(mode: Mode, client: Any, version: str) -> None:
+    """A PASS in the ledger that has moved nothing yet."""
+    if mode.is_server:
+        body = {"model": "m", "version": version, "promote": False}
+        request(f"{mode.front}/api/2.0/canary/verdicts", "POST", body)
+    else:
+        enact(client, decide(client, "m", version, load_policy("smoke"), dry_run=False), move=False)
+
+
+Snapshot = dict[str, list[tuple[Any, ...]]]
+
+
+def tables(mode: Mode) -> dict[str, list[dict[str, Any]]]:
+    """Everything that an attack could have moved, and that can be put back."""
+    with mode.engine().connect() as connection:
+        there = sa.inspect(connection).has_table(LEDGER.name)
+        found = {
+            name: [dict(row._mapping) for row in connection.execute(sa.text(f"SELECT * FROM {name}"))]
+            for name in (*TABLES, *((LEDGER.name,) if there else ()))
+        }
+    return found
+
+
+def what_counts(found: dict[str, list[dict[str, Any]]]) -> Snapshot:
+    """Who is champion, by which row, what is shown of it, and that it is there."""
+    return {
+        "aliases": sorted((row["name"], row["alias"], row["version"]) for row in found["registered_model_aliases"]),
+        "ledger": sorted((row["seq"], row["digest"]) for row in found.get(LEDGER.name, [])),
+        "shown": sorted(
+            (row["name"], row["version"], row["key"], row["value"])
+            for row in found["model_version_tags"]
+            if row["key"].lower() in SHOWN
+        ),
+        "versions": sorted(
+            (row["name"], row["version"], row["current_stage"], row["source"], row["description"] or "")
+            for row in found["model_versions"]
+            if (row["name"], row["version"]) in (("m", 1), ("m", 2), ("m", 3), ("soft", 1))
+        ),
+        "models": sorted((row["name"],) for row in found["registered_models"] if row["name"] in ("m", "soft", "gone")),
+    }
+
+
+def put_back(mode: Mode, found: dict[str, list[dict[str, Any]]]) -> None:
+    """As the owner can: without the triggers, which are made again."""
+    engine = mode.engine()
+    known = sa.MetaData()
+    known.reflect(engine, only=TABLES)
+    with engine.begin() as connection:
+        METADATA.create_all(connection)
+        for statement in triggers.drop(engine.dialect.name):
+            connection.execute(sa.text(statement))
+        for table in (*(known.tables[name] for name in TABLES), LEDGER):
+            connection.execute(table.delete())
+        for table in (*(known.tables[name] for name in reversed(TABLES)), LEDGER):
+            if found[table.name]:
+                connection.execute(table.insert(), found[table.name])
+    install(engine)
+
+
+def findings(scene: Scene) -> set[str]:
+    """What `canary audit verify --head` names, on the server's machine."""
+    guarded_store.cache_clear()  # a command opens the store anew
+    guard = scene.mode.guard()
+    rows = guard.ledger()
+    keys = load_public(public_files(key_folder()))
+    return {str(one) for one in (*damages(rows, keys, scene.head), *against_store(guard, rows, scene.mode.artifacts))}

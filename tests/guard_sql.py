@@ -1,0 +1,92 @@
+"""What somebody can try who is connected to the database: the file's owner, or the role that a server serves as."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from guard_attack import DETECTED, EVERYWHERE, OPEN, REFUSED, Attack
+from guard_scene import Scene, tables
+
+from canary_mlflow.ledger import table, triggers
+from canary_mlflow.ledger.keys import key_folder, load_signer
+from canary_mlflow.ledger.rows import Kind, Record, seal
+
+POSTGRESQL = ("PostgreSQL", "split")
+MOVE = "UPDATE registered_model_aliases SET version = 3 WHERE name = 'm' AND alias = 'champion'"
+TAG = (
+    "INSERT INTO model_version_tags (workspace, name, version, key, value) "
+    "VALUES ('default', 'm', 3, 'canary.verdict', 'PASS')"
+)
+METRIC = (
+    "UPDATE metrics SET value = value + 1 WHERE key = 'perf/peak_memory' AND step = 40 "
+    "AND run_uuid IN (SELECT run_uuid FROM tags WHERE key = 'canary.seed' AND value = '2')"
+)
+CUT = "DELETE FROM canary_ledger WHERE seq = (SELECT max(seq) FROM canary_ledger)"
+
+
+def forged(scene: Scene, *, with_key: bool = False) -> str:
+    """A row that lets the bare version be champion, by whoever can write the database."""
+    signer = load_signer(key_folder() if with_key else scene.mode.folder / "forger")
+    engine = scene.mode.engine(scene.mode.inside)
+    bare = next(one for one in tables(scene.mode)["model_versions"] if (one["name"], one["version"]) == ("m", 3))
+    with engine.begin() as connection:
+        last = table.last(connection)
+        before = table.latest_move(connection, "default", "m", "champion")
+        assert before is not None
+        facts = {key: before.facts[key] for key in ("verdict", "software", "time", "baseline_row")}
+        facts |= {"source": bare["source"], "artifact": "0 files, sha256:0", "runs": {}, "actor": "eve", "reason": "…"}
+        if with_key:
+            facts["artifact"] = scene.mode.guard().binding_now(0, "", bare["source"], []).artifact
+        record = Record(
+            kind=Kind.VERDICT, model="m", version=3, version_created=bare["creation_time"], alias="champion",
+            word="PASS", grants=True, moves=True, facts={**facts, "baseline_version": before.version},
+        )  # fmt: skip
+        columns = asdict(seal(record, last, signer))
+        connection.execute(table.LEDGER.insert(), columns)
+    scene.sql.run(MOVE, TAG)
+    return "champion is version 3"
+
+
+def untriggered(scene: Scene, *statements: str) -> str:
+    """Triggers off, the statements, triggers on again: as if nothing had been."""
+    if scene.sql.engine.dialect.name == "sqlite":
+        off = list(triggers.drop("sqlite"))
+        on = list(triggers.create("sqlite"))
+    else:
+        names = ("registered_model_aliases", "canary_ledger", "model_version_tags")
+        off = [f"ALTER TABLE {name} DISABLE TRIGGER USER" for name in names]
+        on = [f"ALTER TABLE {name} ENABLE TRIGGER USER" for name in names]
+    scene.sql.run(*off, *statements, *[text.replace(":", r"\:") for text in on])
+    return "done"
+
+
+def sql(way: str, *statements: str, worst: str = REFUSED, where: tuple[str, ...] = EVERYWHERE) -> Attack:
+    """Statements in one transaction."""
+    return Attack("SQL", way, lambda scene: scene.sql.run(*statements), worst, where)
+
+
+def sql_attacks() -> Iterator[Attack]:
+    """The worst last."""
+    yield sql("UPDATE the alias", MOVE)
+    yield sql("DELETE the alias", "DELETE FROM registered_model_aliases WHERE name = 'm' AND alias = 'champion'")
+    yield sql(
+        "UPDATE the champion's source", "UPDATE model_versions SET source = '/evil' WHERE name = 'm' AND version = 1"
+    )
+    yield sql("INSERT the tag canary.verdict=PASS", TAG)
+    yield sql("UPDATE a row of the ledger", "UPDATE canary_ledger SET word = 'PASS', grants = 1 WHERE word = 'BLOCK'")
+    yield sql("DELETE a row of the ledger", "DELETE FROM canary_ledger WHERE word = 'BLOCK'")
+    yield sql("TRUNCATE the ledger", "TRUNCATE canary_ledger", where=POSTGRESQL)
+    yield sql("unguard the alias in canary_guarded", "DELETE FROM canary_guarded", MOVE)
+    yield sql("name oneself an operator", "INSERT INTO canary_operators VALUES ('eve')")
+    replica = "SET LOCAL session_replication_role = replica"
+    yield sql("session_replication_role = replica, then move", replica, MOVE, worst=DETECTED, where=POSTGRESQL)
+    off = "triggers off, move the alias, triggers on"
+    yield Attack("SQL", off, lambda scene: untriggered(scene, MOVE), DETECTED)
+    cut = "triggers off, cut the ledger's last row (a BLOCK)"
+    yield Attack("SQL", cut, lambda scene: untriggered(scene, CUT), DETECTED)
+    yield sql("DROP the ledger", "DROP TABLE canary_ledger", worst=DETECTED)
+    yield Attack("SQL", "forge a row without the key, then move", forged, DETECTED)
+    yield sql("change a metric of a judged run", METRIC, worst=DETECTED)
+    keyed = "forge a row with the account's own key, then move"
+    yield Attack("SQL", keyed, lambda scene: forged(scene, with_key=True), OPEN, ("embedded",))
