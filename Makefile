@@ -26,6 +26,10 @@ bench: $(READY) .oracle/.ready   ## the benchmarks, each with a table and one JS
 	$(V)/bin/python benchmarks/smoke.py --sessions 3
 	$(V)/bin/python benchmarks/overhead.py steps
 
+docs: $(READY)             ## the pages that are made from the code, and the tables that are made by tests
+	$(V)/bin/python docs/generate.py
+	$(V)/bin/python -m pytest -q tests/canary_mlflow/test_guard_attacks.py --write-docs
+
 pictures: $(READY)         ## the pictures of docs/pages.md; needs Chromium
 	$(V)/bin/python docs/pictures.py
 
@@ -51,4 +55,4 @@ $(READY): requirements.txt python_env.yaml pyproject.toml
 help:                      ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/ -/'
 
-.PHONY: smoke test lint bench pictures oracle peers help
+.PHONY: smoke test lint bench docs pictures oracle peers help

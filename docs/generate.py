@@ -1,0 +1,89 @@
+"""Write the pages that are made from the code: `make docs`, or python docs/generate.py [--check].
+
+`modules.md`: every module with the first sentence of its docstring. `commands.md`: every command with its help.
+With --check nothing is written: exit code 1 when a page is not what the code says now.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+PACKAGES = ("gates", "canary_mlflow", "training", "benchmarks")
+MADE = "Made by `make docs`; changes belong into the code."
+WIDTH = 110
+
+
+def first_sentence(path: Path) -> str:
+    """What a module says of itself: the first line of its docstring, or the sentence that begins there."""
+    paragraph = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].replace("\n", " ")
+    head, stop, _ = paragraph.partition(". ")
+    return head + stop.strip()
+
+
+def module_lines(folder: Path) -> Iterator[str]:
+    """One line per module of a folder; a folder's own `__init__` speaks for it."""
+    for path in sorted(folder.glob("*.py")):
+        said = first_sentence(path)
+        if said and path.name != "__init__.py":
+            yield f"* [`{path.name}`](../{path.relative_to(ROOT).as_posix()}): {said}"
+
+
+def modules() -> str:
+    """The page of all modules, by folder."""
+    lines = ["# Modules", "", MADE]
+    for package in PACKAGES:
+        for folder in sorted({path.parent for path in (ROOT / package).rglob("*.py")}):
+            listed = list(module_lines(folder))
+            if not listed:
+                continue
+            opening = folder / "__init__.py"
+            said = first_sentence(opening) if opening.exists() else ""
+            lines += ["", f"## {folder.relative_to(ROOT).as_posix()}/", "", *([said, ""] if said else []), *listed]
+    return "\n".join(lines) + "\n"
+
+
+def walk(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """A command and everything below it."""
+    yield words, command
+    if isinstance(command, click.Group):
+        for name in sorted(command.commands):
+            yield from walk(command.commands[name], (*words, name))
+
+
+def commands() -> str:
+    """The page of all commands, each with what its --help prints."""
+    from canary_mlflow.cli import canary
+
+    lines = ["# Commands", "", f"What `--help` prints. {MADE}"]
+    for words, command in walk(canary, ("canary",)):
+        context = click.Context(command, info_name=" ".join(words), max_content_width=WIDTH, terminal_width=WIDTH)
+        lines += ["", f"## {' '.join(words)}", "", "```", command.get_help(context).rstrip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"modules.md": modules, "commands.md": commands}
+
+
+def main(check: bool) -> int:
+    """Write the pages, or name those that are stale."""
+    stale = []
+    for name, make in PAGES.items():
+        path, text = ROOT / "docs" / name, make()
+        if not path.exists() or path.read_text() != text:
+            stale.append(name)
+            if not check:
+                path.write_text(text)
+    for name in stale:
+        print(f"docs/{name}: {'not what the code says; run: make docs' if check else 'written'}")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))

@@ -1,0 +1,62 @@
+"""The documentation: pages made from the code say what the code says, links lead somewhere, pictures are shown."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+
+
+@pytest.fixture(scope="module")
+def generate() -> Any:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pages_made_from_the_code_are_fresh(generate: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate.main(check=True) == 0, capsys.readouterr().out
+
+
+def test_a_stale_page_is_named(
+    generate: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate, "PAGES", {"modules.md": lambda: "another"})
+    assert generate.main(check=True) == 1
+    assert "docs/modules.md: not what the code says; run: make docs" in capsys.readouterr().out
+
+
+def dead_links(page: Path) -> Iterator[str]:
+    """Relative links to files that are not there."""
+    for target in LINK.findall(re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)):
+        if "://" not in target and not target.startswith("mailto:") and not (page.parent / target).exists():
+            yield f"{page.name}: {target}"
+
+
+def pages() -> list[Path]:
+    return [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+
+
+def test_links_lead_to_files() -> None:
+    assert [dead for page in pages() for dead in dead_links(page)] == []
+
+
+def test_a_dead_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("see [here](nowhere.md#part), [there](page.md) and [far](https://example.org/x)")
+    assert list(dead_links(page)) == ["page.md: nowhere.md"]
+
+
+def test_every_picture_is_shown() -> None:
+    shown = {Path(target).name for page in pages() for target in LINK.findall(page.read_text())}
+    assert {path.name for path in (ROOT / "docs").rglob("*.png")} <= shown
