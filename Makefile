@@ -13,7 +13,7 @@ smoke: $(READY)            ## one smoke session of the default canary, gated aga
 	. $(V)/bin/activate && mlflow run . -P tier=smoke
 
 test: $(READY) lint        ## every test, a file at a time on each core
-	$(V)/bin/python -m pytest tests -n 2 --dist loadscope
+	$(V)/bin/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 
 lint: $(READY)             ## style and types
 	$(V)/bin/ruff check .

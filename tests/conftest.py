@@ -20,6 +20,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="The guard's races and crashes at full size: minutes.")
 
 
+# The longest first, so that no worker ends up alone with one of them (make test keeps this order).
+LONG = ("test_journeys", "test_faults", "test_launch", "test_launching", "test_pages_browser", "test_tracking_ranks")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
 @pytest.fixture
 def workplace(tmp_path: Path) -> Workplace:
     return Workplace(folder=tmp_path)

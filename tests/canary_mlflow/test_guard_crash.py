@@ -82,10 +82,12 @@ def test_a_killed_server_leaves_alias_and_ledger_agreed(
     uri: str, recorder: Any, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """kill -9 of `mlflow server` while it judges and promotes; started again, it finishes what was asked."""
+    whole = bool(request.config.getoption("--full"))
+    if uri.startswith("sqlite") and binaries() is not None and not whole:
+        pytest.skip("killed on PostgreSQL every day, on SQLite with --full")
     make(uri)
     client = prepare_store(uri)
     experiment = client.create_experiment("served", artifact_location=str(tmp_path / "mlruns"))
-    whole = bool(request.config.getoption("--full"))
     for point in POINTS if whole else ("moved",):
         served = recorder(client=client, uri=uri, experiment=experiment, model=f"served-{point}")
         gate(client, served.model, served.version(), load_policy("smoke"))

@@ -30,9 +30,9 @@ SHORT = {
     "slow_step_from_n": ["fault.step=10", "fault.strength=1"],
     "slow_loader": ["fault.strength=1"],
     "memory_leak": ["fault.strength=8"],
-    "gc_storm": ["fault.strength=0.6"],  # a full collection takes as long as twenty steps
+    "gc_storm": ["fault.strength=0.4"],  # a full collection takes as long as twenty steps
 }
-FEWER = {("gc_storm", "ppo"): ["fault.strength=0.25"]}  # of four updates in an iteration, one
+FEWER = {("gc_storm", "ppo"): ["fault.strength=0.1"]}  # in two of five iterations
 COSTS = ("step_cost", "iteration_cost")
 # Series that no rule of the policies judges, and what is too little of them to count.
 SERIES = {"data_wait": 0.003, "memory_growth": 1.0, "value_loss": 1.0}
