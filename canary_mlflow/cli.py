@@ -19,6 +19,7 @@ from canary_mlflow.commands.import_ import import_
 from canary_mlflow.commands.judge import judge
 from canary_mlflow.commands.power import power
 from canary_mlflow.commands.replay import replay
+from canary_mlflow.commands.report import report
 from canary_mlflow.commands.ui import ui
 from canary_mlflow.edge import EXIT_CODES, OUTSIDE, Edge, reader_left
 from canary_mlflow.errors import StoreError, UsageError
@@ -301,6 +302,7 @@ canary.add_command(import_)
 canary.add_command(judge)
 canary.add_command(calibrate)
 canary.add_command(power)
+canary.add_command(report)
 canary.add_command(audit)
 canary.add_command(db)
 canary.add_command(keys)

@@ -43,6 +43,11 @@ def lines(decision: Decision) -> Iterator[str]:
     yield plain(wording.reason(decision))
     yield ""
     yield f"**Next:** {plain(advice.next_step(decision))}"
+    yield from details(decision)
+
+
+def details(decision: Decision) -> Iterator[str]:
+    """Everything behind the verdict."""
     rows = wording.judged(decision)
     if rows:
         yield ""

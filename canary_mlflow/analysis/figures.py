@@ -1,0 +1,105 @@
+"""Runs in numbers: each series, how the signals go together, and both sides' performance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from canary_mlflow.pages.panels import SERIES
+from canary_mlflow.reports.study import Compared, Correlation, Figures
+from canary_mlflow.tracking.schema import BY_NAME, METRICS
+from gates.records import Run, Series
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEWEST = 8  # steps that two signals must share in a run before their correlation means anything
+
+
+def figures_of(series: Series) -> Figures:
+    """A series in numbers."""
+    values = series.finite_only().values
+    broken = len(series.values) - len(values)
+    if not len(values):
+        return Figures(values=0, not_finite=broken)
+    with np.errstate(over="ignore", invalid="ignore"):  # values near the largest float have no mean
+        mean, spread = float(values.mean()), float(values.std())
+    return Figures(
+        values=len(values),
+        not_finite=broken,
+        first=float(values[0]),
+        last=float(values[-1]),
+        lowest=float(values.min()),
+        highest=float(values.max()),
+        mean=mean if np.isfinite(mean) else None,
+        median=float(np.median(values)),
+        spread=spread if np.isfinite(spread) else None,
+    )
+
+
+def table_of(run: Run) -> pd.DataFrame:
+    """The signals of a run that vary: a row per step, a column per signal in the order of the charts."""
+    import pandas as pd
+
+    found = {name: run.series[name].finite_only() for name in SERIES if name in run.series}
+    varying = {name: one for name, one in found.items() if len(one.values) >= FEWEST and np.ptp(one.values) > 0}
+    return pd.DataFrame({name: pd.Series(one.values, index=one.steps) for name, one in varying.items()})
+
+
+def correlation_of(runs: Sequence[Run]) -> Correlation:
+    """How the signals of the runs go together."""
+    import pandas as pd
+
+    tables = [
+        table.corr(method="spearman", min_periods=FEWEST) for run in runs if len((table := table_of(run)).columns)
+    ]
+    names = [name for name in SERIES if any(name in one.columns for one in tables)]
+    if len(names) < 2:
+        return Correlation(
+            said=f"No correlation: it needs two signals that vary over at least {FEWEST} steps, and the runs have "
+            f"{len(names) or 'none'}."
+        )
+    every = [one.reindex(index=names, columns=names) for one in tables]
+    mean = pd.concat(every, keys=range(len(every))).groupby(level=1, sort=False).mean().reindex(names)
+    rows = [[None if np.isnan(cell) else float(cell) for cell in row] for row in mean.to_numpy()]
+    return Correlation(names=names, rows=rows, runs=len(tables))
+
+
+def performance_of(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Compared]:
+    """Time, work and memory of both sides; metrics that no candidate has are left out."""
+    rows = []
+    for name in (metric.name for metric in METRICS if metric.group == "perf"):
+        left, right = middles(baseline, name), middles(candidate, name)
+        if not right:
+            continue
+        before, now = (median(left) if left else None), median(right)
+        rows.append(
+            Compared(
+                metric=name,
+                unit=BY_NAME[name].unit,
+                worse=BY_NAME[name].worse,
+                baseline=before,
+                candidate=now,
+                change=now / before - 1 if before is not None and before > 0 else None,
+                baseline_runs=len(left),
+                candidate_runs=len(right),
+            )
+        )
+    return rows
+
+
+def middles(runs: Iterable[Run], name: str) -> list[float]:
+    """The median over the steps, of each run that has the series."""
+    having = (run.series[name].finite_only().values for run in runs if name in run.series)
+    return [float(np.median(values)) for values in having if len(values)]
+
+
+def summaries(run: Run) -> Mapping[str, Figures]:
+    """Every series in numbers: canonical ones in the order of the schema, then what a trainer logged besides."""
+    order = {metric.name: place for place, metric in enumerate(METRICS)}
+    return {
+        name: figures_of(run.series[name]) for name in sorted(run.series, key=lambda one: (order.get(one, 10**6), one))
+    }

@@ -1,0 +1,56 @@
+"""The files that a study can become: one line each, and the option of `canary report` that asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from canary_mlflow.reports.study import Study
+
+# Nothing heavy is imported here: `canary --help` reads this table.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """`module`, of canary_mlflow.reports, is imported when it is asked for. `folder`: it writes several files."""
+
+    option: str
+    module: str
+    function: str
+    help: str
+    folder: bool = False
+
+
+FORMATS = (
+    Format(
+        option="html", module="html", function="render", help="One page without network: verdict, curves, evidence."
+    ),
+    Format(option="md", module="pull_request", function="render", help="Markdown for a pull request, details folded."),
+    Format(option="png", module="pictures", function="pictures", help="One picture per chart, into DIR.", folder=True),
+    Format(option="json", module="json", function="render_study", help="Everything in full precision; - for stdout."),
+    Format(option="junit", module="junit", function="render", help="JUnit XML, one case per check."),
+)
+
+
+def made(wanted: Format, study: Study) -> list[tuple[str, bytes]]:
+    """(file name inside the folder, or empty; content)."""
+    from importlib import import_module
+
+    make: Callable[[Study], object] = getattr(import_module(f"canary_mlflow.reports.{wanted.module}"), wanted.function)
+    found = make(study)
+    if wanted.folder:
+        return list(found)  # type: ignore[call-overload, no-any-return]  # what the table says of it
+    return [("", str(found).encode("utf-8", errors="replace"))]
+
+
+def write(files: list[tuple[str, bytes]], place: Path) -> None:
+    """Write what was made; each file appears whole or not at all. Raises OSError."""
+    for name, content in files:
+        path = place / name if name else place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half = path.with_name(f".{path.name}.part")
+        half.write_bytes(content)
+        half.replace(path)

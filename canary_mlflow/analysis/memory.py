@@ -1,0 +1,68 @@
+"""The peak memory that PPO, DPO and SFT need for the same model, as runs in this store measured it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from canary_mlflow.reports.study import Memory, Peak
+from canary_mlflow.tracking.points import read_points
+from canary_mlflow.tracking.schema import mlflow_key
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
+
+ALGORITHMS = ("ppo", "dpo", "sft")
+# Two runs that differ in one of these need other memory for another reason than their algorithm.
+LIKE = ("canary.model", "canary.tier", "canary.adapter", "canary.quantization", "canary.hardware.device")
+NEWEST = 100  # runs of an algorithm that are looked through
+USED = 20  # of them that are measured
+KEY = mlflow_key("peak_memory")
+
+
+def memory_of(client: MlflowClient, tags: Mapping[str, str]) -> Memory:
+    """Peak memory by algorithm, of finished runs that are like the one with these tags, faults left out."""
+    model, tier = tags.get("canary.model", ""), tags.get("canary.tier", "")
+    if not model:
+        return Memory(said=["Not compared: these runs do not say which model they train (tag canary.model)."])
+    like = ", ".join(part for part in (model, tier and f"tier {tier}", tags.get("canary.hardware.device", "")) if part)
+    experiments = [one.experiment_id for one in client.search_experiments(max_results=1000)]
+    runs = {algo: alike(client, experiments, algo, tags) for algo in ALGORITHMS}
+    points = read_points(client, {run.info.run_id: [KEY] for found in runs.values() for run in found})
+    highest: Mapping[str, list[float]] = defaultdict(list)
+    for algo, found in runs.items():
+        for run in found:
+            values = points[run.info.run_id, KEY][:, 2]
+            if len(values := values[np.isfinite(values)]):
+                highest[algo].append(float(values.max()))
+    return Memory(
+        like=like,
+        peaks=[
+            Peak(algo=algo, runs=len(each), median=median(each), lowest=min(each), highest=max(each))
+            for algo in ALGORITHMS
+            if (each := highest[algo])
+        ],
+        said=[f"No finished {algo.upper()} run of {like} in this store." for algo in ALGORITHMS if not highest[algo]],
+    )
+
+
+def alike(client: MlflowClient, experiments: list[str], algo: str, tags: Mapping[str, str]) -> list[MlflowRun]:
+    """The newest finished runs of an algorithm that measured memory and differ in nothing else that matters to it."""
+    found = client.search_runs(
+        experiments,
+        f"tags.`canary.algo` = '{algo}' AND tags.`canary.role` = 'run' AND tags.`canary.completed` = 'true'",
+        order_by=["attributes.start_time DESC"],
+        max_results=NEWEST,
+    )
+    return [
+        run
+        for run in found
+        if KEY in run.data.metrics
+        and run.data.tags.get("canary.fault", "none") == "none"
+        and all(run.data.tags.get(key) == tags.get(key) for key in LIKE)
+    ][:USED]

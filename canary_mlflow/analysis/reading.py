@@ -1,0 +1,180 @@
+"""A study of a subject: its runs in one bulk read, in pictures and in numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from canary_mlflow.analysis import charts, figures, ledger, troubles
+from canary_mlflow.analysis.memory import memory_of
+from canary_mlflow.analysis.subject import Subject
+from canary_mlflow.errors import NoSuchRun, StoreError
+from canary_mlflow.reports.decision import Decision, RunWarning
+from canary_mlflow.reports.study import Mark, RunPart, Study
+from canary_mlflow.tracking.histories import run_from
+from canary_mlflow.tracking.points import read_points
+from canary_mlflow.tracking.session import NAME_TAG, get_run
+from canary_mlflow.tracking.watching import warnings_in
+from gates.records import Run
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Recorded:
+    """A run with what MLflow says of it. `called`: its name among those of its side."""
+
+    called: str
+    run: Run
+    entity: MlflowRun
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """Its tags."""
+        tags: Mapping[str, str] = self.entity.data.tags
+        return tags
+
+
+def study_of(client: MlflowClient, subject: Subject) -> Study:
+    """Read everything that a report shows. Raises StoreError."""
+    candidate, gone = recorded(client, subject.candidate, subject.known)
+    baseline, lost = recorded(client, subject.baseline, subject.known)
+    runs = [one.run for one in candidate]
+    band, said = band_of([one.run for one in baseline], runs, subject)
+    found = [trouble for one in candidate for trouble in troubles.troubles_of(one.called, one.run, one.tags)]
+    marks = [Mark(step=one.step, stream=one.stream, level=one.level, run=one.run) for one in found if one.step]
+    return Study(
+        subject=subject.label,
+        kind=subject.kind,
+        decision=with_warnings(subject.decision, candidate),
+        origin=subject.origin,
+        no_verdict=subject.no_verdict,
+        store=str(client.tracking_uri),
+        runs=[*(part(one, "candidate") for one in candidate), *(part(one, "baseline") for one in baseline)],
+        gone=[*gone, *lost],
+        charts=charts.charts_of([(one.called, one.run) for one in candidate], band, marks, params_of(candidate)),
+        band=said,
+        correlation=figures.correlation_of(runs),
+        troubles=found,
+        performance=figures.performance_of([one.run for one in baseline], runs),
+        memory=memory_of(client, candidate[0].tags if candidate else {}),
+        ledger=ledger.shown(subject.rows),
+        ledger_said=subject.ledger_said,
+        notes=notes_of(candidate),
+    )
+
+
+def recorded(client: MlflowClient, ids: Sequence[str], known: Mapping[str, Run]) -> tuple[list[Recorded], list[str]]:
+    """The runs that are still there, by their seeds, and the ids of those that are not."""
+    entities, gone = {}, []
+    for run_id in ids:
+        try:
+            entity = get_run(client, run_id)
+        except NoSuchRun:
+            entity = None
+        if entity is None or entity.info.lifecycle_stage != "active":
+            gone.append(run_id)
+        else:
+            entities[run_id] = entity
+    keys = {run_id: sorted(one.data.metrics) for run_id, one in entities.items() if run_id not in known}
+    points = read_points(client, keys) if keys else {}
+    runs = {run_id: run_from(run_id, entities[run_id].data.tags, keys[run_id], points) for run_id in keys}
+    names = names_of(entities)
+    found = {**known, **runs}
+    made = [Recorded(called=names[one], run=found[one], entity=entities[one]) for one in entities]
+    return sorted(made, key=lambda one: (one.run.seed is None, one.run.seed or 0)), gone
+
+
+def names_of(entities: Mapping[str, MlflowRun]) -> dict[str, str]:
+    """`seed 3`, else the run's name, with the beginning of its id where two would be called the same."""
+    names = {run_id: name_of(run) for run_id, run in entities.items()}
+    often = Counter(names.values())
+    return {run_id: name if often[name] == 1 else f"{name} ({run_id[:8]})" for run_id, name in names.items()}
+
+
+def name_of(run: MlflowRun) -> str:
+    """What to call a run."""
+    tags = run.data.tags
+    return f"seed {tags['canary.seed']}" if tags.get("canary.seed") else tags.get(NAME_TAG) or run.info.run_id[:8]
+
+
+def part(one: Recorded, side: str) -> RunPart:
+    """A run as reports show it."""
+    run, tags = one.run, one.tags
+    last = max((int(series.steps[-1]) for series in run.series.values() if len(series.steps)), default=0)
+    return RunPart(
+        run_id=run.run_id,
+        run=one.called,
+        side=side,
+        name=tags.get(NAME_TAG, ""),
+        status=one.entity.info.status,
+        seed=run.seed,
+        algo=tags.get("canary.algo", ""),
+        model=tags.get("canary.model", ""),
+        tier=tags.get("canary.tier", ""),
+        steps=run.last_step or last,
+        completed=run.completed,
+        failure=run.failure,
+        failure_reason=run.failure_reason,
+        learned=run.learned,
+        learned_reason=run.learned_reason,
+        workload=run.workload,
+        hardware=run.hardware,
+        environment=run.environment,
+        metrics=figures.summaries(run),
+    )
+
+
+def band_of(baseline: Sequence[Run], candidate: Sequence[Run], subject: Subject) -> tuple[list[Run], str]:
+    """The baseline's runs that did the same work as the candidate's, and a sentence about them or their absence."""
+    if not baseline:
+        return (
+            [],
+            f"No band of a champion: {'there is none' if subject.model else 'no registered model'} to set beside.",
+        )
+    work = [run.workload for run in candidate]
+    alike = [run for run in baseline if run.completed and run.workload in work]
+    if not alike:
+        return [], "No band of the champion: its runs did other work, or broke off."
+    return alike, f"Grey: the range of {len(alike)} {'run' if len(alike) == 1 else 'runs'} of the baseline."
+
+
+def with_warnings(decision: Decision | None, runs: Sequence[Recorded]) -> Decision | None:
+    """The decision with what the watch said of the runs; an unreadable tag says nothing here."""
+    if decision is None:
+        return None
+    found = []
+    for one in runs:
+        try:
+            found += [RunWarning(run=one.called, warning=warning) for warning in warnings_in(one.tags)]
+        except StoreError:
+            continue
+    return replace(decision, warnings=tuple(found))
+
+
+def params_of(runs: Sequence[Recorded]) -> Mapping[str, str]:
+    """The configuration, which the session's runs share."""
+    params: Mapping[str, str] = runs[0].entity.data.params if runs else {}
+    return params
+
+
+def notes_of(runs: Sequence[Recorded]) -> list[str]:
+    """What is not there, in sentences."""
+    if not runs:
+        return ["No runs: none of this subject's runs is in the store."]
+    notes = [f"{one.called}: no step was recorded." for one in runs if not one.run.series]
+    missing = charts.missing_from([one.run for one in runs])
+    if missing and len(notes) < len(runs):
+        notes.append(f"Not recorded: {', '.join(missing)}.")
+    for one in runs:
+        try:
+            listed = len(warnings_in(one.tags))
+        except StoreError:
+            continue
+        if more := troubles.unlisted(one.called, one.tags, listed):
+            notes.append(more)
+    return notes

@@ -1,0 +1,109 @@
+"""The study as one page: no request, no script, light or dark as its reader likes it, printable."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.reports import advice, figures, pictures, wording
+from canary_mlflow.reports.decision import Decision
+from canary_mlflow.reports.study import Chart, Study
+from gates.metrics import METRICS
+from gates.wording import figure
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+TONES = {
+    "PASS": "good", "ok": "good", "BLOCK": "bad", "FAILED": "bad", "CRITICAL": "bad", "STOP": "bad",
+    "INCONCLUSIVE": "open", "unclear": "open", "WARN": "open", "warning": "open",
+}  # fmt: skip
+
+
+def render(study: Study) -> str:
+    """The whole page. Imports matplotlib and jinja2."""
+    return page(study, {chart.slug: pictures.svg(chart) for chart in study.charts if chart.curves})
+
+
+def page(study: Study, drawn: Mapping[str, str]) -> str:
+    """The page around charts that have been drawn already: slug → SVG."""
+    decision = study.decision
+    return template().render(
+        study=study,
+        decision=decision,
+        images={slug: as_address(svg) for slug, svg in drawn.items()},
+        told=told(decision) if decision is not None else {},
+        fingerprint=fingerprint(study),
+    )
+
+
+@cache
+def template() -> Template:
+    """The template, with what it may call. Everything that is put into it is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    place = PackageLoader("canary_mlflow.reports")
+    made = Environment(loader=place, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.globals |= {
+        "quantity": figures.quantity,
+        "change": figures.change,
+        "count": figures.count,
+        "sentence": wording.sentence,
+        "unit_of": lambda name: METRICS[name].unit if name in METRICS else "",
+        "tone": lambda word: TONES.get(str(word).strip("()"), "quiet"),
+        "figure": figure,
+        "described": described,
+    }
+    return made.get_template("study.html")
+
+
+def told(decision: Decision) -> dict[str, Any]:
+    """The sentences and rows that every report shares."""
+    checks = {check.metric: check for check in decision.verdict.checks}
+    command, address = advice.open_ui(decision.store, decision.page) if decision.store else ("", "")
+    return {
+        "heading": wording.heading(decision),
+        "title": wording.title(decision),
+        "reason": wording.reason(decision),
+        "next": advice.next_step(decision),
+        "note": wording.evidence_note(decision),
+        "rows": [(row, checks[row.metric]) for row in wording.judged(decision)],
+        "hard": wording.hard_gates(decision),
+        "obstacles": wording.obstacles(decision),
+        "not_judged": wording.not_judged(decision),
+        "words": wording.WORDS,
+        "policy": written(decision.verdict.policy),
+        "open": (command, address),
+    }
+
+
+def written(policy: Mapping[str, Any]) -> str:
+    """The policy as it would stand in a file."""
+    import yaml
+
+    return str(yaml.safe_dump(dict(policy), sort_keys=False, allow_unicode=True))
+
+
+def fingerprint(study: Study) -> list[tuple[str, str, list[str]]]:
+    """(group, key, the different values) of what the runs were made on and with."""
+    rows = []
+    for group in ("workload", "hardware", "environment"):
+        keys = sorted({key for run in study.candidates for key in getattr(run, group)})
+        for key in keys:
+            values = [getattr(run, group).get(key, "-") for run in study.candidates]
+            rows.append((group, key, list(dict.fromkeys(values))))
+    return rows
+
+
+def as_address(svg: str) -> str:
+    """A picture inside the page: as an image, so that nothing in it can meet anything of the page."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+def described(chart: Chart) -> str:
+    """A chart in words, for who cannot see it."""
+    runs = list(dict.fromkeys(curve.run for curve in chart.curves))
+    ends = [f"{curve.run} from {figure(curve.values[0])} to {figure(curve.values[-1])}" for curve in chart.curves[:4]]
+    return f"{chart.title} over the steps of {figures.count(len(runs), 'run')}: {'; '.join(ends)}"

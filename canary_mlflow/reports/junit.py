@@ -1,0 +1,64 @@
+"""The verdict as JUnit XML, for CI systems: one case per check; what could not be judged is skipped with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from canary_mlflow.reports import wording
+from canary_mlflow.reports.study import Study
+from gates.verdict import Check, CheckOutcome
+
+if TYPE_CHECKING:
+    from junitparser import TestCase
+
+UNDECIDED = (CheckOutcome.INCONCLUSIVE, CheckOutcome.NOT_JUDGED)
+
+
+def render(study: Study) -> str:
+    """The whole file."""
+    from junitparser import JUnitXml, TestSuite
+
+    suite = TestSuite(clean(study.subject))
+    for case in cases(study):
+        suite.add_testcase(case)
+    whole = JUnitXml("canary")
+    whole.add_testsuite(suite)
+    whole.update_statistics()
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{whole.tostring().decode()}\n'
+
+
+def cases(study: Study) -> Iterator[TestCase]:
+    """One for each check; where nothing was checked, one that says so: an empty suite would read as a success."""
+    from junitparser import Skipped, TestCase
+
+    decision = study.decision
+    checks = decision.verdict.checks if decision is not None else ()
+    if decision is None or not checks:
+        case = TestCase("verdict", "canary")
+        case.result = [Skipped(clean(study.no_verdict or wording.reason(decision) if decision else study.no_verdict))]
+        yield case
+        return
+    rows = {row.metric: row for row in wording.judged(decision)}
+    for check in checks:
+        yield case_of(check, rows.get(check.metric))
+
+
+def case_of(check: Check, row: wording.Row | None) -> TestCase:
+    """One check: BLOCK is a failure, undecided is skipped, a warning passes and says so."""
+    from junitparser import Failure, Skipped, TestCase
+
+    case = TestCase(clean(check.metric), f"canary.{check.role}")
+    said = clean(wording.sentence(check.reason))
+    if check.outcome is CheckOutcome.BLOCK:
+        case.result = [Failure(said, str(check.reason_code or "BLOCK"))]
+    elif check.outcome in UNDECIDED:
+        case.result = [Skipped(said)]
+    figures = "" if row is None else f"{row.baseline} -> {row.candidate}, {row.change} {row.range}, limit {row.limit}\n"
+    case.system_out = clean(f"{wording.WORDS[check.outcome]}: {said}\n{figures}")
+    return case
+
+
+def clean(text: str) -> str:
+    """Text without the control characters that XML 1.0 does not have."""
+    return "".join(letter if letter in "\t\n" or letter.isprintable() else "\ufffd" for letter in text)

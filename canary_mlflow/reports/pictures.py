@@ -1,0 +1,170 @@
+"""A study's charts as pictures: PNG files, and SVG that follows the reader's light or dark setting."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from canary_mlflow.reports.study import Chart, Correlation, Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE = (6.4, 2.7)  # inches
+NAMED = 8  # runs that the legend names
+INK, SOFT, PAPER, WARN, BAD, BAND = "#1d1f24", "#5b616e", "#ffffff", "#855400", "#b3181d", "#5a6270"
+RUNS = ("#1f6feb", "#b35900", "#6b3fa1", "#0b6a84", "#11713a", "#a3195b", "#7a6a00", "#4a4f5a")
+DARK = {
+    INK: "#e8eaee", SOFT: "#a5acb8", PAPER: "#1b1e24", WARN: "#f3c065", BAD: "#ff8f8f", BAND: "#a5acb9",
+    **dict(zip(RUNS, ("#6aa5ff", "#f0a35a", "#c9a6f5", "#76d3ea", "#6fd99a", "#ff8fc0", "#d9c64a", "#b9bfca"),
+               strict=True)),
+}  # fmt: skip
+STYLES = ("-", "--", ":", "-.")  # one for each series of a chart
+SETTINGS: Any = {  # Any: matplotlib's type lists every key there is
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "canary",  # the same picture from the same numbers
+    "text.parse_math": False,  # a run may be called $x$
+    "font.size": 9,
+    "axes.edgecolor": SOFT, "axes.labelcolor": SOFT, "xtick.color": SOFT, "ytick.color": SOFT, "text.color": INK,
+    "figure.facecolor": PAPER, "axes.facecolor": PAPER, "legend.facecolor": PAPER, "legend.framealpha": 0.7,
+    "axes.formatter.limits": (-3, 5), "axes.formatter.use_mathtext": False,
+}  # fmt: skip
+
+
+def pictures(study: Study) -> Iterator[tuple[str, bytes]]:
+    """(file name, PNG) of each chart that has a curve, and of the correlation. Imports matplotlib."""
+    for chart in study.charts:
+        if chart.curves:
+            with drawn(chart) as figure:
+                yield f"{chart.slug}.png", saved(figure, "png")
+    if study.correlation.names:
+        with settings():
+            yield "correlation.png", saved(heat(study.correlation), "png")
+
+
+def svg(chart: Chart) -> str:
+    """A chart as SVG in two sets of colours, of which the reader's browser chooses."""
+    with drawn(chart) as figure:
+        text = saved(figure, "svg").decode()
+    text = text[text.index("<svg") :]  # without the prolog
+    for number, colour in enumerate(DARK):
+        text = text.replace(colour, f"var(--c{number})")
+    light = "".join(f"--c{number}:{colour};" for number, colour in enumerate(DARK))
+    dark = "".join(f"--c{number}:{colour};" for number, colour in enumerate(DARK.values()))
+    style = f"<style>:root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}</style>"
+    head = text.index(">") + 1
+    return f"{text[:head]}{style}{text[head:]}"
+
+
+@contextmanager
+def settings() -> Iterator[None]:
+    """Our settings, for a while; a letter that no font has is no news."""
+    from matplotlib import rc_context
+
+    with rc_context(SETTINGS), warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def drawn(chart: Chart) -> Iterator[Figure]:
+    """The chart as a figure of its own: no pyplot, no display, nothing global."""
+    from matplotlib.figure import Figure
+
+    with settings():
+        figure = Figure(figsize=SIZE)
+        draw(figure.add_axes((0.1, 0.17, 0.875, 0.72)), chart)
+        yield figure
+
+
+def draw(axes: Axes, chart: Chart) -> None:
+    """Band, target, curves, marks."""
+    names, runs = unique(one.label for one in chart.curves), unique(one.run for one in chart.curves)
+    if chart.band is not None:
+        low, high = chart.band.low, chart.band.high
+        axes.fill_between(chart.band.steps, low, high, color=BAND, alpha=0.22, linewidth=0, label="baseline")
+    if chart.target is not None:
+        axes.axhline(chart.target, color=SOFT, linestyle="--", linewidth=0.8, label="target")
+    for one in chart.curves:
+        run, name = runs.index(one.run), names.index(one.label)
+        called = called_in(one.run, one.label, len(names)) if run < NAMED else "_"
+        colour, style = RUNS[run % len(RUNS)], STYLES[name % len(STYLES)]
+        dot = "o" if len(one.steps) == 1 else ""
+        axes.plot(
+            one.steps, one.values, color=colour, linestyle=style, linewidth=1.1, marker=dot, markersize=4, label=called
+        )
+    for mark in chart.marks:
+        colour = WARN if mark.level == "WARN" else BAD
+        axes.axvline(mark.step, color=colour, linestyle=":", linewidth=1)
+        axes.plot([mark.step], [1.0], marker="v", color=colour, markersize=6, clip_on=False,
+                  transform=axes.get_xaxis_transform())  # fmt: skip
+    if chart.log and all((one.values > 0).all() for one in chart.curves):
+        logarithmic(axes)
+    finish(axes, chart, more=len(runs) - NAMED)
+
+
+def logarithmic(axes: Axes) -> None:
+    """A logarithmic axis whose figures are plain text: powers of ten would need mathematical type."""
+    from matplotlib.ticker import FuncFormatter, LogFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
+
+
+def finish(axes: Axes, chart: Chart, more: int) -> None:
+    """Title, axes, legend."""
+    unit = f" ({chart.unit})" if chart.unit else ""
+    axes.set_title(clean(f"{chart.title}{unit}"), loc="left", fontsize=10)
+    axes.set_xlabel("step", loc="right", labelpad=1)
+    axes.grid(color=SOFT, alpha=0.2, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(fontsize=7, ncols=2, loc="best", title=f"and {more} more" if more > 0 else None, title_fontsize=7)
+
+
+def heat(found: Correlation) -> Figure:
+    """The correlation as a coloured square with its figures."""
+    from matplotlib.figure import Figure
+
+    side = 2.5 + 0.45 * len(found.names)
+    figure = Figure(figsize=(side, side), layout="constrained")
+    axes = figure.subplots()
+    values = np.array([[np.nan if cell is None else cell for cell in row] for row in found.rows])
+    axes.imshow(values, vmin=-1, vmax=1, cmap="RdBu")
+    axes.set_xticks(range(len(found.names)), [clean(name) for name in found.names], rotation=90)
+    axes.set_yticks(range(len(found.names)), [clean(name) for name in found.names])
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            colour = "#ffffff" if abs(value) > 0.6 else INK
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=6, color=colour)
+    axes.set_title(f"Spearman's rank correlation, mean of {found.runs}", loc="left", fontsize=10)
+    return figure
+
+
+def called_in(run: str, label: str, names: int) -> str:
+    """A curve's name in the legend; one that begins with _ would be left out."""
+    return clean(f"{run}, {label}" if names > 1 else run).lstrip("_") or "run"
+
+
+def clean(text: str, most: int = 60) -> str:
+    """Text without what XML and fonts cannot show."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)[:most]
+
+
+def unique(names: Iterator[str]) -> Sequence[str]:
+    """In their first order."""
+    return list(dict.fromkeys(names))
+
+
+def saved(figure: Figure, kind: str) -> bytes:
+    """The figure as a file's bytes, without the date, so that the same numbers give the same file."""
+    out = io.BytesIO()
+    figure.savefig(out, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
+    return out.getvalue()

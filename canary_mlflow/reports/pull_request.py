@@ -1,0 +1,91 @@
+"""The study as Markdown for a pull request: the verdict in three lines, everything else folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from canary_mlflow.reports import advice, figures, markdown, wording
+from canary_mlflow.reports.study import Study
+
+SHOWN = 12  # instabilities
+
+
+def render(study: Study) -> str:
+    """The whole comment; far below GitHub's 65,536 characters."""
+    return "\n".join(lines(study)) + "\n"
+
+
+def lines(study: Study) -> Iterator[str]:
+    """Verdict, reason, next step; then what can be unfolded."""
+    decision = study.decision
+    if decision is None:
+        yield f"**No verdict** {plain(study.subject)}"
+        yield ""
+        yield plain(study.no_verdict)
+    else:
+        yield f"**{wording.heading(decision)}** {plain(wording.title(decision))}"
+        yield ""
+        yield plain(wording.reason(decision))
+        yield ""
+        yield f"**Next:** {plain(advice.next_step(decision))}"
+        yield from folded("Evidence", evidence(study))
+    yield from folded(f"Instabilities: {len(study.troubles) or 'none seen'}", troubles(study))
+    yield from folded("Performance", performance(study))
+    yield from folded("Peak memory by algorithm", memory(study))
+    yield from (f"- {plain(note)}" for note in study.notes)
+
+
+def folded(title: str, body: Iterable[str]) -> Iterator[str]:
+    """A part that opens on a click; nothing where there is nothing in it."""
+    found = list(body)
+    if found:
+        yield from ("", f"<details><summary>{plain(title)}</summary>", "", *found, "", "</details>", "")
+
+
+def evidence(study: Study) -> Iterator[str]:
+    """What the report of a version says, from its table on."""
+    assert study.decision is not None
+    without = replace(study.decision, warnings=())  # they stand under the instabilities
+    yield from (line.replace("[", "\\[") for line in markdown.details(without))
+
+
+def troubles(study: Study) -> Iterator[str]:
+    """When, what, what it means, what to try."""
+    for one in study.troubles[:SHOWN]:
+        where = f" at step {one.step}" if one.step is not None else ""
+        yield (
+            f"- **{one.level}** {plain(one.run)}: {plain(one.stream)}{where}: {plain(one.seen)}. "
+            f"Usually: {plain(one.meaning)}. Try: {plain(one.advice)}."
+        )
+    if len(study.troubles) > SHOWN:
+        yield f"- and {len(study.troubles) - SHOWN} more in the report"
+
+
+def performance(study: Study) -> Iterator[str]:
+    """Both sides."""
+    if not study.performance:
+        return
+    yield "| metric | baseline | candidate | change |"
+    yield "|---|---:|---:|---:|"
+    for one in study.performance:
+        before, now = figures.quantity(one.baseline, one.unit), figures.quantity(one.candidate, one.unit)
+        yield f"| {plain(one.metric)} | {before} | {now} | {figures.change(one.change, relative=True, unit='')} |"
+
+
+def memory(study: Study) -> Iterator[str]:
+    """By algorithm."""
+    if study.memory.peaks:
+        yield f"| {plain(study.memory.like)} | peak memory, median | range | runs |"
+        yield "|---|---:|---:|---:|"
+    for one in study.memory.peaks:
+        middle, low, high = (figures.quantity(value, "MiB") for value in (one.median, one.lowest, one.highest))
+        yield f"| {one.algo.upper()} | {middle} | {low} to {high} | {one.runs} |"
+    if study.memory.said:
+        yield ""
+        yield plain(" ".join(study.memory.said))
+
+
+def plain(text: str) -> str:
+    """Text that cannot become HTML, a table's cell, a link or a picture."""
+    return markdown.plain(text).replace("[", "\\[")

@@ -1,0 +1,232 @@
+"""Everything that a full report shows about a run, a session or a version: values only, whatever the format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canary_mlflow.reports.decision import Decision, decision_to_dict
+
+Steps = NDArray[np.int64]
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Curve:
+    """One series of one run, finite values only. `name`: canonical; `run`: how to call the run."""
+
+    name: str
+    label: str
+    run: str
+    steps: Steps
+    values: Values
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Range:
+    """The champion's lowest and highest value at each step."""
+
+    steps: Steps
+    low: Values
+    high: Values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A warning on a chart."""
+
+    step: int
+    stream: str
+    level: str
+    run: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chart:
+    """One picture. `slug`: its name as a file; `said`: sentences about what no curve can show."""
+
+    title: str
+    slug: str
+    unit: str
+    log: bool = False
+    target: float | None = None
+    curves: Sequence[Curve] = ()
+    band: Range | None = None
+    marks: Sequence[Mark] = ()
+    said: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """A series in numbers, of its finite values; None where it has none. `not_finite`: values that are no number."""
+
+    values: int
+    not_finite: int
+    first: float | None = None
+    last: float | None = None
+    lowest: float | None = None
+    highest: float | None = None
+    mean: float | None = None
+    median: float | None = None
+    spread: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPart:
+    """One run: what it was, how it ended, its series in numbers by canonical name. `side`: candidate or baseline."""
+
+    run_id: str
+    run: str
+    side: str
+    name: str
+    status: str
+    seed: int | None
+    algo: str
+    model: str
+    tier: str
+    steps: int
+    completed: bool
+    failure: str
+    failure_reason: str
+    learned: bool | None
+    learned_reason: str
+    workload: Mapping[str, str] = field(default_factory=dict)
+    hardware: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, Figures] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correlation:
+    """Spearman's rank correlation of the signals over the steps that both have, the mean over `runs` runs.
+
+    `rows[i][j]` belongs to `names[i]` and `names[j]`; None where no run has enough steps. `said` where there is none.
+    """
+
+    names: Sequence[str] = ()
+    rows: Sequence[Sequence[float | None]] = ()
+    runs: int = 0
+    said: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """An instability: when, where, how bad, what was seen, what it usually means, what to try.
+
+    `step` None where only the end of a run shows it. `source`: who says so.
+    """
+
+    run: str
+    step: int | None
+    stream: str
+    level: str
+    rule: str
+    seen: str
+    meaning: str
+    advice: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One performance metric on both sides: medians over the runs of each run's median over its steps."""
+
+    metric: str
+    unit: str
+    worse: str
+    baseline: float | None
+    candidate: float | None
+    change: float | None
+    baseline_runs: int
+    candidate_runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """The peak memory of one algorithm's runs in MiB: the median over the runs, and their range."""
+
+    algo: str
+    runs: int
+    median: float
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Peak memory by algorithm, of runs alike in all else that `like` names; `said`: what is missing, and why."""
+
+    like: str = ""
+    peaks: Sequence[Peak] = ()
+    said: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerRow:
+    """A row of the ledger. `problems`: sentences against it; `stranger`: only that its key is not known here."""
+
+    seq: int
+    kind: str
+    word: str
+    actor: str
+    time: str
+    digest: str
+    key_id: str
+    problems: Sequence[str] = ()
+    stranger: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A report's matter. `decision` None where nothing was judged: `no_verdict` says why. `origin`: whence it is.
+
+    `gone`: runs of the evidence that the store no longer holds. `notes`: what a reader must know besides.
+    """
+
+    subject: str
+    kind: str
+    decision: Decision | None
+    origin: str = ""
+    no_verdict: str = ""
+    store: str = ""
+    runs: Sequence[RunPart] = ()
+    gone: Sequence[str] = ()
+    charts: Sequence[Chart] = ()
+    band: str = ""
+    correlation: Correlation = field(default_factory=Correlation)
+    troubles: Sequence[Trouble] = ()
+    performance: Sequence[Compared] = ()
+    memory: Memory = field(default_factory=Memory)
+    ledger: Sequence[LedgerRow] = ()
+    ledger_said: str = ""
+    notes: Sequence[str] = ()
+
+    @property
+    def candidates(self) -> Sequence[RunPart]:
+        """The runs that the report is about."""
+        return [run for run in self.runs if run.side == "candidate"]
+
+
+def study_to_dict(study: Study) -> dict[str, Any]:
+    """Plain JSON values in full precision; where something was judged, the keys of every other report besides."""
+    decision = study.decision
+    return {
+        "subject": study.subject,
+        "kind": study.kind,
+        "origin": study.origin,
+        "no_verdict": study.no_verdict,
+        **({"decision": None} if decision is None else decision_to_dict(decision)),
+        "runs": [asdict(run) for run in study.runs],
+        "gone": list(study.gone),
+        "correlation": asdict(study.correlation),
+        "instabilities": [asdict(one) for one in study.troubles],
+        "performance": [asdict(one) for one in study.performance],
+        "memory": asdict(study.memory),
+        "ledger": [asdict(row) for row in study.ledger],
+        "ledger_said": study.ledger_said,
+        "study_notes": list(study.notes),
+    }

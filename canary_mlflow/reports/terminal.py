@@ -1,0 +1,87 @@
+"""The study on a terminal: the report of the verdict, then what only a study knows."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import IO
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from canary_mlflow.reports import figures, text
+from canary_mlflow.reports.study import Study
+
+SHOWN = 10  # of each list; the files have all
+
+
+def render(study: Study, *, width: int = text.PLAIN_WIDTH) -> str:
+    """As plain text of at most `width` columns."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
+    console.print(Group(*parts(study, console.width)))
+    written: str = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
+    return "\n".join(line.rstrip() for line in written.splitlines()) + "\n"
+
+
+def show(study: Study, stream: IO[str]) -> None:
+    """Print it; colours, NO_COLOR and the width are the terminal's."""
+    if not stream.isatty():
+        stream.write(render(study))
+        return
+    console = Console(file=stream, highlight=False)
+    console.print(Group(*parts(study, console.width)))
+
+
+def parts(study: Study, width: int) -> Iterator[RenderableType]:
+    """Verdict, instabilities, performance, memory."""
+    if study.decision is None:
+        yield Text.assemble(("NO VERDICT", "bold yellow"), "  ", (study.subject, "bold"))
+        yield text.indented(study.no_verdict)
+    else:
+        yield from text.parts(replace(study.decision, warnings=()), width)  # they stand under `unstable`
+    yield ""
+    yield from section("unstable", troubles(study))
+    yield from section("speed", performance(study))
+    yield from section("memory", memory(study))
+    yield from section("notes", [*study.notes, *gone(study)])
+
+
+def section(title: str, lines: Iterator[str] | list[str]) -> Iterator[RenderableType]:
+    """A labelled list, cut; nothing where it is empty."""
+    found = list(lines)
+    if found:
+        more = [f"and {len(found) - SHOWN} more (--html and --json have all)"] if len(found) > SHOWN else []
+        yield text.labelled(title, "\n".join([*found[:SHOWN], *more]))
+
+
+def troubles(study: Study) -> Iterator[str]:
+    """When, what, what it means, what to try."""
+    for one in study.troubles:
+        where = f" at step {one.step}" if one.step is not None else ""
+        yield f"{one.run}: {one.level} {one.stream}{where}: {one.seen}. Usually: {one.meaning}. Try: {one.advice}."
+    if not study.troubles:
+        yield "nothing seen" if study.candidates else "no run to look at"
+
+
+def performance(study: Study) -> Iterator[str]:
+    """The metrics that have both sides, else the candidate's."""
+    for one in study.performance:
+        now = figures.quantity(one.candidate, one.unit)
+        if one.baseline is None:
+            yield f"{one.metric}: {now}"
+        else:
+            by = figures.change(one.change, relative=True, unit="")
+            yield f"{one.metric}: {figures.quantity(one.baseline, one.unit)} → {now} ({by})"
+
+
+def memory(study: Study) -> Iterator[str]:
+    """By algorithm."""
+    for one in study.memory.peaks:
+        yield f"{one.algo.upper()}: peak {figures.quantity(one.median, 'MiB')} ({figures.count(one.runs, 'run')})"
+    yield from study.memory.said
+
+
+def gone(study: Study) -> list[str]:
+    """The runs that the store has lost."""
+    return [f"No longer in the store: {', '.join(study.gone)}."] if study.gone else []
