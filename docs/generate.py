@@ -49,12 +49,14 @@ def modules() -> str:
     return "\n".join(lines) + "\n"
 
 
-def walk(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """A command and everything below it."""
-    yield words, command
+def walk(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[click.Context]:
+    """A command and everything below it, each in the context in which it would print its help."""
+    settings = {"max_content_width": WIDTH, "terminal_width": WIDTH, **command.context_settings}
+    context = click.Context(command, info_name=name, parent=parent, **settings)
+    yield context
     if isinstance(command, click.Group):
-        for name in sorted(command.commands):
-            yield from walk(command.commands[name], (*words, name))
+        for below in sorted(command.commands):
+            yield from walk(command.commands[below], below, context)
 
 
 def commands() -> str:
@@ -62,9 +64,8 @@ def commands() -> str:
     from canary_mlflow.cli import canary
 
     lines = ["# Commands", "", f"What `--help` prints. {MADE}"]
-    for words, command in walk(canary, ("canary",)):
-        context = click.Context(command, info_name=" ".join(words), max_content_width=WIDTH, terminal_width=WIDTH)
-        lines += ["", f"## {' '.join(words)}", "", "```", command.get_help(context).rstrip(), "```"]
+    for context in walk(canary, "canary"):
+        lines += ["", f"## {context.command_path}", "", "```", context.get_help().rstrip(), "```"]
     return "\n".join(lines) + "\n"
 
 

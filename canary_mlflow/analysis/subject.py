@@ -87,7 +87,7 @@ def of_version(client: MlflowClient, model: str, version: str, policy: str | Non
     rows, ledger_said = ledger.rows_of(client, model, number)
     decision, origin = from_ledger(rows)
     if decision is None and session:
-        decision, origin = from_file(client, session, number)
+        decision, origin = from_file(client, session, (model, number))
     why = ""
     if decision is None:
         decision, origin, why = judged_now(client, model, number, policy)
@@ -133,8 +133,8 @@ def from_ledger(rows: ledger.Rows) -> tuple[Decision | None, str]:
     return None, ""
 
 
-def from_file(client: MlflowClient, session: str, version: str | None) -> tuple[Decision | None, str]:
-    """What the gate left as verdict.json with a session; of another version's session it is nothing."""
+def from_file(client: MlflowClient, session: str, about: tuple[str, str] | None) -> tuple[Decision | None, str]:
+    """What the gate left as verdict.json with a session; nothing where it is not `about` this model and version."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -144,7 +144,7 @@ def from_file(client: MlflowClient, session: str, version: str | None) -> tuple[
         decision = decision_from_dict(found)
     except (MlflowException, OSError, ValueError, TypeError, KeyError, AttributeError):
         return None, ""  # never judged, or by somebody else's file
-    if version is not None and decision.version != version:
+    if about is not None and (decision.verdict.model, decision.version) != about:
         return None, ""
     return decision, "verdict.json of the session"
 

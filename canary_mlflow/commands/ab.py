@@ -6,6 +6,7 @@ import shlex
 
 import click
 
+from canary_mlflow.commands.shared import print_decision, require_training_stack, say
 from canary_mlflow.edge import EXIT_CODES
 
 
@@ -40,7 +41,6 @@ def ab(
     policy's plan, until they decide. No version is registered, no champion moves.
     OVERRIDES are Hydra's, as for `canary run`: algo=sft tier=perf
     """
-    from canary_mlflow.cli import print_decision, require_training_stack, say
     from canary_mlflow.launching import revisions
     from canary_mlflow.launching.sources import project_folder
     from canary_mlflow.policies import load_policy

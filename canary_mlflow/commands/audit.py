@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from canary_mlflow.commands.guarding import store_option
+from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import EXIT_CODES
 
 if TYPE_CHECKING:
@@ -134,7 +134,6 @@ def rows_of(uri: str | None, model: str) -> list[Row]:
 
 def open_guard(uri: str | None) -> GuardedStore:
     """The guarded store. Raises UsageError for a registry that keeps no ledger here."""
-    from canary_mlflow.cli import open_store
     from canary_mlflow.errors import UsageError
     from canary_mlflow.registry.door import guard_of
 

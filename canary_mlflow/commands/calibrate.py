@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from canary_mlflow.commands.shared import open_store, print_json
 from canary_mlflow.commands.words import ManyWords
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
@@ -41,7 +42,6 @@ def calibrate(
     Five runs are enough to begin with. With several sessions the spread inside each counts, and from three on it is
     learnt from all of them.
     """
-    from canary_mlflow.cli import print_json
     from canary_mlflow.policies import load_policy
 
     groups = read_groups(sessions, files, tracking_uri)
@@ -67,7 +67,6 @@ def read_groups(sessions: Sequence[str], files: Sequence[str], uri: str | None) 
 
         groups = [read_side([Path(word) for word in files])[0].runs]
     else:
-        from canary_mlflow.cli import open_store
         from canary_mlflow.registry.evidence import find_evidence
 
         client = open_store(uri)

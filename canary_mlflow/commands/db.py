@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from canary_mlflow.commands.guarding import store_option
+from canary_mlflow.commands.shared import store_option
 from canary_mlflow.edge import EXIT_CODES
 
 if TYPE_CHECKING:

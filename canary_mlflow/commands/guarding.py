@@ -7,18 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from canary_mlflow.commands.shared import open_store, print_json, store_option
 from canary_mlflow.edge import EXIT_CODES
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.act import Act
 
-store_option = click.option(
-    "--tracking-uri",
-    envvar="MLFLOW_TRACKING_URI",
-    show_envvar=True,
-    metavar="URI",
-    help="The MLflow store. Without it: sqlite:///mlflow.db in the working folder.",
-)
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the sentence goes to stderr.")
 reason_option = click.option("--reason", required=True, help="Why; kept in the ledger and on the version.")
 
@@ -32,7 +26,6 @@ reason_option = click.option("--reason", required=True, help="Why; kept in the l
 @store_option
 def override(model: str, version: str, reason: str, alias: str, as_json: bool, tracking_uri: str | None) -> None:
     """Give VERSION of MODEL a guarded alias whatever its verdict is, with your name and reason on record."""
-    from canary_mlflow.cli import open_store
     from canary_mlflow.registry.acts import override as give
 
     show(give(open_store(tracking_uri), model, version, reason, alias=alias), as_json)
@@ -45,7 +38,6 @@ def override(model: str, version: str, reason: str, alias: str, as_json: bool, t
 @store_option
 def rollback(model: str, reason: str, as_json: bool, tracking_uri: str | None) -> None:
     """Return MODEL to the champion before this one, with your name and reason on record."""
-    from canary_mlflow.cli import open_store
     from canary_mlflow.registry.rollback import rollback as go_back
 
     show(go_back(open_store(tracking_uri), model, reason), as_json)
@@ -53,8 +45,6 @@ def rollback(model: str, reason: str, as_json: bool, tracking_uri: str | None) -
 
 def show(act: Act, as_json: bool) -> None:
     """What has been done."""
-    from canary_mlflow.cli import print_json
-
     if as_json:
         print_json(act.to_dict())
     before = f" (before: version {act.champion_before})" if act.champion_before else ""

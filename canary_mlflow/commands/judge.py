@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from canary_mlflow.commands.shared import print_decision
 from canary_mlflow.commands.words import ManyWords
 from canary_mlflow.edge import EXIT_CODES
 
@@ -32,7 +33,6 @@ def judge(
     What a run has once (eval_loss, peak_memory, seed, completed, failure, workload, hardware) stands in a JSON of the
     same name beside it.
     """
-    from canary_mlflow.cli import print_decision
     from canary_mlflow.files.runs import read_side
     from canary_mlflow.policies import load_policy
 

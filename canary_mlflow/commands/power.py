@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from canary_mlflow.commands.shared import print_json
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError, one_line
 
@@ -36,7 +37,6 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
 
     Without --spread: the one that `canary calibrate` stored for these facts, else the shipped one.
     """
-    from canary_mlflow.cli import print_json
     from canary_mlflow.policies import load_policy
     from gates.calibration import harm_margin
     from gates.calibration import power as chances

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from canary_mlflow.analysis.formats import FORMATS, Format, made, write
-from canary_mlflow.commands.guarding import store_option
+from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import EXIT_CODES, reader_left
 
 STDOUT = Path("-")
@@ -40,7 +40,6 @@ def report(subject: str, policy: str | None, tracking_uri: str | None, **places:
     """
     from canary_mlflow.analysis.reading import study_of
     from canary_mlflow.analysis.subject import find_subject
-    from canary_mlflow.cli import open_store
 
     client = open_store(tracking_uri)
     study = study_of(client, find_subject(client, subject, policy))

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from canary_mlflow.commands.guarding import store_option
+from canary_mlflow.commands.shared import store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import StoreError, UsageError
 

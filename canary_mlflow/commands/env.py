@@ -1,0 +1,44 @@
+"""`canary env` and `canary doctor`: what is here, and what of it works."""
+
+from __future__ import annotations
+
+import click
+
+from canary_mlflow.commands.shared import json_option, print_json, store_option
+from canary_mlflow.edge import EXIT_CODES, OUTSIDE
+
+
+@click.command()
+@json_option
+def env(as_json: bool) -> None:
+    """Show the fingerprint that each run records: packages, hardware, git."""
+    from canary_mlflow.tracking.fingerprint import environment, gpu_facts, hardware
+
+    facts = {"hardware": hardware("cuda" if gpu_facts() else "cpu"), "environment": environment()}
+    if as_json:
+        print_json(facts)
+        return
+    for group, values in facts.items():
+        click.echo(group)
+        for key in sorted(values):
+            click.echo(f"  {key:<24} {values[key]}")
+
+
+@click.command(epilog=EXIT_CODES)
+@json_option
+@store_option
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool, tracking_uri: str | None) -> None:
+    """Check what works here: plugin, store, packages, GPU, disk, forgotten runs. Exits with 4 if something fails."""
+    from canary_mlflow.doctor import examine
+    from canary_mlflow.findings import Level, line
+
+    findings = []
+    for finding in examine(tracking_uri):
+        findings.append(finding)
+        text, style = line(finding)
+        click.secho(text, err=as_json, **style)
+    failed = any(finding.level is Level.FAIL for finding in findings)
+    if as_json:
+        print_json({"ok": not failed, "findings": [finding.to_dict() for finding in findings]})
+    ctx.exit(OUTSIDE if failed else 0)

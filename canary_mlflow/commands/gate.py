@@ -1,0 +1,113 @@
+"""`canary gate`, `canary compare`, `canary bless`: versions and runs beside each other, and champions."""
+
+from __future__ import annotations
+
+import click
+
+from canary_mlflow.commands.shared import (
+    choose_policy,
+    json_option,
+    open_store,
+    policy_option,
+    print_decision,
+    print_json,
+    require_training_stack,
+    say,
+    store_option,
+)
+from canary_mlflow.edge import EXIT_CODES
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("model")
+@click.argument("version")
+@policy_option
+@click.option("--top-up", is_flag=True, help="Make the runs that are missing, look by look, until they decide.")
+@click.option("--dry-run", is_flag=True, help="Judge, but write nothing, move nothing, make no runs.")
+@json_option
+@store_option
+@click.pass_context
+def gate(
+    ctx: click.Context,
+    model: str,
+    version: str,
+    policy: str | None,
+    top_up: bool,
+    dry_run: bool,
+    as_json: bool,
+    tracking_uri: str | None,
+) -> None:
+    """Judge VERSION of MODEL against the champion; a PASS makes it champion.
+
+    With --top-up by the policy's plan of looks: runs are added to the version's session through MLflow Projects until
+    the verdict is PASS or BLOCK, or no affordable number would decide. With --dry-run it says what would be made.
+    """
+    from canary_mlflow.registry.evidence import tier_of
+    from canary_mlflow.registry.gatekeeper import gate as judge_version
+
+    client = open_store(tracking_uri)
+    chosen = choose_policy(policy, tier_of(client, model, version) if not policy else "", f"{model}/{version}")
+    if top_up or chosen.top_up:
+        from canary_mlflow.launching.top_up import top_up as carry_out
+
+        if not dry_run:
+            require_training_stack()
+        decision = carry_out(client, model, version, chosen, say, dry_run=dry_run)
+    else:
+        decision = judge_version(client, model, version, chosen, dry_run=dry_run)
+    print_decision(decision, as_json)
+    ctx.exit(decision.exit_code)
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("baseline")
+@click.argument("candidate")
+@policy_option
+@click.option("--exit-code", is_flag=True, help="Exit with the verdict's code instead of 0.")
+@json_option
+@store_option
+@click.pass_context
+def compare(
+    ctx: click.Context,
+    baseline: str,
+    candidate: str,
+    policy: str | None,
+    exit_code: bool,
+    as_json: bool,
+    tracking_uri: str | None,
+) -> None:
+    """Put CANDIDATE beside BASELINE; read-only.
+
+    Each is a run id, a session id, MODEL/VERSION, MODEL@champion or models:/MODEL/VERSION. Exits with 0 whatever the
+    comparison shows, unless --exit-code is given.
+    """
+    from canary_mlflow.registry.evidence import find_evidence
+    from canary_mlflow.registry.gatekeeper import compare as put_beside
+
+    client = open_store(tracking_uri)
+    left, right = find_evidence(client, baseline), find_evidence(client, candidate)
+    chosen = choose_policy(policy, right.tier or left.tier, candidate)
+    decision = put_beside(client, chosen, left.evidence, right.evidence, (left.label, right.label))
+    print_decision(decision, as_json)
+    ctx.exit(decision.exit_code if exit_code else 0)
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("model")
+@click.argument("version")
+@click.option("--reason", required=True, help="Why it may be champion; kept on the version.")
+@click.option("--despite-block", is_flag=True, help="Also when the gate has blocked it.")
+@json_option
+@store_option
+def bless(model: str, version: str, reason: str, despite_block: bool, as_json: bool, tracking_uri: str | None) -> None:
+    """Make VERSION of MODEL champion by hand, with your name and reason on record."""
+    from canary_mlflow.registry.acts import bless as make_champion
+
+    blessing = make_champion(open_store(tracking_uri), model, version, reason, despite_block=despite_block)
+    if as_json:
+        print_json(blessing.to_dict())
+    before = f" (before: version {blessing.champion_before})" if blessing.champion_before else ""
+    click.echo(
+        f"Version {blessing.version} of {model} is champion now{before}: blessed by {blessing.who}.",
+        err=as_json,
+    )

@@ -1,0 +1,93 @@
+"""What several commands share: their options, the store they open, and what they print."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from canary_mlflow.edge import reader_left
+from canary_mlflow.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+    from canary_mlflow.reports.decision import Decision
+
+TRAINING_STACK = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "hydra")
+
+store_option = click.option(
+    "--tracking-uri",
+    envvar="MLFLOW_TRACKING_URI",
+    show_envvar=True,
+    metavar="URI",
+    help="The MLflow store. Without it: sqlite:///mlflow.db in the working folder.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
+policy_option = click.option(
+    "--policy",
+    metavar="NAME|PATH",
+    help="A name of conf/gate/ or a YAML file. Without it: the candidate's own tier.",
+)
+
+
+def open_store(uri: str | None) -> MlflowClient:
+    """The client of a store that is there; raises StoreError otherwise, and makes none to look into."""
+    from canary_mlflow.tracking.store import prepare_store, resolve, sqlite_file
+
+    file = sqlite_file(resolve(uri))
+    if file is not None and not file.exists():
+        raise StoreError(
+            f"{file}: no store there; expected one that a run has made; `canary run` makes it, "
+            "--tracking-uri names another"
+        )
+    return prepare_store(uri)
+
+
+def choose_policy(named: str | None, tier: str, subject: str) -> Any:
+    """The policy that was asked for, else the one of the tier."""
+    from canary_mlflow.policies import load_policy
+
+    if not named and not tier:
+        raise UsageError(
+            f"{subject}: its runs carry no tier; expected --policy to choose the rules; add --policy smoke"
+        )
+    return load_policy(named or tier)
+
+
+def say(line: str) -> None:
+    """What goes on, for people."""
+    click.echo(f"canary: {line}", err=True)
+
+
+def print_decision(decision: Decision, as_json: bool) -> None:
+    """The report for people on stdout; with --json it moves to stderr."""
+    from canary_mlflow.reports import json, text
+
+    try:
+        if as_json:
+            click.echo(json.render(decision), nl=False)
+        text.show(decision, sys.stderr if as_json else sys.stdout)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has gone (`… | head`); what was decided stands, and so does its exit code
+        reader_left()
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One JSON object on stdout."""
+    import json
+
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def require_training_stack() -> None:
+    """Raise UsageError unless the [train] extra is there; looks without importing."""
+    from importlib.util import find_spec
+
+    missing = [name for name in TRAINING_STACK if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"training stack: {', '.join(missing)} not installed; `canary run` needs the [train] extra; "
+            "pip install 'canary-mlflow[train]'"
+        )
