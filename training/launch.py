@@ -11,6 +11,7 @@ from typing import Any
 
 from mlflow import MlflowClient
 
+from canary_mlflow.analysis.publishing import publish_study
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.launching.top_up import Plan
 from canary_mlflow.policies import load_policy
@@ -60,6 +61,7 @@ def _train_and_judge(
         if ended in (0, 1):
             decision = judge(client, model, session, config, results, scratch)
             text.show(decision, sys.stderr)
+            publish_study(client, decision)
             ended = decision.exit_code
         else:
             _say_broken(results)

@@ -22,10 +22,18 @@ REST = 40  # further charts; a trainer may log hundreds of series of its own
 
 
 def charts_of(
-    runs: Sequence[tuple[str, Run]], band: Sequence[Run], marks: Sequence[Mark], params: Mapping[str, str]
+    runs: Sequence[tuple[str, Run]],
+    band: Sequence[Run],
+    marks: Sequence[Mark],
+    params: Mapping[str, str],
+    *,
+    rest: bool = True,
 ) -> list[Chart]:
-    """One chart per panel that has anything in it. `runs`: (what to call it, the run)."""
-    panels = [*PANELS, *rest_of([run for _, run in runs])]
+    """One chart per panel that has anything in it, and with `rest` one for every further series that changes.
+
+    `runs`: (what to call it, the run).
+    """
+    panels = [*PANELS, *(rest_of([run for _, run in runs]) if rest else ())]
     charts = (chart_of(panel, runs, band, marks, target_of(panel, params)) for panel in panels)
     return list(told_apart(chart for chart in charts if chart.curves or chart.said))
 

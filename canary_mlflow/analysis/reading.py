@@ -39,8 +39,8 @@ class Recorded:
         return tags
 
 
-def study_of(client: MlflowClient, subject: Subject) -> Study:
-    """Read everything that a report shows. Raises StoreError."""
+def study_of(client: MlflowClient, subject: Subject, *, every_chart: bool = True) -> Study:
+    """Read everything that a report shows; charts of the panels alone without `every_chart`. Raises StoreError."""
     candidate, gone = recorded(client, subject.candidate, subject.known)
     baseline, lost = recorded(client, subject.baseline, subject.known)
     runs = [one.run for one in candidate]
@@ -56,7 +56,9 @@ def study_of(client: MlflowClient, subject: Subject) -> Study:
         store=str(client.tracking_uri),
         runs=[*(part(one, "candidate") for one in candidate), *(part(one, "baseline") for one in baseline)],
         gone=[*gone, *lost],
-        charts=charts.charts_of([(one.called, one.run) for one in candidate], band, marks, params_of(candidate)),
+        charts=charts.charts_of(
+            [(one.called, one.run) for one in candidate], band, marks, params_of(candidate), rest=every_chart
+        ),
         band=said,
         correlation=figures.correlation_of(runs),
         troubles=found,

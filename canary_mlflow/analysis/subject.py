@@ -20,6 +20,7 @@ from canary_mlflow.registry.versions import find_version
 from canary_mlflow.reports.advice import run_page, version_page
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.tracking.histories import read_runs
+from canary_mlflow.tracking.places import artifact_folder
 from canary_mlflow.tracking.session import child_runs, get_run
 from gates.judge import judge
 from gates.records import Run, Version
@@ -28,6 +29,10 @@ from gates.verdict import verdict_from_dict
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
+
+
+NAME = "verdict.json"
+SESSIONS = ("session", "revisions")  # roles of runs whose children are the evidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +70,7 @@ def find_subject(client: MlflowClient, text: str, policy: str | None = None) -> 
         model, _, version = name.rpartition("/")
         return of_version(client, model, version, policy)
     run = active_run(client, text)
-    if run.data.tags.get("canary.role") == "session":
+    if run.data.tags.get("canary.role") in SESSIONS:
         return of_session(client, run, policy)
     return of_runs(client, run, policy)
 
@@ -139,8 +144,9 @@ def from_file(client: MlflowClient, session: str, about: tuple[str, str] | None)
 
     try:
         with tempfile.TemporaryDirectory() as folder:
-            text = Path(client.download_artifacts(session, "verdict.json", folder)).read_text(encoding="utf-8")
-        found = json.loads(text)
+            here = artifact_folder(client, session)
+            path = here / NAME if here else Path(client.download_artifacts(session, NAME, folder))
+            found = json.loads(path.read_text(encoding="utf-8"))
         decision = decision_from_dict(found)
     except (MlflowException, OSError, ValueError, TypeError, KeyError, AttributeError):
         return None, ""  # never judged, or by somebody else's file

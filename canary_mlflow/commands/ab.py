@@ -41,6 +41,7 @@ def ab(
     policy's plan, until they decide. No version is registered, no champion moves.
     OVERRIDES are Hydra's, as for `canary run`: algo=sft tier=perf
     """
+    from canary_mlflow.analysis.publishing import publish_study
     from canary_mlflow.launching import revisions
     from canary_mlflow.launching.sources import project_folder
     from canary_mlflow.policies import load_policy
@@ -68,4 +69,5 @@ def ab(
         verdict = revisions.carry_out(trial, rules, say)
         decision = revisions.report(trial, sides, verdict)
     print_decision(decision, as_json)
+    publish_study(trial.client, decision)
     ctx.exit(decision.exit_code)

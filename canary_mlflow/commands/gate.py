@@ -42,6 +42,7 @@ def gate(
     With --top-up by the policy's plan of looks: runs are added to the version's session through MLflow Projects until
     the verdict is PASS or BLOCK, or no affordable number would decide. With --dry-run it says what would be made.
     """
+    from canary_mlflow.analysis.publishing import publish_study
     from canary_mlflow.registry.evidence import tier_of
     from canary_mlflow.registry.gatekeeper import gate as judge_version
 
@@ -56,6 +57,7 @@ def gate(
     else:
         decision = judge_version(client, model, version, chosen, dry_run=dry_run)
     print_decision(decision, as_json)
+    publish_study(client, decision)
     ctx.exit(decision.exit_code)
 
 

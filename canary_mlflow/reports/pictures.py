@@ -13,11 +13,12 @@ import numpy as np
 from canary_mlflow.reports.study import Chart, Correlation, Study
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SIZE = (6.4, 2.7)  # inches
-NAMED = 8  # runs that the legend names
+NAMED = 4  # runs that the legend names
 INK, SOFT, PAPER, WARN, BAD, BAND = "#1d1f24", "#5b616e", "#ffffff", "#855400", "#b3181d", "#5a6270"
 RUNS = ("#1f6feb", "#b35900", "#6b3fa1", "#0b6a84", "#11713a", "#a3195b", "#7a6a00", "#4a4f5a")
 DARK = {
@@ -25,12 +26,13 @@ DARK = {
     **dict(zip(RUNS, ("#6aa5ff", "#f0a35a", "#c9a6f5", "#76d3ea", "#6fd99a", "#ff8fc0", "#d9c64a", "#b9bfca"),
                strict=True)),
 }  # fmt: skip
-STYLES = ("-", "--", ":", "-.")  # one for each series of a chart
+STYLES: Any = ("-", "--", ":", "-.")  # one for each series of a chart
 SETTINGS: Any = {  # Any: matplotlib's type lists every key there is
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "canary",  # the same picture from the same numbers
     "text.parse_math": False,  # a run may be called $x$
     "font.size": 9,
+    "axes.titley": 1.0,  # to look for free room above the axes takes a sixth of the time
     "axes.edgecolor": SOFT, "axes.labelcolor": SOFT, "xtick.color": SOFT, "ytick.color": SOFT, "text.color": INK,
     "figure.facecolor": PAPER, "axes.facecolor": PAPER, "legend.facecolor": PAPER, "legend.framealpha": 0.7,
     "axes.formatter.limits": (-3, 5), "axes.formatter.use_mathtext": False,
@@ -79,7 +81,7 @@ def drawn(chart: Chart) -> Iterator[Figure]:
 
     with settings():
         figure = Figure(figsize=SIZE)
-        draw(figure.add_axes((0.1, 0.17, 0.875, 0.72)), chart)
+        draw(figure.add_axes((0.1, 0.16, 0.875, 0.68)), chart)
         yield figure
 
 
@@ -88,17 +90,13 @@ def draw(axes: Axes, chart: Chart) -> None:
     names, runs = unique(one.label for one in chart.curves), unique(one.run for one in chart.curves)
     if chart.band is not None:
         low, high = chart.band.low, chart.band.high
-        axes.fill_between(chart.band.steps, low, high, color=BAND, alpha=0.22, linewidth=0, label="baseline")
+        axes.fill_between(chart.band.steps, low, high, color=BAND, alpha=0.22, linewidth=0)
     if chart.target is not None:
-        axes.axhline(chart.target, color=SOFT, linestyle="--", linewidth=0.8, label="target")
+        axes.axhline(chart.target, color=SOFT, linestyle="--", linewidth=0.8)
     for one in chart.curves:
-        run, name = runs.index(one.run), names.index(one.label)
-        called = called_in(one.run, one.label, len(names)) if run < NAMED else "_"
-        colour, style = RUNS[run % len(RUNS)], STYLES[name % len(STYLES)]
+        colour, style = RUNS[runs.index(one.run) % len(RUNS)], STYLES[names.index(one.label) % len(STYLES)]
         dot = "o" if len(one.steps) == 1 else ""
-        axes.plot(
-            one.steps, one.values, color=colour, linestyle=style, linewidth=1.1, marker=dot, markersize=4, label=called
-        )
+        axes.plot(one.steps, one.values, color=colour, linestyle=style, linewidth=1.1, marker=dot, markersize=4)
     for mark in chart.marks:
         colour = WARN if mark.level == "WARN" else BAD
         axes.axvline(mark.step, color=colour, linestyle=":", linewidth=1)
@@ -106,7 +104,38 @@ def draw(axes: Axes, chart: Chart) -> None:
                   transform=axes.get_xaxis_transform())  # fmt: skip
     if chart.log and all((one.values > 0).all() for one in chart.curves):
         logarithmic(axes)
-    finish(axes, chart, more=len(runs) - NAMED)
+    else:
+        axes.locator_params(axis="y", nbins=5)
+    finish(axes, chart, runs, names)
+
+
+def finish(axes: Axes, chart: Chart, runs: Sequence[str], names: Sequence[str]) -> None:
+    """Title, axes, and above them what the colours and strokes mean: a box inside would cover curves."""
+    unit = f" ({chart.unit})" if chart.unit else ""
+    axes.set_title(clean(f"{chart.title}{unit}"), loc="left", fontsize=10)
+    axes.set_xlabel("step", loc="right", labelpad=1)
+    axes.grid(color=SOFT, alpha=0.2, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(handles=meanings(chart, runs, names), fontsize=7, ncols=5, loc="lower right", frameon=False,
+                bbox_to_anchor=(1.0, 0.98), borderpad=0, columnspacing=1, handlelength=1.6)  # fmt: skip
+
+
+def meanings(chart: Chart, runs: Sequence[str], names: Sequence[str]) -> list[Artist]:
+    """The legend: runs by colour, series by stroke where there are several, band and target."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    found: list[Artist] = [Line2D([], [], color=RUNS[n], label=clean(run, 18)) for n, run in enumerate(runs[:NAMED])]
+    if len(runs) > NAMED:
+        found.append(Line2D([], [], color="none", label=f"and {len(runs) - NAMED} more"))
+    if len(names) > 1:
+        named = zip(names, STYLES, strict=False)
+        found += [Line2D([], [], color=SOFT, linestyle=style, label=clean(name, 24)) for name, style in named]
+    if chart.band is not None:
+        found.append(Patch(color=BAND, alpha=0.22, linewidth=0, label="baseline"))
+    if chart.target is not None:
+        found.append(Line2D([], [], color=SOFT, linestyle="--", linewidth=0.8, label="target"))
+    return found
 
 
 def logarithmic(axes: Axes) -> None:
@@ -116,17 +145,6 @@ def logarithmic(axes: Axes) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
-
-
-def finish(axes: Axes, chart: Chart, more: int) -> None:
-    """Title, axes, legend."""
-    unit = f" ({chart.unit})" if chart.unit else ""
-    axes.set_title(clean(f"{chart.title}{unit}"), loc="left", fontsize=10)
-    axes.set_xlabel("step", loc="right", labelpad=1)
-    axes.grid(color=SOFT, alpha=0.2, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(fontsize=7, ncols=2, loc="best", title=f"and {more} more" if more > 0 else None, title_fontsize=7)
 
 
 def heat(found: Correlation) -> Figure:
@@ -146,11 +164,6 @@ def heat(found: Correlation) -> Figure:
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=6, color=colour)
     axes.set_title(f"Spearman's rank correlation, mean of {found.runs}", loc="left", fontsize=10)
     return figure
-
-
-def called_in(run: str, label: str, names: int) -> str:
-    """A curve's name in the legend; one that begins with _ would be left out."""
-    return clean(f"{run}, {label}" if names > 1 else run).lstrip("_") or "run"
 
 
 def clean(text: str, most: int = 60) -> str:

@@ -188,6 +188,39 @@ def test_json_goes_to_stdout_for_a_dash(judged: Any) -> None:
     assert again["runs"] == files["json"]["runs"]
 
 
+# What a session carries in MLflow's own UI.
+
+
+def test_a_gate_leaves_the_page_and_pictures_with_its_session(guarded: Any) -> None:
+    session = guarded.session(slower=2.0)
+    version = guarded.register(session)
+    gated = ("gate", guarded.model, version, "--tracking-uri", guarded.uri)
+    assert canary(*gated, "--dry-run").exit_code == 1
+    assert [one.path for one in guarded.client.list_artifacts(session)] == []
+    assert canary(*gated).exit_code == 1
+    assert {"report.html", "report.md", "pictures"} <= {one.path for one in guarded.client.list_artifacts(session)}
+    pictures = {one.path for one in guarded.client.list_artifacts(session, "pictures")}
+    assert {"pictures/loss.svg", "pictures/step-time.svg"} <= pictures
+    folder = Path(guarded.client.get_run(session).info.artifact_uri.removeprefix("file://"))
+    assert ET.parse(folder / "pictures" / "loss.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    words = Page((folder / "report.html").read_text()).words
+    assert f"BLOCK: {guarded.model} version {version} against champion version 1" in words
+    assert "signature holds" in words
+
+
+def test_a_page_that_cannot_be_made_takes_no_verdict_back(
+    guarded: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise ArithmeticError("no such colour")
+
+    monkeypatch.setattr("canary_mlflow.reports.pictures.svg", broken)
+    version = guarded.version()
+    result = canary("gate", guarded.model, version, "--tracking-uri", guarded.uri)
+    assert (result.exit_code, guarded.champion()) == (0, version)
+    assert "no report.html: no such colour" in caplog.text
+
+
 # What goes wrong in runs.
 
 WARNING = {
