@@ -22,11 +22,12 @@ from canary_mlflow.commands.replay import replay
 from canary_mlflow.commands.report import report
 from canary_mlflow.commands.run import run
 from canary_mlflow.commands.ui import ui
+from canary_mlflow.commands.watch import watch
 from canary_mlflow.edge import EXIT_CODES, OUTSIDE, Edge
 
 COMMANDS = (
-    run, gate, ab, compare, judge, replay, report, ui, import_, calibrate, power, bless, override, rollback, audit,
-    keys, db, deliver, env, doctor,
+    run, gate, ab, compare, judge, watch, replay, report, ui, import_, calibrate, power, bless, override, rollback,
+    audit, keys, db, deliver, env, doctor,
 )  # fmt: skip
 
 

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 
 from canary_mlflow.ledger import table
 from canary_mlflow.pages.database import has_ledger, reading
-from canary_mlflow.pages.facts import OPEN, RUNS, RunFacts, children_of, read_facts
+from canary_mlflow.pages.facts import RUNS, children_of, read_facts
 from canary_mlflow.pages.models import ModelFacts, read_models
+from canary_mlflow.tracking.facts import OPEN, RunFacts
 from canary_mlflow.tracking.session import PARENT_TAG
 from canary_mlflow.tracking.watching import FOUND
 

@@ -11,10 +11,11 @@ import sqlalchemy as sa
 from canary_mlflow.errors import NoSuchRun, StoreError
 from canary_mlflow.pages.curves import Band, champion_bands
 from canary_mlflow.pages.database import reading
-from canary_mlflow.pages.facts import Latest, RunFacts, children_of, read_facts, read_params
+from canary_mlflow.pages.facts import children_of, read_facts, read_params
 from canary_mlflow.pages.limits import Limit, limits_of
 from canary_mlflow.pages.models import champion_session
 from canary_mlflow.pages.panels import PROMISED, label, target_keys
+from canary_mlflow.tracking.facts import Latest, RunFacts
 from canary_mlflow.tracking.schema import METRICS, mlflow_key
 from gates.wording import quantity
 

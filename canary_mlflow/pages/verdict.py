@@ -16,13 +16,14 @@ from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 from canary_mlflow.ledger.rows import FIRST, Row, faults
 from canary_mlflow.pages.curves import read_series
 from canary_mlflow.pages.database import has_ledger, reading
-from canary_mlflow.pages.facts import RunFacts, read_facts
+from canary_mlflow.pages.facts import read_facts
 from canary_mlflow.pages.forest import ForestRow, forest
 from canary_mlflow.pages.models import read_champions
 from canary_mlflow.pages.run import find_run
 from canary_mlflow.registry.server_files import behind_server
 from canary_mlflow.reports import advice
 from canary_mlflow.reports.decision import Decision, Question, RunWarning
+from canary_mlflow.tracking.facts import RunFacts
 from gates.policy import Policy, PolicyError, Role
 from gates.policy_parser import parse_policy
 from gates.records import Run

@@ -1,0 +1,119 @@
+"""`canary watch`: a run on the terminal while it goes on, from any store that MLflow reaches."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from canary_mlflow.commands.shared import open_store, store_option
+from canary_mlflow.edge import OUTSIDE, reader_left
+from canary_mlflow.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mlflow import MlflowClient
+
+    from canary_mlflow.tracking.following import Sight
+
+WATCH_CODES = """\b
+Exit codes:
+  0  it finished, or --once showed it
+  1  the watch calls it critical or stopped it, or it broke off by instability, memory or time
+  2  wrong use, no such run
+  4  it broke off otherwise, the store does not answer at the start, Ctrl-C
+"""
+LOST = ("critical", "stopped")
+BY_ITSELF = ("instability", "oom", "timeout")
+
+
+@click.command(epilog=WATCH_CODES)
+@click.argument("run", required=False, metavar="[RUN|SESSION]")
+@click.option("--every", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--once", is_flag=True, help="Show how it stands, and end.")
+@store_option
+@click.pass_context
+def watch(ctx: click.Context, run: str | None, every: float, once: bool, tracking_uri: str | None) -> None:
+    """Follow a run in the terminal: progress, curves, and what the watch says, until it ends.
+
+    A session is followed from run to run. Without RUN: the one that began last and goes on. Reads only; works over a
+    tracking server too. Where stdout is no terminal it prints a line for whatever is new.
+    """
+    from canary_mlflow.tracking.following import newest_running
+
+    say_when_nobody_answers()
+    client = open_store(tracking_uri)
+    chosen = run or newest_running(client)
+    try:
+        last = show(client, chosen, every, once)
+    except BrokenPipeError:
+        reader_left()
+        ctx.exit(0)
+    ctx.exit(0 if once else exit_code(last))
+
+
+def say_when_nobody_answers() -> None:
+    """MLflow's client would try for minutes without a word, and its library write across the screen."""
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
+
+
+def exit_code(sight: Sight) -> int:
+    """Of a run that has ended."""
+    run = sight.run
+    if run.level in LOST or run.tags.get("canary.failure", "") in BY_ITSELF:
+        return 1
+    return 0 if run.status == "FINISHED" else OUTSIDE
+
+
+def show(client: MlflowClient, run_id: str, every: float, once: bool) -> Sight:
+    """Print what is seen until it ends; returns what was seen last."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from canary_mlflow.reports.following import lines, screen
+
+    before: Sight | None = None
+    if not sys.stdout.isatty():
+        for sight, trouble in sights(client, run_id, every, once):
+            if trouble:
+                click.echo(f"canary: {trouble}", err=True)
+            else:
+                click.echo("".join(f"{line}\n" for line in lines(before, sight, now())), nl=False)
+                sys.stdout.flush()
+            before = sight
+    else:
+        with Live(console=Console(highlight=False), auto_refresh=False) as live:
+            for sight, trouble in sights(client, run_id, every, once):
+                live.update(screen(sight, now(), trouble), refresh=True)
+                before = sight
+    assert before is not None
+    return before
+
+
+def sights(client: MlflowClient, run_id: str, every: float, once: bool) -> Iterator[tuple[Sight, str]]:
+    """What is seen now and every so many seconds, with the sentence on why there is nothing new, if so."""
+    from canary_mlflow.reports.following import WATCHED
+    from canary_mlflow.tracking.following import look
+
+    seen = look(client, run_id, WATCHED)
+    trouble = ""
+    while True:
+        yield seen, trouble
+        if once or seen.ended:
+            return
+        time.sleep(every)
+        try:
+            seen, trouble = look(client, run_id, WATCHED), ""
+        except StoreError as error:  # it may come back; what was seen last stays on the screen
+            trouble = f"no news: {error}"
+
+
+def now() -> int:
+    """Milliseconds since 1970."""
+    return int(time.time() * 1000)

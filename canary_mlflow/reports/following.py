@@ -1,0 +1,157 @@
+"""A run that goes on, on a terminal: how far it is, its curves in a line each, and what the watch says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from canary_mlflow.pages.panels import PANELS, label
+from canary_mlflow.pages.said import duration
+from canary_mlflow.tracking.facts import RunFacts
+from canary_mlflow.tracking.following import Sight
+from canary_mlflow.tracking.schema import BY_NAME
+from canary_mlflow.tracking.watching import sentence
+from gates.records import Series
+from gates.watch import WatchWarning
+from gates.wording import quantity
+
+LOG = {panel.lines[0] for panel in PANELS if panel.log}
+WATCHED = tuple(dict.fromkeys(panel.lines[0] for panel in PANELS if panel.lines[0] != "learning_rate"))
+BLOCKS = "▁▂▃▄▅▆▇█"
+BROKEN = "!"
+WIDTH = 40  # columns of a curve
+BAR = 40
+STYLES = {"WARN": "yellow", "CRITICAL": "bold red", "STOP": "bold white on red"}
+IN_LINES = 3  # series in a line of plain text
+
+
+def screen(sight: Sight, now: int, trouble: str = "") -> RenderableType:
+    """Everything at once. `now` in ms; `trouble`: why there is no news."""
+    parts: list[RenderableType] = [heading(sight), progress(sight.run, now)]
+    if sight.series:
+        parts.append(curves(sight.series.values()))
+    elif sight.run.running:
+        parts.append(Text("Nothing recorded yet.", style="dim"))
+    parts += [warned(one) for one in sight.run.warnings]
+    if (more := sight.run.warned - len(sight.run.warnings)) > 0:
+        parts.append(Text(f"and {more} more in warnings.jsonl among the run's artifacts", style="dim"))
+    if trouble:
+        parts.append(Text(trouble, style="yellow"))
+    if sight.ended:
+        parts.append(Text(ending(sight)))
+    return Group(*parts)
+
+
+def heading(sight: Sight) -> Text:
+    """What is followed."""
+    which = f", run {sight.number} of its session" if sight.session is not None and sight.number else ""
+    return Text(f"{plain(sight.run.name or sight.run.run_id)}{which}", style="bold")
+
+
+def progress(run: RunFacts, now: int) -> RenderableType:
+    """A bar where the run says how many steps it has planned, and the time that is left at its pace."""
+    said = Text(f"  {standing(run, now)}")
+    if not run.max_steps:
+        return said
+    line = Table.grid()
+    line.add_row(ProgressBar(total=run.max_steps, completed=min(run.step, run.max_steps), width=BAR), said)
+    return line
+
+
+def standing(run: RunFacts, now: int) -> str:
+    """`RUNNING  step 40 of 100, 35 s left`."""
+    steps = f"step {run.step}" + (f" of {run.max_steps}" if run.max_steps else "")
+    left = run.seconds_left(now)
+    silence = run.silent_for(now)
+    return f"{run.status}  {steps}" + (
+        f", no news for {duration(silence)}" if silence else f", {duration(left)} left" if left is not None else ""
+    )
+
+
+def curves(series: Iterable[Series]) -> Table:
+    """One line for each series: name, latest value, curve, lowest and highest."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("")
+    table.add_column("latest", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("lowest", justify="right", no_wrap=True)
+    table.add_column("highest", justify="right", no_wrap=True)
+    for one in series:
+        unit = BY_NAME[one.name].unit
+        finite = one.values[np.isfinite(one.values)]
+        ends = [quantity(float(end), unit) for end in (finite.min(), finite.max())] if len(finite) else ["", ""]
+        table.add_row(label(one.name), value(float(one.values[-1]), unit), sparkline(scaled(one)), *ends)
+    return table
+
+
+def scaled(series: Series) -> np.ndarray:
+    """The values as they are drawn: logarithms where the live page draws them so."""
+    drawable = series.name in LOG and bool((series.values[np.isfinite(series.values)] > 0).all())
+    return np.log(series.values) if drawable else series.values
+
+
+def value(number: float, unit: str) -> str:
+    """A value with its unit, also where it is none."""
+    return quantity(number, unit) if math.isfinite(number) else str(number).replace("nan", "NaN")
+
+
+def sparkline(values: np.ndarray, width: int = WIDTH) -> str:
+    """At most `width` blocks, each the mean of its stretch from lowest to highest; ! where a value is not finite."""
+    stretches = np.array_split(values, min(width, len(values))) if len(values) else []
+    means = [float(stretch.mean()) for stretch in stretches]  # a NaN or Inf in it makes it one
+    finite = [mean for mean in means if math.isfinite(mean)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    return "".join(block(mean, low, high) for mean in means)
+
+
+def block(mean: float, low: float, high: float) -> str:
+    """The block for a value; in the middle where nothing moves."""
+    if not math.isfinite(mean):
+        return BROKEN
+    share = (mean - low) / (high - low) if high > low else 0.5
+    return BLOCKS[min(int(share * len(BLOCKS)), len(BLOCKS) - 1)]
+
+
+def warned(warning: WatchWarning) -> Text:
+    """A warning, the level in its colour."""
+    level = warning.level.name
+    return Text.assemble((level, STYLES[level]), plain(sentence(warning).removeprefix(level)))
+
+
+def ending(sight: Sight) -> str:
+    """How it ended, in a sentence."""
+    run = sight.run
+    why = f" ({plain(run.failure)})" if run.failure else ""
+    watch = f"; the watch: {plain(run.level)}" if run.level else "; nobody watched it"
+    verdict = (sight.session or run).tags.get("canary.verdict", "")
+    return f"{run.status} at step {run.step}{why}{watch}" + (f"; verdict: {plain(verdict)}" if verdict else "")
+
+
+def lines(before: Sight | None, sight: Sight, now: int) -> Iterator[str]:
+    """What is new since `before`, for a stream that is no terminal: the run, its warnings, its progress, its end."""
+    other = before is None or before.run.run_id != sight.run.run_id
+    if other:
+        yield heading(sight).plain
+    known: Sequence[WatchWarning] = () if before is None or other else before.run.warnings
+    yield from (plain(sentence(one)) for one in sight.run.warnings if one not in known)
+    if other or before is None or sight.run.step != before.run.step or sight.run.status != before.run.status:
+        shown = list(sight.series.values())[:IN_LINES]
+        yield "  ".join([standing(sight.run, now), *map(brief, shown)])
+    if sight.ended:
+        yield ending(sight)
+
+
+def brief(series: Series) -> str:
+    """`loss 0.512`."""
+    return f"{label(series.name)} {value(float(series.values[-1]), BY_NAME[series.name].unit)}"
+
+
+def plain(text: str) -> str:
+    """Names come from others: no control characters on somebody's terminal."""
+    return "".join(sign if sign.isprintable() else "�" for sign in text)

@@ -1,0 +1,112 @@
+"""A run as its row, tags and last values tell it: how far it is, what the watch said, when it was last heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from canary_mlflow.errors import StoreError
+from canary_mlflow.tracking.session import PARENT_TAG
+from canary_mlflow.tracking.watching import warnings_in
+from gates.watch import WatchWarning
+
+OPEN = ("RUNNING", "SCHEDULED")
+SILENT = 120.0  # seconds without news after which a page says so
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latest:
+    """The last value of one series; `timestamp` in ms."""
+
+    step: int
+    value: float
+    timestamp: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """A run as its row, tags and last values tell it; times in ms since 1970."""
+
+    run_id: str
+    name: str
+    status: str
+    started: int
+    ended: int | None
+    deleted: bool
+    experiment: str
+    artifacts: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    latest: Mapping[str, Latest] = field(default_factory=dict)
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self.status in OPEN and not self.deleted
+
+    @property
+    def parent(self) -> str:
+        """The session's id; empty for a run on its own."""
+        return self.tags.get(PARENT_TAG, "")
+
+    @property
+    def step(self) -> int:
+        """The last step that any series has; 0 before the first."""
+        return max((one.step for one in self.latest.values()), default=0)
+
+    @property
+    def max_steps(self) -> int | None:
+        """The optimizer steps that were planned, where the run says so."""
+        text = self.tags.get("canary.max_steps", "")
+        return int(text) if text.isdigit() and int(text) > 0 else None
+
+    @property
+    def news(self) -> int:
+        """When it was last heard of."""
+        return max((one.timestamp for one in self.latest.values()), default=self.started)
+
+    @property
+    def seed(self) -> str:
+        """The seed as text."""
+        return self.tags.get("canary.seed", "")
+
+    @property
+    def short(self) -> str:
+        """What to call it beside its siblings."""
+        return f"seed {self.seed}" if self.seed else self.name or self.run_id[:8]
+
+    @property
+    def level(self) -> str:
+        """What the watch says: healthy, warned, critical, stopped; empty where nobody watched."""
+        return self.tags.get("canary.watch.level", "")
+
+    @property
+    def warnings(self) -> tuple[WatchWarning, ...]:
+        """What the watch said; the tag holds the most serious ones."""
+        try:
+            return warnings_in(self.tags)
+        except StoreError:  # somebody else's tag
+            return ()
+
+    @property
+    def warned(self) -> int:
+        """How often the watch spoke."""
+        text = self.tags.get("canary.watch.warnings", "")
+        return max(int(text) if text.isdigit() else 0, len(self.warnings))
+
+    @property
+    def failure(self) -> str:
+        """Why it broke off, in a sentence; empty where it did not."""
+        kind, why = self.tags.get("canary.failure", ""), self.tags.get("canary.failure_reason", "")
+        return ": ".join(part for part in (kind, why) if part)
+
+    def seconds_left(self, now: int) -> float | None:
+        """By the pace so far; None where nothing can be said."""
+        if not self.running or self.max_steps is None or not 0 < self.step <= self.max_steps:
+            return None
+        elapsed = max(self.news - self.started, 1) / 1000
+        return max(0.0, elapsed / self.step * (self.max_steps - self.step) - max(0, now - self.news) / 1000)
+
+    def silent_for(self, now: int) -> float | None:
+        """Seconds without news of a run that should be going on; None while that is no news itself."""
+        silence = (now - self.news) / 1000
+        return silence if self.running and silence > SILENT else None

@@ -1,0 +1,105 @@
+"""A run seen from outside while it goes on: found, and read again and again until it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import NoSuchRun
+from canary_mlflow.tracking.facts import Latest, RunFacts
+from canary_mlflow.tracking.histories import series_of
+from canary_mlflow.tracking.points import read_points
+from canary_mlflow.tracking.schema import mlflow_key
+from canary_mlflow.tracking.session import child_runs, get_run
+from gates.records import Series
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """What was seen at one moment: the run, and those of the wanted series that it has, by canonical name.
+
+    `session`: the session that is followed, if it is one; `number` says which of its runs this is, from 1.
+    """
+
+    run: RunFacts
+    series: Mapping[str, Series] = field(default_factory=dict)
+    session: RunFacts | None = None
+    number: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether what is followed is over."""
+        return not (self.session or self.run).running
+
+
+def newest_running(client: MlflowClient) -> str:
+    """The run that began last among those that go on; a session or sweep only where none of its runs does.
+
+    Raises NoSuchRun where nothing goes on.
+    """
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    found = client.search_runs(
+        experiments, "attributes.status = 'RUNNING'", order_by=["attributes.start_time DESC"], max_results=100
+    )
+    if not found:
+        raise NoSuchRun(
+            f"{client.tracking_uri}: nothing runs there; expected a run that goes on; "
+            "canary watch RUN shows one that has ended, --tracking-uri names another store"
+        )
+    alone = [run for run in found if run.data.tags.get("canary.role") not in ("session", "sweep")]
+    return str((alone or found)[0].info.run_id)
+
+
+def look(client: MlflowClient, run_id: str, names: Sequence[str]) -> Sight:
+    """A run, or the present run of a session. `names`: canonical names. Raises NoSuchRun, StoreError."""
+    found = get_run(client, run_id)
+    if found.info.lifecycle_stage != "active":
+        raise NoSuchRun(
+            f"run {run_id!r}: deleted; expected an active run; mlflow runs restore --run-id {run_id} brings it back"
+        )
+    if found.data.tags.get("canary.role") not in ("session", "sweep"):
+        return sight(client, found, names)
+    session = facts_of(found, {})
+    children = [run for run in child_runs(client, run_id) if run.data.tags.get("canary.role") != "baseline"]
+    if not children:
+        return Sight(run=session, session=session)
+    number, present = max(enumerate(children, 1), key=lambda one: (one[1].info.status == "RUNNING", one[0]))
+    return sight(client, present, names, session, number)
+
+
+def sight(
+    client: MlflowClient, run: MlflowRun, names: Sequence[str], session: RunFacts | None = None, number: int = 0
+) -> Sight:
+    """A run with its series."""
+    run_id = run.info.run_id
+    keys = {name: mlflow_key(name) for name in names if mlflow_key(name) in run.data.metrics}
+    points = read_points(client, {run_id: list(keys.values())}) if keys else {}
+    some = {name: points[run_id, key] for name, key in keys.items() if len(points[run_id, key])}
+    latest = {
+        keys[name]: Latest(step=int(last[0]), value=float(last[2]), timestamp=int(last[1]))
+        for name, rows in some.items()
+        for last in (rows[rows[:, 0].argmax()],)
+    }
+    series = {name: series_of(name, rows) for name, rows in some.items()}
+    return Sight(run=facts_of(run, latest), series=series, session=session, number=number)
+
+
+def facts_of(run: MlflowRun, latest: Mapping[str, Latest]) -> RunFacts:
+    """What MLflow's client says of a run."""
+    return RunFacts(
+        run_id=run.info.run_id,
+        name=run.info.run_name or "",
+        status=run.info.status,
+        started=run.info.start_time or 0,
+        ended=run.info.end_time,
+        deleted=run.info.lifecycle_stage != "active",
+        experiment=str(run.info.experiment_id),
+        artifacts=run.info.artifact_uri or "",
+        tags=dict(run.data.tags),
+        latest=latest,
+    )
