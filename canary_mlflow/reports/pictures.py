@@ -140,11 +140,13 @@ def meanings(chart: Chart, runs: Sequence[str], names: Sequence[str]) -> list[Ar
 
 def logarithmic(axes: Axes) -> None:
     """A logarithmic axis whose figures are plain text: powers of ten would need mathematical type."""
-    from matplotlib.ticker import FuncFormatter, LogFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def heat(found: Correlation) -> Figure:

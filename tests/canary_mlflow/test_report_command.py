@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import CHROMIUM, MISSING, chromium, window
 from click.testing import CliRunner, Result
 
 from canary_mlflow import cli
@@ -382,3 +383,19 @@ def test_an_older_database_is_named_in_one_line(shared: Any, tmp_path: Path) -> 
     result = canary("report", "whatever", "--tracking-uri", f"sqlite:///{file}")
     assert (result.exit_code, len(result.stderr.splitlines())) == (4, 1)
     assert "mlflow db upgrade" in result.stderr
+
+
+@pytest.mark.skipif(not CHROMIUM, reason=MISSING)
+def test_a_browser_shows_it_to_everybody_and_asks_nobody_for_anything(judged: Any, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(judged[1]["html"], encoding="utf-8")
+    with chromium() as browser:
+        for width, dark in ((1280, False), (390, True)):
+            with window(browser, "file://", width=width, dark=dark) as seen:
+                seen.open(str(page))
+                assert seen.faults() == []
+                assert seen.too_wide() <= 0
+                assert [one for one in seen.troubles if not one.startswith("data:image/svg+xml;")] == []
+                sizes = seen.page.evaluate("[...document.images].map(one => one.complete && one.naturalWidth)")
+                assert len(sizes) >= 7
+                assert all(sizes)
