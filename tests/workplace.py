@@ -27,7 +27,7 @@ class Workplace:
     def uri(self) -> str:
         return f"sqlite:///{self.folder}/mlflow.db"
 
-    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, *command: str, own_group: bool = False, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, *command],
             cwd=self.folder,
@@ -35,6 +35,7 @@ class Workplace:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=own_group,
         )
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:

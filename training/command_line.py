@@ -33,6 +33,7 @@ class CommandLine:
     multirun: bool
     here: bool  # its runs are on this machine, not sent elsewhere by a launcher
     config_dir: str | None
+    outputs: str  # where Hydra is to make the folder for scratch files
     informs: bool  # composes and shows, but runs nothing
     helps: bool  # does not even compose
 
@@ -70,11 +71,14 @@ def parse(argv: Sequence[str]) -> CommandLine:
     launchers = [str(item.value()) for item in overrides if item.key_or_group == "hydra/launcher"]
     modes = [str(item.value()) for item in overrides if item.key_or_group == "hydra.mode"]
     multirun = bool(arguments.multirun) or "MULTIRUN" in modes
+    folder = "hydra.sweep.dir" if multirun else "hydra.run.dir"
+    folders = [str(item.value()) for item in overrides if item.key_or_group == folder]
     return CommandLine(
         jobs=list(_grid(overrides)) if multirun else [list(arguments.overrides)],
         multirun=multirun,
         here=set(launchers) <= {"basic", "joblib"},
         config_dir=arguments.config_dir,
+        outputs=folders[-1] if folders else "outputs",
         informs=bool(arguments.cfg or arguments.info),
         helps=bool(arguments.help or arguments.hydra_help or arguments.shell_completion),
     )

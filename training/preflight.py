@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
+from canary_mlflow.errors import CanaryError
 from training import adapters, datasets, devices, models, quantization
 from training.config import CanaryConfig, PPOAlgo
 from training.errors import SetupError
@@ -26,6 +28,21 @@ def preflight(config: CanaryConfig, *, here: bool = True) -> None:
     _check_fit(config)
     if isinstance(config.algo, PPOAlgo) and config.algo.reward.kind == "model":
         _check_reward_model(config.algo.reward.path or "")
+
+
+def check_outputs(folder: str) -> None:
+    """Raise CanaryError unless Hydra can make its folder there, which it tries after the store has been made."""
+    place = Path(folder.partition("${")[0] or ".")  # what follows is made from the time, or from the job
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        with tempfile.TemporaryDirectory(prefix=".canary-", dir=place):  # /proc says writable, and is not
+            pass
+    except OSError as error:
+        raise CanaryError(
+            f"{folder}: no folder for the runs' scratch files can be made in {place} ({error.strerror}); expected a "
+            "writable place; set hydra.run.dir (with --multirun: hydra.sweep.dir)"
+        ) from error
 
 
 def _check_fit(config: CanaryConfig) -> None:

@@ -105,8 +105,20 @@ def _start(folder: Path, algo: str, threads: int) -> Worker:
     folder.mkdir(parents=True, exist_ok=True)
     # Its standard input is a pipe from this process: when that closes, nobody waits for the run any more.
     command = [sys.executable, "-m", "training.worker", str(folder), algo]
-    process = subprocess.Popen(command, env=_environment(threads), stdin=subprocess.PIPE)
+    with _deaf_to_ctrl_c():
+        process = subprocess.Popen(command, env=_environment(threads), stdin=subprocess.PIPE)
     return Worker(process=process, folder=folder)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal. A run starts with it blocked and then ignores it: only the session
+    answers, and ends its runs with SIGTERM; a run would answer with a traceback while it loads its libraries."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _environment(threads: int) -> dict[str, str]:

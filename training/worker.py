@@ -31,6 +31,8 @@ LIBRARIES = (
 def main(folder: Path, algo: str) -> int:
     """Load the libraries, wait for the word, train `folder`/job.json and leave `folder`/result.json."""
     signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # blocked until here (training.process): the session answers it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         load(algo)
         (folder / "ready").touch()

@@ -62,7 +62,10 @@ def prepare_store(uri: str | None = None) -> MlflowClient:
 
 
 def resolve(uri: str | None) -> str:
-    """The store's URI with nothing left to the working folder. Raises StoreError for a file store."""
+    """The store's URI with nothing left to the working folder.
+
+    Raises StoreError for a file store, UsageError for one in memory.
+    """
     import mlflow
 
     found: str = uri or mlflow.get_tracking_uri()
@@ -73,6 +76,11 @@ def resolve(uri: str | None) -> str:
             "or a server's http address; set MLFLOW_TRACKING_URI (`mlflow migrate-filestore` moves old runs)"
         )
     file = sqlite_file(found)
+    if file is None and scheme.partition("+")[0] == "sqlite":
+        raise UsageError(
+            f"tracking store {found}: a database in memory, which each process would have for itself; "
+            "expected a file, such as sqlite:///mlflow.db"
+        )
     return found if file is None else f"{found.partition(':///')[0]}:///{file}"
 
 

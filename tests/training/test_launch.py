@@ -46,6 +46,19 @@ def test_sigterm_leaves_failed_runs_with_their_metrics_and_no_version(workplace:
     assert versions(workplace) == []
 
 
+def test_ctrl_c_while_the_runs_load_is_one_line(workplace: Workplace) -> None:
+    process = workplace.start("-m", "training", "algo=sft", own_group=True)
+    deadline = time.monotonic() + 60
+    while not list(workplace.folder.glob("outputs/*/*/seed-2")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1)  # Python has started, the libraries are not there yet
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: the session and its runs
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    assert err.strip() == "canary: interrupted; the runs so far are recorded as FAILED"
+    assert {run.info.status for run in runs(workplace, "session")} <= {"FAILED"}
+
+
 def test_a_killed_run_is_recorded_by_its_session(workplace: Workplace) -> None:
     process = workplace.start("-m", "training", "algo=sft", "repeats=1", "train.max_steps=100000")
     wait_for_step(workplace, 5)
@@ -155,10 +168,21 @@ def test_bad_data_is_refused_in_one_line(
         ["algo=nope"],
         ["train.max_steps=-5"],
         ["+train.learning_rat=1"],
+        ["tracking.uri=sqlite:///:memory:"],
+        ["tracking.uri=sqlite://"],
     ],
 )
 def test_wrong_use_ends_with_two_and_leaves_nothing(workplace: Workplace, words: list[str]) -> None:
     refused(workplace, workplace.train(*words), set())
+
+
+def test_a_place_that_takes_no_folder_is_named_before_a_store_is_made(workplace: Workplace) -> None:
+    done = workplace.train("hydra.run.dir=/proc/nope")
+    assert done.returncode == 4, done.stderr
+    assert "/proc/nope" in done.stderr
+    assert "hydra.run.dir" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert list(workplace.folder.iterdir()) == []
 
 
 def test_a_hub_model_that_is_not_here_is_named(workplace: Workplace) -> None:
