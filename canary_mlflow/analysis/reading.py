@@ -66,7 +66,7 @@ def study_of(client: MlflowClient, subject: Subject, *, every_chart: bool = True
         memory=memory_of(client, candidate[0].tags if candidate else {}),
         ledger=ledger.shown(subject.rows),
         ledger_said=subject.ledger_said,
-        notes=notes_of(candidate),
+        notes=[*subject.notes, *notes_of(candidate)],
     )
 
 
@@ -134,10 +134,8 @@ def part(one: Recorded, side: str) -> RunPart:
 def band_of(baseline: Sequence[Run], candidate: Sequence[Run], subject: Subject) -> tuple[list[Run], str]:
     """The baseline's runs that did the same work as the candidate's, and a sentence about them or their absence."""
     if not baseline:
-        return (
-            [],
-            f"No band of a champion: {'there is none' if subject.model else 'no registered model'} to set beside.",
-        )
+        why = "its runs are gone" if subject.baseline else "there is no other one to set these runs beside"
+        return [], f"No band of a champion: {why if subject.model else 'these runs belong to no registered model'}."
     work = [run.workload for run in candidate]
     alike = [run for run in baseline if run.completed and run.workload in work]
     if not alike:

@@ -16,7 +16,7 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import Side, aliased, champion_runs, run_side, tier_of
 from canary_mlflow.registry.gatekeeper import decide
 from canary_mlflow.registry.records import session_of
-from canary_mlflow.registry.versions import find_version
+from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.reports.advice import run_page, version_page
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.tracking.histories import read_runs
@@ -52,6 +52,7 @@ class Subject:
     model: str = ""
     version: str = ""
     known: Mapping[str, Run] = field(default_factory=dict)
+    notes: Sequence[str] = ()
     rows: ledger.Rows = field(default_factory=list)
     ledger_said: str = "Not in the ledger: only versions of a registered model have rows there."
 
@@ -112,7 +113,14 @@ def of_version(client: MlflowClient, model: str, version: str, policy: str | Non
         version=number,
         rows=rows,
         ledger_said=ledger_said,
+        notes=[champion_now(client, model)],
     )
+
+
+def champion_now(client: MlflowClient, model: str) -> str:
+    """Who is champion: a verdict tells of its own day."""
+    number = champion_number(client, model)
+    return f"{model} has no champion now." if number is None else f"Champion of {model} now: version {number}."
 
 
 def evidence_of(client: MlflowClient, session: str | None) -> list[str]:

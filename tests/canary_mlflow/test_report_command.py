@@ -130,6 +130,7 @@ def test_the_verdict_comes_first_and_all_its_evidence_after(judged: Any) -> None
         f"BLOCK: {store.model} version 2 against champion version 1", "Instabilities", "Time series",
         "Correlation of the", "Performance", "Peak memory by algorithm", "Evidence", "signature holds")]  # fmt: skip
     assert places == sorted(places)
+    assert f"Champion of {store.model} now: version 1." in words
     for part in ("Grey: the range of 3 runs of the baseline.", "torch 2.13.0 9.9", "Policy smoke", "min_steps",
                  *store.children(session)):  # fmt: skip
         assert part in words
@@ -304,7 +305,7 @@ def test_a_run_with_hardly_anything_in_it_is_reported_in_words(
     files = report(recorded, run_id, tmp_path)
     words = Page(files["html"]).words
     assert says in words
-    assert "No band of a champion: no registered model to set beside." in words
+    assert "No band of a champion: these runs belong to no registered model." in words
     assert "no champion" in files["md"]
     assert report(recorded, run_id)["text"]
     drawn = [attrs for tag, attrs in Page(files["html"]).tags if tag == "img"]
