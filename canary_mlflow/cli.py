@@ -10,6 +10,7 @@ import click
 from canary_mlflow.commands.ab import ab
 from canary_mlflow.commands.audit import audit
 from canary_mlflow.commands.calibrate import calibrate
+from canary_mlflow.commands.ci import ci
 from canary_mlflow.commands.db import db
 from canary_mlflow.commands.deliver import deliver
 from canary_mlflow.commands.env import doctor, env
@@ -26,7 +27,7 @@ from canary_mlflow.commands.watch import watch
 from canary_mlflow.edge import EXIT_CODES, OUTSIDE, Edge
 
 COMMANDS = (
-    run, gate, ab, compare, judge, watch, replay, report, ui, import_, calibrate, power, bless, override, rollback,
+    run, gate, ab, compare, judge, watch, replay, report, ci, ui, import_, calibrate, power, bless, override, rollback,
     audit, keys, db, deliver, env, doctor,
 )  # fmt: skip
 

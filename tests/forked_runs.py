@@ -18,7 +18,7 @@ from canary_mlflow.tracking.store import prepare_store
 from gates import Run
 from training.command_line import parse
 from training.compose import check, register_schemas, to_plain
-from training.launch import run_tags
+from training.naming import run_tags
 from training.process import Job
 
 

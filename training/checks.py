@@ -53,6 +53,8 @@ def check_values(config: CanaryConfig) -> None:
         raise UsageError(f"{key} is {runs_of(config)}; expected at least 1")
     if config.model_name is not None and (not config.model_name.strip() or set(config.model_name) & set("/:")):
         raise UsageError(f"model_name is {config.model_name!r}; expected a name without '/' and ':'")
+    if not config.register and load_policy(config.gate).top_up:
+        raise UsageError("register is false and gate.top_up is true; expected one of them: only versions are topped up")
     _one_of("train.optimizer", train.optimizer, OPTIMIZERS)
     _one_of("train.lr_scheduler", train.lr_scheduler, SCHEDULERS)
     if config.seed > MAX_SEED - runs_of(config):

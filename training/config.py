@@ -186,6 +186,7 @@ class CanaryConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     seed: int = 0  # the first run's; run i uses seed + i
     repeats: Optional[int] = None  # None: the tier's; 1 under --multirun
+    register: bool = True  # False: judged beside the champion, but no version is made and the champion stays
     model_name: Optional[str] = None  # registered model; None: algo-model-data-tier
 
 

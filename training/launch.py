@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mlflow import MlflowClient
 
@@ -16,7 +15,8 @@ from canary_mlflow.errors import CanaryError
 from canary_mlflow.launching.top_up import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import champion_runs
-from canary_mlflow.registry.gatekeeper import gate, gate_session
+from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.session_gate import gate_change, gate_session
 from canary_mlflow.registry.versions import register_version
 from canary_mlflow.reports import text
 from canary_mlflow.reports.decision import Decision
@@ -26,6 +26,7 @@ from training.adding import InSession, say
 from training.checks import runs_of
 from training.compose import to_plain
 from training.config import CanaryConfig
+from training.naming import default_model_name, flatten, run_name, run_tags, session_name, session_tags
 from training.process import Job, Result, Worker, run, workers
 
 # A run that broke off for one of these reasons says something about the change under test.
@@ -161,6 +162,8 @@ def judge(
     policy = load_policy(config.gate)
     if any(result.failure for result in results):
         return gate_session(client, model, session, policy)
+    if not config.register:
+        return gate_change(client, model, session, policy)
     version = register_version(client, model, session, results[0].run_id)
     subject = f"{model} version {version}"
     with InSession(client, session, subject, config, scratch) as maker:
@@ -181,48 +184,6 @@ def code_of_failure(failure: str) -> int:
     if not failure:
         return 0
     return 1 if failure in UNSTABLE else 2 if failure == "config" else 4
-
-
-def default_model_name(config: CanaryConfig) -> str:
-    """The registered model: the workload's name. `/` and `:` are not allowed there."""
-    return "-".join((config.algo.name, config.model.name, config.data.name, config.tier.name))
-
-
-def session_name(config: CanaryConfig) -> str:
-    """What the MLflow UI shows for the parent run."""
-    fault = "" if config.fault.name == "none" else f" fault={config.fault.name}"
-    return f"{default_model_name(config)}{fault}"
-
-
-def run_name(config: CanaryConfig) -> str:
-    """What the MLflow UI shows for one run."""
-    return f"{default_model_name(config)} seed {config.seed}"
-
-
-def session_tags(config: CanaryConfig, model: str) -> dict[str, str]:
-    """What the parent run can be filtered by."""
-    return {"canary.role": "session", "canary.model_name": model, **_part_tags(config)}
-
-
-def run_tags(config: CanaryConfig) -> dict[str, str]:
-    """What one run can be filtered by."""
-    return {"canary.role": "run", "canary.seed": str(config.seed), **_part_tags(config)}
-
-
-def _part_tags(config: CanaryConfig) -> dict[str, str]:
-    names = ("algo", "model", "data", "tier", "adapter", "quantization", "fault")
-    return {f"canary.{name}": getattr(config, name).name for name in names}
-
-
-def flatten(tree: dict[str, Any], prefix: str = "cfg/") -> dict[str, str]:
-    """Nested configuration as MLflow params; the policies are left to verdict.json and config.yaml."""
-    flat: dict[str, str] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.") if key not in ("gate", "watch") else {}
-        else:
-            flat[prefix + key] = str(value)
-    return flat
 
 
 def _say_broken(results: list[Result]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from canary_mlflow.launching.sources import Source, commit_of, worktree
 from canary_mlflow.registry import records
 from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.tracking.ci import ci_tags
 from canary_mlflow.tracking.histories import session_runs
 from canary_mlflow.tracking.session import finish_session, get_run, open_session
 from gates.judge import judge
@@ -65,7 +67,7 @@ def beside_each_other(
     ):
         folders = dict(zip(SIDES, (one, other), strict=True))
         name = " against ".join(str(revisions[side]) for side in reversed(SIDES))
-        parent = open_session(client, "canary", name, {"canary.role": "revisions"})
+        parent = open_session(client, "canary", name, {"canary.role": "revisions", **ci_tags(os.environ)})
         sessions = {
             side: open_session(client, "canary", f"{side}: {revisions[side]}", {}, parent_id=parent) for side in SIDES
         }

@@ -92,7 +92,7 @@ def read_session_page(tracking: str, session_id: str) -> VerdictPage:
     decision = Decision(
         verdict=verdict,
         model=str(found.get("model", "")),
-        question=Question.SESSION,
+        question=Question(found.get("question", Question.SESSION)),
         champion_before=found.get("champion_before"),
         session_id=session_id,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from canary_mlflow.errors import BaselineMoved, NoSuchModel, UsageError
+from canary_mlflow.errors import BaselineMoved, UsageError
 from canary_mlflow.registry import records
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.anchor import against_anchor, anchor_runs
@@ -19,10 +19,9 @@ from canary_mlflow.registry.remote import is_guarded_server, remote_gate
 from canary_mlflow.registry.sides import at_look, read_sides
 from canary_mlflow.registry.unguarded import enact_unguarded, promoted
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
-from canary_mlflow.reports.advice import run_page, version_page
+from canary_mlflow.reports.advice import version_page
 from canary_mlflow.reports.decision import Decision, Question
-from canary_mlflow.tracking.histories import session_runs
-from canary_mlflow.tracking.session import get_run, minutes_of_runs
+from canary_mlflow.tracking.session import minutes_of_runs
 from gates.judge import judge
 from gates.policy import Bootstrap, Policy
 from gates.records import Version
@@ -157,36 +156,6 @@ def enact(client: MlflowClient, judged: Judged, actor: str | None = None, *, mov
     order = verdict_order(decision, judged.binding, judged.against, actor or current_actor())
     record(guard, order if move else replace(order, moves=False, pins=()))
     return promoted(decision) if move else decision
-
-
-def gate_session(client: MlflowClient, model: str, session_id: str, policy: Policy) -> Decision:
-    """Judge a session that left no version (its runs crashed) by the hard gates alone, and write that on the session.
-
-    No alias moves and nothing is bootstrapped: there is no version. The model need not exist yet.
-    """
-    runs = tuple(session_runs(client, session_id))
-    if not runs:
-        raise UsageError(
-            f"session {session_id!r}: found no runs in it; expected at least one; give the id of a parent run"
-        )
-    try:
-        before = champion_number(client, model)
-    except NoSuchModel:
-        before = None
-    verdict = judge(policy, None, Version(model=model, version=None, runs=runs))
-    decision = Decision(
-        verdict=verdict,
-        model=model,
-        question=Question.SESSION,
-        champion_before=before,
-        champion_after=before,
-        session_id=session_id,
-        store=str(client.tracking_uri),
-        page=run_page(get_run(client, session_id).info.experiment_id, session_id),
-        warnings=warnings_of(client, verdict),
-    )
-    records.publish(client, decision)
-    return decision
 
 
 def compare(

@@ -17,6 +17,8 @@ def next_step(decision: Decision) -> str:
         return after_revisions(decision)
     if decision.question is Question.SESSION:
         return after_session(decision)
+    if decision.question is Question.CHANGE:
+        return after_change(decision)
     if decision.question is Question.FILES:
         return after_files(decision)
     outcome = decision.verdict.outcome
@@ -54,6 +56,20 @@ def after_session(decision: Decision) -> str:
         "Look at the runs that failed" if decision.verdict.outcome is Outcome.BLOCK else "See why its runs ended early"
     )
     return f"No version was registered. {champion_stays(decision)} {what} (open them as below), mend it and run again."
+
+
+def after_change(decision: Decision) -> str:
+    """A session that was judged only (register=false)."""
+    done = "Judged only (register=false): no version was registered."
+    verdict = decision.verdict
+    if decision.champion_before is None:
+        return f"{done} There is no champion to compare with; a session with register=true makes the first."
+    if verdict.outcome is Outcome.BLOCK:
+        return f"{done} {champion_stays(decision)} Look at what is marked BLOCK, mend it and run again."
+    if verdict.outcome is Outcome.INCONCLUSIVE and verdict.more_runs:
+        needed = verdict.more_runs
+        return f"{done} {champion_stays(decision)} About {needed} runs per side would decide: repeats={needed}"
+    return f"{done} {champion_stays(decision)}"
 
 
 def after_files(decision: Decision) -> str:

@@ -17,6 +17,7 @@ class Question(StrEnum):
 
     GATE = "gate"  # may this version become champion?
     SESSION = "session"  # what went wrong in a session that left no version?
+    CHANGE = "change"  # is what a session was made with safe? Beside the champion, but nothing is registered.
     COMPARISON = "comparison"  # how do these two differ? Read-only.
     REVISIONS = "revisions"  # how do runs of two revisions of the code differ?
     FILES = "files"  # what would the gate say about these files? Nothing is written.

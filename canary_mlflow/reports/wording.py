@@ -54,6 +54,9 @@ def title(decision: Decision) -> str:
         return f"{decision.candidate_label} (candidate) beside {decision.baseline_label} (baseline)"
     if decision.question is Question.SESSION:
         return f"{model}, session {decision.session_id}"
+    if decision.question is Question.CHANGE:
+        against = f"champion version {decision.champion_before}" if decision.champion_before else "no champion"
+        return f"{model}, session {decision.session_id} against {against}"
     if decision.question in (Question.FILES, Question.REVISIONS):
         return f"{decision.candidate_label} against {decision.baseline_label}"
     if decision.champion_before is None:

@@ -15,9 +15,11 @@ from canary_mlflow.errors import BaselineMoved, NoSuchModel, NoSuchVersion, Stor
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry import locks
 from canary_mlflow.registry.acts import bless
-from canary_mlflow.registry.gatekeeper import decide, enact, gate, gate_session
+from canary_mlflow.registry.gatekeeper import decide, enact, gate
 from canary_mlflow.registry.records import DESCRIPTION_LIMIT
+from canary_mlflow.registry.session_gate import gate_change, gate_session
 from canary_mlflow.registry.versions import champion, register_version
+from canary_mlflow.reports.text import render
 from gates.policy import Bootstrap, Policy
 from gates.verdict import Outcome, ReasonCode, verdict_from_dict
 
@@ -195,6 +197,25 @@ def test_a_sound_session_without_version_is_never_bootstrapped(
 ) -> None:
     decision = gate_session(recorded.client, recorded.model, usual_session, policy)
     assert (decision.exit_code, decision.bootstrapped) == (3, False)
+
+
+@pytest.mark.parametrize(("slower", "outcome"), [(1.0, Outcome.PASS), (2.0, Outcome.BLOCK)])
+def test_a_change_is_judged_beside_the_champion_and_registers_nothing(
+    guarded: Any, policy: Policy, slower: float, outcome: Outcome
+) -> None:
+    session = guarded.session(slower=slower)
+    decision = gate_change(guarded.client, guarded.model, session, policy)
+    assert (decision.verdict.outcome, decision.champion_before, decision.version) == (outcome, "1", None)
+    assert guarded.champion() == "1"
+    assert len(guarded.client.search_model_versions(f"name = '{guarded.model}'")) == 1
+    assert guarded.client.get_run(session).data.tags["canary.verdict"] == str(outcome)
+    assert "no version was registered" in " ".join(render(decision).split())
+
+
+def test_a_change_without_a_champion_is_inconclusive(recorded: Any, policy: Policy, usual_session: str) -> None:
+    decision = gate_change(recorded.client, recorded.model, usual_session, policy)
+    assert (decision.exit_code, decision.bootstrapped, decision.champion_before) == (3, False, None)
+    assert "a session with register=true makes the first" in " ".join(render(decision).split())
 
 
 def test_a_long_report_is_cut_in_the_description_only(guarded: Any, policy: Policy) -> None:

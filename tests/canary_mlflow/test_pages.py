@@ -18,7 +18,8 @@ from canary_mlflow.pages.blueprint import ROUTES, Readers, add_pages
 from canary_mlflow.pages.database import reading
 from canary_mlflow.pages.downsampling import keep_envelope, keep_peaks
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.gatekeeper import gate, gate_session
+from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.session_gate import gate_session
 
 
 def site(uri: str, patch: pytest.MonkeyPatch, readers: Readers | None = None) -> Any:

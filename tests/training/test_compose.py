@@ -106,6 +106,7 @@ def test_overrides_are_split_as_a_shell_would() -> None:
         (["train.learning_rate=-1"], ["train.learning_rate"]),
         (["train.learning_rate=nan"], ["train.learning_rate"]),
         (["repeats=0"], ["repeats is 0"]),
+        (["register=false", "gate.top_up=true"], ["register is false", "gate.top_up is true"]),
         (["hardware.device=tpu"], ["tpu", "cpu", "cuda"]),
         (["algo=ppo", "algo.num_minibatches=3"], ["num_minibatches", "divisor"]),
         (["gate.alpha_block=2"], ["alpha_block"]),

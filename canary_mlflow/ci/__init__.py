@@ -1,0 +1,1 @@
+"""The report where a change is discussed: the pull request."""

@@ -1,0 +1,181 @@
+"""GitHub's places for a verdict: the job's summary and outputs, one comment that is renewed, and a check.
+
+REST API: docs.github.com/rest, "Issue comments" and "Check runs". Reads what GitHub puts into a job's environment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util.retry import Retry
+
+from canary_mlflow.errors import StoreError, UsageError, one_line
+from canary_mlflow.reports.markdown import fit
+from gates.verdict import Outcome
+
+LIMIT = 65_000  # characters of a comment and of a check's summary; GitHub takes 65,535
+PAGE = 100
+SECONDS = 20.0
+CONCLUSIONS = {
+    "PASS": "success",
+    "bootstrap": "success",
+    Outcome.BLOCK: "failure",
+    Outcome.INCONCLUSIVE: "neutral",
+    "": "failure",  # no verdict: the canary did not run to its end
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a job is. `pull_request`: its number, None outside of one. `sha`: the commit that a check belongs to."""
+
+    api: str
+    repository: str
+    sha: str
+    pull_request: int | None
+    summary: Path | None
+    output: Path | None
+    url: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """What to publish. `name`: of the check and of the comment. `word`: the verdict; empty for none."""
+
+    name: str
+    word: str
+    title: str
+    text: str
+
+
+def place_of(environment: Mapping[str, str]) -> Place | None:
+    """The job's place; None outside of GitHub. Raises UsageError for an event file that is none."""
+    if environment.get("GITHUB_ACTIONS") != "true":
+        return None
+    event = read_event(environment.get("GITHUB_EVENT_PATH", ""))
+    pull_request = event.get("pull_request") or {}
+    files = {key: Path(value) for key in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT") if (value := environment.get(key))}
+    server, repository = environment.get("GITHUB_SERVER_URL", ""), environment.get("GITHUB_REPOSITORY", "")
+    return Place(
+        api=environment.get("GITHUB_API_URL", "https://api.github.com"),
+        repository=repository,
+        # GITHUB_SHA of a pull request is a merge that nobody sees; checks show on its head.
+        sha=(pull_request.get("head") or {}).get("sha") or environment.get("GITHUB_SHA", ""),
+        pull_request=pull_request.get("number"),
+        summary=files.get("GITHUB_STEP_SUMMARY"),
+        output=files.get("GITHUB_OUTPUT"),
+        url=f"{server}/{repository}/actions/runs/{environment.get('GITHUB_RUN_ID', '')}",
+    )
+
+
+def read_event(path: str) -> dict[str, Any]:
+    """What has started the workflow."""
+    if not path:
+        return {}
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"GITHUB_EVENT_PATH {path}: {one_line(error)}; expected GitHub's event as JSON") from error
+    return found if isinstance(found, dict) else {}
+
+
+def publish(place: Place, message: Message, token: str, outputs: Mapping[str, str]) -> Iterator[str]:
+    """Write summary and outputs; with a token also comment and check. Yields a sentence for what could not be written.
+
+    A pull request from a fork has a token that may not write: the summary is there all the same.
+    """
+    if place.summary is not None:
+        append(place.summary, f"{message.text}\n")
+    if place.output is not None:
+        append(place.output, "".join(f"{key}={value}\n" for key, value in outputs.items()))
+    if not token:
+        yield "no GITHUB_TOKEN: no comment and no check, the job's summary has the report"
+        return
+    with session(token) as client:
+        for write in (comment, check):
+            try:
+                write(client, place, message)
+            except StoreError as error:
+                yield str(error)
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def session(token: str) -> requests.Session:
+    """A client that tries again where GitHub asks for it."""
+    client = requests.Session()
+    client.headers.update(
+        {
+            "Authorization": f"Bearer {token}",
+            "Accept": "application/vnd.github+json",
+            "X-GitHub-Api-Version": "2022-11-28",
+        }
+    )
+    again = Retry(total=3, backoff_factor=1, status_forcelist=(429, 502, 503, 504), respect_retry_after_header=True)
+    for scheme in ("https://", "http://"):
+        client.mount(scheme, HTTPAdapter(max_retries=again))
+    return client
+
+
+def comment(client: requests.Session, place: Place, message: Message) -> None:
+    """One comment for each name, renewed in its place. Nothing outside of a pull request."""
+    if place.pull_request is None:
+        return
+    marker = f"<!-- canary-mlflow: {message.name} -->"
+    body = {"body": f"{marker}\n{fit(message.text, LIMIT, place.url)}"}
+    comments = f"{place.api}/repos/{place.repository}/issues/{place.pull_request}/comments"
+    ours = next((one for one in all_of(client, comments) if str(one.get("body", "")).startswith(marker)), None)
+    if ours is None:
+        ask(client, "POST", comments, body)
+    else:
+        ask(client, "PATCH", f"{place.api}/repos/{place.repository}/issues/comments/{ours['id']}", body)
+
+
+def check(client: requests.Session, place: Place, message: Message) -> None:
+    """A check of its own: INCONCLUSIVE is neutral there, which a job cannot be."""
+    body = {
+        "name": f"canary: {message.name}",
+        "head_sha": place.sha,
+        "status": "completed",
+        "conclusion": CONCLUSIONS[message.word],
+        "details_url": place.url,
+        "output": {"title": message.title, "summary": fit(message.text, LIMIT, place.url)},
+    }
+    ask(client, "POST", f"{place.api}/repos/{place.repository}/check-runs", body)
+
+
+def all_of(client: requests.Session, address: str) -> Iterator[dict[str, Any]]:
+    """All pages of a list."""
+    page = 1
+    while True:
+        found = ask(client, "GET", f"{address}?per_page={PAGE}&page={page}")
+        yield from found
+        if len(found) < PAGE:
+            return
+        page += 1
+
+
+def ask(client: requests.Session, method: str, address: str, body: Mapping[str, Any] | None = None) -> Any:
+    """GitHub's answer. Raises StoreError with what it says, and with the permission that is usually missing."""
+    try:
+        answer = client.request(method, address, json=body, timeout=SECONDS)
+    except requests.RequestException as error:
+        raise StoreError(f"{method} {address}: {one_line(error)}; expected GitHub's API there") from error
+    if answer.status_code in (401, 403, 404):
+        need = "checks: write" if address.endswith("check-runs") else "pull-requests: write"
+        raise StoreError(
+            f"{method} {address}: {answer.status_code}; expected a token that may write; "
+            f"give the job permissions: {need}"
+        )
+    if not answer.ok:
+        raise StoreError(f"{method} {address}: {answer.status_code} {answer.text[:200]!r}; expected 200 or 201")
+    return answer.json()

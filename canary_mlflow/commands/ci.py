@@ -1,0 +1,117 @@
+"""`canary ci`: the report of a job's own session as files, and where people look at a change."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from canary_mlflow.commands.shared import open_store, store_option
+from canary_mlflow.edge import OUTSIDE
+from canary_mlflow.errors import UsageError
+from canary_mlflow.tracking.ci import JOB_TAG, ci_job
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+    from canary_mlflow.ci.github import Message
+    from canary_mlflow.reports.study import Study
+
+SESSIONS = ("session", "revisions")  # roles of runs whose children are the evidence
+FILES = {"html": "report.html", "md": "report.md", "json": "report.json", "junit": "junit.xml"}
+CI_CODES = """\b
+Exit codes:
+  0  PASS, bootstrap, or INCONCLUSIVE without --strict
+  1  BLOCK
+  2  wrong use, or no session of this job
+  3  INCONCLUSIVE with --strict
+  4  no verdict, or something outside failed; a comment or check that cannot be written is a warning
+"""
+
+
+@click.command(epilog=CI_CODES)
+@click.argument("subject", required=False, metavar="[SESSION|VERSION]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("canary-report"),
+    show_default=True,
+    metavar="DIR",
+    help="Where report.html, report.md, report.json and junit.xml go.",
+)
+@click.option("--strict", is_flag=True, help="An INCONCLUSIVE fails the job too.")
+@store_option
+@click.pass_context
+def ci(ctx: click.Context, subject: str | None, out: Path, strict: bool, tracking_uri: str | None) -> None:
+    """Publish the report of the session that this CI job has run.
+
+    Writes files everywhere. On GitHub also the job's summary and outputs, and with GITHUB_TOKEN one comment on the pull
+    request, renewed each time, and a check in which INCONCLUSIVE is neutral. Without SUBJECT: the job's last session.
+    """
+    from canary_mlflow.analysis.formats import FORMATS, made, write
+    from canary_mlflow.analysis.reading import study_of
+    from canary_mlflow.analysis.subject import find_subject
+    from canary_mlflow.ci.github import place_of, publish
+
+    place = place_of(os.environ)
+    client = open_store(tracking_uri)
+    chosen = subject or session_of_job(client)
+    study = study_of(client, find_subject(client, chosen))
+    for one in FORMATS:
+        if one.option in FILES:
+            write(made(one, study), out / FILES[one.option])
+    message = message_of(study)
+    if place is not None:
+        outputs = {"verdict": message.word or "none", "session": chosen, "report": str(out)}
+        for sentence in publish(place, message, os.environ.get("GITHUB_TOKEN", ""), outputs):
+            click.echo(f"canary: warning: {sentence}", err=True)
+    click.echo(f"{message.title}\nReport: {out / FILES['html']}")
+    ctx.exit(exit_code(study, strict))
+
+
+def session_of_job(client: MlflowClient) -> str:
+    """The newest session that carries this job's tag. Raises UsageError."""
+    job = ci_job(os.environ)
+    if not job:
+        raise UsageError(
+            "no SUBJECT, and no GitHub or GitLab job around; expected a session or a version; canary ci SESSION"
+        )
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    query = f"tags.`{JOB_TAG}` = '{job}'"
+    ours = client.search_runs(experiments, query, order_by=["attributes.start_time DESC"])
+    found = [run for run in ours if run.data.tags.get("canary.role") in SESSIONS]
+    if not found:
+        raise UsageError(
+            f"job {job}: no session of it in {client.tracking_uri}; expected one that `canary run` has recorded there "
+            "in this job; run it first, with the same MLFLOW_TRACKING_URI"
+        )
+    return str(found[0].info.run_id)
+
+
+def message_of(study: Study) -> Message:
+    """The study as a comment and a check."""
+    from canary_mlflow.ci.github import Message
+    from canary_mlflow.reports import pull_request, wording
+
+    decision = study.decision
+    title = (
+        f"No verdict: {study.no_verdict}"
+        if decision is None
+        else f"{wording.heading(decision)} {wording.title(decision)}"
+    )
+    return Message(
+        name=(decision.model if decision else "") or study.subject,
+        word=decision.word if decision else "",
+        title=title,
+        text=pull_request.render(study),
+    )
+
+
+def exit_code(study: Study, strict: bool) -> int:
+    """What the job ends with."""
+    if study.decision is None:
+        return OUTSIDE
+    code = study.decision.exit_code
+    return 0 if code == 3 and not strict else code

@@ -1,0 +1,73 @@
+"""Sessions that are judged without a version: their runs broke off, or nothing is to be registered yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import NoSuchModel, UsageError
+from canary_mlflow.registry import records
+from canary_mlflow.registry.anchor import against_anchor
+from canary_mlflow.registry.evidence import warnings_of
+from canary_mlflow.registry.versions import champion_number
+from canary_mlflow.reports.advice import run_page
+from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.tracking.histories import read_version, session_runs
+from canary_mlflow.tracking.session import get_run, minutes_of_runs
+from gates.judge import judge
+from gates.policy import Policy
+from gates.records import Version
+from gates.verdict import Verdict
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def gate_session(client: MlflowClient, model: str, session_id: str, policy: Policy) -> Decision:
+    """Judge a session that left no version (its runs crashed) by the hard gates alone, and write that on the session.
+
+    No alias moves and nothing is bootstrapped: there is no version. The model need not exist yet.
+    """
+    runs = tuple(session_runs(client, session_id))
+    if not runs:
+        raise UsageError(
+            f"session {session_id!r}: found no runs in it; expected at least one; give the id of a parent run"
+        )
+    verdict = judge(policy, None, Version(model=model, version=None, runs=runs))
+    return on_session(client, model, session_id, verdict, Question.SESSION)
+
+
+def gate_change(client: MlflowClient, model: str, session_id: str, policy: Policy) -> Decision:
+    """Judge a session beside the champion, and write that on the session; nothing is registered, no alias moves."""
+    before = champion_or_none(client, model)
+    baseline = None if before is None else read_version(client, model, before)
+    candidate = Version(model=model, version=None, runs=tuple(session_runs(client, session_id)))
+    verdict = judge(policy, baseline, candidate)
+    verdict = against_anchor(client, policy, candidate, verdict, before)
+    return on_session(client, model, session_id, verdict, Question.CHANGE)
+
+
+def on_session(client: MlflowClient, model: str, session_id: str, verdict: Verdict, question: Question) -> Decision:
+    """A verdict without a version, recorded with the session that it is about."""
+    before = champion_or_none(client, model)
+    decision = Decision(
+        verdict=verdict,
+        model=model,
+        question=question,
+        champion_before=before,
+        champion_after=before,
+        session_id=session_id,
+        store=str(client.tracking_uri),
+        page=run_page(get_run(client, session_id).info.experiment_id, session_id),
+        warnings=warnings_of(client, verdict),
+        run_minutes=minutes_of_runs(client, session_id),
+    )
+    records.publish(client, decision)
+    return decision
+
+
+def champion_or_none(client: MlflowClient, model: str) -> str | None:
+    """The champion's number; None also while the model is not registered yet."""
+    try:
+        return champion_number(client, model)
+    except NoSuchModel:
+        return None

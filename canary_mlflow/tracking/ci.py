@@ -1,0 +1,33 @@
+"""The job of a CI system that this process is part of, as it says itself in its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+JOB_TAG = "canary.ci.job"
+URL_TAG = "canary.ci.url"
+PART = "CANARY_CI_PART"  # which of a job's parallel parts (a matrix), where GitHub gives all of them one name
+
+
+def ci_tags(environment: Mapping[str, str]) -> dict[str, str]:
+    """Tags of a session by which its job finds it again, and a reader the job; none outside of CI.
+
+    Variables: docs.github.com, "Default environment variables"; docs.gitlab.com, "Predefined CI/CD variables".
+    """
+    job = ci_job(environment)
+    if not job:
+        return {}
+    if environment.get("GITHUB_ACTIONS") == "true":
+        place = (environment.get("GITHUB_SERVER_URL", ""), environment["GITHUB_REPOSITORY"], "actions/runs")
+        return {JOB_TAG: job, URL_TAG: "/".join((*place, environment.get("GITHUB_RUN_ID", "")))}
+    return {JOB_TAG: job, URL_TAG: environment.get("CI_JOB_URL", "")}
+
+
+def ci_job(environment: Mapping[str, str]) -> str:
+    """One attempt of one job, the same in all its steps; empty outside of CI."""
+    if environment.get("GITHUB_ACTIONS") == "true" and environment.get("GITHUB_REPOSITORY"):
+        names = ("GITHUB_REPOSITORY", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_JOB", PART)
+        return "github/" + "/".join(environment.get(name, "") for name in names)
+    if environment.get("GITLAB_CI") and environment.get("CI_JOB_ID"):
+        return f"gitlab/{environment.get('CI_PROJECT_PATH', '')}/{environment['CI_JOB_ID']}"
+    return ""
