@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from canary_mlflow.pages.curves import envelope, said_of
-from canary_mlflow.pages.downsampling import keep_peaks
+from canary_mlflow.pages.downsampling import keep_envelope, keep_peaks
 from canary_mlflow.pages.panels import PANELS, PROMISED, SERIES, Panel, label, target_of
 from canary_mlflow.reports.study import Chart, Curve, Mark, Range
 from canary_mlflow.tracking.schema import BY_NAME
@@ -88,9 +88,24 @@ def chart_of(
         target=target,
         curves=curves,
         band=range_of(shown[0], band) if curves else None,
+        around=[(run, one) for run, found in runs if (one := spread_of(panel, found)) is not None],
         marks=[mark for mark in marks if mark.stream in panel.marked],
         said=said,
     )
+
+
+def spread_of(panel: Panel, run: Run) -> Range | None:
+    """One spread to each side of the mean, at the steps that have both."""
+    if panel.spread not in run.series or panel.lines[0] not in run.series:
+        return None
+    mean, spread = (run.series[name].finite_only() for name in (panel.lines[0], panel.spread))
+    steps, here, there = np.intersect1d(mean.steps, spread.steps, return_indices=True)
+    if not len(steps):
+        return None
+    low = np.clip(mean.values[here] - spread.values[there], -FARTHEST, FARTHEST)
+    high = np.clip(mean.values[here] + spread.values[there], -FARTHEST, FARTHEST)
+    steps, low, high = keep_envelope(steps, low, high, MOST)
+    return Range(steps=steps, low=low, high=high)
 
 
 def range_of(name: str, runs: Sequence[Run]) -> Range | None:
@@ -99,7 +114,8 @@ def range_of(name: str, runs: Sequence[Run]) -> Range | None:
     if not having:
         return None
     found = envelope(having)
-    return Range(steps=found.steps, low=found.low, high=found.high)
+    low, high = (np.clip(end, -FARTHEST, FARTHEST) for end in (found.low, found.high))
+    return Range(steps=found.steps, low=low, high=high)
 
 
 def missing_from(runs: Sequence[Run]) -> list[str]:

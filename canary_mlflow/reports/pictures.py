@@ -35,7 +35,6 @@ SETTINGS: Any = {  # Any: matplotlib's type lists every key there is
     "axes.titley": 1.0,  # to look for free room above the axes takes a sixth of the time
     "axes.edgecolor": SOFT, "axes.labelcolor": SOFT, "xtick.color": SOFT, "ytick.color": SOFT, "text.color": INK,
     "figure.facecolor": PAPER, "axes.facecolor": PAPER, "legend.facecolor": PAPER, "legend.framealpha": 0.7,
-    "axes.formatter.limits": (-3, 5), "axes.formatter.use_mathtext": False,
 }  # fmt: skip
 
 
@@ -88,9 +87,11 @@ def drawn(chart: Chart) -> Iterator[Figure]:
 def draw(axes: Axes, chart: Chart) -> None:
     """Band, target, curves, marks."""
     names, runs = unique(one.label for one in chart.curves), unique(one.run for one in chart.curves)
-    if chart.band is not None:
-        low, high = chart.band.low, chart.band.high
-        axes.fill_between(chart.band.steps, low, high, color=BAND, alpha=0.22, linewidth=0)
+    if chart.band is not None:  # with an edge: of one run it is a line
+        axes.fill_between(chart.band.steps, chart.band.low, chart.band.high, color=BAND, alpha=0.3, linewidth=0.8)
+    for run, around in chart.around:
+        colour = RUNS[runs.index(run) % len(RUNS)]
+        axes.fill_between(around.steps, around.low, around.high, color=colour, alpha=0.12, linewidth=0)
     if chart.target is not None:
         axes.axhline(chart.target, color=SOFT, linestyle="--", linewidth=0.8)
     for one in chart.curves:
@@ -110,9 +111,12 @@ def draw(axes: Axes, chart: Chart) -> None:
 
 
 def finish(axes: Axes, chart: Chart, runs: Sequence[str], names: Sequence[str]) -> None:
-    """Title, axes, and above them what the colours and strokes mean: a box inside would cover curves."""
+    """Title, axes in plain figures, and above them what colours and strokes mean: a box inside would cover curves."""
+    from matplotlib.ticker import FuncFormatter
+
     unit = f" ({chart.unit})" if chart.unit else ""
     axes.set_title(clean(f"{chart.title}{unit}"), loc="left", fontsize=10)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.8g}"))  # no 1e-5 in the title's place
     axes.set_xlabel("step", loc="right", labelpad=1)
     axes.grid(color=SOFT, alpha=0.2, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
@@ -132,20 +136,19 @@ def meanings(chart: Chart, runs: Sequence[str], names: Sequence[str]) -> list[Ar
         named = zip(names, STYLES, strict=False)
         found += [Line2D([], [], color=SOFT, linestyle=style, label=clean(name, 24)) for name, style in named]
     if chart.band is not None:
-        found.append(Patch(color=BAND, alpha=0.22, linewidth=0, label="baseline"))
+        found.append(Patch(color=BAND, alpha=0.3, label="baseline"))
     if chart.target is not None:
         found.append(Line2D([], [], color=SOFT, linestyle="--", linewidth=0.8, label="target"))
     return found
 
 
 def logarithmic(axes: Axes) -> None:
-    """A logarithmic axis whose figures are plain text: powers of ten would need mathematical type."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    """A logarithmic axis, with more than powers of ten where it spans few of them."""
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 

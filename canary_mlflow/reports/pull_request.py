@@ -30,7 +30,9 @@ def lines(study: Study) -> Iterator[str]:
         yield ""
         yield f"**Next:** {plain(advice.next_step(decision))}"
         yield from folded("Evidence", evidence(study))
-    yield from folded(f"Instabilities: {len(study.troubles) or 'none seen'}", troubles(study))
+    yield from folded(f"Instabilities: {len(study.troubles)}", troubles(study))
+    if not study.troubles:
+        yield from ("", "No instability was seen." if study.candidates else "No run to look at.")
     yield from folded("Performance", performance(study))
     yield from folded("Peak memory by algorithm", memory(study))
     yield from (f"- {plain(note)}" for note in study.notes)

@@ -28,7 +28,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Range:
-    """The champion's lowest and highest value at each step."""
+    """A lowest and a highest value at each step: the champion's, or one spread to each side of a mean."""
 
     steps: Steps
     low: Values
@@ -47,7 +47,10 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chart:
-    """One picture. `slug`: its name as a file; `said`: sentences about what no curve can show."""
+    """One picture. `slug`: its name as a file; `said`: sentences about what no curve can show.
+
+    `around`: (run, the spread around its first series), where the panel has one.
+    """
 
     title: str
     slug: str
@@ -56,6 +59,7 @@ class Chart:
     target: float | None = None
     curves: Sequence[Curve] = ()
     band: Range | None = None
+    around: Sequence[tuple[str, Range]] = ()
     marks: Sequence[Mark] = ()
     said: Sequence[str] = ()
 

@@ -264,8 +264,14 @@ def test_a_run_that_nobody_watched_is_watched_now(recorded: Any, tmp_path: Path)
     first = files["json"]["instabilities"][0]
     assert (first["step"], first["level"], first["rule"]) == (5, "STOP", "nonfinite")
     assert first["source"].startswith("nobody watched this run")
-    quiet = a_run(recorded, {"stability/loss": [2 - step / 40 for step in range(40)]})
-    assert report(recorded, quiet, tmp_path)["json"]["instabilities"] == []
+    falling = [2 - step / 40 for step in range(40)]
+    quiet = a_run(
+        recorded, {"stability/loss": falling, "stability/advantage_mean": falling, "stability/advantage_std": falling}
+    )
+    files = report(recorded, quiet, tmp_path)
+    assert files["json"]["instabilities"] == []
+    assert "No instability was seen." in files["md"]
+    assert files["png"] == ["advantage-mean-spread", "correlation", "loss"]
     assert "None seen: the watch has nothing to say" in Page((tmp_path / "report.html").read_text()).words
 
 
