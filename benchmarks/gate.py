@@ -1,6 +1,6 @@
 """How often the gate errs, beside other judges, on the same runs.
 
-    python benchmarks/gate.py [--data FOLDER] [--store sqlite:///mlflow.db] [--repeats 300] [--write docs/gate.md]
+    python benchmarks/gate.py [--data FOLDER] [--store sqlite:///mlflow.db …] [--repeats 300] [--write docs/gate.md]
 
 Simulated runs with fixed seeds always; with --data, pools of published unchanged runs (aa/*.jsonl.gz, perf/*.json.gz);
 with --store, runs that this project made, unchanged and with faults. On real pools every judge sees the same random
@@ -14,10 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 import sys
-import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,12 +27,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from gate_data import NOISE, STEPS, folder_pools, simulated, slower, store_pools  # noqa: E402  # the path is set above
-from gate_judges import JUDGES, STEP_LIMIT, policy_for, verdict  # noqa: E402
+from gate_judges import JUDGES, STEP_LIMIT, verdict  # noqa: E402
+from gate_speed import decision_time, reading_times, speed_lines  # noqa: E402
+from gate_tables import fault_table, pool_table, simulated_tables, write_tables  # noqa: E402
 
-from gates import Role, Run, Series, Version, judge  # noqa: E402
+from gates import Run  # noqa: E402
 
 K, M = 5, 3
-BEGIN, END = "<!-- benchmarks/gate.py: begin -->", "<!-- benchmarks/gate.py: end -->"
 TIERS_OF_POOLS = ("smoke", "perf", "nightly")
 EFFECTS = ("unchanged", "at the margin", "1.5 margins")
 
@@ -105,70 +103,10 @@ def fault_matrix(unchanged: Sequence[Run], faults: dict[str, list[Run]], tier: s
     return found
 
 
-def fault_table(canary: str, rows: dict[str, dict[str, str]]) -> list[str]:
-    lines = ["", f"| fault ({canary}) | verdict | checks that moved |", "|---|---|---|"]
-    for fault, row in rows.items():
-        moved = ", ".join(f"{name} {word}" for name, word in row.items() if name != "verdict") or "none"
-        lines.append(f"| {fault} | {row['verdict']} | {moved} |")
-    return lines
-
-
 def upper(share: float, repeats: int) -> float:
     """Upper 95 % bound of a share (Clopper and Pearson)."""
     hits = round(share * repeats)
     return 1.0 if hits == repeats else float(stats.beta.ppf(0.95, hits + 1, repeats - hits))
-
-
-def percent(found: dict[str, float], word: str) -> str:
-    return f"{100 * found.get(word, 0.0):.1f}"
-
-
-def simulated_tables(results: dict[str, Any], repeats: int) -> list[str]:
-    """One table per tier; a cell: false BLOCK / BLOCK at 1.5 margins / PASS unchanged / false PASS at the margin."""
-    lines = [
-        f"Simulated runs, {K} against {M} ({repeats} repeats): BLOCK of unchanged code / BLOCK at 1.5 margins /",
-        "PASS of unchanged code / PASS at the margin, in %.",
-    ]
-    for tier in STEPS:
-        lines += ["", f"| {tier} | {' | '.join(NOISE)} |", "|---" * (len(NOISE) + 1) + "|"]
-        for name in JUDGES:
-            cells = []
-            for noise in NOISE:
-                mine = results[f"{tier} {noise}"][name]
-                cells.append(
-                    f"{percent(mine['unchanged'], 'BLOCK')} / {percent(mine['1.5 margins'], 'BLOCK')} / "
-                    f"{percent(mine['unchanged'], 'PASS')} / {percent(mine['at the margin'], 'PASS')}"
-                )
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
-
-
-def pool_table(title: str, results: dict[str, Any]) -> list[str]:
-    """Real pools, each source in one row: its pools' mean share of BLOCK of unchanged runs, the upper end of the mean's
-    95 % interval over runs, the worst pool; and the mean share of BLOCK at 1.5 margins."""
-    lines = [
-        "",
-        f"{title}: BLOCK of unchanged runs, mean of the pools (upper 95 % over runs; worst pool) / BLOCK at 1.5",
-    ]
-    lines += ["margins / PASS of unchanged runs, in %.", ""]
-    lines += [f"| source (pools) | {' | '.join(JUDGES)} |", "|---" * (len(JUDGES) + 1) + "|"]
-    sources: dict[str, list[Any]] = defaultdict(list)
-    for found in results.values():
-        sources[found["source"]].append(found)
-    for source, pools in sources.items():
-        cells = []
-        for name in JUDGES:
-            same = [found[name]["unchanged"] for found in pools]
-            blocks = [each.get("BLOCK", 0.0) for each in same]
-            high = statistics.mean(each["interval"][1] for each in same)
-            power = statistics.mean(found[name]["1.5 margins"].get("BLOCK", 0.0) for found in pools)
-            passed = statistics.mean(each.get("PASS", 0.0) for each in same)
-            cells.append(
-                f"{100 * statistics.mean(blocks):.1f} ({100 * high:.1f}; {100 * max(blocks):.1f}) / "
-                f"{100 * power:.0f} / {100 * passed:.0f}"
-            )
-        lines.append(f"| {source} ({len(pools)}) | {' | '.join(cells)} |")
-    return lines
 
 
 def chosen(pools: dict[str, list[Run]], tier: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -189,58 +127,6 @@ def on_pools(pools: dict[str, list[Run]], tier: str, splits: int) -> dict[str, A
     }
 
 
-def decision_time() -> float:
-    """Median CPU milliseconds of a decision over 10 runs, 12 metrics and 2000 steps."""
-    rng = np.random.default_rng(3)
-    policy = policy_for("nightly")
-    names = list(dict.fromkeys(rule.metric for rule in policy.rules if rule.role is not Role.IGNORE))[:12]
-    steps = np.arange(1, 2001)
-
-    def run(number: int) -> Run:
-        held = {n: Series(name=n, steps=steps, values=np.exp(rng.normal(0, 0.05, 2000))) for n in names}
-        return Run(run_id=str(number), seed=None, series=held, last_step=2000)
-
-    sides = [Version(model="", version=None, runs=tuple(run(i + 5 * side) for i in range(5))) for side in (0, 1)]
-    took = []
-    for _ in range(20):
-        started = time.thread_time()
-        judge(policy, *sides)
-        took.append(1000 * (time.thread_time() - started))
-    return statistics.median(took)
-
-
-def reading_time() -> dict[str, float]:
-    """Seconds to read 240,000 points from SQLite: in bulk, and by MLflow's call per series; alternating, medians."""
-    from mlflow.entities import Metric
-
-    from canary_mlflow.tracking.histories import read_runs
-    from canary_mlflow.tracking.schema import mlflow_key
-    from canary_mlflow.tracking.store import prepare_store
-
-    names = [rule.metric for rule in policy_for("smoke").rules]
-    keys = [mlflow_key(name) for name in dict.fromkeys(names)][:12]
-    bulk, own = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        client = prepare_store(f"sqlite:///{folder}/mlflow.db")
-        experiment = client.create_experiment("speed", artifact_location=folder)
-        runs = [client.create_run(experiment).info.run_id for _ in range(10)]
-        for run_id in runs:
-            for key in keys:
-                points = [Metric(key, 0.1 * step, 1_700_000_000_000 + step, step) for step in range(2000)]
-                for start in (0, 1000):
-                    client.log_batch(run_id, metrics=points[start : start + 1000])
-        for _ in range(3):
-            started = time.perf_counter()
-            read_runs(client, runs)
-            bulk.append(time.perf_counter() - started)
-            started = time.perf_counter()
-            for run_id in runs:
-                for key in keys:
-                    client.get_metric_history(run_id, key)
-            own.append(time.perf_counter() - started)
-    return {"bulk": statistics.median(bulk), "get_metric_history": statistics.median(own)}
-
-
 def ours_against_the_rest(simulated_results: dict[str, Any], repeats: int) -> dict[str, Any]:
     """The worst figures of ours on the simulated grid up to twice its prior, beside the promises."""
     quiet_enough = [name for name in simulated_results if not name.endswith("wild")]
@@ -257,14 +143,6 @@ def ours_against_the_rest(simulated_results: dict[str, Any], repeats: int) -> di
     }
 
 
-def write_tables(path: Path, lines: Sequence[str]) -> None:
-    """Replace what stands between the marks."""
-    text = path.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}", encoding="utf-8")
-
-
 def main() -> int:
     """Run all parts, print the tables, then the JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -272,7 +150,7 @@ def main() -> int:
     parser.add_argument("--splits", type=int, default=300, help="random splits per real pool")
     parser.add_argument("--tiers", nargs="*", default=list(STEPS), choices=list(STEPS), help="of the simulated grid")
     parser.add_argument("--data", type=Path, help="a folder with aa/ and perf/")
-    parser.add_argument("--store", help="the tracking URI of a store that this project filled")
+    parser.add_argument("--store", nargs="*", default=[], help="tracking URIs of stores that this project filled")
     parser.add_argument("--no-speed", action="store_true", help="leave the timings out")
     parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
     arguments = parser.parse_args()
@@ -284,7 +162,7 @@ def main() -> int:
         for noise in NOISE
     }
     if set(arguments.tiers) == set(STEPS):
-        lines += simulated_tables(grid, arguments.repeats)
+        lines += simulated_tables(grid, arguments.repeats, (K, M))
         result["ours_simulated"] = ours_against_the_rest(grid, arguments.repeats)
     result["simulated"] = grid
     if arguments.data:
@@ -304,13 +182,8 @@ def main() -> int:
         result |= {"own": found, "faults": matrix}
     if not arguments.no_speed:
         result["decision_ms"] = round(decision_time(), 1)
-        result["reading_s"] = {name: round(seconds, 3) for name, seconds in reading_time().items()}
-        reading = result["reading_s"]
-        lines += [
-            "",
-            f"A decision over 10 runs, 12 metrics and 2000 steps: {result['decision_ms']} ms of CPU. Reading 240,000",
-            f"points from SQLite: {reading['bulk']} s; by `get_metric_history`: {reading['get_metric_history']} s.",
-        ]
+        result["reading_s"] = reading_times()
+        lines += speed_lines(result["decision_ms"], result["reading_s"])
     print("\n".join(lines))
     if arguments.write:
         write_tables(arguments.write, lines)

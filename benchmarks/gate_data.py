@@ -106,15 +106,19 @@ def _groups(path: Path) -> dict[str, list[Run]]:
     return pools
 
 
-def store_pools(uri: str) -> tuple[dict[str, list[Run]], dict[str, dict[str, list[Run]]]]:
-    """Finished runs of a store made by this project: unchanged ones by canary, and those with a fault by canary and
+def store_pools(uris: Sequence[str]) -> tuple[dict[str, list[Run]], dict[str, dict[str, list[Run]]]]:
+    """Finished runs of stores made by this project: unchanged ones by canary, and those with a fault by canary and
     fault (the session's tag `canary.fault`)."""
     from canary_mlflow.tracking.histories import read_runs
     from canary_mlflow.tracking.store import experiment_id, prepare_store
 
-    client = prepare_store(uri)
-    found = client.search_runs([experiment_id(client, "canary")], "tags.`canary.role` = 'run'", max_results=5000)
-    runs = read_runs(client, [run.info.run_id for run in found])
+    found: list[Any] = []
+    runs: list[Run] = []
+    for uri in uris:
+        client = prepare_store(uri)
+        some = client.search_runs([experiment_id(client, "canary")], "tags.`canary.role` = 'run'", max_results=5000)
+        found += some
+        runs += read_runs(client, [run.info.run_id for run in some])
     unchanged: dict[str, list[Run]] = defaultdict(list)
     faults: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for row, run in zip(found, runs, strict=True):
