@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import (
@@ -16,8 +17,7 @@ from canary_mlflow.errors import (
 )
 from canary_mlflow.registry.locks import registry_uri
 from canary_mlflow.reports.advice import version_page
-from canary_mlflow.reports.decision import Decision
-from gates.verdict import verdict_from_dict
+from canary_mlflow.reports.decision import Decision, decision_from_dict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -44,19 +44,8 @@ def remote_gate(client: MlflowClient, model: str, version: str, policy: str, *, 
     if by_plan:
         body["by_plan"] = True
     answer = ask(client, "POST", "verdicts", body)
-    plain = (answer or {})["decision"]
-    return Decision(
-        verdict=verdict_from_dict(plain["verdict"]),
-        model=plain["model"],
-        version=plain["version"],
-        promoted=plain["promoted"],
-        bootstrapped=plain["bootstrapped"],
-        champion_before=plain["champion_before"],
-        champion_after=plain["champion_after"],
-        session_id=plain["session_id"],
-        store=str(client.tracking_uri),
-        page=version_page(model, plain["version"]),
-    )
+    decision = decision_from_dict((answer or {})["decision"])
+    return replace(decision, store=str(client.tracking_uri), page=version_page(model, str(decision.version)))
 
 
 def remote_act(client: MlflowClient, route: str, body: dict[str, str]) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from gates.verdict import Outcome, Verdict, verdict_to_dict
+from gates.verdict import Outcome, Verdict, verdict_from_dict, verdict_to_dict
 from gates.watch import WatchWarning
 
 EXIT_CODES = {Outcome.PASS: 0, Outcome.BLOCK: 1, Outcome.INCONCLUSIVE: 3}
@@ -21,6 +22,9 @@ class Question(StrEnum):
     COMPARISON = "comparison"  # how do these two differ? Read-only.
     REVISIONS = "revisions"  # how do runs of two revisions of the code differ?
     FILES = "files"  # what would the gate say about these files? Nothing is written.
+
+
+LABELLED = (Question.COMPARISON, Question.REVISIONS, Question.FILES)  # their sides are no versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,3 +93,21 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
         "warnings": [{"run": one.run, **one.warning.to_dict()} for one in decision.warnings],
         "verdict": verdict_to_dict(decision.verdict),
     }
+
+
+def decision_from_dict(found: Mapping[str, Any]) -> Decision:
+    """The inverse of `decision_to_dict`, warnings left out: they are read from the runs."""
+    return Decision(
+        verdict=verdict_from_dict(found["verdict"]),
+        model=str(found["model"]),
+        version=found["version"],
+        question=Question(found["question"]),
+        promoted=bool(found["promoted"]),
+        bootstrapped=bool(found["bootstrapped"]),
+        champion_before=found["champion_before"],
+        champion_after=found["champion_after"],
+        session_id=found["session_id"],
+        baseline_label=str(found["baseline"] or "") if found["question"] in LABELLED else "",
+        candidate_label=str(found["candidate"] or "") if found["question"] in LABELLED else "",
+        run_minutes=found.get("run_minutes"),
+    )

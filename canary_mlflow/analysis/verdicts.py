@@ -1,0 +1,93 @@
+"""The verdict on a subject: as it was recorded, else as the gate would give it now."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.analysis.ledger import Rows
+from canary_mlflow.errors import UsageError
+from canary_mlflow.pages.verdict import decision_of
+from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.evidence import Side, tier_of
+from canary_mlflow.registry.gatekeeper import decide
+from canary_mlflow.reports.decision import Decision, Question, decision_from_dict
+from canary_mlflow.tracking.places import artifact_folder
+from gates.judge import judge
+from gates.records import Run, Version
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+NAME = "verdict.json"
+
+
+def from_ledger(rows: Rows) -> tuple[Decision | None, str]:
+    """The last verdict among these rows."""
+    for row, _before in reversed(rows):
+        try:
+            facts: dict[str, Any] = row.facts
+        except ValueError:
+            continue
+        if (decision := decision_of(row, facts)) is not None:
+            return decision, f"row {row.seq} of the ledger, {str(facts.get('time', ''))[:16].replace('T', ' ')} UTC"
+    return None, ""
+
+
+def from_file(client: MlflowClient, session: str, about: tuple[str, str] | None) -> tuple[Decision | None, str]:
+    """What the gate left as verdict.json with a session; nothing where it is not `about` this model and version."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            here = artifact_folder(client, session)
+            path = here / NAME if here else Path(client.download_artifacts(session, NAME, folder))
+            found = json.loads(path.read_text(encoding="utf-8"))
+        decision = decision_from_dict(found)
+    except (MlflowException, OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None, ""  # never judged, or by somebody else's file
+    if about is not None and (decision.verdict.model, decision.version) != about:
+        return None, ""
+    return decision, "verdict.json of the session"
+
+
+def judged_now(client: MlflowClient, model: str, version: str, policy: str | None) -> tuple[Decision | None, str, str]:
+    """A version that nobody has judged: as a dry run of the gate would."""
+    tier = policy or tier_of(client, model, version)
+    if not tier:
+        return None, "", no_tier(f"{model}/{version}")
+    try:
+        judged = decide(client, model, version, load_policy(tier), dry_run=True)
+    except UsageError as error:
+        return None, "", f"Not judged: {error}."
+    return judged.decision, "judged just now; nothing was written", ""
+
+
+def beside_champion(
+    client: MlflowClient, side: Side, champion: Sequence[Run], model: str, policy: str | None, *, own: bool
+) -> tuple[Decision | None, str]:
+    """What a gate would say of these runs; None with the reason where it could say nothing."""
+    if own:
+        return None, "Not judged: these runs are evidence of the champion itself."
+    if not side.evidence.runs:
+        return None, "Not judged: this session has no runs."
+    if not (policy or side.tier):
+        return None, no_tier(side.label)
+    baseline = Version(model=model, version=None, runs=tuple(champion)) if champion else None
+    decision = Decision(
+        verdict=judge(load_policy(policy or side.tier), baseline, side.evidence),
+        model=model,
+        question=Question.COMPARISON,
+        store=str(client.tracking_uri),
+        baseline_label=f"the champion of {model}" if champion else "no champion",
+        candidate_label=side.label,
+    )
+    return decision, ""
+
+
+def no_tier(subject: str) -> str:
+    """Why there is no verdict where no policy is named."""
+    return f"Not judged: the runs of {subject} carry no tier; --policy smoke chooses the rules."
