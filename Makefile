@@ -30,7 +30,7 @@ docs: $(READY)             ## the pages that are made from the code, and the tab
 	$(V)/bin/python docs/generate.py
 	$(V)/bin/python -m pytest -q tests/canary_mlflow/test_guard_attacks.py --write-docs
 
-pictures: $(READY)         ## the pictures of docs/pages.md; needs Chromium
+pictures: $(READY)         ## the pictures of docs/pages.md and docs/reports.md; needs Chromium
 	$(V)/bin/python docs/pictures.py
 
 oracle: .oracle/.ready     ## trl 1.12.0, the last with a PPOTrainer, in a folder of its own

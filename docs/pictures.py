@@ -1,4 +1,4 @@
-"""Make the pictures of docs/pages.md: `make pictures`, or python docs/pictures.py [FOLDER].
+"""Make the pictures of docs/pages.md and docs/reports.md: `make pictures`, or python docs/pictures.py [FOLDER].
 
 The live run is a real training (PPO, fault=kl_zero) beside a real champion; the three verdicts are the gate's, on
 histories that were made up so that they come out the same every time. Needs Chromium and the [train] extra.
@@ -48,6 +48,7 @@ def main(place: Path) -> int:
             with window(browser, address, height=1000) as seen:
                 save(seen.open(f"/canary/model?name={MODEL}"), place / "model.png")
             live(folder, uri, address, browser, place)
+            report(folder, uri, browser, place)
     return 0
 
 
@@ -108,6 +109,22 @@ def live(folder: Path, uri: str, address: str, browser: Any, place: Path) -> Non
             save(seen.open(run), place / "phone.png")
     finally:
         training.wait()
+
+
+def report(folder: Path, uri: str, browser: Any, place: Path) -> None:
+    """The page of `canary report` on the session that was just live."""
+    from canary_mlflow.analysis.reading import study_of
+    from canary_mlflow.analysis.subject import find_subject
+    from canary_mlflow.reports import html
+    from canary_mlflow.tracking.store import prepare_store
+
+    client = prepare_store(uri)
+    experiment = client.get_experiment_by_name("canary").experiment_id
+    newest = client.search_runs([experiment], "tags.`canary.role` = 'session'", max_results=1)[0].info.run_id
+    page = folder / "report.html"
+    page.write_text(html.render(study_of(client, find_subject(client, newest))), encoding="utf-8")
+    with window(browser, "file://", height=1500) as seen:
+        save(seen.open(str(page)), place / "report.png")
 
 
 def save(seen: Window, file: Path) -> None:
