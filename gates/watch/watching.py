@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from gates.watch.advice import explain
 from gates.watch.alarm import Alarm
-from gates.watch.band import Band, BandDeviation
-from gates.watch.ceilings import Ceiling
-from gates.watch.drift import Drift
-from gates.watch.facts import Capped, Flat, NanGradients, NoGainInReward, NonFinite, StaysZero, ZeroLoss
-from gates.watch.loss import LossRise, LossRising
-from gates.watch.patterns import Above, Drop, Spike
+from gates.watch.band import Band
+from gates.watch.choosing import detectors
 from gates.watch.policy import OnCritical, WatchPolicy
-from gates.watch.warning import Detector, Finding, Level, WatchWarning
+from gates.watch.warning import Finding, Level, WatchWarning
 
 RL = frozenset({"ppo", "grpo", "rloo"})
 _RL_STREAMS = frozenset({"reward_mean", "reward_std", "score_mean", "advantage_mean", "response_length"})
 # DPO, KTO and reward models log rewards too, and have a loss that falls.
 _PREFERENCE_STREAMS = frozenset({"reward_margin", "reward_accuracy", "chosen_reward"})
-_STOPS = frozenset({"loss", "policy_loss", "value_loss"})
-_CRITICALS = frozenset({"kl", "approx_kl", "entropy", "reward_mean", "score_mean", "eval_loss"})
 _RISES = frozenset({"loss_rise", "loss_rising", "grad_spike", "drift"})
 _VERDICTS = ("healthy", "warned", "critical", "failed")
 
@@ -170,35 +164,20 @@ class Watch:
             elif not _RL_STREAMS.isdisjoint(row):
                 self._rl = True
                 self._streams.pop("loss", None)  # it came alone, and was taken for one that must fall
-        always, numbers = self._detectors(name)
         rows = self.policy.rows
+        always, numbers = detectors(
+            name,
+            self.policy,
+            rl=bool(self._rl),
+            burn_in=self._burn_in(),
+            band=self._bands.get(name),
+            note=self._notices.append,
+        )
         # Large gradients are clipped and may do no harm: the loss shows whether they did.
         lasting = name != "grad_norm"
         opened = _Stream([Alarm(one, rows) for one in always], [Alarm(one, rows, may_stop=lasting) for one in numbers])
         self._streams[name] = opened if opened.numbers else None
         return self._streams[name]
-
-    def _detectors(self, name: str) -> tuple[list[Detector], list[Detector]]:
-        policy = self.policy
-        always: list[Detector] = []
-        if policy.facts.nonfinite:
-            if name in _STOPS:
-                always.append(NonFinite(Level.STOP))
-            elif name in _CRITICALS:
-                always.append(NonFinite(Level.CRITICAL))
-            elif name in ("grad_norm", "nonfinite"):
-                always.append(NanGradients(policy.facts, policy.rows.burn_in, count=name == "nonfinite"))
-        numbers = _RULES[name](policy, bool(self._rl)) if name in _RULES else []
-        drift = policy.drift.streams.get(name)
-        if drift is not None and name != ("loss" if self._rl else "entropy"):  # supervised training should get surer
-            numbers.append(Drift(drift, policy.drift, policy.rows, self._burn_in()))
-            band = self._bands.get(name)
-            if band is not None and band.runs >= policy.band.min_runs:
-                numbers.append(BandDeviation(drift, policy.band, policy.rows, band))
-        ceiling = policy.ceilings.get(name)
-        if ceiling is not None:
-            numbers.append(Ceiling(name, ceiling, policy.patterns.persist, self._notices.append))
-        return always, numbers
 
 
 class _Spiral:
@@ -211,41 +190,3 @@ class _Spiral:
 
     def finish(self, completed: bool) -> Finding | None:
         return None
-
-
-def _loss(policy: WatchPolicy, rl: bool) -> list[Detector]:
-    if rl:  # an RL loss is scaled by its own advantages: its level says nothing, and it starts at 0
-        return []
-    facts, rows = policy.facts, policy.rows
-    return [
-        ZeroLoss(facts),
-        Flat(facts),
-        LossRise(policy.loss, rows),
-        LossRising(policy.loss, policy.patterns),
-    ]
-
-
-def _grad_norm(policy: WatchPolicy, rl: bool) -> list[Detector]:
-    found: list[Detector] = [Spike("grad_spike", policy.patterns.grad_spike, policy.patterns)]
-    # In RL a batch whose rewards are all equal has no gradient, and the first ones often are.
-    return found if rl else [StaysZero(policy.facts, Level.STOP), *found]
-
-
-def _kl(policy: WatchPolicy, rl: bool) -> list[Detector]:
-    patterns = policy.patterns
-    found: list[Detector] = [Spike("kl_spike", patterns.kl_spike, patterns, patterns.kl_spike_floor)]
-    return [StaysZero(policy.facts, Level.CRITICAL), *found] if rl else found
-
-
-_RULES: dict[str, Callable[[WatchPolicy, bool], list[Detector]]] = {
-    "loss": _loss,
-    "grad_norm": _grad_norm,
-    "kl": _kl,
-    "learning_rate": lambda policy, rl: [StaysZero(policy.facts, Level.STOP)],
-    "entropy": lambda policy, rl: [Drop(policy.patterns)] if rl else [],
-    "clip_fraction": lambda policy, rl: [
-        Above("clip_fraction", policy.patterns.clip_fraction, policy.patterns.persist, policy.rows.burn_in_skip)
-    ],
-    "reward_mean": lambda policy, rl: [NoGainInReward(policy.facts)] if rl else [],
-    "truncated_share": lambda policy, rl: [Capped(policy.facts)],
-}
