@@ -232,5 +232,5 @@ def study_to_dict(study: Study) -> dict[str, Any]:
         "memory": asdict(study.memory),
         "ledger": [asdict(row) for row in study.ledger],
         "ledger_said": study.ledger_said,
-        "study_notes": list(study.notes),
+        "notes": list(study.notes),
     }

@@ -58,8 +58,8 @@ class Page(HTMLParser):
         found = {name: value or "" for name, value in attrs}
         self.tags.append((tag, found))
         if tag == "data":
-            assert found["id"] not in self.figures
-            self.figures[found["id"]] = float(found["value"])
+            assert found["data-key"] not in self.figures
+            self.figures[found["data-key"]] = float(found["value"])
 
 
 def figures_in(plain: Mapping[str, Any]) -> dict[str, float | None]:
