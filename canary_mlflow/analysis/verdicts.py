@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.analysis.ledger import Rows
 from canary_mlflow.errors import UsageError
 from canary_mlflow.pages.verdict import decision_of
-from canary_mlflow.policies import load_policy
+from canary_mlflow.policies import load_policy, policy_names
 from canary_mlflow.registry.evidence import Side, tier_of
 from canary_mlflow.registry.gatekeeper import decide
 from canary_mlflow.reports.decision import Decision, Question, decision_from_dict
 from canary_mlflow.tracking.places import artifact_folder
 from gates.judge import judge
+from gates.policy import Policy
 from gates.records import Run, Version
 
 if TYPE_CHECKING:
@@ -56,11 +57,11 @@ def from_file(client: MlflowClient, session: str, about: tuple[str, str] | None)
 
 def judged_now(client: MlflowClient, model: str, version: str, policy: str | None) -> tuple[Decision | None, str, str]:
     """A version that nobody has judged: as a dry run of the gate would."""
-    tier = policy or tier_of(client, model, version)
-    if not tier:
-        return None, "", no_tier(f"{model}/{version}")
+    rules = rules_of(policy, tier_of(client, model, version))
+    if rules is None:
+        return None, "", no_rules(f"{model}/{version}")
     try:
-        judged = decide(client, model, version, load_policy(tier), dry_run=True)
+        judged = decide(client, model, version, rules, dry_run=True)
     except UsageError as error:
         return None, "", f"Not judged: {error}."
     return judged.decision, "judged just now; nothing was written", ""
@@ -74,11 +75,12 @@ def beside_champion(
         return None, "Not judged: these runs are evidence of the champion itself."
     if not side.evidence.runs:
         return None, "Not judged: this session has no runs."
-    if not (policy or side.tier):
-        return None, no_tier(side.label)
+    rules = rules_of(policy, side.tier)
+    if rules is None:
+        return None, no_rules(side.label)
     baseline = Version(model=model, version=None, runs=tuple(champion)) if champion else None
     decision = Decision(
-        verdict=judge(load_policy(policy or side.tier), baseline, side.evidence),
+        verdict=judge(rules, baseline, side.evidence),
         model=model,
         question=Question.COMPARISON,
         store=str(client.tracking_uri),
@@ -88,6 +90,13 @@ def beside_champion(
     return decision, ""
 
 
-def no_tier(subject: str) -> str:
+def rules_of(named: str | None, tier: str) -> Policy | None:
+    """The policy that was asked for, else the shipped one of the tier: a tag is no reason to open a file."""
+    if named:
+        return load_policy(named)
+    return load_policy(tier) if tier in policy_names() else None
+
+
+def no_rules(subject: str) -> str:
     """Why there is no verdict where no policy is named."""
-    return f"Not judged: the runs of {subject} carry no tier; --policy smoke chooses the rules."
+    return f"Not judged: the runs of {subject} carry no tier with a policy; --policy smoke chooses the rules."

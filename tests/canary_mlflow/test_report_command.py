@@ -373,8 +373,9 @@ def test_evidence_that_was_deleted_is_named(guarded: Any, tmp_path: Path) -> Non
 
 
 def test_without_a_tier_the_policy_is_asked_for(recorded: Any, tmp_path: Path) -> None:
-    run_id = a_run(recorded, {"stability/loss": [3.0, 2.0]}, tier="")
-    assert "carry no tier; --policy smoke chooses the rules" in report(recorded, run_id)["text"]
+    for tier in ("/etc/passwd", ""):
+        run_id = a_run(recorded, {"stability/loss": [3.0, 2.0]}, tier=tier)
+        assert "carry no tier with a policy; --policy smoke chooses the rules" in report(recorded, run_id)["text"]
     files = report(recorded, run_id, tmp_path)
     assert files["json"]["decision"] is None
     cases = ET.fromstring(files["junit"]).findall(".//testcase")
