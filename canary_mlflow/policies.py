@@ -66,9 +66,15 @@ def _load(source: str | Path | Mapping[str, Any], kind: str, parse: Callable[[Ma
 
 
 def read_policy(source: str | Path, kind: str = "gate") -> dict[str, Any]:
-    """The keys of a policy, its bases laid beneath it: a shipped name or the path of a YAML file. UsageError."""
+    """The keys of a policy, its bases laid beneath it: a shipped name or the path of a YAML file. UsageError.
+
+    A file on a base that gives itself no name is called as the file is.
+    """
     path = _locate(str(source), Path.cwd(), kind)
-    return _with_bases(_read(path), path.parent, kind)
+    body = _read(path)
+    found = _with_bases(body, path.parent, kind)
+    # Its base's name would say in reports, and to a server, that the base itself was asked for.
+    return {**found, "name": path.stem} if "base" in body and "name" not in body else found
 
 
 def _with_bases(body: Mapping[str, Any], folder: Path, kind: str) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def _check(name: str, found: tuple[list[str], str], runs: int) -> Check:
     by)."""
     problems, fine = found
     if problems:
-        reason = f"{len(problems)} of {runs} runs: {listed(problems, 2)}"
+        reason = f"{len(problems)} of {runs} runs: {listed(list(dict.fromkeys(problems)), 2)}"
         return _hard(name, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
     if not runs or not fine:
         return _hard(name, CheckOutcome.NOT_JUDGED, "the runs say nothing about it")

@@ -14,7 +14,9 @@ def quantity(value: float, unit: str) -> str:
 
 def figure(value: float) -> str:
     """A number to three figures, or in whole units from a thousand on."""
-    if abs(value) >= 1000 or value == 0:
+    if value == 0:
+        return "0"  # -0.0 too
+    if abs(value) >= 1000:
         return f"{value:.0f}" if abs(value) < 1e9 else f"{value:.3g}"
     if abs(value) < 1e-4:
         return f"{value:.2e}"

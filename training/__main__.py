@@ -29,6 +29,7 @@ from training.preflight import check_outputs, preflight
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; errors become one line here and nowhere else."""
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # a machine without git can train; MLflow makes much of it
     register_schemas()
     return ended(lambda: _run(expand(sys.argv[1:] if arguments is None else arguments)))
 

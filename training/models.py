@@ -102,7 +102,29 @@ def _from_folder(model: ModelConfig) -> Path:
         raise SetupError(f"{folder / 'config.json'} is no JSON ({error}); expected a Transformers config") from error
     if "model_type" not in config:
         raise SetupError(f"{folder / 'config.json'} has no model_type; expected a Transformers config")
+    _check_files(folder)
     return folder
+
+
+def _check_files(folder: Path) -> None:
+    """Open what can be opened without torch: a half-copied file is better found before anything is recorded."""
+    from safetensors import SafetensorError, safe_open
+    from tokenizers import Tokenizer
+
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="numpy"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise SetupError(f"{path} is no whole safetensors file ({_first_line(error)}); copy it again") from error
+    if (folder / "tokenizer.json").is_file():
+        try:
+            Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # tokenizers raises no type of its own
+            raise SetupError(
+                f"{folder / 'tokenizer.json'} is no tokenizer ({_first_line(error)}); expected one that "
+                "save_pretrained wrote"
+            ) from error
 
 
 SOURCES: dict[str, Callable[[ModelConfig], Path]] = {

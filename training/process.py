@@ -130,6 +130,7 @@ def _environment(threads: int) -> dict[str, str]:
         "TRANSFORMERS_VERBOSITY": "error",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        "GIT_PYTHON_REFRESH": "quiet",  # without git, MLflow would say so in twenty lines for each run
         # Deprecations inside the stack are not the user's; `PYTHONWARNINGS=default` shows them.
         "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore::FutureWarning"),
     }

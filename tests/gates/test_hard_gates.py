@@ -9,6 +9,7 @@ import pytest
 
 from gates import CheckOutcome, Outcome, ReasonCode, Run, Series, Version, judge
 from gates.divergence import divergence
+from gates.wording import quantity
 
 RNG = np.random.default_rng(5)
 
@@ -68,6 +69,17 @@ def test_one_non_finite_step_blocks(smoke, make_run, fields, words):
     verdict = verdict_of(smoke, make_run("a"), make_run("b", **fields))
     assert verdict.outcome is Outcome.BLOCK
     assert words in check(verdict, "nonfinite").reason
+
+
+def test_what_every_run_did_alike_is_said_once(smoke, make_run):
+    alike = [make_run(name, nan_steps=2) for name in "abc"]
+    assert check(verdict_of(smoke, *alike), "nonfinite").reason == "3 of 3 runs: 2 NaN steps"
+    mixed = verdict_of(smoke, *alike, make_run("d", nan_steps=7))
+    assert check(mixed, "nonfinite").reason == "4 of 4 runs: 2 NaN steps, 7 NaN steps"
+
+
+def test_zero_has_no_sign():
+    assert (quantity(-0.0, ""), quantity(-0.0, "s"), quantity(-0.5, "")) == ("0", "0 ms", "-0.500")
 
 
 def test_a_metric_that_may_be_undefined_does_not_block(smoke, make_run):

@@ -52,7 +52,7 @@ def test_a_file_on_a_base_changes_only_what_it_says(tmp_path):
     (tmp_path / "stricter.yaml").write_text("base: strict.yaml\nalpha_block: 0.001\n")
     smoke, strict = load_policy("smoke"), load_policy(tmp_path / "stricter.yaml")
     expected = policy_to_dict(smoke)
-    expected |= {"name": "strict", "alpha_block": 0.001}
+    expected |= {"name": "stricter", "alpha_block": 0.001}  # without a name of its own: the file's, not the base's
     expected["rules"]["step_time"]["margin"] = 0.02
     assert policy_to_dict(strict) == expected
 

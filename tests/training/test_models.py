@@ -239,6 +239,18 @@ def test_damaged_weights_are_refused_in_one_line(folder):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "keep", "expected"),
+    [
+        ("model.safetensors", 1000, "model.safetensors is no whole safetensors file"),
+        ("tokenizer.json", 200, "tokenizer.json is no tokenizer"),
+    ],
+)
+def test_a_half_copied_file_is_found_before_anything_is_loaded(folder, name, keep, expected):
+    (folder / name).write_bytes((folder / name).read_bytes()[:keep])
+    assert expected in refusal(local_model(folder))
+
+
 def test_a_tokenizer_too_large_for_the_model_is_refused(folder):
     tokenizer = load_tokenizer(folder)
     tokenizer.add_tokens(["extra"])
