@@ -32,6 +32,7 @@ docs: $(READY)             ## the pages that are made from the code, and the tab
 
 pictures: $(READY)         ## the pictures of docs/pages.md and docs/reports.md; needs Chromium
 	$(V)/bin/python docs/pictures.py
+	$(V)/bin/python docs/pictures_mlflow.py
 
 oracle: .oracle/.ready     ## trl 1.12.0, the last with a PPOTrainer, in a folder of its own
 

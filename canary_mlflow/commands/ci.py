@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from canary_mlflow.ci.github import Message
     from canary_mlflow.reports.study import Study
 
-SESSIONS = ("session", "revisions")  # roles of runs whose children are the evidence
 FILES = {"html": "report.html", "md": "report.md", "json": "report.json", "junit": "junit.xml"}
 CI_CODES = """\b
 Exit codes:
@@ -73,6 +72,8 @@ def ci(ctx: click.Context, subject: str | None, out: Path, strict: bool, trackin
 
 def session_of_job(client: MlflowClient) -> str:
     """The newest session that carries this job's tag. Raises UsageError."""
+    from canary_mlflow.analysis.subject import SESSIONS
+
     job = ci_job(os.environ)
     if not job:
         raise UsageError(
