@@ -132,6 +132,7 @@ def train_one(
     """
     plain = to_plain(config)
     tags = {**run_tags(config), "canary.role": role}
+    alone = run_id is None  # runs that are added to a session have another process that keeps it
     if run_id is None:
         run_id = create_child_run(client, session, run_name(config), tags, flatten(plain))
     else:
@@ -144,6 +145,7 @@ def train_one(
         keep_weights=place.startswith("1/"),  # a version has one set of weights; the other seeds are evidence
         champion_runs=list(champion),
         role=role,
+        alone_in_session=alone,
     )
     try:
         result = run(worker, job, config.tier.timeout_minutes * 60)

@@ -30,6 +30,7 @@ class Job:
     keep_weights: bool
     champion_runs: list[str] = field(default_factory=list)  # what the watch compares with, step by step
     role: str = "run"  # or baseline: made beside a candidate's, of the champion's code
+    alone_in_session: bool = False  # nobody but the process that waits for this run has the session open
 
 
 @dataclass(frozen=True, kw_only=True)

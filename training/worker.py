@@ -27,6 +27,8 @@ LIBRARIES = (
     "transformers.trainer",
 )
 
+SESSION_GONE = threading.Event()
+
 
 def main(folder: Path, algo: str) -> int:
     """Load the libraries, wait for the word, train `folder`/job.json and leave `folder`/result.json."""
@@ -64,6 +66,7 @@ def load(algo: str) -> None:
 def _follow_the_session() -> None:
     """End this run when the session's process is gone: its end of the pipe closes, however it died."""
     sys.stdin.read()
+    SESSION_GONE.set()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -140,14 +143,19 @@ def _train(job: Job, folder: Path) -> None:
 
 
 def _record_end(job: Job, failure: str, reason: str, trace: str) -> None:
-    """Write the run's end where the numbers are; the session's process repeats it if this one dies."""
-    from canary_mlflow.tracking.session import close_run
+    """Write the run's end where the numbers are; the session's process repeats it if this one dies.
+
+    And the other way round: a session that was killed is ended by its run.
+    """
+    from canary_mlflow.tracking.session import close_killed_session, close_run
     from canary_mlflow.tracking.store import prepare_store
 
     client = prepare_store(job.tracking_uri)
     if trace:
         client.log_text(job.run_id, trace, "traceback.txt")
     close_run(client, job.run_id, failure, reason)
+    if SESSION_GONE.is_set() and job.alone_in_session:
+        close_killed_session(client, job.run_id)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:

@@ -89,6 +89,16 @@ def finish_session(client: MlflowClient, session_id: str, status: str, tags: Map
     client.set_terminated(session_id, status)
 
 
+def close_killed_session(client: MlflowClient, run_id: str) -> None:
+    """End the session of a run when it still reads RUNNING: its process was killed and cannot do so.
+
+    A sweep is left alone: other processes may be at work in it.
+    """
+    parent = get_run(client, get_run(client, run_id).data.tags[PARENT_TAG])
+    if parent.info.status == "RUNNING" and parent.data.tags.get("canary.role") == "session":
+        finish_session(client, parent.info.run_id, "FAILED")
+
+
 def child_runs(client: MlflowClient, parent_id: str) -> list[Run]:
     """The runs of a session or sweep, oldest first."""
     experiment = get_run(client, parent_id).info.experiment_id

@@ -72,6 +72,15 @@ def test_a_killed_run_is_recorded_by_its_session(workplace: Workplace) -> None:
     assert versions(workplace) == []
 
 
+def test_a_killed_session_is_recorded_by_its_run(workplace: Workplace) -> None:
+    process = workplace.start("-m", "training", "algo=sft", "repeats=1", "train.max_steps=100000")
+    wait_for_step(workplace, 5)
+    process.kill()
+    process.communicate(timeout=60)  # until its run has let go of standard error, too
+    ended = {role: [run.info.status for run in runs(workplace, role)] for role in ("session", "run")}
+    assert ended == {"session": ["FAILED"], "run": ["FAILED"]}
+
+
 def test_an_exception_in_training_is_recorded_and_registers_nothing(workplace: Workplace) -> None:
     # Somebody's own code in the training process: Python imports sitecustomize at its start.
     (workplace.folder / "sitecustomize.py").write_text(
