@@ -10,6 +10,7 @@
     ├── BlindProbe              4
     ├── Refused                 4
     ├── NoSource                4
+    ├── CannotWrite             4
     └── Interrupted             4
 
 Every message is one line: what was found; what was expected; what to do. 0, 1 and 3 are verdicts, not errors.
@@ -60,6 +61,10 @@ class Refused(CanaryError):
 
 class NoSource(CanaryError):
     """The code or the packages that runs were made with cannot be had here."""
+
+
+class CannotWrite(CanaryError):
+    """A file that was asked for cannot be made where it was asked for."""
 
 
 class Interrupted(CanaryError):

@@ -17,12 +17,16 @@ HEAD = "a" * 40
 
 @dataclass
 class GitHub:
-    """The API of one repository. `comments`: of its pull request. `refuses`: the status for whatever would write."""
+    """The API of one repository. `comments`: of its pull request. `refuses`: the status for whatever would write.
+
+    `raw`: what is sent instead of JSON, as a proxy does that wants somebody to sign in.
+    """
 
     address: str = ""
     comments: list[dict[str, Any]] = field(default_factory=list)
     calls: list[tuple[str, str, Any]] = field(default_factory=list)
     refuses: int = 0
+    raw: bytes = b""
 
     @property
     def checks(self) -> list[dict[str, Any]]:
@@ -59,7 +63,7 @@ def github() -> Iterator[GitHub]:
             size = int(self.headers.get("Content-Length") or 0)
             assert self.headers["Authorization"] == "Bearer a-token"
             status, found = api.answer(self.command, self.path, json.loads(self.rfile.read(size)) if size else None)
-            content = json.dumps(found).encode()
+            content = api.raw or json.dumps(found).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import CannotWrite
 
 if TYPE_CHECKING:
     from canary_mlflow.reports.study import Study
@@ -47,10 +50,28 @@ def made(wanted: Format, study: Study) -> list[tuple[str, bytes]]:
 
 
 def write(files: list[tuple[str, bytes]], place: Path) -> None:
-    """Write what was made; each file appears whole or not at all. Raises OSError."""
+    """Write what was made; each file appears whole or not at all. Raises CannotWrite."""
     for name, content in files:
         path = place / name if name else place
-        path.parent.mkdir(parents=True, exist_ok=True)
-        half = path.with_name(f".{path.name}.part")
+        try:
+            write_whole(path, content)
+        except OSError as error:
+            raise CannotWrite(
+                f"{path}: {error.strerror or type(error).__name__}; expected a place that can be written; name another"
+            ) from error
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Through a neighbour of its own, so that two writers do not meet. A link stays; so does a device or a pipe, such
+    as /dev/stdout, which root could replace by a file."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f".{uuid.uuid4().hex}.part")  # not the name's own: with .part it may be too long
+    try:
         half.write_bytes(content)
         half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)

@@ -59,14 +59,14 @@ def place_of(environment: Mapping[str, str]) -> Place | None:
     if environment.get("GITHUB_ACTIONS") != "true":
         return None
     event = read_event(environment.get("GITHUB_EVENT_PATH", ""))
-    pull_request = event.get("pull_request") or {}
+    pull_request = table(event, "pull_request")
     files = {key: Path(value) for key in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT") if (value := environment.get(key))}
     server, repository = environment.get("GITHUB_SERVER_URL", ""), environment.get("GITHUB_REPOSITORY", "")
     return Place(
         api=environment.get("GITHUB_API_URL", "https://api.github.com"),
         repository=repository,
         # GITHUB_SHA of a pull request is a merge that nobody sees; checks show on its head.
-        sha=(pull_request.get("head") or {}).get("sha") or environment.get("GITHUB_SHA", ""),
+        sha=table(pull_request, "head").get("sha") or environment.get("GITHUB_SHA", ""),
         pull_request=pull_request.get("number"),
         summary=files.get("GITHUB_STEP_SUMMARY"),
         output=files.get("GITHUB_OUTPUT"),
@@ -82,7 +82,17 @@ def read_event(path: str) -> dict[str, Any]:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"GITHUB_EVENT_PATH {path}: {one_line(error)}; expected GitHub's event as JSON") from error
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        raise UsageError(f"GITHUB_EVENT_PATH {path}: {type(found).__name__}; expected GitHub's event, a JSON object")
+    return found
+
+
+def table(of: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The object under a key. Raises UsageError for anything else; none where nothing is."""
+    found = of.get(key) or {}
+    if not isinstance(found, dict):
+        raise UsageError(f"GITHUB_EVENT_PATH: {key} is {found!r:.40}; expected an object, as in GitHub's own events")
+    return found
 
 
 def publish(place: Place, message: Message, token: str, outputs: Mapping[str, str]) -> Iterator[str]:
@@ -90,10 +100,10 @@ def publish(place: Place, message: Message, token: str, outputs: Mapping[str, st
 
     A pull request from a fork has a token that may not write: the summary is there all the same.
     """
-    if place.summary is not None:
-        append(place.summary, f"{message.text}\n")
-    if place.output is not None:
-        append(place.output, "".join(f"{key}={value}\n" for key, value in outputs.items()))
+    said = "".join(f"{key}={value}\n" for key, value in outputs.items())
+    for file, text in ((place.summary, f"{message.text}\n"), (place.output, said)):
+        if file is not None:
+            yield from append(file, text)
     if not token:
         yield "no GITHUB_TOKEN: no comment and no check, the job's summary has the report"
         return
@@ -105,9 +115,13 @@ def publish(place: Place, message: Message, token: str, outputs: Mapping[str, st
                 yield str(error)
 
 
-def append(path: Path, text: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text)
+def append(path: Path, text: str) -> Iterator[str]:
+    """Add to one of the job's files; yields a sentence where it cannot."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        yield f"{path}: {error.strerror}; expected the file that GitHub gives a job; nothing was added to it"
 
 
 def session(token: str) -> requests.Session:
@@ -178,4 +192,7 @@ def ask(client: requests.Session, method: str, address: str, body: Mapping[str, 
         )
     if not answer.ok:
         raise StoreError(f"{method} {address}: {answer.status_code} {answer.text[:200]!r}; expected 200 or 201")
-    return answer.json()
+    try:
+        return answer.json()
+    except ValueError as error:
+        raise StoreError(f"{method} {address}: {answer.text[:80]!r}; expected GitHub's JSON there") from error

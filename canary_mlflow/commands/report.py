@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import click
 from canary_mlflow.analysis.formats import FORMATS, Format, made, write
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import EXIT_CODES, reader_left
+from canary_mlflow.errors import UsageError
 
 STDOUT = Path("-")
 
@@ -41,6 +42,7 @@ def report(subject: str, policy: str | None, tracking_uri: str | None, **places:
     from canary_mlflow.analysis.reading import study_of
     from canary_mlflow.analysis.subject import find_subject
 
+    one_place_each(places)
     client = open_store(tracking_uri)
     study = study_of(client, find_subject(client, subject, policy))
     wanted = [(one, place) for one in FORMATS if (place := places[one.option]) is not None]
@@ -55,6 +57,17 @@ def report(subject: str, policy: str | None, tracking_uri: str | None, **places:
             sys.stdout.flush()
         except BrokenPipeError:
             reader_left()
+
+
+def one_place_each(places: Mapping[str, Path | None]) -> None:
+    """Raises UsageError where the second format would take the place of the first."""
+    taken: dict[Path, str] = {}
+    for option, place in places.items():
+        if place is None:
+            continue
+        other = taken.setdefault(place if place == STDOUT else place.resolve(), option)
+        if other != option:
+            raise UsageError(f"--{other} and --{option} both name {place}; expected a place for each; name another")
 
 
 def deliver(wanted: Format, place: Path, files: list[tuple[str, bytes]]) -> None:

@@ -132,3 +132,46 @@ def test_a_gitlab_job_finds_its_session(recorded: Any, tmp_path: Path, monkeypat
     session = recorded.session(tags=ci_tags(gitlab))
     assert recorded.client.get_run(session).data.tags["canary.ci.url"] == "https://gl"
     assert f"session {session}" in (done := ci(recorded, out=tmp_path)).output, done.output
+
+
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        (None, "No such file or directory"),
+        ("{", "expected GitHub's event as JSON"),
+        ("[]", "list; expected GitHub's event, a JSON object"),
+        ('{"pull_request": "7"}', "pull_request is '7'; expected an object, as in GitHub's own events"),
+        ('{"pull_request": {"head": 7}}', "head is 7; expected an object, as in GitHub's own events"),
+    ],
+)
+def test_an_event_that_is_none_is_one_line(
+    guarded: Any, place: Path, tmp_path: Path, event: str | None, says: str
+) -> None:
+    file = tmp_path / "event.json"
+    file.unlink() if event is None else file.write_text(event)
+    done = ci(guarded, f"{guarded.model}/1", out=place)
+    assert done.exit_code == 2
+    assert done.output.startswith("canary: GITHUB_EVENT_PATH")
+    assert says in done.output
+    assert not (place / "out").exists()
+
+
+def test_a_summary_that_cannot_be_written_keeps_no_comment_back(
+    guarded: Any, api: GitHub, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(place / "gone/summary.md"))
+    done = ci(guarded, judged(guarded, 1.0), out=place)
+    assert done.exit_code == 0
+    assert f"canary: warning: {place}/gone/summary.md: No such file or directory; expected the file" in done.output
+    assert (len(api.comments), len(api.checks)) == (1, 1)
+    assert "verdict=PASS\n" in (place / "output.txt").read_text()
+
+
+def test_an_api_that_speaks_no_json_is_a_warning(
+    guarded: Any, api: GitHub, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "raw", b"<html>sign in</html>")
+    done = ci(guarded, judged(guarded, 1.0), out=place)
+    assert done.exit_code == 0
+    assert done.output.count("canary: warning: ") == 2
+    assert "'<html>sign in</html>'; expected GitHub's JSON there" in done.output

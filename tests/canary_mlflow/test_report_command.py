@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sqlite3
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +20,7 @@ from browser import CHROMIUM, MISSING, chromium, window
 from click.testing import CliRunner, Result
 
 from canary_mlflow import cli
+from canary_mlflow.analysis.formats import write
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
 
@@ -188,6 +191,45 @@ def test_json_goes_to_stdout_for_a_dash(judged: Any) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     again = json.loads(result.stdout)
     assert again["runs"] == files["json"]["runs"]
+
+
+def test_a_pipe_is_written_to_and_a_link_stays(judged: Any, tmp_path: Path) -> None:
+    store, files, _ = judged
+    link, target = tmp_path / "link.json", tmp_path / "there.json"
+    link.symlink_to(target)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    asked = ("--junit", str(pipe), "--json", str(link), "--tracking-uri", store.uri)
+    assert canary("report", f"{store.model}/2", *asked).exit_code == 0
+    assert pipe.is_fifo()  # as /dev/null, which a report by root would have replaced by a file
+    assert os.read(reader, 200).startswith(b"<?xml")
+    os.close(reader)
+    assert link.is_symlink()
+    assert json.loads(target.read_text())["runs"] == files["json"]["runs"]
+
+
+def test_a_place_that_cannot_be_is_one_line_and_nothing_is_left(judged: Any, tmp_path: Path) -> None:
+    store, _, _ = judged
+    (tmp_path / "file").touch()
+    for place, says in ((tmp_path / ("a" * 300), "File name too long"), (tmp_path / "file/under", "File exists")):
+        result = canary("report", f"{store.model}/2", "--md", str(place), "--tracking-uri", store.uri)
+        assert result.exit_code == 4
+        assert result.stderr == f"canary: {place}: {says}; expected a place that can be written; name another\n"
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+    for place in (str(tmp_path / "both"), "-"):
+        result = canary("report", f"{store.model}/2", "--md", place, "--json", place, "--tracking-uri", store.uri)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"canary: --md and --json both name {place}; expected a place for each")
+
+
+def test_two_writers_of_one_place_do_not_meet(tmp_path: Path) -> None:
+    place, contents = tmp_path / "report.html", [b"a" * 100_000, b"b" * 100_000]
+    with ThreadPoolExecutor(2) as pool:
+        for written in [pool.submit(write, [("", content)], place) for content in contents * 100]:
+            written.result()
+    assert place.read_bytes() in contents
+    assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
 
 
 # What a session carries in MLflow's own UI.
