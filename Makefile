@@ -15,6 +15,9 @@ smoke: $(READY)            ## one smoke session of the default canary, gated aga
 test: $(READY) lint        ## every test, a file at a time on each core
 	$(V)/bin/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 
+test-full: $(READY) lint   ## the same with every fault on every algorithm, races and crashes at full size: half an hour
+	$(V)/bin/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder --full
+
 lint: $(READY)             ## style and types
 	$(V)/bin/ruff check .
 	$(V)/bin/ruff format --check .
@@ -56,4 +59,4 @@ $(READY): requirements.txt python_env.yaml pyproject.toml
 help:                      ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/ -/'
 
-.PHONY: smoke test lint bench docs pictures oracle peers help
+.PHONY: smoke test test-full lint bench docs pictures oracle peers help

@@ -17,7 +17,9 @@ os.environ["CANARY_KEYS"] = tempfile.mkdtemp(prefix="canary-test-keys-")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-docs", action="store_true", help="Write the tables that tests make into the docs.")
-    parser.addoption("--full", action="store_true", help="The guard's races and crashes at full size: minutes.")
+    parser.addoption(
+        "--full", action="store_true", help="Every fault on every algorithm, races and crashes at full size."
+    )
 
 
 # The longest first, so that no worker ends up alone with one of them (make test keeps this order).

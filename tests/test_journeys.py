@@ -21,6 +21,7 @@ SHORT = {
 }
 # The first look decides next to nothing, so that the second is taken.
 TOP_UP = {"sft": ["gate.top_up=true", "gate.looks.shares=[0.001,0.999]"]}
+SECOND = {**TOP_UP, "dpo": [], "ppo": ["repeats=1"]}  # PPO's runs are long, and one shows that nothing blocks
 
 
 class Story:
@@ -32,7 +33,7 @@ class Story:
         self.place = Workplace(folder=folder)
         words = [f"algo={algo}", *SHORT[algo]]
         self.first = self.place.train(*words)
-        self.second = self.place.train(*words, *TOP_UP.get(algo, []))
+        self.second = self.place.train(*words, *SECOND[algo])
         self.nan = self.place.train(*words, "repeats=1", "fault=nan_batch", "fault.step=10", "watch.on_critical=stop")
         self.fast = self.place.train(*words, "repeats=1", "fault=lr_high")
         self.client = MlflowClient(self.place.uri)

@@ -23,7 +23,10 @@ from gates.verdict import CheckOutcome
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "conf" / "fault").glob("*.yaml"))}
-ROWS = [(name, algo) for name, body in FILES.items() for algo in body.get("signals", {})]
+ALGOS = {name: list(body.get("signals", {})) for name, body in FILES.items()}
+ROWS = [(name, algo) for name, algos in ALGOS.items() for algo in algos]
+SHOWN: dict[tuple[str, str], set[str]] = {}
+BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 STEPS = {"sft": 40, "dpo": 40, "ppo": 50}  # PPO needs its 50 iterations for the reward to have risen
 # So short that onset must come early, and so few values that a slowdown must be clear.
 SHORT = {
@@ -36,6 +39,21 @@ FEWER = {("gc_storm", "ppo"): ["fault.strength=0.1"]}  # in two of five iteratio
 COSTS = ("step_cost", "iteration_cost")
 # Series that no rule of the policies judges, and what is too little of them to count.
 SERIES = {"data_wait": 0.003, "memory_growth": 1.0, "value_loss": 1.0}
+
+
+def every_day() -> list[tuple[str, str]]:
+    """Each fault once, in turn on SFT and DPO where it applies to them: their runs are the short ones."""
+    short = {name: [algo for algo in algos if algo != "ppo"] or algos for name, algos in ALGOS.items() if algos}
+    return [(name, algos[at % len(algos)]) for at, (name, algos) in enumerate(short.items())]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every row with --full."""
+    whole = metafunc.config.getoption("--full")
+    if "fault" in metafunc.fixturenames:
+        metafunc.parametrize(("fault", "algo"), ROWS if whole else every_day())
+    elif "held_by" in metafunc.fixturenames:
+        metafunc.parametrize("held_by", STEPS if whole else ["dpo"])
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +100,9 @@ def far_off(name: str, floor: float, baseline: list[Run], run: Run) -> bool:
     return len(middles) == 1 + len(baseline) and middles[0] > 3 * max(middles[1:])
 
 
-@pytest.mark.parametrize(("fault", "algo"), ROWS)
 def test_the_signals_that_its_file_names_show_a_fault(runs: ForkedRuns, fault: str, algo: str) -> None:
-    wanted = set(FILES[fault]["signals"][algo])
-    missing = wanted - shown(algo, healthy(runs, algo), struck(runs, fault, algo))
+    SHOWN[fault, algo] = shown(algo, healthy(runs, algo), struck(runs, fault, algo))
+    missing = set(FILES[fault]["signals"][algo]) - SHOWN[fault, algo]
     assert not missing
 
 
@@ -100,11 +117,10 @@ def test_healthy_runs_show_none_of_them(runs: ForkedRuns, algo: str) -> None:
     assert {name for name in alarms if alarms.count(name) > (name in COSTS)} == set()
 
 
-@pytest.mark.parametrize("algo", STEPS)
-def test_memory_faults_hold_what_they_claim(runs: ForkedRuns, algo: str) -> None:
-    before = healthy(runs, algo)[0].series["peak_memory"].values
-    leak = struck(runs, "memory_leak", algo).series["peak_memory"].values
-    ballast = struck(runs, "memory_ballast", algo).series["peak_memory"].values
+def test_memory_faults_hold_what_they_claim(runs: ForkedRuns, held_by: str) -> None:
+    before = healthy(runs, held_by)[0].series["peak_memory"].values
+    leak = struck(runs, "memory_leak", held_by).series["peak_memory"].values
+    ballast = struck(runs, "memory_ballast", held_by).series["peak_memory"].values
     assert leak[-1] - before[-1] == pytest.approx(8 * len(leak), rel=0.2)
     assert ballast[-1] / before[-1] == pytest.approx(1.3, abs=0.06)
 
@@ -136,3 +152,16 @@ def row(name: str, body: dict[str, Any]) -> str:
     degree = f"{body['strength']:g} {body['unit']}" if "strength" in body else ""
     signals = "; ".join(f"{algo}: {', '.join(names)}" for algo, names in body["signals"].items())
     return f"| `{name}` | {body['description']} | {degree} | {signals} |"
+
+
+def test_the_matrix_of_faults_and_checks_is_written(request: pytest.FixtureRequest) -> None:
+    if not request.config.getoption("--write-docs") or set(SHOWN) != set(ROWS):
+        pytest.skip("written with --full --write-docs")
+    names = sorted(set().union(*SHOWN.values()))
+    lines = [f"| fault | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for (fault, algo), found in SHOWN.items():
+        cells = ("**x**" if name in FILES[fault]["signals"][algo] else "x" if name in found else "" for name in names)
+        lines.append(f"| {fault}, {algo} | {' | '.join(cells)} |")
+    page = ROOT / "docs" / "faults.md"
+    before, _, rest = page.read_text().partition(BEGIN)
+    page.write_text(before + "\n".join([BEGIN, *lines, END]) + rest.partition(END)[2])
