@@ -44,6 +44,7 @@ def verify(
 
     Exits with 1 when something does not hold, and prints the head to keep elsewhere when everything does.
     """
+    from canary_mlflow.errors import UsageError
     from canary_mlflow.ledger.chain import damages, from_lines
     from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 
@@ -52,6 +53,8 @@ def verify(
     if file is not None:
         with file.open(encoding="utf-8", errors="replace") as lines:
             rows = list(from_lines(lines, str(file)))
+        if not rows:
+            raise UsageError(f"{file}: no row in it, so nothing holds; expected what `canary audit export` writes")
     else:
         guard = open_guard(tracking_uri)
         rows = guard.ledger()
@@ -60,7 +63,8 @@ def verify(
     for one in found:
         click.echo(str(one))
     if found:
-        click.echo(f"{len(found)} findings in {len(rows)} rows: the ledger does not hold.", err=True)
+        findings = "1 finding" if len(found) == 1 else f"{len(found)} findings"
+        click.echo(f"{findings} in {len(rows)} rows: the ledger does not hold.", err=True)
         ctx.exit(BROKEN)
     click.echo(f"{len(rows)} rows hold, signed with trusted keys.")
     if rows:
@@ -104,7 +108,7 @@ def blame(model: str, at: str | None, alias: str, tracking_uri: str | None) -> N
         first = next((found for found in rows if found.moves and found.alias == alias), None)
         since = f"the first is in row {first.seq}, {first.facts['time']}" if first else "there has been none"
         raise UsageError(
-            f"{alias} of {model!r} at {moment.isoformat()}: none yet; {since}; see: canary audit log MODEL"
+            f"{alias} of {model!r} at {moment.isoformat()}: none yet; {since}; see: canary audit log {model}"
         )
     click.echo(line(row))
     verdict = next((found for found in rows if found.seq == row.facts.get("verdict_row")), None)

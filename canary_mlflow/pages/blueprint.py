@@ -190,14 +190,14 @@ def band_json() -> Response:
 
 
 def verdict() -> str:
-    """A ledger row (?row=), or the verdict on a session that left no version (?session=)."""
+    """A ledger row (?row=), or the verdict on a session (?session=), which has no row where it left no version."""
     from flask import render_template
 
     row = whole_number("row")
     if row is not None:
         page = read_ledger_page(tracking_uri(), registry_uri(), row, readers().model)
     else:
-        page = read_session_page(tracking_uri(), argument("session", 64))
+        page = read_session_page(tracking_uri(), registry_uri(), argument("session", 64), readers().model)
         with reading(tracking_uri()) as connection:
             own = read_facts(connection, [argument("session", 64)], latest=())
         if not all(readers().experiment(one.experiment) for one in own.values()):

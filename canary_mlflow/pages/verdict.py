@@ -22,7 +22,7 @@ from canary_mlflow.pages.models import read_champions
 from canary_mlflow.pages.run import find_run
 from canary_mlflow.registry.server_files import behind_server
 from canary_mlflow.reports import advice
-from canary_mlflow.reports.decision import Decision, Question, RunWarning
+from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict
 from canary_mlflow.tracking.facts import RunFacts
 from gates.policy import Policy, PolicyError, Role
 from gates.policy_parser import parse_policy
@@ -83,24 +83,35 @@ def read_ledger_page(tracking: str, registry: str, seq: int, may_read_model: Cal
     return complete(tracking, row.model, row, facts, decision, signature, holds)
 
 
-def read_session_page(tracking: str, session_id: str) -> VerdictPage:
-    """The verdict on a session that left no version, from its verdict.json. Raises NoSuchRun and StoreError."""
+def read_session_page(
+    tracking: str, registry: str, session_id: str, may_read_model: Callable[[str], bool]
+) -> VerdictPage:
+    """The verdict on a session: the ledger's row about its version, else its verdict.json, which is all there is of one
+    that left no version. Raises NoSuchRun, Refused, StoreError."""
     with reading(tracking) as connection:
         session = find_run(connection, session_id)
-    found = verdict_file(session)
-    verdict = verdict_from_dict(found["verdict"])
-    decision = Decision(
-        verdict=verdict,
-        model=str(found.get("model", "")),
-        question=Question(found.get("question", Question.SESSION)),
-        champion_before=found.get("champion_before"),
-        session_id=session_id,
-    )
-    return complete(tracking, decision.model, None, found, decision, None, None)
+    found, decision = verdict_file(session)
+    seq = row_about(registry, decision)
+    if seq is not None:
+        page = read_ledger_page(tracking, registry, seq, may_read_model)
+        if page.facts.get("session") == session_id:  # the file is anybody's, and may name another's version
+            return page
+    return complete(tracking, decision.model, None, found, replace(decision, session_id=session_id), None, None)
 
 
-def verdict_file(session: RunFacts) -> dict[str, Any]:
-    """verdict.json among the session's artifacts. Raises NoSuchRun where there is none that can be read here."""
+def row_about(registry: str, decision: Decision) -> int | None:
+    """The ledger's newest row about the version that was judged."""
+    version = decision.version or ""
+    if not version.isdecimal():
+        return None
+    with reading(registry) as connection:
+        if not has_ledger(connection):
+            return None
+        return table.numbers_of_versions(connection, [decision.model]).get((decision.model, int(version)))
+
+
+def verdict_file(session: RunFacts) -> tuple[dict[str, Any], Decision]:
+    """verdict.json among the session's artifacts, and what it decided. Raises NoSuchRun where none can be read."""
     from mlflow.utils.file_utils import local_file_uri_to_path
     from mlflow.utils.uri import is_local_uri
 
@@ -109,13 +120,12 @@ def verdict_file(session: RunFacts) -> dict[str, Any]:
         if not is_local_uri(place):
             raise OSError
         found: Any = json.loads((Path(local_file_uri_to_path(place)) / "verdict.json").read_text(encoding="utf-8"))
-        verdict_from_dict(found["verdict"])
+        return found, decision_from_dict(found)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise NoSuchRun(
             f"session {session.run_id}: no verdict.json among its artifacts that this server can read; expected one "
             "that the gate left; open the run in MLflow"
         ) from error
-    return dict(found)
 
 
 def complete(

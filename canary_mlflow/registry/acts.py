@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.ledger.rows import Kind
-from canary_mlflow.registry.act import Act, act_from, as_markdown, tags
+from canary_mlflow.registry.act import DONE, WORDS, Act, act_from, as_markdown, tags
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.door import guard_of, record
@@ -48,7 +48,7 @@ def bless(
     before = verdict_of(found)
     act = describe(client, Kind.OVERRIDE if before == "BLOCK" else Kind.BLESS, found, reason, CHAMPION, actor)
     if act.kind is Kind.OVERRIDE and not despite_block:
-        why = (found.tags or {}).get("canary.verdict_reason", "no reason recorded").rstrip(".")
+        why = reason_of_block(found)
         raise UsageError(
             f"version {act.version} of {model!r}: the gate blocked it ({why}); expected one without a BLOCK; mend it "
             "and run again, or add --despite-block when the change is meant"
@@ -93,8 +93,23 @@ def describe(client: MlflowClient, kind: Kind, found: ModelVersion, reason: str,
 
 
 def verdict_of(found: ModelVersion) -> str:
-    """The version's own verdict until now, or `none`."""
-    return str((found.tags or {}).get("canary.verdict", "none"))
+    """The gate's last verdict on the version, or `none`: an act by hand covers a BLOCK and takes it not away."""
+    said: dict[str, str] = dict(found.tags or {})
+    word = said.get("canary.verdict", "none")
+    for _ in WORDS:  # an act may stand on an act
+        kind = next((kind for kind, act in WORDS.items() if act == word), None)
+        if kind is None:
+            break
+        word = said.get(f"canary.{DONE[kind]}_over", "none")
+    return word
+
+
+def reason_of_block(found: ModelVersion) -> str:
+    """Why the gate blocked it; an act by hand has since written its own reason into that tag."""
+    said: dict[str, str] = dict(found.tags or {})
+    if said.get("canary.verdict") != "BLOCK":
+        return f"its {said.get('canary.verdict')} took nothing of that away; canary audit log {found.name} says why"
+    return said.get("canary.verdict_reason", "no reason recorded").rstrip(".")
 
 
 def holder_of(client: MlflowClient, model: str, alias: str) -> str | None:

@@ -37,7 +37,7 @@ def rollback(client: MlflowClient, model: str, reason: str, *, actor: str | None
     if former is None:
         raise UsageError(
             f"{model!r}: the ledger knows no champion before {'version ' + now if now else 'this one'}; expected one "
-            "to return to; see: canary audit log MODEL"
+            f"to return to; see: canary audit log {model}"
         )
     found = find_version(client, model, former)
     act = describe(client, Kind.ROLLBACK, found, reason, CHAMPION, actor)

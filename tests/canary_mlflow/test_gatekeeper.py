@@ -14,9 +14,10 @@ from mlflow.artifacts import load_text
 from canary_mlflow.errors import BaselineMoved, NoSuchModel, NoSuchVersion, StoreError, UsageError
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry import locks
-from canary_mlflow.registry.acts import bless
+from canary_mlflow.registry.acts import bless, override
 from canary_mlflow.registry.gatekeeper import decide, enact, gate
 from canary_mlflow.registry.records import DESCRIPTION_LIMIT
+from canary_mlflow.registry.rollback import rollback
 from canary_mlflow.registry.session_gate import gate_change, gate_session
 from canary_mlflow.registry.versions import champion, register_version
 from canary_mlflow.reports.text import render
@@ -259,6 +260,11 @@ def test_bless_refuses_without_reason_and_over_a_block(guarded: Any, policy: Pol
     assert guarded.tags(second)["canary.verdict"] == "BLOCK"
     bless(guarded.client, guarded.model, second, "the slow path is the correct one", despite_block=True)
     assert guarded.champion() == second
+    assert guarded.tags(second)["canary.overridden_over"] == "BLOCK"
+    rollback(guarded.client, guarded.model, "a trial")
+    with pytest.raises(UsageError, match=r"the gate blocked it \(its override took nothing of that away; canary audit"):
+        bless(guarded.client, guarded.model, second, "again")
+    override(guarded.client, guarded.model, second, "again, over the same BLOCK")
     assert guarded.tags(second)["canary.overridden_over"] == "BLOCK"
 
 

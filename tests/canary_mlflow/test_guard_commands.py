@@ -100,6 +100,10 @@ def test_the_ledger_holds_and_an_export_holds_elsewhere(own: str, tmp_path: Path
     file.write_text("\n".join(file.read_text().splitlines()[:-1]))
     shorter = CliRunner().invoke(canary, ["audit", "verify", str(file), "--head", head])
     assert (shorter.exit_code, "the ledger ends at row" in shorter.output) == (1, True)
+    file.write_text("")
+    empty = CliRunner().invoke(canary, ["audit", "verify", str(file)])
+    assert empty.exit_code == 2
+    assert "no row in it, so nothing holds; expected what `canary audit export` writes" in empty.output
 
 
 @pytest.mark.parametrize(

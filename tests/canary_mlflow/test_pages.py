@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -188,6 +189,24 @@ def test_a_session_without_a_version_shows_what_blocked_it(web: Any, recorded: A
     assert "loss is NaN at step 5" in page
     assert "nobody signed" in page
     assert f"/canary/verdict?session={session}" in text_of(web.get("/canary"))
+    found = json.loads(Path(recorded.client.download_artifacts(session, "verdict.json")).read_text(encoding="utf-8"))
+    recorded.client.log_text(session, json.dumps({**found, "question": "what?"}), "verdict.json")
+    answer = web.get(f"/canary/verdict?session={session}")
+    assert answer.status_code == 404
+    assert f"session {session}: no verdict.json among its artifacts that this server can read" in answer.text
+
+
+def test_a_session_that_left_a_version_is_shown_with_its_row(web: Any, guarded: Any) -> None:
+    session = guarded.session()
+    version = guarded.register(session)
+    gate(guarded.client, guarded.model, version, load_policy("smoke"))
+    page = text_of(web.get(f"/canary/verdict?session={session}"))
+    assert f"{guarded.model} version {version} against champion version 1" in page
+    assert "signature holds" in page
+    found = json.loads(Path(guarded.client.download_artifacts(session, "verdict.json")).read_text(encoding="utf-8"))
+    other = guarded.session()
+    guarded.client.log_text(other, json.dumps(found), "verdict.json")  # that of another session
+    assert "nobody signed" in text_of(web.get(f"/canary/verdict?session={other}"))
 
 
 @pytest.mark.parametrize(
