@@ -161,6 +161,12 @@ class Guard(AbstractStore):  # type: ignore[misc]
             if rows and not self.has_model(session, model):
                 raise refusals.name_taken(model, rows)
 
+    def refuse_held_name(self, model: str) -> None:
+        """Refuse a name that a model with a champion has; MLflow's own answer to that would be the trigger's SQL."""
+        with self.ManagedSessionMaker() as session:
+            for alias, holder in self.guarded_holders(session, model):
+                raise refusals.name_held(alias, model, holder)
+
     def has_model(self, session: Any, model: str) -> bool:
         """Whether a model of this name is there now."""
 
@@ -175,8 +181,9 @@ class Guard(AbstractStore):  # type: ignore[misc]
 
 
 def plain_alias(alias: str) -> str:
-    """How an alias is matched: without case, and without look-alikes that Unicode counts as the same letters."""
-    return unicodedata.normalize("NFKC", str(alias)).casefold()
+    """How an alias is matched: without case, blanks around it (MLflow lets a line's end through), and look-alikes that
+    Unicode counts as the same letters."""
+    return unicodedata.normalize("NFKC", str(alias)).casefold().strip()
 
 
 def is_number(spelled: object, number: int) -> bool:

@@ -109,6 +109,13 @@ def name_taken(model: str, rows: int) -> Any:
     )
 
 
+def name_held(alias: str, model: str, version: object) -> Any:
+    """A name that is in use."""
+    return forbidden(
+        f"{subject(alias, model, version)}: a model of this name is there already, with this alias; choose another name"
+    )
+
+
 def no_stages(model: str, version: object, stage: str) -> Any:
     """Stages are a second door to the same room."""
     return forbidden(

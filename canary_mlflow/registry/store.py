@@ -44,6 +44,8 @@ class GuardedMethods(Guard):
         self.refuse_if_held(name, "renaming the model")
         self.refuse_if_held(name, f"the name {new_name!r}, which is guarded,", under=new_name)
         self.refuse_used_name(new_name)
+        if new_name != name:
+            self.refuse_held_name(new_name)
         return super().rename_registered_model(name, new_name)
 
     def delete_registered_model(self, name):  # type: ignore[no-untyped-def]

@@ -125,7 +125,7 @@ def overrides() -> dict[str, Any]:
     """A guarded alias for a version whatever its verdict."""
     from canary_mlflow.registry.acts import override
 
-    asked = act(OVERRIDE)
+    asked = act(OVERRIDE, "override")
     done = override(
         client(), asked["model"], asked["version"], asked["reason"], alias=asked.get("alias", "champion"),
         actor=current_actor(),
@@ -137,7 +137,7 @@ def blessings() -> dict[str, Any]:
     """A champion by hand, where no BLOCK stands against it."""
     from canary_mlflow.registry.acts import bless
 
-    asked = act(BLESSING)
+    asked = act(BLESSING, "bless")
     return {"act": bless(client(), asked["model"], asked["version"], asked["reason"], actor=current_actor()).to_dict()}
 
 
@@ -145,11 +145,11 @@ def rollbacks() -> dict[str, Any]:
     """The champion before this one."""
     from canary_mlflow.registry.rollback import rollback
 
-    asked = act(ROLLBACK)
+    asked = act(ROLLBACK, "rollback")
     return {"act": rollback(client(), asked["model"], asked["reason"], actor=current_actor()).to_dict()}
 
 
-def act(shape: Shape) -> dict[str, Any]:
+def act(shape: Shape, command: str) -> dict[str, Any]:
     """The body of an act, which somebody must answer for: only administrators come through to here."""
     from flask import current_app, request
 
@@ -157,9 +157,9 @@ def act(shape: Shape) -> dict[str, Any]:
     if not current_app.config["CANARY_AUTHENTICATED"]:
         alias = asked.get("alias", "champion")
         raise Refused(
-            f"model {asked['model']!r}, version {asked.get('version', 'former')}, alias {alias!r}: "
+            f"model {asked['model']!r}, version {asked.get('version', '(the former)')}, alias {alias!r}: "
             "this server does not know who asks, a name is missing; serve with --app-name canary-auth, or run canary "
-            "override where the database is"
+            f"{command} where the database is"
         )
     return asked
 

@@ -91,9 +91,15 @@ def test_evidence_of_another_session_is_refused(web: Any, guarded: Any) -> None:
         ("verdicts", {"model": "nobody", "version": "1"}, 404, "not in the registry; models:"),
         ("verdicts", {"model": "$", "version": "1", "outcome": "PASS"}, 400, "unknown key 'outcome'"),
         ("verdicts", {"model": "$", "version": "1", "policy": "lax"}, 400, "this server judges tier smoke"),
-        ("overrides", {"model": "$", "version": "1", "reason": "so"}, 403, "this server does not know who asks"),
+        ("overrides", {"model": "$", "version": "1", "reason": "so"}, 403, "or run canary override where"),
         ("blessings", {"model": "$", "version": "1", "reason": "so"}, 403, "this server does not know who asks"),
-        ("rollbacks", {"model": "$", "reason": "so"}, 403, "this server does not know who asks"),
+        (
+            "rollbacks",
+            {"model": "$", "reason": "so"},
+            403,
+            "does not know who asks, a name is missing; serve with --app-name "
+            "canary-auth, or run canary rollback where",
+        ),
         ("rollbacks", {"model": "$"}, 400, "no reason"),
     ],
 )

@@ -85,6 +85,7 @@ ATTEMPTS = (
     Attempt("alias", alias("champion"), "there is no verdict for it in the ledger; run canary gate"),
     Attempt("alias in capitals", alias("Champion"), "there is no verdict for it in the ledger"),
     Attempt("alias in wide letters", alias("\uff43hampion"), "there is no verdict for it in the ledger"),
+    Attempt("alias with a line's end", alias("champion\n"), "there is no verdict for it in the ledger"),
     Attempt("anchor", alias("anchor"), "--alias anchor --reason"),
     Attempt("delete alias", lambda it, v: it.client.delete_registered_model_alias(it.model, "champion"), "not removed"),
     Attempt("rename", lambda it, v: it.client.rename_registered_model(it.model, f"{it.model}-n"), "renaming the model"),
@@ -93,6 +94,7 @@ ATTEMPTS = (
     Attempt("stage", lambda it, v: it.client.transition_model_version_stage(it.model, v, "production"), "no stages"),
     Attempt("tag", lambda it, v: it.client.set_model_version_tag(it.model, v, "canary.verdict", "PASS"), "tag 'canary"),
     Attempt("tag case", lambda it, v: it.client.set_model_version_tag(it.model, v, "Canary.Verdict", "PASS"), "tag"),
+    Attempt("tag blank", lambda it, v: it.client.set_model_version_tag(it.model, v, " canary.verdict", "PASS"), "tag"),
     Attempt("untag", lambda it, v: it.client.delete_model_version_tag(it.model, "1", "canary.blessed_by"), "tag"),
     Attempt("session", lambda it, v: it.client.set_model_version_tag(it.model, v, "canary.session_id", "x"), "tag"),
     Attempt("model tag", lambda it, v: it.client.set_registered_model_tag(it.model, "canary.verdict", "PASS"), "tag"),
@@ -103,6 +105,7 @@ ATTEMPTS = (
         "tag 'canary.verdict'",
     ),
     Attempt("rename onto a name with rows", lambda it, v: rename_onto(it), "holds 1 rows about an earlier model"),
+    Attempt("rename onto a name in use", lambda it, v: rename_onto_present(it), "of this name is there already"),
     Attempt("recreation", recreate, "holds 1 rows about an earlier model"),
     Attempt("prompt alias", lambda it, v: prompt_alias(it), "there is no verdict"),
 )  # fmt: skip
@@ -118,6 +121,12 @@ def rename_onto(it: Any) -> Any:
     recreate_refused = pytest.raises(MlflowException)
     with recreate_refused:
         recreate(it, "")
+    other = f"{it.model}-other"
+    it.client.create_registered_model(other)
+    return it.client.rename_registered_model(other, it.model)
+
+
+def rename_onto_present(it: Any) -> Any:
     other = f"{it.model}-other"
     it.client.create_registered_model(other)
     return it.client.rename_registered_model(other, it.model)
