@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.analysis import ledger, verdicts
 from canary_mlflow.errors import NoSuchRun, UsageError
+from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import aliased, champion_runs, run_side
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.versions import champion_number, find_version
@@ -53,6 +54,8 @@ def find_subject(client: MlflowClient, text: str, policy: str | None = None) -> 
     `policy`: rules to judge by where nothing has been judged yet. Raises NoSuchRun, NoSuchModel, NoSuchVersion,
     UsageError.
     """
+    if policy:
+        load_policy(policy)  # also where a verdict is there already: a wrong name is not passed over
     name = text.removeprefix("models:/")
     if "@" in name:
         model, _, alias = name.rpartition("@")
@@ -60,10 +63,26 @@ def find_subject(client: MlflowClient, text: str, policy: str | None = None) -> 
     if "/" in name:
         model, _, version = name.rpartition("/")
         return of_version(client, model, version, policy)
-    run = active_run(client, text)
+    run = named_run(client, text)
     if run.data.tags.get("canary.role") in SESSIONS:
         return of_session(client, run, policy)
     return of_runs(client, run, policy)
+
+
+def named_run(client: MlflowClient, text: str) -> MlflowRun:
+    """The run of this id. Raises NoSuchRun; UsageError for a model's name, which says too little."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return active_run(client, text)
+    except NoSuchRun as error:
+        try:
+            client.get_registered_model(text)
+        except MlflowException:
+            raise error from None
+        raise UsageError(
+            f"{text!r}: a model; expected a run, or one of its versions; {text}@champion or {text}/VERSION"
+        ) from None
 
 
 def active_run(client: MlflowClient, run_id: str) -> MlflowRun:

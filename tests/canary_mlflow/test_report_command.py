@@ -223,6 +223,13 @@ def test_a_place_that_cannot_be_is_one_line_and_nothing_is_left(judged: Any, tmp
         assert result.stderr.startswith(f"canary: --md and --json both name {place}; expected a place for each")
 
 
+def test_a_policy_that_is_none_is_refused_though_the_verdict_is_there(judged: Any) -> None:
+    store, _, _ = judged
+    result = canary("report", f"{store.model}/2", "--policy", "nosuch", "--tracking-uri", store.uri)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "nosuch" in result.stderr
+
+
 def test_two_writers_of_one_place_do_not_meet(tmp_path: Path) -> None:
     place, contents = tmp_path / "report.html", [b"a" * 100_000, b"b" * 100_000]
     with ThreadPoolExecutor(2) as pool:
@@ -389,6 +396,7 @@ def test_what_was_never_there_or_is_deleted_is_one_line(recorded: Any, tmp_path:
         (f"{recorded.model}/99", "not in the registry; versions: 1"),
         (f"{recorded.model}@champion", "alias 'champion'"),
         ("<script>/1", "model '<script>': not in the registry"),
+        (recorded.model, f"a model; expected a run, or one of its versions; {recorded.model}@champion or"),
     ):
         result = canary("report", subject, "--html", str(tmp_path / "no.html"), "--tracking-uri", recorded.uri)
         assert result.exit_code == 2, result.output
