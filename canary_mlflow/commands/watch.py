@@ -13,6 +13,7 @@ import click
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import OUTSIDE, reader_left
 from canary_mlflow.errors import StoreError
+from canary_mlflow.tracking.places import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,13 +81,14 @@ def show(client: MlflowClient, run_id: str, every: float, once: bool) -> Sight:
 
     before: Sight | None = None
     if not sys.stdout.isatty():
+        said = ""
         for sight, trouble in sights(client, run_id, every, once):
-            if trouble:
+            if trouble and trouble != said:
                 click.echo(f"canary: {trouble}", err=True)
-            else:
+            if not trouble:
                 click.echo("".join(f"{line}\n" for line in lines(before, sight, now())), nl=False)
                 sys.stdout.flush()
-            before = sight
+            before, said = sight, trouble
     else:
         with Live(console=Console(highlight=False), auto_refresh=False) as live:
             for sight, trouble in sights(client, run_id, every, once):
@@ -111,7 +113,8 @@ def sights(client: MlflowClient, run_id: str, every: float, once: bool) -> Itera
         try:
             seen, trouble = look(client, run_id, WATCHED), ""
         except StoreError as error:  # it may come back; what was seen last stays on the screen
-            trouble = f"no news: {error}"
+            why = "nobody answers there" if "Max retries exceeded" in str(error) else str(error)
+            trouble = f"no news: {without_password(client.tracking_uri)}: {why}; asked again every {every:g} s"
 
 
 def now() -> int:
