@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.store import GuardedStore
 
 BROKEN = 1
+STRANGER = "is not among the trusted ones"
 
 
 @click.group(epilog=EXIT_CODES)
@@ -65,6 +66,8 @@ def verify(
     if found:
         findings = "1 finding" if len(found) == 1 else f"{len(found)} findings"
         click.echo(f"{findings} in {len(rows)} rows: the ledger does not hold.", err=True)
+        if any(STRANGER in str(one) for one in found):
+            click.echo("Its signer's public key is given with --key FILE, or with canary keys trust FILE.", err=True)
         ctx.exit(BROKEN)
     click.echo(f"{len(rows)} rows hold, signed with trusted keys.")
     if rows:

@@ -97,6 +97,12 @@ def test_the_ledger_holds_and_an_export_holds_elsewhere(own: str, tmp_path: Path
     public = key_folder() / "public" / f"{load_signer(key_folder()).key_id}.pem"
     offline = CliRunner().invoke(canary, ["audit", "verify", str(file), "--key", str(public), "--head", head])
     assert (offline.exit_code, "rows hold" in offline.output) == (0, True)
+    stranger = tmp_path / "stranger"
+    assert CliRunner().invoke(canary, ["keys", "rotate"], env={"CANARY_KEYS": str(stranger)}).exit_code == 0
+    unknown = CliRunner().invoke(canary, ["audit", "verify", str(file)], env={"CANARY_KEYS": str(stranger)})
+    assert unknown.exit_code == 1
+    assert "row 1: it is signed with key " in unknown.output
+    assert unknown.output.endswith("is given with --key FILE, or with canary keys trust FILE.\n")
     file.write_text("\n".join(file.read_text().splitlines()[:-1]))
     shorter = CliRunner().invoke(canary, ["audit", "verify", str(file), "--head", head])
     assert (shorter.exit_code, "the ledger ends at row" in shorter.output) == (1, True)
