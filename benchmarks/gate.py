@@ -43,8 +43,11 @@ def factor(tier: str, effect: str) -> float:
     return {"unchanged": 1.0, "at the margin": 1 + STEP_LIMIT[tier], "1.5 margins": 1 + 1.5 * STEP_LIMIT[tier]}[effect]
 
 
-def on_simulated_runs(tier: str, noise: str, repeats: int) -> dict[str, dict[str, dict[str, float]]]:
+def on_simulated_runs(
+    tier: str, noise: str, repeats: int, judges: Sequence[str]
+) -> dict[str, dict[str, dict[str, float]]]:
     """Shares of answers: judge → effect → answer. The same runs for all judges and effects."""
+    deciders = {name: JUDGES[name] for name in judges}
     rng = np.random.default_rng([len(tier), len(noise), 17])
     counts: Any = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
     for _ in range(repeats):
@@ -52,7 +55,7 @@ def on_simulated_runs(tier: str, noise: str, repeats: int) -> dict[str, dict[str
         candidate = [simulated(rng, f"b{i}", tier, noise) for i in range(M)]
         for effect in EFFECTS:
             slow = [slower(run, factor(tier, effect)) for run in candidate]
-            for name, decide in JUDGES.items():
+            for name, decide in deciders.items():
                 counts[name][effect][decide(baseline, slow, tier)] += 1
     return {
         name: {effect: {word: n / repeats for word, n in found.items()} for effect, found in effects.items()}
@@ -149,6 +152,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=300, help="simulated comparisons per cell")
     parser.add_argument("--splits", type=int, default=300, help="random splits per real pool")
     parser.add_argument("--tiers", nargs="*", default=list(STEPS), choices=list(STEPS), help="of the simulated grid")
+    parser.add_argument("--judges", nargs="*", default=list(JUDGES), choices=list(JUDGES), help="of the simulated grid")
     parser.add_argument("--data", type=Path, help="a folder with aa/ and perf/")
     parser.add_argument("--store", nargs="*", default=[], help="tracking URIs of stores that this project filled")
     parser.add_argument("--no-speed", action="store_true", help="leave the timings out")
@@ -157,7 +161,7 @@ def main() -> int:
     lines: list[str] = []
     result: dict[str, Any] = {"benchmark": "gate", "repeats": arguments.repeats, "splits": arguments.splits}
     grid = {
-        f"{tier} {noise}": on_simulated_runs(tier, noise, arguments.repeats)
+        f"{tier} {noise}": on_simulated_runs(tier, noise, arguments.repeats, arguments.judges)
         for tier in arguments.tiers
         for noise in NOISE
     }

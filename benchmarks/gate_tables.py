@@ -26,7 +26,7 @@ def simulated_tables(results: dict[str, Any], repeats: int, sides: tuple[int, in
     ]
     for tier in STEPS:
         lines += ["", f"| {tier} | {' | '.join(NOISE)} |", "|---" * (len(NOISE) + 1) + "|"]
-        for name in JUDGES:
+        for name in next(iter(results.values())):
             cells = []
             for noise in NOISE:
                 mine = results[f"{tier} {noise}"][name]

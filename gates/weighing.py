@@ -79,13 +79,17 @@ def _compare(
     # Runs of one seed see the same data in the same order: the wobble of such a series is shared, no noise
     # of a pair.
     shared = paired and rule.info.repeatable
+    floor = 0.0 if shared else stick.variance_floor([*left, *right])
+    known = policy.prior_of(rule)
+    # A shipped prior is of runs as wholes; what short runs wobble besides, a measured one has in it already.
+    prior = math.sqrt(stick.prior**2 + floor) if known.kind == "shipped" else stick.prior
     return compare(
         np.array([stick.harm(reading) for reading in left]),
         np.array([stick.harm(reading) for reading in right]),
         margin=stick.margin,
-        prior=stick.prior,
-        prior_df=policy.prior_of(rule).df,
-        floor_variance=0.0 if shared else stick.variance_floor([*left, *right]),
+        prior=prior,
+        prior_df=known.df,
+        floor_variance=floor,
         paired=paired,
         two_sided=rule.worse is Worse.BOTH,
         trusted=trusted,
