@@ -100,17 +100,22 @@ def close_killed_session(client: MlflowClient, run_id: str) -> None:
 
 
 def child_runs(client: MlflowClient, parent_id: str) -> list[Run]:
-    """The runs of a session or sweep, oldest first."""
+    """The runs of a session or sweep, oldest first. Raises NoSuchRun, and StoreError when the store cannot be asked."""
+    from mlflow.exceptions import MlflowException
+
     experiment = get_run(client, parent_id).info.experiment_id
     found: list[Run] = []
     page: str | None = None
     while True:
-        runs = client.search_runs(
-            [experiment],
-            filter_string=f"tags.`{PARENT_TAG}` = '{parent_id}'",
-            order_by=["attributes.start_time ASC"],
-            page_token=page,
-        )
+        try:
+            runs = client.search_runs(
+                [experiment],
+                filter_string=f"tags.`{PARENT_TAG}` = '{parent_id}'",
+                order_by=["attributes.start_time ASC"],
+                page_token=page,
+            )
+        except MlflowException as error:
+            raise StoreError(f"runs of session {parent_id!r}: {one_line(error)}") from error
         found += runs
         page = runs.token
         if not page:
