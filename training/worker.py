@@ -32,16 +32,15 @@ SESSION_GONE = threading.Event()
 
 def main(folder: Path, algo: str) -> int:
     """Load the libraries, wait for the word, train `folder`/job.json and leave `folder`/result.json."""
-    signal.signal(signal.SIGTERM, _terminate)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # blocked until here (training.process): the session answers it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    try:
-        load(algo)
-        (folder / "ready").touch()
-        if not sys.stdin.readline():
-            return 0  # the session ended before this run's turn
-    except Terminated:
-        return 0
+    # SIGTERM ends this process without a word until its turn has come: there is nothing to record yet, and an
+    # exception out of a signal handler, thrown into torch's C++ while it is imported, aborts with a page of frames.
+    load(algo)
+    (folder / "ready").touch()
+    if not sys.stdin.readline():
+        return 0  # the session ended before this run's turn
+    signal.signal(signal.SIGTERM, _terminate)
     threading.Thread(target=_follow_the_session, daemon=True).start()
     return work(folder)
 
