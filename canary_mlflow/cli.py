@@ -8,16 +8,17 @@ import traceback
 import click
 
 from canary_mlflow.commands.ab import ab
+from canary_mlflow.commands.acts import bless, override, rollback
 from canary_mlflow.commands.audit import audit
 from canary_mlflow.commands.calibrate import calibrate
 from canary_mlflow.commands.ci import ci
 from canary_mlflow.commands.db import db
 from canary_mlflow.commands.deliver import deliver
 from canary_mlflow.commands.env import doctor, env
-from canary_mlflow.commands.gate import bless, compare, gate
-from canary_mlflow.commands.guarding import keys, override, rollback
+from canary_mlflow.commands.gate import compare, gate
 from canary_mlflow.commands.import_ import import_
 from canary_mlflow.commands.judge import judge
+from canary_mlflow.commands.keys import keys
 from canary_mlflow.commands.power import power
 from canary_mlflow.commands.replay import replay
 from canary_mlflow.commands.report import report

@@ -20,6 +20,7 @@ from canary_mlflow.registry.session_gate import gate_change, gate_session
 from canary_mlflow.registry.versions import register_version
 from canary_mlflow.reports import text
 from canary_mlflow.reports.decision import Decision
+from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.session import adopt_run, close_run, create_child_run, finish_session, open_session
 from canary_mlflow.tracking.store import prepare_store
 from training.adding import InSession, say
@@ -28,9 +29,6 @@ from training.compose import to_plain
 from training.config import CanaryConfig
 from training.naming import default_model_name, flatten, run_name, run_tags, session_name, session_tags
 from training.process import Job, Result, Worker, run, workers
-
-# A run that broke off for one of these reasons says something about the change under test.
-UNSTABLE = ("instability", "oom", "timeout")
 
 
 def run_session(config: CanaryConfig, scratch: Path) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from canary_mlflow.tracking.ci import ci_tags
+from canary_mlflow.ci.job import ci_tags
 from training.config import CanaryConfig
 
 

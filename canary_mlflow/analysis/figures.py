@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from canary_mlflow.pages.panels import SERIES
+from canary_mlflow.reports.panels import SERIES
 from canary_mlflow.reports.study import Compared, Correlation, Figures
 from canary_mlflow.tracking.schema import BY_NAME, METRICS
 from gates.records import Run, Series

@@ -15,7 +15,7 @@ from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.reports.advice import run_page, version_page
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.histories import read_runs
-from canary_mlflow.tracking.session import child_runs, get_run
+from canary_mlflow.tracking.session import active_run, child_runs, get_run
 from gates.records import Run
 
 if TYPE_CHECKING:
@@ -83,16 +83,6 @@ def named_run(client: MlflowClient, text: str) -> MlflowRun:
         raise UsageError(
             f"{text!r}: a model; expected a run, or one of its versions; {text}@champion or {text}/VERSION"
         ) from None
-
-
-def active_run(client: MlflowClient, run_id: str) -> MlflowRun:
-    """The run. Raises NoSuchRun for one that is not there, or deleted."""
-    run = get_run(client, run_id)
-    if run.info.lifecycle_stage != "active":
-        raise NoSuchRun(
-            f"run {run_id!r}: deleted; expected an active run; mlflow runs restore --run-id {run_id} brings it back"
-        )
-    return run
 
 
 def of_version(client: MlflowClient, model: str, version: str, policy: str | None) -> Subject:

@@ -6,7 +6,7 @@ import shlex
 
 import click
 
-from canary_mlflow.commands.shared import print_decision, require_training_stack, say
+from canary_mlflow.commands.shared import print_decision, require_training_stack, say, store_option
 from canary_mlflow.edge import EXIT_CODES
 
 
@@ -17,13 +17,7 @@ from canary_mlflow.edge import EXIT_CODES
 @click.option("--policy", metavar="NAME|PATH", help="Without it: the tier of the overrides, else smoke.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run.")
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
-@click.option(
-    "--tracking-uri",
-    envvar="MLFLOW_TRACKING_URI",
-    show_envvar=True,
-    metavar="URI",
-    help="The MLflow store. Without it: sqlite:///mlflow.db in the working folder.",
-)
+@store_option
 @click.pass_context
 def ab(
     ctx: click.Context,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from canary_mlflow.commands.shared import open_store, print_json
+from canary_mlflow.commands.shared import open_store, print_json, store_option
 from canary_mlflow.commands.words import ManyWords
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
@@ -28,7 +28,7 @@ SIZES = ((5, 3), (3, 3), (2, 2))
 @click.option("--policy", default="smoke", show_default=True, metavar="NAME|PATH", help="Whose metrics are measured.")
 @click.option("--write", is_flag=True, help="Store the spreads in canary-priors.yaml, which every policy then reads.")
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout.")
-@click.option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", metavar="URI", help="The MLflow store.")
+@store_option
 def calibrate(
     sessions: tuple[str, ...],
     files: tuple[str, ...],

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from canary_mlflow.ci.job import JOB_TAG, ci_job
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import OUTSIDE
 from canary_mlflow.errors import UsageError
-from canary_mlflow.tracking.ci import JOB_TAG, ci_job
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from canary_mlflow.commands.shared import store_option_of
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import StoreError
 
@@ -14,13 +15,7 @@ PATIENCE = 30.0  # seconds in which the store takes nothing
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--tracking-uri",
-    envvar="MLFLOW_TRACKING_URI",
-    show_envvar=True,
-    metavar="URI",
-    help="The MLflow store. Without it: the one that the run was recorded in.",
-)
+@store_option_of("the one that the run was recorded in")
 def deliver(file: Path, tracking_uri: str | None) -> None:
     """Send what a run left in FILE (undelivered.jsonl) when its store did not answer.
 

@@ -1,4 +1,4 @@
-"""`canary gate`, `canary compare`, `canary bless`: versions and runs beside each other, and champions."""
+"""`canary gate` and `canary compare`: versions and runs beside each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from canary_mlflow.commands.shared import (
     open_store,
     policy_option,
     print_decision,
-    print_json,
     require_training_stack,
     say,
     store_option,
@@ -92,24 +91,3 @@ def compare(
     decision = put_beside(client, chosen, left.evidence, right.evidence, (left.label, right.label))
     print_decision(decision, as_json)
     ctx.exit(decision.exit_code if exit_code else 0)
-
-
-@click.command(epilog=EXIT_CODES)
-@click.argument("model")
-@click.argument("version")
-@click.option("--reason", required=True, help="Why it may be champion; kept on the version.")
-@click.option("--despite-block", is_flag=True, help="Also when the gate has blocked it.")
-@json_option
-@store_option
-def bless(model: str, version: str, reason: str, despite_block: bool, as_json: bool, tracking_uri: str | None) -> None:
-    """Make VERSION of MODEL champion by hand, with your name and reason on record."""
-    from canary_mlflow.registry.acts import bless as make_champion
-
-    blessing = make_champion(open_store(tracking_uri), model, version, reason, despite_block=despite_block)
-    if as_json:
-        print_json(blessing.to_dict())
-    before = f" (before: version {blessing.champion_before})" if blessing.champion_before else ""
-    click.echo(
-        f"Version {blessing.version} of {model} is champion now{before}: blessed by {blessing.who}.",
-        err=as_json,
-    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from canary_mlflow.commands.shared import store_option
 from canary_mlflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,13 +33,7 @@ Exit codes:
 @click.option("--workload", multiple=True, metavar="KEY=VALUE", help="A fact that comparable runs share; repeatable.")
 @click.option("--hardware", multiple=True, metavar="KEY=VALUE", help="The same of what it ran on; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout: a list with one object per file.")
-@click.option(
-    "--tracking-uri",
-    envvar="MLFLOW_TRACKING_URI",
-    show_envvar=True,
-    metavar="URI",
-    help="The MLflow store. Without it: sqlite:///mlflow.db in the working folder.",
-)
+@store_option
 def import_(
     files: tuple[str, ...],
     experiment: str,

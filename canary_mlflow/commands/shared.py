@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,13 +18,19 @@ if TYPE_CHECKING:
 
 TRAINING_STACK = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "hydra")
 
-store_option = click.option(
-    "--tracking-uri",
-    envvar="MLFLOW_TRACKING_URI",
-    show_envvar=True,
-    metavar="URI",
-    help="The MLflow store. Without it: sqlite:///mlflow.db in the working folder.",
-)
+
+def store_option_of(default: str) -> Callable[[Any], Any]:
+    """--tracking-uri, with what is taken where it is not given."""
+    return click.option(
+        "--tracking-uri",
+        envvar="MLFLOW_TRACKING_URI",
+        show_envvar=True,
+        metavar="URI",
+        help=f"The MLflow store. Without it: {default}.",
+    )
+
+
+store_option = store_option_of("sqlite:///mlflow.db in the working folder")
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
 policy_option = click.option(
     "--policy",

@@ -13,6 +13,7 @@ import click
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import OUTSIDE, reader_left
 from canary_mlflow.errors import StoreError
+from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.places import without_password
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ Exit codes:
   4  it broke off otherwise, the store does not answer at the start, Ctrl-C
 """
 LOST = ("critical", "stopped")
-BY_ITSELF = ("instability", "oom", "timeout")
 
 
 @click.command(epilog=WATCH_CODES)
@@ -67,7 +67,7 @@ def say_when_nobody_answers() -> None:
 def exit_code(sight: Sight) -> int:
     """Of a run that has ended."""
     run = sight.run
-    if run.level in LOST or run.tags.get("canary.failure", "") in BY_ITSELF:
+    if run.level in LOST or run.tags.get("canary.failure", "") in UNSTABLE:
         return 1
     return 0 if run.status == "FINISHED" else OUTSIDE
 

@@ -13,12 +13,11 @@ import psutil
 
 from canary_mlflow.errors import CanaryError, NoSource, one_line
 from canary_mlflow.launching.sources import ENTRY, Source
+from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.session import close_run, create_child_run, get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-UNSTABLE = ("instability", "oom", "timeout")  # ends that say something about the code
 
 
 def launch(
@@ -94,7 +93,9 @@ def _environment(client: MlflowClient, folder: Path) -> Iterator[None]:
         "PYTHONPATH": os.pathsep.join(part for part in (str(folder), os.environ.get("PYTHONPATH", "")) if part),
         "GIT_PYTHON_REFRESH": "quiet",
     }
-    before, store = {key: os.environ.get(key) for key in paths}, mlflow.get_tracking_uri()
+    before = {key: os.environ.get(key) for key in paths}
+    # Setting it sets MLFLOW_TRACKING_URI, too: where nobody had set any, none is left behind.
+    store = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
     os.environ.update(paths)
     mlflow.set_tracking_uri(client.tracking_uri)
     try:

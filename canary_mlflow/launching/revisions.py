@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from canary_mlflow.ci.job import ci_tags
 from canary_mlflow.errors import NoSource, UsageError
 from canary_mlflow.launching.projects import launch
 from canary_mlflow.launching.sources import Source, commit_of, worktree
 from canary_mlflow.registry import records
 from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
-from canary_mlflow.tracking.ci import ci_tags
 from canary_mlflow.tracking.histories import session_runs
 from canary_mlflow.tracking.session import finish_session, get_run, open_session
 from gates.judge import judge

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import CanaryError, NoSuchModel, NoSuchRun, NoSuchVersion, Refused, UsageError
-from canary_mlflow.pages import said
 from canary_mlflow.pages.curves import as_json, champion_bands, curves
 from canary_mlflow.pages.database import reading, registry_uri, tracking_uri
 from canary_mlflow.pages.facts import read_facts
 from canary_mlflow.pages.history import read_history
 from canary_mlflow.pages.overview import read_overview
-from canary_mlflow.pages.panels import PANELS, target_of
 from canary_mlflow.pages.run import RunPage, find_run, read_run
 from canary_mlflow.pages.verdict import read_ledger_page, read_session_page
 from canary_mlflow.reports import wording
+from canary_mlflow.reports.panels import PANELS, target_of
+from canary_mlflow.reports.times import ago, duration, iso, moment
+from canary_mlflow.reports.tones import tone
 
 if TYPE_CHECKING:
     from flask import Blueprint, Flask, Response
@@ -80,8 +81,8 @@ def blueprint() -> Blueprint:
 def helpers() -> dict[str, Any]:
     """What templates may call."""
     now = time.time() * 1000
-    words = {name: getattr(said, name) for name in ("moment", "duration", "iso", "tone")}
-    return {**words, "ago": lambda at: said.ago(at, now), "now": now, "home": prefix().removesuffix("canary")}
+    words: dict[str, Any] = {"moment": moment, "duration": duration, "iso": iso, "tone": tone}
+    return {**words, "ago": lambda at: ago(at, now), "now": now, "home": prefix().removesuffix("canary")}
 
 
 def guarded(response: Response) -> Response:

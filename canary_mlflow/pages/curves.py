@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from canary_mlflow.pages.database import reading
 from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope, keep_peaks
-from canary_mlflow.pages.panels import PANELS, SERIES
+from canary_mlflow.reports.panels import PANELS, SERIES
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.histories import series_of
 from canary_mlflow.tracking.points import points_over

@@ -14,7 +14,7 @@ from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.pages.database import has_ledger, reading
 from canary_mlflow.pages.models import MODELS, read_champions
-from canary_mlflow.pages.panels import label
+from canary_mlflow.reports.panels import label
 
 BY_HAND = (Kind.BLESS, Kind.OVERRIDE, Kind.ROLLBACK)
 

@@ -14,9 +14,10 @@ from canary_mlflow.pages.database import reading
 from canary_mlflow.pages.facts import children_of, read_facts, read_params
 from canary_mlflow.pages.limits import Limit, limits_of
 from canary_mlflow.pages.models import champion_session
-from canary_mlflow.pages.panels import PROMISED, label, target_keys
+from canary_mlflow.reports.panels import PROMISED, label, target_keys
 from canary_mlflow.tracking.facts import Latest, RunFacts
 from canary_mlflow.tracking.schema import METRICS, mlflow_key
+from canary_mlflow.tracking.session import deleted
 from gates.wording import quantity
 
 
@@ -64,9 +65,7 @@ def find_run(connection: sa.Connection, run_id: str) -> RunFacts:
     if run is None:
         raise NoSuchRun(f"run {run_id[:64]!r}: not in this store; expected the id of a run; see the overview")
     if run.deleted:
-        raise NoSuchRun(
-            f"run {run_id!r}: deleted; expected an active run; mlflow runs restore --run-id {run_id} brings it back"
-        )
+        raise deleted(run_id)
     return run
 
 

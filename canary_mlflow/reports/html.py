@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.reports import advice, figures, pictures, wording
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.study import Chart, Study
+from canary_mlflow.reports.tones import tone
 from gates.metrics import METRICS
 from gates.wording import figure
 
 if TYPE_CHECKING:
     from jinja2 import Template
-
-TONES = {
-    "PASS": "good", "ok": "good", "BLOCK": "bad", "FAILED": "bad", "CRITICAL": "bad", "STOP": "bad",
-    "INCONCLUSIVE": "open", "unclear": "open", "WARN": "open", "warning": "open",
-}  # fmt: skip
 
 
 def render(study: Study) -> str:
@@ -52,7 +48,7 @@ def template() -> Template:
         "count": figures.count,
         "sentence": wording.sentence,
         "unit_of": lambda name: METRICS[name].unit if name in METRICS else "",
-        "tone": lambda word: TONES.get(str(word).strip("()"), "quiet"),
+        "tone": tone,
         "figure": figure,
         "described": described,
     }

@@ -61,4 +61,4 @@ def case_of(check: Check, row: wording.Row | None) -> TestCase:
 
 def clean(text: str) -> str:
     """Text without the control characters that XML 1.0 does not have."""
-    return "".join(letter if letter in "\t\n" or letter.isprintable() else "\ufffd" for letter in text)
+    return wording.printable(text, keep="\t\n")

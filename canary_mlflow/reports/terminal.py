@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import IO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from canary_mlflow.reports import figures, text
+from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, print_on
 from canary_mlflow.reports.study import Study
 
 SHOWN = 10  # of each list; the files have all
 
 
-def render(study: Study, *, width: int = text.PLAIN_WIDTH) -> str:
+def render(study: Study, *, width: int = PLAIN_WIDTH) -> str:
     """As plain text of at most `width` columns."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
-    console.print(Group(*parts(study, console.width)))
-    written: str = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
-    return "\n".join(line.rstrip() for line in written.splitlines()) + "\n"
+    return as_text(lambda columns: Group(*parts(study, columns)), width)
 
 
 def show(study: Study, stream: IO[str]) -> None:
-    """Print it; colours, NO_COLOR and the width are the terminal's."""
-    if not stream.isatty():
-        stream.write(render(study))
-        return
-    console = Console(file=stream, highlight=False)
-    console.print(Group(*parts(study, console.width)))
+    """Print it on a stream."""
+    print_on(stream, lambda columns: Group(*parts(study, columns)))
 
 
 def parts(study: Study, width: int) -> Iterator[RenderableType]:

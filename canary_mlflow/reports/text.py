@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from typing import IO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from canary_mlflow.reports import advice, wording
+from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, print_on
 from canary_mlflow.reports.decision import Decision, RunWarning
 from gates.verdict import Check, CheckOutcome, Difference
 
@@ -32,25 +32,17 @@ SHOWN_DIFFERENCES = 8
 SHOWN_REASONS = 4
 SHOWN_WARNINGS = 5
 SHOWN_NOTES = 8
-PLAIN_WIDTH = 132  # columns, where there is no terminal to ask
 GAP = 2  # columns between those of the evidence
 
 
 def render(decision: Decision, *, width: int = PLAIN_WIDTH) -> str:
     """The report as plain text of at most `width` columns."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
-    console.print(report(decision, console.width))
-    with_padding = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
-    return "\n".join(line.rstrip() for line in with_padding.splitlines()) + "\n"
+    return as_text(lambda columns: report(decision, columns), width)
 
 
 def show(decision: Decision, stream: IO[str]) -> None:
-    """Print the report on a stream; colours, NO_COLOR and the width are the terminal's."""
-    if not stream.isatty():
-        stream.write(render(decision))
-        return
-    console = Console(file=stream, highlight=False)
-    console.print(report(decision, console.width))
+    """Print the report on a stream."""
+    print_on(stream, lambda columns: report(decision, columns))
 
 
 def report(decision: Decision, width: int) -> RenderableType:

@@ -6,6 +6,9 @@ import signal
 
 from canary_mlflow.errors import one_line
 
+UNSTABLE = ("instability", "oom", "timeout")
+"""Ends that say something about the code that ran, and not about the place."""
+
 # Raised by sampling from logits that hold NaN or Inf (torch.multinomial).
 POISONED = "probability tensor contains"
 

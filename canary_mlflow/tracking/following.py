@@ -11,7 +11,7 @@ from canary_mlflow.tracking.facts import Latest, RunFacts
 from canary_mlflow.tracking.histories import series_of
 from canary_mlflow.tracking.points import read_points
 from canary_mlflow.tracking.schema import mlflow_key
-from canary_mlflow.tracking.session import child_runs, get_run
+from canary_mlflow.tracking.session import active_run, child_runs
 from gates.records import Series
 
 if TYPE_CHECKING:
@@ -57,11 +57,7 @@ def newest_running(client: MlflowClient) -> str:
 
 def look(client: MlflowClient, run_id: str, names: Sequence[str]) -> Sight:
     """A run, or the present run of a session. `names`: canonical names. Raises NoSuchRun, StoreError."""
-    found = get_run(client, run_id)
-    if found.info.lifecycle_stage != "active":
-        raise NoSuchRun(
-            f"run {run_id!r}: deleted; expected an active run; mlflow runs restore --run-id {run_id} brings it back"
-        )
+    found = active_run(client, run_id)
     if found.data.tags.get("canary.role") not in ("session", "sweep"):
         return sight(client, found, names)
     session = facts_of(found, {})

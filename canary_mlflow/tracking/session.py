@@ -147,6 +147,21 @@ def get_run(client: MlflowClient, run_id: str) -> Run:
         raise StoreError(f"run {run_id!r}: {one_line(error)}") from error
 
 
+def active_run(client: MlflowClient, run_id: str) -> Run:
+    """The run; raises NoSuchRun for a deleted one too."""
+    run = get_run(client, run_id)
+    if run.info.lifecycle_stage != "active":
+        raise deleted(run_id)
+    return run
+
+
+def deleted(run_id: str) -> NoSuchRun:
+    """What is said of a run that is in MLflow's bin."""
+    return NoSuchRun(
+        f"run {run_id!r}: deleted; expected an active run; mlflow runs restore --run-id {run_id} brings it back"
+    )
+
+
 def log_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None:
     """Set tags, as many at once as MLflow takes."""
     from mlflow.entities import RunTag

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from dataclasses import replace
@@ -136,6 +137,7 @@ def test_one_run_of_each_side_in_its_own_code(session: Any, project: Path, commi
     champion, candidate = (read_version(session.client, session.model, number).runs for number in ("1", "2"))
     parent = session.tags("2")["canary.session_id"]
     mine = tuple(replace(run, hardware={"backend": "cpu"}) for run in candidate)  # recorded on a test's CPU
+    environment = dict(os.environ)
     with Launched(session.client, parent, "v2", mine) as maker:
         maker.prepare_fresh("1", champion)
         maker.fresh("1", 7)
@@ -149,6 +151,7 @@ def test_one_run_of_each_side_in_its_own_code(session: Any, project: Path, commi
     assert {made[run.run_id].info.status for run in (beside, added)} == {"FINISHED"}
     assert made[added.run_id].data.params["cfg/train.max_steps"] == "3"
     assert len(added.series["loss"].values) == 3
+    assert dict(os.environ) == environment
     left = subprocess.run(["git", "-C", str(project), "worktree", "list"], capture_output=True, text=True, check=True)
     assert len(left.stdout.splitlines()) == 1
 

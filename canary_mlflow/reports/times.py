@@ -1,4 +1,4 @@
-"""Times and figures as the pages say them."""
+"""Times as reports and pages say them."""
 
 from __future__ import annotations
 
@@ -36,16 +36,3 @@ def ago(milliseconds: float | None, now: float) -> str:
 def iso(text: str) -> str:
     """The ledger's own time, to the minute."""
     return text[:16].replace("T", " ")
-
-
-def tone(word: str) -> str:
-    """The colour that goes with a word; the word itself always stands beside it."""
-    return TONES.get(str(word).upper(), "quiet")
-
-
-TONES = {
-    "PASS": "good", "OK": "good", "BLOCK": "bad", "INCONCLUSIVE": "open", "UNCLEAR": "open", "WARN": "open",
-    "WARNING": "open", "CRITICAL": "bad", "STOP": "bad", "STOPPED": "bad", "FAILED": "bad", "WARNED": "open",
-    "BOOTSTRAP": "new", "BLESSED": "hand", "OVERRIDE": "hand", "ROLLBACK": "hand", "RUNNING": "live", "BEYOND": "bad",
-    "NOT FINITE": "bad", "BLESS": "hand", "OVERRIDDEN": "hand",
-}  # fmt: skip

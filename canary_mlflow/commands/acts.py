@@ -1,0 +1,68 @@
+"""`canary bless`, `canary override`, `canary rollback`: champions made by hand, with a name and a reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from canary_mlflow.commands.shared import open_store, print_json, store_option
+from canary_mlflow.edge import EXIT_CODES
+
+if TYPE_CHECKING:
+    from canary_mlflow.registry.act import Act
+
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the sentence goes to stderr.")
+reason_option = click.option("--reason", required=True, help="Why; kept in the ledger and on the version.")
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("model")
+@click.argument("version")
+@reason_option
+@click.option("--despite-block", is_flag=True, help="Also when the gate has blocked it.")
+@json_option
+@store_option
+def bless(model: str, version: str, reason: str, despite_block: bool, as_json: bool, tracking_uri: str | None) -> None:
+    """Make VERSION of MODEL champion by hand, with your name and reason on record."""
+    from canary_mlflow.registry.acts import bless as make_champion
+
+    act = make_champion(open_store(tracking_uri), model, version, reason, despite_block=despite_block)
+    show(act, as_json, "")
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("model")
+@click.argument("version")
+@reason_option
+@click.option("--alias", default="champion", show_default=True, help="The guarded alias to give.")
+@json_option
+@store_option
+def override(model: str, version: str, reason: str, alias: str, as_json: bool, tracking_uri: str | None) -> None:
+    """Give VERSION of MODEL a guarded alias whatever its verdict is, with your name and reason on record."""
+    from canary_mlflow.registry.acts import override as give
+
+    show(give(open_store(tracking_uri), model, version, reason, alias=alias), as_json)
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("model")
+@reason_option
+@json_option
+@store_option
+def rollback(model: str, reason: str, as_json: bool, tracking_uri: str | None) -> None:
+    """Return MODEL to the champion before this one, with your name and reason on record."""
+    from canary_mlflow.registry.rollback import rollback as go_back
+
+    show(go_back(open_store(tracking_uri), model, reason), as_json)
+
+
+def show(act: Act, as_json: bool, where: str = ", in the ledger") -> None:
+    """What has been done. A blessing also works on a registry without a ledger."""
+    if as_json:
+        print_json(act.to_dict())
+    before = f" (before: version {act.champion_before})" if act.champion_before else ""
+    click.echo(
+        f"Version {act.version} of {act.model} is {act.alias} now{before}: {act.word} by {act.who}{where}.",
+        err=as_json,
+    )
