@@ -11,10 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from mlflow.entities.model_registry.model_version_stages import STAGE_DELETED_INTERNAL
 from mlflow.store.model_registry.abstract_store import AbstractStore
 from mlflow.store.model_registry.dbmodels.models import (
-    SqlModelVersion,
     SqlModelVersionTag,
     SqlRegisteredModel,
     SqlRegisteredModelAlias,
@@ -22,14 +20,13 @@ from mlflow.store.model_registry.dbmodels.models import (
 
 from canary_mlflow.ledger import install, table
 from canary_mlflow.ledger.rows import Row
-from canary_mlflow.registry import refusals
+from canary_mlflow.registry import refusals, stored
 from canary_mlflow.registry.binding import Binding, artifact_digest, run_digests
 from canary_mlflow.registry.fault_points import reach
 from canary_mlflow.registry.promotion import Order, Standing, carry_out, standing
 from canary_mlflow.tracking.rows import read_runs_from
 
 RESERVED = "canary."
-
 log = logging.getLogger(__name__)
 
 
@@ -91,11 +88,14 @@ class Guard(AbstractStore):  # type: ignore[misc]
     def version_row(self, model: str, version: int) -> Any:
         """A version as it is stored; None when it is not there any more."""
         with self.ManagedSessionMaker() as session:
-            where = (SqlModelVersion.name == model, SqlModelVersion.version == version)
-            alive = SqlModelVersion.current_stage != STAGE_DELETED_INTERNAL
-            columns = (SqlModelVersion.creation_time, SqlModelVersion.source, SqlModelVersion.storage_location)
-            place = SqlModelVersion.workspace == self._get_active_workspace()
-            return session.execute(sa.select(*columns).where(place, *where, alive)).first()
+            return stored.version_row(session, self._get_active_workspace(), model, version)
+
+    def version_in(self, session: Any, model: str, version: str) -> Any:
+        """The same within a transaction; MLflow's own refusal when there is none."""
+        place = self._get_active_workspace()
+        if str(version).isdecimal() and (found := stored.version_row(session, place, model, int(version))):
+            return found
+        return self._get_sql_model_version(session, model, version)
 
     # Moving a guarded alias
 
@@ -124,20 +124,6 @@ class Guard(AbstractStore):  # type: ignore[misc]
         """The binding of a version as it is now; run ids that are gone are left out."""
         runs = run_digests(read_runs_from(self.tracking_uri, run_ids))
         return Binding(version_created=created, source=source, artifact=artifact_digest(place), runs=runs)
-
-    def write_tag(self, session: Any, version: Any, key: str, value: str) -> None:
-        """A tag of the ledger's own."""
-        found = SqlModelVersionTag(
-            workspace=version.workspace, name=version.name, version=version.version, key=key, value=value
-        )
-        session.merge(found)
-
-    def write_alias(self, session: Any, version: Any, alias: str) -> None:
-        """The alias, as MLflow's store writes it."""
-        found = SqlRegisteredModelAlias(
-            workspace=version.workspace, name=version.name, alias=alias, version=version.version
-        )
-        session.merge(found)
 
     # Refusals
 

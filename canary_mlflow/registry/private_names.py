@@ -16,7 +16,6 @@ NAMES = (
     ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_active_workspace"),
     ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_query"),
     ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_registered_model"),
-    ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_registered_model_alias"),
     ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_sql_model_version"),
     ("mlflow.store.model_registry.sqlalchemy_workspace_store", "WorkspaceAwareSqlAlchemyStore"),
     ("mlflow.tracking._model_registry.utils", "_get_store_registry"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files
 from canary_mlflow.ledger.rows import Kind, Record, Row, faults, seal
-from canary_mlflow.registry import refusals
+from canary_mlflow.registry import refusals, stored
 from canary_mlflow.registry.binding import Binding, changes
 from canary_mlflow.registry.fault_points import reach
 
@@ -61,12 +61,11 @@ class Order:
 
 def standing(store: Guard, session: Any, model: str, alias: str) -> Standing:
     """Who holds the alias now."""
-    holder = store._get_registered_model_alias(session, model, alias)
-    if holder is None:
+    version = stored.holder(session, store._get_active_workspace(), model, alias)
+    if version is None:
         return Standing()
     row = table.latest_move(session, store._get_active_workspace(), model, alias)
-    agreed = row is not None and row.version == holder.version
-    return Standing(version=int(holder.version), row=row.seq if row is not None and agreed else None)
+    return Standing(version=version, row=row.seq if row is not None and row.version == version else None)
 
 
 def carry_out(store: Guard, order: Order) -> Row:
@@ -75,7 +74,7 @@ def carry_out(store: Guard, order: Order) -> Row:
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
         reach("locked")
-        version = store._get_sql_model_version(session, order.model, order.version)
+        version = store.version_in(session, order.model, order.version)
         if version.creation_time != order.binding.version_created or version.source != order.binding.source:
             raise refusals.stale(order.alias, order.model, order.version, "the version was made anew or changed since")
         before = standing(store, session, order.model, order.alias)
@@ -114,11 +113,11 @@ def write(store: Guard, session: Any, order: Order, version: Any, before: Standi
     table.append(session, row)
     reach("recorded")
     for key, value in order.tags.items():
-        store.write_tag(session, version, key, value)
+        stored.write_tag(session, version, key, value)
     reach("tagged")
     if order.moves:
-        store.write_alias(session, version, order.alias)
         session.flush()
+        stored.write_alias(session, version, order.alias)
         reach("moved")
     return row
 
@@ -130,9 +129,8 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> N
     `canary audit verify` finds.
     """
     with store.ManagedSessionMaker() as session:
-        found = store._get_sql_model_version(session, model, version)
-        before = standing(store, session, model, alias)
-        if before.version == found.version:
+        found = store.version_in(session, model, version)
+        if stored.holder(session, found.workspace, model, alias) == found.version:
             return  # it is there already, as in stock MLflow
         row = granting(store, session, found, alias)
         place = str(found.storage_location or found.source)
@@ -145,8 +143,8 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> N
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
         reach("locked")
-        found = store._get_sql_model_version(session, model, version)
-        if granting(store, session, found, alias) != row:
+        found = store.version_in(session, model, version)
+        if newest(store, session, found, alias) != row:
             raise refusals.stale(alias, model, version, "it was judged again meanwhile")
         before = standing(store, session, model, alias)
         judged = Standing(version=facts.get("baseline_version"), row=facts.get("baseline_row"))
@@ -171,8 +169,7 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> N
 def granting(store: Guard, session: Any, version: Any, alias: str) -> Row:
     """The newest row about the version, which must let it hold the alias; refuses otherwise."""
     model, number = str(version.name), int(version.version)
-    place = store._get_active_workspace()
-    row = table.latest_of_version(session, place, model, number, int(version.creation_time), alias)
+    row = newest(store, session, version, alias)
     if row is None:
         raise refusals.no_verdict(alias, model, number)
     if not row.grants:
@@ -180,6 +177,12 @@ def granting(store: Guard, session: Any, version: Any, alias: str) -> Row:
     for what in faults(row, None, load_public(public_files(key_folder()))):
         raise refusals.broken_row(alias, model, number, row.seq, what)
     return row
+
+
+def newest(store: Guard, session: Any, version: Any, alias: str) -> Row | None:
+    """The newest row about the version and this alias."""
+    place, created = store._get_active_workspace(), int(version.creation_time)
+    return table.latest_of_version(session, place, str(version.name), int(version.version), created, alias)
 
 
 def now() -> str:
