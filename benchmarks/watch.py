@@ -38,6 +38,7 @@ from canary_mlflow.files.names import name_of_column
 from canary_mlflow.policies import load_watch
 from gates.watch import Level, Watch, WatchPolicy
 
+CHAMPION_RUNS = 3  # of each algorithm, beside which the watch sees the others
 MUST_CATCH = ("diverged", "nan", "zero_loss")
 VERDICTS = ("healthy", "warned", "critical", "failed")
 LOST = ("critical", "failed")
@@ -159,7 +160,7 @@ def runs(arguments: argparse.Namespace) -> dict[str, Any]:
     folder: Path = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     algos = arguments.algo or making.ALGOS
-    share = math.ceil(arguments.healthy / len(algos))
+    share = math.ceil(arguments.healthy / len(algos)) + CHAMPION_RUNS
     wanted = [(algo, "none", share) for algo in algos]
     pairs = [pair for pair in making.instabilities() if pair[0] in algos]
     wanted += [
@@ -177,9 +178,15 @@ def runs(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare(made: dict[tuple[str, str], list[peers.Rows]]) -> dict[str, Any]:
-    """The watch, the fixed limits and the usual rules on the same runs."""
+    """The watch, the fixed limits and the usual rules on the same runs.
+
+    The first healthy runs of each algorithm are the champion's, for the watch that has them beside it; no judge is
+    measured on them.
+    """
     policy = load_watch()
-    healthy = {algo: runs for (algo, fault), runs in made.items() if fault == "none"}
+    unchanged = {algo: runs for (algo, fault), runs in made.items() if fault == "none"}
+    champion = {algo: runs[:CHAMPION_RUNS] for algo, runs in unchanged.items()}
+    healthy = {algo: runs[CHAMPION_RUNS:] for algo, runs in unchanged.items()}
     rows = sum(len(run) for runs in healthy.values() for run in runs)
     count = sum(len(runs) for runs in healthy.values())
 
@@ -188,13 +195,17 @@ def compare(made: dict[tuple[str, str], list[peers.Rows]]) -> dict[str, Any]:
 
     result: dict[str, Any] = {"healthy_runs": count, "healthy_rows": rows}
     for level in Level:
-        judges = {algo: peers.watched(policy, algo, level) for algo in healthy}
+        judges = {algo: peers.watched(policy, algo, champion[algo], level) for algo in healthy}
         hit = sum(bool(judges[algo](run, 1.0)) for algo, runs in healthy.items() for run in runs)
         said = alarms(judges.__getitem__, 1.0)
         result[level.name] = {"runs_share": hit / max(count, 1), "per_1000_rows": 1000 * said / max(rows, 1)}
         print(f"healthy: {hit} of {count} runs with {level.name}, {1000 * said / max(rows, 1):.2f} per 1000 rows")
-    own = alarms(lambda algo: peers.watched(policy, algo), 1.0)
-    contenders: list[tuple[str, Any, float]] = [("watch", lambda algo: peers.watched(policy, algo), 1.0)]
+    with_champion = {algo: peers.watched(policy, algo, runs) for algo, runs in champion.items()}.__getitem__
+    own = alarms(with_champion, 1.0)
+    contenders: list[tuple[str, Any, float]] = [
+        ("watch", with_champion, 1.0),
+        ("watch, no champion", lambda algo: peers.watched(policy, algo), 1.0),
+    ]
     for name, judge in (("fixed limits", peers.dashboard), ("usual rules", peers.usual)):
         contenders.append((name, lambda algo, judge=judge: judge, 1.0))
         tried = (2**step for step in range(40))

@@ -10,7 +10,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gates.watch import Watch, WatchPolicy
+from gates.records import Series
+from gates.watch import Watch, WatchPolicy, bands_of
 
 Rows = Sequence[tuple[int, Mapping[str, float]]]
 Judge = Callable[[Rows, float], list[int]]
@@ -52,15 +53,21 @@ def usual(rows: Rows, severity: float) -> list[int]:
     return _silenced(bad(at, row) for at, (_, row) in enumerate(rows))
 
 
-def watched(policy: WatchPolicy, algo: str, level: int = 1) -> Judge:
-    """The watch at its own severity, as alarm rows."""
+def watched(policy: WatchPolicy, algo: str, champion: Sequence[Rows] = (), level: int = 1) -> Judge:
+    """The watch at its own severity, as alarm rows; `champion`: runs that it has beside it."""
+    bands = bands_of(policy.drift.streams, policy.band, [_columns(rows) for rows in champion])
 
     def judge(rows: Rows, _: float) -> list[int]:
-        watch = Watch(policy, algo=algo, max_steps=rows[-1][0] if rows else None)
+        watch = Watch(policy, algo=algo, max_steps=rows[-1][0] if rows else None, bands=bands)
         found = [at for at, (step, row) in enumerate(rows) if any(w.level >= level for w in watch.observe(step, row))]
         return [*found, *([len(rows) - 1] if any(w.level >= level for w in watch.finish(True)) else [])]
 
     return judge
+
+
+def _columns(rows: Rows) -> dict[str, Series]:
+    names = {name for _, row in rows for name in row}
+    return {name: Series.from_pairs(name, [(step, row[name]) for step, row in rows if name in row]) for name in names}
 
 
 def _silenced(bad: Iterator[bool]) -> list[int]:

@@ -17,17 +17,22 @@ from gates.watch.warning import Finding, Level
 from gates.wording import figure
 
 _SMOOTH = 11  # steps whose spreads are pooled: three runs alone tell the spread badly
+_FARTHER = 2  # times the farthest that a champion's run went; where those have spikes, a spike is no news
 
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """Centre and spread of one stream over the champion's runs, by step, on the stream's scale."""
+    """Centre and spread of one stream over the champion's runs, by step, on the stream's scale.
+
+    `farthest`: how far from the centre any of these runs was at any step.
+    """
 
     stream: str
     runs: int
     steps: Sequence[int]
     centre: Sequence[float]
     spread: Sequence[float]
+    farthest: float
 
 
 def band_of(rule: StreamRule, runs: Sequence[Series]) -> Band | None:
@@ -51,12 +56,14 @@ def band_of(rule: StreamRule, runs: Sequence[Series]) -> Band | None:
     pooled = np.sqrt(np.convolve(padded, np.ones(_SMOOTH) / _SMOOTH, mode="valid"))
     widened = pooled * float(stats.t.ppf(stats.norm.cdf(1.0), len(runs) - 1)) * math.sqrt(1 + 1 / len(runs))
     least = 0.02 if rule.scale is Scale.LOG else max(float(np.median(pooled)), 1e-9)
+    centre = np.median(scaled, axis=0)
     return Band(
         stream=rule.stream,
         runs=len(runs),
         steps=common.tolist(),
-        centre=np.median(scaled, axis=0).tolist(),
+        centre=centre.tolist(),
         spread=np.maximum(widened, least).tolist(),
+        farthest=float(np.max(np.abs(scaled - centre))),
     )
 
 
@@ -74,7 +81,11 @@ def bands_of(
 
 
 class BandDeviation:
-    """The sum of what a run is worse than the band, beyond an allowance; a change too small to matter is none."""
+    """The sum of what a run is worse than the band, beyond an allowance; a change too small to matter is none.
+
+    A single row is enough for a WARN where it lies farther out than anything that the champion's runs did: a rate that
+    is ten times too high ruins a model within five rows, and no sum is that quick.
+    """
 
     rule = "band"
     __slots__ = ("_band", "_change", "_critical", "_height", "_log", "_recent", "_rule", "_rules", "_sign")
@@ -96,20 +107,26 @@ class BandDeviation:
             return None  # the champion logged nothing here
         scaled = math.log(max(value, self._rule.floor)) if self._log else value
         gap = self._sign * (scaled - band.centre[at])
-        self._recent.append(gap if self._log else gap / band.spread[at])
-        z = min(max(gap / band.spread[at], -4.0), 6.0)
-        self._height = min(max(0.0, self._height + z - self._rules.allowance), 2 * self._rules.critical)
+        z = gap / band.spread[at]
+        change = gap if self._log else z
+        self._recent.append(change)
+        cut = min(max(z, -4.0), 6.0)
+        self._height = min(max(0.0, self._height + cut - self._rules.allowance), 2 * self._rules.critical)
+        level = self._summed()
+        if level is None and change > self._change and z > self._rules.leap and gap > _FARTHER * band.farthest:
+            level = Level.WARN
+        if level is None:
+            return None
+        usual = math.exp(band.centre[at]) if self._log else band.centre[at]
+        return Finding(level, f"{figure(value)}, where {band.runs} runs of the champion had {figure(usual)}")
+
+    def _summed(self) -> Level | None:
         if self._height <= self._rules.warn:
             return None
         change = sorted(self._recent)[len(self._recent) // 2]
-        critical = self._height > self._rules.critical and change > self._critical
-        if not critical and change <= self._change:
-            return None
-        usual = math.exp(band.centre[at]) if self._log else band.centre[at]
-        return Finding(
-            Level.CRITICAL if critical else Level.WARN,
-            f"{figure(value)}, where {band.runs} runs of the champion had {figure(usual)}",
-        )
+        if self._height > self._rules.critical and change > self._critical:
+            return Level.CRITICAL
+        return Level.WARN if change > self._change else None
 
     def finish(self, completed: bool) -> Finding | None:
         return None

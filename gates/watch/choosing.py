@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from gates.watch.band import Band, BandDeviation
 from gates.watch.ceilings import Ceiling
@@ -37,8 +38,10 @@ def detectors(
     drift = policy.drift.streams.get(name)
     if drift is not None and name != ("loss" if rl else "entropy"):  # supervised training should get surer
         numbers.append(Drift(drift, policy.drift, policy.rows, burn_in))
-        if band is not None and band.runs >= policy.band.min_runs:
-            numbers.append(BandDeviation(drift, policy.band, policy.rows, band))
+    if drift is not None and band is not None and band.runs >= policy.band.min_runs and not (rl and name == "loss"):
+        # Supervised training that gets sure much sooner than the champion's is worth a word; it may be a better one.
+        rule = drift if rl or name != "entropy" else replace(drift, critical_change=None)
+        numbers.append(BandDeviation(rule, policy.band, policy.rows, band))
     ceiling = policy.ceilings.get(name)
     if ceiling is not None:
         numbers.append(Ceiling(name, ceiling, policy.patterns.persist, note))

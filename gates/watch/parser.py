@@ -111,6 +111,7 @@ _BAND: dict[str, Reader] = {
     "allowance": number(0),
     "warn": _POSITIVE,
     "critical": _POSITIVE,
+    "leap": _POSITIVE,
 }
 _FACTS: dict[str, Reader] = {
     "nonfinite": flag,

@@ -72,6 +72,7 @@ class BandRules:
     allowance: float
     warn: float
     critical: float
+    leap: float
 
 
 @dataclass(frozen=True, kw_only=True)

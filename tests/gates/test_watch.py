@@ -11,7 +11,7 @@ import pytest
 from watch_runs import FAILURES, Rows, fail, policy, rl, said, sft, watch
 
 from gates.records import Series
-from gates.watch import Level, Watch, bands_of
+from gates.watch import Band, Level, Watch, bands_of
 
 NAN = math.nan
 
@@ -226,11 +226,12 @@ def test_after_stop_only_further_facts_are_said() -> None:
     assert said(watch(rows)) == [(3, "STOP", "loss", "nonfinite")]
 
 
-def test_band_of_champion_runs() -> None:
-    def series(rows: Rows) -> dict[str, Series]:
-        names = rows[0]
-        return {name: Series.from_pairs(name, [(at, row[name]) for at, row in enumerate(rows, 1)]) for name in names}
+def series(rows: Rows) -> dict[str, Series]:
+    names = rows[0]
+    return {name: Series.from_pairs(name, [(at, row[name]) for at, row in enumerate(rows, 1)]) for name in names}
 
+
+def test_band_of_champion_runs() -> None:
     rules = policy()
     champion = [series(sft(seed)) for seed in range(5)]
     bands = bands_of(rules.drift.streams, rules.band, champion)
@@ -243,6 +244,39 @@ def test_band_of_champion_runs() -> None:
     assert {(one.rule, one.stream) for one in found} == {("band", "loss")}
     assert found[0].step < 80
     assert "5 runs of the champion had" in found[0].seen
+
+
+def test_one_row_far_outside_of_the_band_is_said_at_once_unless_the_champion_has_such_rows_too() -> None:
+    rules = policy()
+
+    def bands(champion: list[Rows]) -> dict[str, Band]:
+        return bands_of(rules.drift.streams, rules.band, [series(rows) for rows in champion])
+
+    def spiky(rows: Rows, at: int) -> Rows:
+        return [row | {"loss": row["loss"] * (10 if step == at else 1)} for step, row in enumerate(rows, 1)]
+
+    champion = [sft(seed) for seed in range(3)]
+    found = watch(spiky(sft(60), 4), bands=bands(champion)).warnings
+    assert [(one.step, one.stream, one.rule, one.level.name) for one in found] == [(4, "loss", "band", "WARN")]
+    restless = [spiky(rows, 50 * (1 + seed)) for seed, rows in enumerate(champion)]
+    assert not watch(spiky(sft(60), 4), bands=bands(restless)).warnings
+    for seed in range(50, 150):
+        with_it, without = (watch(sft(seed), policy(band__leap=leap), bands=bands(champion)) for leap in (8.0, 1e6))
+        assert said(with_it) == said(without)
+
+
+def test_entropy_that_falls_beside_the_champions_is_a_warning_in_supervised_training_and_never_more() -> None:
+    champion = [[row | {"entropy": 3.0 + 0.01 * math.sin(at)} for at, row in enumerate(sft(seed))] for seed in range(3)]
+    rules = policy()
+    bands = bands_of(rules.drift.streams, rules.band, [series(rows) for rows in champion])
+    sure = [row | {"entropy": 0.2} for row in sft(60)]
+    assert {(one.stream, one.level.name) for one in watch(sure, algo="sft", bands=bands).warnings} == {
+        ("entropy", "WARN")
+    }
+    assert not watch(sure, algo="sft").warnings
+    assert ("entropy", "CRITICAL") in {
+        (one.stream, one.level.name) for one in watch(sure, algo="ppo", bands=bands).warnings
+    }
 
 
 def test_ceilings_are_off_unless_set_and_say_when_they_mean_nothing() -> None:

@@ -63,6 +63,7 @@ zeros = loss(wavy(10, 0.5), np.zeros(4), wavy(10, 0.5), np.zeros(9))
 entropy = column("entropy", np.concatenate([wavy(40, 2.0, 0.02), wavy(40, 0.8, 0.02)]))
 short = fail(rl(4, 60), 25, 30, entropy=lambda x, s: x * 0.3)
 band_run = [row | {"loss": row["loss"] * 3} for row in sft(60)]
+leap_run = [row | {"loss": row["loss"] * (30 if at == 4 else 1)} for at, row in enumerate(sft(60))]
 
 # Key → another value, rows that tell the two apart, options of the watch.
 FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
@@ -81,6 +82,7 @@ FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
     "band__allowance": (6.0, band_run),
     "band__warn": (20.0, band_run),
     "band__critical": (200.0, band_run),
+    "band__leap": (1e3, leap_run),
     "facts__nonfinite": (False, loss(2.0, NAN)),
     "facts__benign_nan_gradients": (0, nan_gradients[2:]),
     "facts__nan_gradient_rows": (5, nan_gradients),
@@ -149,7 +151,7 @@ def flips_of_streams() -> list[tuple[str, Any, Rows]]:
 
 def outcome(rows: Rows, change: dict[str, Any], options: dict[str, Any]) -> tuple[object, ...]:
     rules = policy(**change)
-    if rows is band_run:
+    if rows is band_run or rows is leap_run:
         champion = [
             {"loss": Series.from_pairs("loss", [(at, row["loss"]) for at, row in enumerate(sft(seed), 1)])}
             for seed in range(5)
