@@ -44,11 +44,11 @@ def factor(tier: str, effect: str) -> float:
 
 
 def on_simulated_runs(
-    tier: str, noise: str, repeats: int, judges: Sequence[str]
+    tier: str, noise: str, repeats: int, judges: Sequence[str], seed: int
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Shares of answers: judge → effect → answer. The same runs for all judges and effects."""
     deciders = {name: JUDGES[name] for name in judges}
-    rng = np.random.default_rng([len(tier), len(noise), 17])
+    rng = np.random.default_rng([len(tier), len(noise), seed])
     counts: Any = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
     for _ in range(repeats):
         baseline = [simulated(rng, f"a{i}", tier, noise) for i in range(K)]
@@ -151,6 +151,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=300, help="simulated comparisons per cell")
     parser.add_argument("--splits", type=int, default=300, help="random splits per real pool")
+    parser.add_argument("--seed", type=int, default=17, help="another one: runs that no threshold has seen")
     parser.add_argument("--tiers", nargs="*", default=list(STEPS), choices=list(STEPS), help="of the simulated grid")
     parser.add_argument("--judges", nargs="*", default=list(JUDGES), choices=list(JUDGES), help="of the simulated grid")
     parser.add_argument("--data", type=Path, help="a folder with aa/ and perf/")
@@ -161,7 +162,7 @@ def main() -> int:
     lines: list[str] = []
     result: dict[str, Any] = {"benchmark": "gate", "repeats": arguments.repeats, "splits": arguments.splits}
     grid = {
-        f"{tier} {noise}": on_simulated_runs(tier, noise, arguments.repeats, arguments.judges)
+        f"{tier} {noise}": on_simulated_runs(tier, noise, arguments.repeats, arguments.judges, arguments.seed)
         for tier in arguments.tiers
         for noise in NOISE
     }

@@ -1,26 +1,26 @@
 """How fast the live pages answer over a store that is in use, and what an open page costs a training.
 
     python benchmarks/page.py [--requests 31]
-    python benchmarks/page.py --training 5
+    python benchmarks/page.py --training MINUTES
 
 The first makes a SQLite store with 50 running and 5,000 finished runs in 1,250 sessions and one long run (100,000 steps
 of 12 series), serves it with `canary ui`, and gives the median and the slowest of that many requests for each page
-and each refresh, with the statements that a refresh sends to the table of points. The second trains the smoke canary
-so many times with a page open (what a browser asks for, as often) and as many without, alternating, and compares the
-median step by the clock and by the CPU. The last line is one JSON object.
+and each refresh, with the statements that a refresh sends to the table of points. The second lets one smoke canary
+train for so long and opens its page (what a browser asks for, as often) for 4 seconds in every 8: spells of one run
+a few seconds apart differ far less than two runs do. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 import uuid
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -44,6 +45,8 @@ TAGS = {"canary.algo": "ppo", "canary.model": "tiny", "canary.tier": "smoke", "c
         "canary.watch.level": "healthy", "canary.watch.warnings": "0", "canary.watch.found": "[]",
         "canary.watch.policy": "default", "canary.completed": "true", "canary.failure": ""}  # fmt: skip
 EVERY = 2.0  # seconds between the refreshes of a run's page
+SPELL = 4.0  # seconds for which somebody looks, or nobody: two refreshes
+WARM = 100  # steps before the first spell
 
 
 def fill(file: Path) -> str:
@@ -143,83 +146,94 @@ def timed(address: str) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-def training(times: int) -> dict[str, Any]:
-    """Median step of trainings with an open page over that of trainings without."""
-    from canary_mlflow.tracking.histories import read_runs
+def training(minutes: float) -> dict[str, Any]:
+    """Mean step of one long training while somebody looks, over that while nobody does, by pairs of spells."""
     from canary_mlflow.tracking.store import prepare_store
 
-    steps: dict[bool, list[dict[str, float]]] = {False: [], True: []}
     with tempfile.TemporaryDirectory(prefix="canary-page-") as made:
         folder = Path(made)
         uri = f"sqlite:///{folder}/mlflow.db"
         client = prepare_store(uri)
-        with canary_ui(uri, folder) as address:
-            for number in range(2 * times + 1):  # the first is cold
-                looking = number % 2 == 1
-                # Both of a pair with the same seed: other data have other lengths, and so other times.
-                train(folder, uri, (number + 1) // 2, address if looking else "")
-                run = client.search_runs(["1", "0"], "tags.`canary.role` = 'run'", max_results=1)[0]
-                series = read_runs(client, [run.info.run_id], ["step_time", "step_cpu_time"])[0].series
-                if number:
-                    steps[looking].append({name: float(np.median(one.values[10:])) for name, one in series.items()})
-    found = {}
-    for name in ("step_time", "step_cpu_time"):
-        without, with_page = (statistics.median(one[name] for one in steps[looking]) for looking in (False, True))
-        found[name] = {"without_ms": 1000 * without, "with_page_ms": 1000 * with_page, "more": with_page / without - 1}
-        print(f"{name:<14} without {1000 * without:.2f} ms, with a page open {1000 * with_page:.2f} ms: "
-              f"{100 * (with_page / without - 1):+.2f} %")  # fmt: skip
+        with canary_ui(uri, folder) as address, trained(folder, uri):
+            run = begun(client)
+            spells = [spell(f"{address}/canary/run", run, looking) for looking in in_turn(60 * minutes / SPELL)]
+        found = {}
+        for name in ("step_time", "step_cpu_time"):
+            points = client.get_metric_history(run, f"perf/{name}")
+            found[name] = compared([mean_within(points, *one) for one in spells])
+            one = found[name]
+            print(f"{name:<14} {one['without_ms']:.2f} ms, with a page open {one['more_percent']:+.2f} % "
+                  f"[{one['low_percent']:+.2f}, {one['high_percent']:+.2f}], {one['pairs']} pairs")  # fmt: skip
     return found
 
 
-def train(folder: Path, uri: str, seed: int, address: str) -> None:
-    """One run of the smoke canary; with an address, somebody looks at it."""
+def in_turn(count: float) -> Iterator[bool]:
+    """Whether somebody looks: no, yes, yes, no, and again, so that neither side has the earlier half of the run."""
+    for number in range(4 * max(1, round(count / 4))):
+        yield number % 4 in (1, 2)
+
+
+def spell(page: str, run: str, looking: bool) -> tuple[float, float]:
+    """Let the training go on for a while; the seconds since 1970 between which the steps count."""
+    began = time.time()
+    after = ""
+    while time.time() < began + SPELL:
+        asked = time.time()
+        if looking:  # what the page's script does
+            get(f"{page}?id={run}")
+            after = f"&after={json.loads(get(f'{page}.json?id={run}{after}'))['next']}"
+        time.sleep(max(0.0, EVERY - (time.time() - asked)))
+    return began, time.time()
+
+
+def mean_within(points: list[Any], began: float, ended: float) -> float:
+    """The mean of what was recorded in a spell: a median would not see a step in a hundred that takes twice as long."""
+    return statistics.fmean(one.value for one in points if began <= one.timestamp / 1000 < ended)
+
+
+def compared(means: list[float]) -> dict[str, float]:
+    """The effect of looking: mean over the groups of four spells (no, yes, yes, no), with its 95 % interval."""
+    groups = np.log(np.array(means)).reshape(-1, 4)
+    effects = (groups[:, 1] + groups[:, 2] - groups[:, 0] - groups[:, 3]) / 2
+    middle = float(effects.mean())
+    half = float(stats.t.ppf(0.975, len(effects) - 1) * effects.std(ddof=1) / math.sqrt(len(effects)))
+    percent = {name: 100 * math.expm1(value) for name, value in
+               (("more", middle), ("low", middle - half), ("high", middle + half))}  # fmt: skip
+    return {
+        "without_ms": 1000 * statistics.fmean(means[0::4] + means[3::4]),
+        **{f"{name}_percent": value for name, value in percent.items()},
+        "pairs": 2 * len(effects),
+    }
+
+
+@contextmanager
+def trained(folder: Path, uri: str) -> Iterator[None]:
+    """A smoke canary that trains until it is told to stop."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
     environment = {**kept, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": uri, "CANARY_KEYS": str(folder / "keys")}
-    words = ["tier=smoke", "algo=sft", "repeats=1", f"seed={seed}"]
-    with looked_at(address) if address else nobody():
-        done = subprocess.run(
-            [sys.executable, "-m", "training", *words], cwd=folder, env=environment, capture_output=True, text=True
-        )
-    if done.returncode not in (0, 1, 3):
-        raise SystemExit(done.stderr[-3000:])
+    words = ["tier=smoke", "algo=sft", "repeats=1", "train.max_steps=1000000"]
+    command = [sys.executable, "-m", "training", *words]
+    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait()
 
 
-@contextmanager
-def nobody() -> Iterator[None]:
-    yield
-
-
-@contextmanager
-def looked_at(address: str) -> Iterator[None]:
-    """What a browser asks for while the page of the running run is open."""
-    import re
-
-    over = threading.Event()
-
-    def look() -> None:
-        run, after = "", ""
-        while not over.wait(EVERY):
-            if not run:
-                now = re.search(rb'id="models"', (page := get(f"{address}/canary")))
-                found = re.search(rb"run\?id=([0-9a-f]{32})", page[: now.start()] if now else page)
-                run = found[1].decode() if found else ""
-                continue
-            get(f"{address}/canary/run?id={run}")
-            after = f"&after={json.loads(get(f'{address}/canary/run.json?id={run}{after}'))['next']}"
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(30)
+def begun(client: Any) -> str:
+    """The run, once it has left its first steps behind."""
+    while True:
+        time.sleep(1)
+        found = client.search_runs(["1", "0"], "tags.`canary.role` = 'run'", max_results=1)
+        if found and len(client.get_metric_history(found[0].info.run_id, "perf/step_time")) > WARM:
+            return str(found[0].info.run_id)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=31)
-    parser.add_argument("--training", type=int, default=0, metavar="TIMES")
+    parser.add_argument("--training", type=float, default=0, metavar="MINUTES")
     chosen = parser.parse_args()
     print(json.dumps(training(chosen.training) if chosen.training else pages(chosen.requests)))
 

@@ -141,9 +141,11 @@ def power(
 
 def _power(policy: Policy, margin: float, sd: float, design: Design, effect: float, family: int) -> Power:
     df = policy.prior_df + design.df
+    spread = Spread(variance=sd * sd, df=df, prior_df=policy.prior_df)
     planned = Comparison(
         design=design,
-        spread=Spread(variance=sd * sd, df=df, prior_df=policy.prior_df),
+        spread=spread,
+        cautious=spread,
         margin=margin,
         difference=0.0,
         standard_error=sd / math.sqrt(design.information),

@@ -7,6 +7,7 @@ import math
 from scipy.special import nctdtr, ndtr, stdtrit
 
 from gates.comparisons import Comparison, Design
+from gates.priors import Spread
 
 MAX_RUNS = 20
 """Runs per side beyond which more runs are no longer advised."""
@@ -18,7 +19,7 @@ _LARGEST_SHIFT = 30.0  # beyond it scipy's non-central t loses its digits, and e
 def pass_probability(found: Comparison, design: Design, truth: float, alpha: float) -> float:
     """Chance that `design` shows non-inferiority when the true harm is `truth`, at the spread that was
     found."""
-    se, df = _scaled(found, design)
+    se, df = _scaled(found.cautious, design)
     if df <= 0:
         return 0.0
     return upper_tail((found.margin - truth) / se, critical(df, alpha, design), df)
@@ -27,7 +28,7 @@ def pass_probability(found: Comparison, design: Design, truth: float, alpha: flo
 def block_probability(found: Comparison, design: Design, truth: float, alpha: float) -> float:
     """Chance that `design` finds harm beyond the margin, significant at `alpha`, when the true harm is
     `truth`."""
-    se, df = _scaled(found, design)
+    se, df = _scaled(found.spread, design)
     if df <= 0:
         return 0.0
     significant = upper_tail(truth / se, critical(df, alpha, design), df)
@@ -72,5 +73,5 @@ def upper_tail(shift: float, limit: float, df: float) -> float:
     return 1.0 - float(nctdtr(df, shift, limit))
 
 
-def _scaled(found: Comparison, design: Design) -> tuple[float, float]:
-    return math.sqrt(found.spread.variance / design.information), design.df + found.spread.prior_df
+def _scaled(spread: Spread, design: Design) -> tuple[float, float]:
+    return math.sqrt(spread.variance / design.information), design.df + spread.prior_df

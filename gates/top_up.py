@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from gates.pairs import judged_in_pairs
 from gates.policy import Policy, Role
 from gates.records import Run, Version
 from gates.sides import baseline_side, candidate_side, facts
@@ -12,6 +13,8 @@ from gates.validity import BY_THE_CLOCK, invalid_clocks
 from gates.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.wording import runs
 
+GIVEN_UP = 2.0
+"""Runs that a check needs, over those that a plan has, beyond which it is not carried on."""
 _MORE_RUNS_HELP = (ReasonCode.TOO_FEW_RUNS, ReasonCode.NEAR_MARGIN, ReasonCode.TOO_NOISY)
 
 
@@ -50,7 +53,7 @@ def next_look(policy: Policy, verdict: Verdict, *, fresh: bool = False) -> TopUp
     answered = (ReasonCode.INVALID_ENVIRONMENT,) if fresh else ()
     if verdict.reason_code not in (*_MORE_RUNS_HELP, *answered):
         return TopUp(look=None, candidate_runs=have, reason=f"more runs are no answer to {verdict.reason_code}")
-    if hopeless := _hopeless(verdict, most, answered):
+    if hopeless := _hopeless(policy, verdict, most, fresh):
         return TopUp(look=None, candidate_runs=have, reason=hopeless)
     wanted = policy.looks.runs[verdict.look]
     return TopUp(look=verdict.look + 1, candidate_runs=wanted, reason=f"undecided after {runs(have, 'candidate')}")
@@ -86,14 +89,21 @@ def next_seeds(count: int, baseline: Collection[int], candidate: Collection[int]
     return [*pairs, *new][:count]
 
 
-def _hopeless(verdict: Verdict, most: int, answered: Collection[ReasonCode]) -> str:
+def _hopeless(policy: Policy, verdict: Verdict, most: int, fresh: bool) -> str:
     """The first open check that no affordable number of runs decides: neither as the estimate stands, which one run
-    can mislead, nor if nothing had changed."""
+    can mislead, nor if nothing had changed.
+
+    The numbers are those that decide 4 times of 5. With half of them a check is still decided every other time, so only
+    a plan that has fewer is given up. Fresh runs of the baseline tell anew what depends on the machine.
+    """
+    in_pairs = {rule.name for rule in policy.rules if judged_in_pairs(rule)} if fresh else set()
     for check in verdict.checks:
-        if check.outcome is CheckOutcome.INCONCLUSIVE and check.reason_code not in answered:
+        apart = check.metric in in_pairs and not (check.evidence and check.evidence.paired)
+        told_anew = fresh and (apart or check.reason_code is ReasonCode.INVALID_ENVIRONMENT)
+        if check.outcome is CheckOutcome.INCONCLUSIVE and not told_anew:
             ways = [needed for needed in (check.more_runs, check.runs_if_unchanged) if needed is not None]
             if not ways:
                 return f"{check.metric}: no number of runs would decide"
-            if min(ways) > most:
+            if min(ways) > GIVEN_UP * most:
                 return f"{check.metric}: {runs(min(ways))} per side would decide, the plan has {most}"
     return ""

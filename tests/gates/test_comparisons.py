@@ -68,6 +68,19 @@ def test_a_prior_that_the_data_contradict_is_dropped():
     assert moderate(1e6, 1, 1.0, 4).prior_df == 4  # one degree of freedom contradicts nothing
 
 
+@pytest.mark.parametrize("truth", [0.02, 0.03, 0.04])
+def test_a_prior_smaller_than_the_truth_lets_no_more_pass_at_the_margin(truth):
+    rng, passed, with_the_prior = np.random.default_rng(11), 0, 0
+    for _ in range(8000):
+        baseline, candidate = rng.normal(0, truth, 4), rng.normal(0.05, truth, 4)
+        found = compare(baseline, candidate, margin=0.05, prior=0.02, prior_df=4, paired=True)
+        passed += found.p_noninferior <= 0.05
+        t = (found.difference - found.margin) / found.standard_error
+        with_the_prior += stats.t.cdf(t, found.spread.df) <= 0.05
+    assert passed / 8000 <= 0.05 + 0.005  # two standard errors of such a share
+    assert truth == 0.02 or with_the_prior / 8000 > 0.07
+
+
 def test_spread_between_runs_is_never_believed_below_that_within():
     found = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.001, prior_df=4, floor_variance=0.04)
     assert found.standard_error == pytest.approx(0.2 * math.sqrt(1 / 5 + 1 / 3))

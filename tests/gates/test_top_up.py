@@ -95,6 +95,27 @@ def test_a_plan_that_cannot_decide_ends_early_and_says_why(smoke):
     assert (next_look(smoke, open_).look, next_look(smoke, open_).candidate_runs) == (2, 3)
 
 
+@pytest.mark.parametrize(
+    ("metric", "needed", "fresh", "goes_on"),
+    [
+        ("step_time", 10, False, True),  # half of them decide every other time
+        ("step_time", 11, False, False),
+        ("step_time", 11, True, True),  # beside a fresh baseline another session's clock no longer counts
+        ("step_time_drift", 11, True, False),
+    ],
+)
+def test_a_plan_is_given_up_only_where_its_runs_would_hardly_decide(metric, needed, fresh, goes_on):
+    from canary_mlflow.policies import load_policy
+
+    policy = load_policy("perf")
+    open_ = verdict_of(policy, ([0.0, 0.03, -0.03], [0.05]), 1)
+    (check,) = (check for check in open_.checks if check.metric == "step_time")
+    stuck = replace(check, metric=metric, more_runs=needed, runs_if_unchanged=needed)
+    step = next_look(policy, replace(open_, checks=(stuck,)), fresh=fresh)
+    assert (step.look is not None) is goes_on
+    assert goes_on or f"{metric}: {needed} runs per side would decide, the plan has 5" in step.reason
+
+
 def test_a_plan_ends_with_a_decision_with_its_last_look_and_where_runs_are_no_answer(smoke):
     assert next_look(smoke, verdict_of(smoke, ([0.0, 0.01], [0.0]), 1)).reason == "decided: PASS"
     assert "plan ends" in next_look(smoke, verdict_of(smoke, ([0.0, 0.2], [0.1, 0.0, 0.2]), 2)).reason

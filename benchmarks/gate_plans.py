@@ -1,0 +1,117 @@
+"""How often the gate decides, and rightly, when it may add runs: whole plans of looks on simulated runs.
+
+    python benchmarks/gate_plans.py [--repeats 300] [--tiers nightly …] [--seed 31]
+
+A champion has five stored runs of an earlier session; the candidate's runs are added look by look as the tier's policy
+says (docs/gate.md), on nightly each with a fresh run of the champion beside it. `session`: how far all speeds of a
+session lie from those of another (SD). `bad hosts`: the share of runs that land on a host which is 10 % slower; a
+fresh run is made on the host of the run beside it. A cell: BLOCK of unchanged code / PASS of it / BLOCK at 1.5
+margins / PASS at the margin, in %; the candidate runs of an unchanged one (mean). The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from gate_data import NOISE, STEPS, simulated  # noqa: E402  # the path is set above
+from gate_judges import STEP_LIMIT, policy_for  # noqa: E402
+
+from gates import Run, Version, judge  # noqa: E402
+from gates.policy import FreshBaseline, Policy  # noqa: E402
+from gates.top_up import first_look, next_look  # noqa: E402
+
+STORED = 5
+BAD_HOST = math.log(1.1)
+HARM = {"unchanged": 0.0, "at the margin": 1.0, "1.5 margins": 1.5}  # margins
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs are made: the noise of a run, the spread between sessions, the share of bad hosts."""
+
+    noise: str
+    session: float = 0.0
+    bad_hosts: float = 0.0
+
+    def __str__(self) -> str:
+        around = f", sessions {100 * self.session:g} %, bad hosts {100 * self.bad_hosts:g} %"
+        return self.noise + (around if self.session or self.bad_hosts else "")
+
+    def host(self, rng: np.random.Generator) -> float:
+        """How much slower the host of one run is (log)."""
+        return BAD_HOST if rng.random() < self.bad_hosts else 0.0
+
+
+PLACES = (*(Place(noise) for noise in NOISE), Place("quiet", 0.02, 0.05), Place("typical", 0.02, 0.05))
+
+
+def followed(policy: Policy, tier: str, place: Place, harm: float, rng: np.random.Generator) -> tuple[str, int]:
+    """One plan to its end: the last outcome, and the candidate runs it took. `harm`: log slowdown."""
+    stored, today = rng.normal(0, place.session, 2) if place.session else (0.0, 0.0)
+    baseline = [simulated(rng, f"a{i}", tier, place.noise, stored + place.host(rng)) for i in range(STORED)]
+    candidate: list[Run] = []
+    fresh: list[Run] = []
+    wanted = policy.looks.fresh_baseline
+    beside = wanted is FreshBaseline.ALWAYS or (wanted is FreshBaseline.DIFFERS and place.session > 0)
+    step = first_look(policy)
+    while True:
+        while len(candidate) < step.candidate_runs:
+            seed, host = 100 + len(candidate), today + place.host(rng)
+            candidate.append(replace(simulated(rng, f"b{seed}", tier, place.noise, harm + host), seed=seed))
+            if beside and step.look != 1:
+                fresh.append(replace(simulated(rng, f"f{seed}", tier, place.noise, host), seed=seed))
+        champion = Version(model="m", version="1", runs=tuple(baseline), fresh=tuple(fresh))
+        verdict = judge(policy, champion, Version(model="m", version="2", runs=tuple(candidate)), look=step.look)
+        step = next_look(policy, verdict, fresh=beside)
+        if step.look is None:
+            return str(verdict.outcome), len(candidate)
+
+
+def measured(tier: str, place: Place, repeats: int, seed: int) -> dict[str, Any]:
+    """Shares of outcomes: effect → outcome; `runs`: the mean that an unchanged candidate took."""
+    policy, found = policy_for(tier), {}
+    for effect, margins in HARM.items():
+        rng = np.random.default_rng([seed, list(STEPS).index(tier), PLACES.index(place)])
+        plans = [followed(policy, tier, place, math.log1p(margins * STEP_LIMIT[tier]), rng) for _ in range(repeats)]
+        found[effect] = {word: n / repeats for word, n in Counter(word for word, _ in plans).items()}
+        if effect == "unchanged":
+            runs = float(np.mean([spent for _, spent in plans]))
+    return {**found, "runs": runs}
+
+
+def cell(found: dict[str, Any]) -> str:
+    """One cell of the table."""
+    asked = (("unchanged", "BLOCK"), ("unchanged", "PASS"), ("1.5 margins", "BLOCK"), ("at the margin", "PASS"))
+    shares = " / ".join(f"{100 * found[effect].get(word, 0.0):.1f}" for effect, word in asked)
+    return f"{shares}; {found['runs']:.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=31)
+    parser.add_argument("--tiers", nargs="*", default=list(STEPS), choices=list(STEPS))
+    asked = parser.parse_args()
+    print(f"| with top-up ({asked.repeats} repeats) | {' | '.join(asked.tiers)} |")
+    print("|---" * (len(asked.tiers) + 1) + "|")
+    found: dict[str, dict[str, Any]] = {}
+    for place in PLACES:
+        found[str(place)] = {tier: measured(tier, place, asked.repeats, asked.seed) for tier in asked.tiers}
+        print(f"| {place} | {' | '.join(cell(one) for one in found[str(place)].values())} |", flush=True)
+    print(json.dumps({"benchmark": "gate plans", "repeats": asked.repeats, "seed": asked.seed, **found}))
+
+
+if __name__ == "__main__":
+    main()
