@@ -104,11 +104,11 @@ def test_a_first_look_that_decides_makes_only_what_a_baseline_needs(guarded: Any
 
 
 def test_what_no_affordable_number_would_decide_ends_at_once(guarded: Any, late: Policy) -> None:
-    rules = tuple(replace(rule, margin=1e-4) if rule.name == "step_cost" else rule for rule in late.rules)
+    rules = tuple(replace(rule, margin=0.0046) if rule.name == "step_cost" else rule for rule in late.rules)
     going = plan(guarded, replace(late, rules=rules))
     decision = going.carry_out()
     assert (decision.verdict.outcome, going.maker.calls) == (Outcome.INCONCLUSIVE, [])
-    assert "step_cost: 5 runs per side would decide, the plan has 3" in str(decision.verdict.notes), decision.verdict
+    assert "step_cost: no number of runs would decide" in str(decision.verdict.notes), decision.verdict
 
 
 def test_fresh_baseline_runs_come_in_the_order_b_c_c_b(guarded: Any, late: Policy) -> None:
