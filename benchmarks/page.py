@@ -6,7 +6,7 @@
 The first makes a SQLite store with 50 running and 5,000 finished runs in 1,250 sessions and one long run (100,000 steps
 of 12 series), serves it with `canary ui`, and gives the median and the slowest of that many requests for each page
 and each refresh, with the statements that a refresh sends to the table of points. The second lets one smoke canary
-train for so long and opens its page (what a browser asks for, as often) for 4 seconds in every 8: spells of one run
+train for so long and opens its page (what a browser asks for, as often) for 10 seconds in every 20: spells of one run
 a few seconds apart differ far less than two runs do. The last line is one JSON object.
 """
 
@@ -26,10 +26,12 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -43,8 +45,9 @@ SERIES = ("stability/loss", "stability/grad_norm", "stability/kl", "stability/en
 TAGS = {"canary.algo": "ppo", "canary.model": "tiny", "canary.tier": "smoke", "canary.max_steps": "100000",
         "canary.watch.level": "healthy", "canary.watch.warnings": "0", "canary.watch.found": "[]",
         "canary.watch.policy": "default", "canary.completed": "true", "canary.failure": ""}  # fmt: skip
-EVERY = 2.0  # seconds between the refreshes of a run's page
-SPELL = 4.0  # seconds for which somebody looks, or nobody: two refreshes
+EVERY = 2.0  # seconds between the refreshes of a run's curves
+RARELY = 5  # such refreshes for one of the rest of its page
+SPELL = EVERY * RARELY  # seconds for which somebody looks, or nobody
 WARM = 100  # steps before the first spell
 
 
@@ -153,9 +156,13 @@ def training(minutes: float) -> dict[str, Any]:
         folder = Path(made)
         uri = f"sqlite:///{folder}/mlflow.db"
         client = prepare_store(uri)
-        with canary_ui(uri, folder) as address, trained(folder, uri):
-            run = begun(client)
-            spells = [spell(f"{address}/canary/run", run, looking) for looking in in_turn(60 * minutes / SPELL)]
+        with canary_ui(uri, folder) as address:
+            server = psutil.Process().children(recursive=True)
+            with trained(folder, uri):
+                run = begun(client)
+                turns = list(in_turn(60 * minutes / SPELL))
+                viewer = Viewer(f"{address}/canary/run", run, server)
+                spells, shares = zip(*(viewer.spell(looking) for looking in turns), strict=True)
         found = {}
         for name in ("step_time", "step_cpu_time"):
             points = client.get_metric_history(run, f"perf/{name}")
@@ -163,6 +170,10 @@ def training(minutes: float) -> dict[str, Any]:
             one = found[name]
             print(f"{name:<14} {one['without_ms']:.2f} ms, with a page open {one['more_percent']:+.2f} % "
                   f"[{one['low_percent']:+.2f}, {one['high_percent']:+.2f}], {one['pairs']} pairs")  # fmt: skip
+        for looking, word in ((True, "open"), (False, "shut")):
+            shares_of = [share for share, one in zip(shares, turns, strict=True) if one is looking]
+            found[f"server_cpu_{word}_percent"] = 100 * statistics.fmean(shares_of)
+            print(f"the server, page {word}: {100 * statistics.fmean(shares_of):.2f} % of one core")
     return found
 
 
@@ -172,17 +183,33 @@ def in_turn(count: float) -> Iterator[bool]:
         yield number % 4 in (1, 2)
 
 
-def spell(page: str, run: str, looking: bool) -> tuple[float, float]:
-    """Let the training go on for a while; the seconds since 1970 between which the steps count."""
-    began = time.time()
-    after = ""
-    while time.time() < began + SPELL:
-        asked = time.time()
-        if looking:  # what the page's script does
-            get(f"{page}?id={run}")
-            after = f"&after={json.loads(get(f'{page}.json?id={run}{after}'))['next']}"
-        time.sleep(max(0.0, EVERY - (time.time() - asked)))
-    return began, time.time()
+@dataclass
+class Viewer:
+    """Somebody before the page of a run, and the processes of the server that serves it."""
+
+    page: str
+    run: str
+    server: list[psutil.Process]
+    after: int = 0  # the last step that the page has
+
+    def spell(self, looking: bool) -> tuple[tuple[float, float], float]:
+        """Let the training go on for a while; the seconds since 1970 between which the steps count, and the share of a
+        core that the server took."""
+        began, taken = time.time(), cpu_seconds(self.server)
+        for turn in range(RARELY):
+            asked = time.time()
+            if looking:  # what the page's script does
+                self.after = json.loads(get(f"{self.page}.json?id={self.run}&after={self.after}"))["next"]
+                if turn == 0:
+                    get(f"{self.page}?id={self.run}")
+            time.sleep(max(0.0, EVERY - (time.time() - asked)))
+        ended = time.time()
+        return (began, ended), (cpu_seconds(self.server) - taken) / (ended - began)
+
+
+def cpu_seconds(processes: list[psutil.Process]) -> float:
+    """User and system, so far."""
+    return sum(one.cpu_times().user + one.cpu_times().system for one in processes)
 
 
 def mean_within(points: list[Any], began: float, ended: float) -> float:

@@ -33,13 +33,15 @@ function keepBanners(fresh) {
   }
 }
 
+const RARELY = 5;  // refreshes of the curves for one of the parts beside them, which cost the server twice as much
+
 async function forever() {
-  while (every && going()) {
+  for (let turn = 1; every && going(); turn += 1) {
     await new Promise((done) => setTimeout(done, every));
     if (document.hidden) continue;
     try {
-      await refreshParts();
-      await Promise.all(charts.map((one) => one.refresh()));
+      const news = (await Promise.all(charts.map((one) => one.refresh()))).some(Boolean);
+      if (news || !charts.length || turn % RARELY === 0) await refreshParts();
       status.textContent = "";
     } catch (error) {
       status.textContent = "The server does not answer; what stands here is what it said last.";
@@ -77,6 +79,7 @@ class Curves {
     }
   }
 
+  // Whether there is news for the rest of the page: another warning, or the end.
   async refresh() {
     const after = this.next === null ? "" : `&after=${this.next}`;
     const found = await json(this.place.dataset.curves + after);
@@ -87,6 +90,7 @@ class Curves {
       for (const [name, line] of Object.entries(found.series)) merge(this.lines, name, line, ["values"]);
       for (const [name, band] of Object.entries(found.spreads)) merge(this.around, name, band, ["low", "high"]);
     }
+    const news = JSON.stringify(found.warnings) !== JSON.stringify(this.warnings) || found.running !== this.wasRunning;
     this.warnings = found.warnings;
     const full = Object.values(this.lines).some((one) => one.steps.length > ROOM || (!found.whole && one.broken));
     const ended = this.wasRunning && !found.running && !found.whole;  // what came late belongs to it too
@@ -94,10 +98,11 @@ class Curves {
     this.next = found.next;
     if (full || ended) {
       this.next = null;
-      return this.refresh();
+      return (await this.refresh()) || news;
     }
     this.draw();
     if (this.band === null) await this.fetchBand();
+    return news;
   }
 
   draw() {
