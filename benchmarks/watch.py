@@ -223,6 +223,11 @@ def compare(made: dict[tuple[str, str], list[peers.Rows]]) -> dict[str, Any]:
         )
     for fault, row in result["failing"]["watch"]["by_fault"].items():
         print(f"  {fault:32s} {row}")
+    for algo, each in healthy.items():
+        for number, run in enumerate(each, 1):
+            for warning in peers.warnings(policy, algo, champion[algo])(run):
+                said = f"{warning.level.name} {warning.stream} {warning.rule}: {warning.seen}"
+                print(f"  false: {algo}, healthy run {number}, step {warning.step}: {said}")
     return result
 
 
@@ -235,7 +240,7 @@ def _detected(made: Any, healthy: Any, judge_of: Any, severity: float) -> dict[s
     for (algo, fault), runs in made.items():
         if fault == "none":
             continue
-        onset, row = making.fault_step(fault), Counter()
+        onset, row = making.fault_step(fault), defaultdict(int, rows=[])  # `rows`: at which they failed
         for run in runs:
             failed = failure_row(run, healthy.get(algo, []), algo)
             found = [at for at in judge_of(algo)(run, severity) if run[at][0] > onset]
@@ -244,6 +249,7 @@ def _detected(made: Any, healthy: Any, judge_of: Any, severity: float) -> dict[s
             if failed is None:
                 continue
             row["failed"] += 1
+            row["rows"].append(failed)
             start = next((at for at, (step, _) in enumerate(run) if step > onset), 0)
             if failed - start <= 2:
                 sudden.append(bool(found) and found[0] <= failed + 2)

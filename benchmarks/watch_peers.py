@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gates.records import Series
-from gates.watch import Watch, WatchPolicy, bands_of
+from gates.watch import Watch, WatchPolicy, WatchWarning, bands_of
 
 Rows = Sequence[tuple[int, Mapping[str, float]]]
 Judge = Callable[[Rows, float], list[int]]
@@ -55,14 +55,27 @@ def usual(rows: Rows, severity: float) -> list[int]:
 
 def watched(policy: WatchPolicy, algo: str, champion: Sequence[Rows] = (), level: int = 1) -> Judge:
     """The watch at its own severity, as alarm rows; `champion`: runs that it has beside it."""
-    bands = bands_of(policy.drift.streams, policy.band, [_columns(rows) for rows in champion])
+    said = warnings(policy, algo, champion)
 
     def judge(rows: Rows, _: float) -> list[int]:
-        watch = Watch(policy, algo=algo, max_steps=rows[-1][0] if rows else None, bands=bands)
-        found = [at for at, (step, row) in enumerate(rows) if any(w.level >= level for w in watch.observe(step, row))]
-        return [*found, *([len(rows) - 1] if any(w.level >= level for w in watch.finish(True)) else [])]
+        at = {step: number for number, (step, _) in enumerate(rows)}
+        return sorted({at[warning.step] for warning in said(rows) if warning.level >= level})
 
     return judge
+
+
+def warnings(policy: WatchPolicy, algo: str, champion: Sequence[Rows] = ()) -> Callable[[Rows], Sequence[WatchWarning]]:
+    """All that the watch says of a run."""
+    bands = bands_of(policy.drift.streams, policy.band, [_columns(rows) for rows in champion])
+
+    def said(rows: Rows) -> Sequence[WatchWarning]:
+        watch = Watch(policy, algo=algo, max_steps=rows[-1][0] if rows else None, bands=bands)
+        for step, row in rows:
+            watch.observe(step, row)
+        watch.finish(completed=True)
+        return watch.warnings
+
+    return said
 
 
 def _columns(rows: Rows) -> dict[str, Series]:

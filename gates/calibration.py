@@ -148,7 +148,7 @@ def _power(policy: Policy, margin: float, sd: float, design: Design, effect: flo
         cautious=spread,
         margin=margin,
         difference=0.0,
-        standard_error=sd / math.sqrt(design.information),
+        standard_error=design.error(spread),
         p_harm=1.0,
         p_noninferior=1.0,
         p_beyond=1.0,

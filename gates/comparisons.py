@@ -37,6 +37,10 @@ class Design:
             return float(self.candidate_runs)
         return 1.0 / (1.0 / self.baseline_runs + 1.0 / self.candidate_runs)
 
+    def error(self, spread: Spread) -> float:
+        """Standard error of the difference, for runs that spread so."""
+        return math.sqrt(spread.variance / self.information)
+
     @property
     def df(self) -> int:
         """Degrees of freedom that the runs themselves give."""
@@ -54,7 +58,8 @@ class Comparison:
     `p_harm`: how often a difference this large comes from no harm at all. `p_noninferior`: how often one
     this small comes from harm at the margin. `p_beyond`: how often one this large comes from harm at the
     margin. `cautious`: the spread that PASS and the interval rest on. Where the runs differ by more than the prior
-    says, it is theirs alone: a prior smaller than the truth let up to 11 % pass at the margin where 5 % may.
+    says, it is theirs alone: with a prior smaller than the truth more than the 5 % that may would pass at the margin
+    (tests/gates/test_comparisons.py).
     """
 
     design: Design
@@ -109,8 +114,7 @@ class Comparison:
         """Confidence interval of the difference that lies inside the margin exactly when p_noninferior <=
         alpha."""
         tail = alpha / 2 if self.design.two_sided else alpha
-        error = math.sqrt(self.cautious.variance / self.design.information)
-        half = float(stdtrit(self.cautious.df, 1 - tail)) * error
+        half = float(stdtrit(self.cautious.df, 1 - tail)) * self.design.error(self.cautious)
         return self.difference - half, self.difference + half
 
 
@@ -141,8 +145,7 @@ def compare(
     own = Spread(variance=squares / design.df, df=design.df, prior_df=0.0) if design.df else spread
     cautious = _at_least(floor, own) if own.variance > known else spread
     difference = math.fsum(candidate) / len(candidate) - math.fsum(baseline) / len(baseline)
-    standard_error = math.sqrt(spread.variance / design.information)
-    cautious_error = math.sqrt(cautious.variance / design.information)
+    standard_error = design.error(spread)
     harm = abs(difference) if two_sided else difference
     sides = 2.0 if two_sided else 1.0
     return Comparison(
@@ -153,7 +156,7 @@ def compare(
         standard_error=standard_error,
         cautious=cautious,
         p_harm=min(1.0, sides * float(stdtr(spread.df, -harm / standard_error))),
-        p_noninferior=min(1.0, sides * float(stdtr(cautious.df, (harm - margin) / cautious_error))),
+        p_noninferior=min(1.0, sides * float(stdtr(cautious.df, (harm - margin) / design.error(cautious)))),
         p_beyond=min(1.0, sides * float(stdtr(spread.df, (margin - harm) / standard_error))),
         separated=_separated(baseline, candidate, paired, two_sided),
         trusted=trusted,

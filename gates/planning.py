@@ -74,4 +74,4 @@ def upper_tail(shift: float, limit: float, df: float) -> float:
 
 
 def _scaled(spread: Spread, design: Design) -> tuple[float, float]:
-    return math.sqrt(spread.variance / design.information), design.df + spread.prior_df
+    return design.error(spread), design.df + spread.prior_df

@@ -6,7 +6,7 @@ import shlex
 
 import click
 
-from canary_mlflow.commands.shared import print_decision, require_training_stack, say, store_option
+from canary_mlflow.commands.shared import json_option, print_decision, require_training_stack, say, store_option
 from canary_mlflow.edge import EXIT_CODES
 
 
@@ -16,7 +16,7 @@ from canary_mlflow.edge import EXIT_CODES
 @click.option("--candidate", required=True, metavar="REF", help="Another.")
 @click.option("--policy", metavar="NAME|PATH", help="Without it: the tier of the overrides, else smoke.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run.")
-@click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
+@json_option
 @store_option
 @click.pass_context
 def ab(

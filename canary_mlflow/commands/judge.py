@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from canary_mlflow.commands.shared import print_decision
+from canary_mlflow.commands.shared import json_option, print_decision
 from canary_mlflow.commands.words import ManyWords
 from canary_mlflow.edge import EXIT_CODES
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--baseline", multiple=True, required=True, metavar="FILE…", help="Runs of what was good so far.")
 @click.option("--candidate", multiple=True, required=True, metavar="FILE…", help="Runs of the change.")
 @click.option("--policy", required=True, metavar="NAME|PATH", help="smoke, perf, nightly, or a YAML file.")
-@click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
+@json_option
 @click.pass_context
 def judge(
     ctx: click.Context, baseline: tuple[str, ...], candidate: tuple[str, ...], policy: str, as_json: bool

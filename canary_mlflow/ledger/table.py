@@ -44,7 +44,7 @@ GUARDED = sa.Table(
 
 OPERATORS = sa.Table("canary_operators", METADATA, sa.Column("name", sa.String(256), primary_key=True))
 
-# Every promotion asks these, under the lock; put together once, they cost half.
+# Every promotion asks these, under the lock, where the time to put a statement together counts too.
 _NEWEST_FIRST = sa.select(LEDGER).order_by(LEDGER.c.seq.desc())
 _THIS_ALIAS = _NEWEST_FIRST.where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model", "alias")))
 _OF_VERSION = _THIS_ALIAS.where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("version", "version_created")))

@@ -83,8 +83,8 @@ def bands_of(
 class BandDeviation:
     """The sum of what a run is worse than the band, beyond an allowance; a change too small to matter is none.
 
-    A single row is enough for a WARN where it lies farther out than anything that the champion's runs did: a rate that
-    is ten times too high ruins a model within five rows, and no sum is that quick.
+    A single row is enough for a WARN where it lies farther out than anything that the champion's runs did: a learning
+    rate that is far too high ruins a model within a few rows, and no sum is that quick.
     """
 
     rule = "band"
