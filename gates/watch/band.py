@@ -17,6 +17,7 @@ from gates.watch.warning import Finding, Level
 from gates.wording import figure
 
 _SMOOTH = 11  # steps whose spreads are pooled: three runs alone tell the spread badly
+_LEAP_CHANGE = 0.5  # share of the change that matters, which a single row needs
 _FARTHER = 2  # times the farthest that a champion's run went; where those have spikes, a spike is no news
 
 
@@ -84,14 +85,20 @@ class BandDeviation:
     """The sum of what a run is worse than the band, beyond an allowance; a change too small to matter is none.
 
     A single row is enough for a WARN where it lies farther out than anything that the champion's runs did: a learning
-    rate that is far too high ruins a model within a few rows, and no sum is that quick.
+    rate that is far too high ruins a model within a few rows, and no sum is that quick. There, half of the change that
+    matters (on its scale) will do.
+
+    `may_be_late`: only what is worse than all that the champion's runs had until that step is worse. When a run of
+    reinforcement learning begins to learn differs from seed to seed by more than three runs can tell.
     """
 
     rule = "band"
-    __slots__ = ("_band", "_change", "_critical", "_height", "_log", "_recent", "_rule", "_rules", "_sign")
+    __slots__ = ("_band", "_centre", "_change", "_critical", "_height", "_log", "_recent", "_rule", "_rules", "_sign")
 
-    def __init__(self, rule: StreamRule, rules: BandRules, rows: RowRules, band: Band) -> None:
+    def __init__(self, rule: StreamRule, rules: BandRules, rows: RowRules, band: Band, *, may_be_late: bool) -> None:
         self._rule, self._rules, self._band = rule, rules, band
+        worst = np.maximum if rule.worse is Harm.HIGHER else np.minimum
+        self._centre = worst.accumulate(band.centre).tolist() if may_be_late else band.centre
         self._log = rule.scale is Scale.LOG
         self._sign = 1.0 if rule.worse is Harm.HIGHER else -1.0
         self._change = math.log(rule.warn_change) if self._log else rule.warn_change
@@ -106,19 +113,23 @@ class BandDeviation:
         if at == len(band.steps) or band.steps[at] != step:
             return None  # the champion logged nothing here
         scaled = math.log(max(value, self._rule.floor)) if self._log else value
-        gap = self._sign * (scaled - band.centre[at])
+        gap = self._sign * (scaled - self._centre[at])
         z = gap / band.spread[at]
         change = gap if self._log else z
         self._recent.append(change)
         cut = min(max(z, -4.0), 6.0)
         self._height = min(max(0.0, self._height + cut - self._rules.allowance), 2 * self._rules.critical)
         level = self._summed()
-        if level is None and change > self._change and z > self._rules.leap and gap > _FARTHER * band.farthest:
+        if level is None and self._leapt(change, z, gap):
             level = Level.WARN
         if level is None:
             return None
-        usual = math.exp(band.centre[at]) if self._log else band.centre[at]
+        usual = math.exp(self._centre[at]) if self._log else self._centre[at]
         return Finding(level, f"{figure(value)}, where {band.runs} runs of the champion had {figure(usual)}")
+
+    def _leapt(self, change: float, z: float, gap: float) -> bool:
+        far = z > self._rules.leap and gap > _FARTHER * self._band.farthest
+        return far and change > _LEAP_CHANGE * self._change
 
     def _summed(self) -> Level | None:
         if self._height <= self._rules.warn:

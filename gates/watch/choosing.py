@@ -41,7 +41,7 @@ def detectors(
     if drift is not None and band is not None and band.runs >= policy.band.min_runs and not (rl and name == "loss"):
         # Supervised training that gets sure much sooner than the champion's is worth a word; it may be a better one.
         rule = drift if rl or name != "entropy" else replace(drift, critical_change=None)
-        numbers.append(BandDeviation(rule, policy.band, policy.rows, band))
+        numbers.append(BandDeviation(rule, policy.band, policy.rows, band, may_be_late=rl))
     ceiling = policy.ceilings.get(name)
     if ceiling is not None:
         numbers.append(Ceiling(name, ceiling, policy.patterns.persist, note))

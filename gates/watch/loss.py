@@ -14,6 +14,7 @@ _MEDIAN_OF_5 = 0.54  # standard deviation of the median of five values, in their
 _FOLLOW = 0.1  # share by which the smoothed level follows: the lowest of many noisy medians is luck
 _EARLY = 3  # rows that a run has before it can have blown up
 _MEMORY = 100  # rows over which noise is averaged
+_LATELY = 15  # the same, of the present: a loss that starts from one and the same value (DPO) has noise that grows
 _SETTLED = _MEMORY + 1  # rows from which averages follow at a constant rate
 _CONFIRM = 3  # rows for which a CRITICAL must last before it is said,
 _CONFIRM_WARN = 2  # and a WARN: small batches put three high losses among five now and then
@@ -37,6 +38,7 @@ class LossRise:
         "_doubtful",
         "_first",
         "_hold",
+        "_lately",
         "_limit",
         "_lost",
         "_never",
@@ -57,7 +59,7 @@ class LossRise:
         self._rows = self._critical = self._doubtful = self._lost = 0
         self._never = math.inf
         self._calm = math.inf  # the noise there was when a CRITICAL was said: a blow-up is no excuse for itself
-        self._before = self._noise = 0.0
+        self._before = self._noise = self._lately = 0.0
         self._first = self._best = self._smooth = 0.0
 
     def update(self, step: int, value: float) -> Finding | None:
@@ -68,11 +70,10 @@ class LossRise:
         change = value - self._before if value > self._before else self._before - value
         self._before = value
         noise = self._noise
-        if rows > _SETTLED:
-            self._noise = noise + ((change if change < 5 * noise else 5 * noise) - noise) / _MEMORY
-        elif rows > 1:
-            capped = change if rows <= 10 else min(change, 5 * noise)
-            self._noise = noise + (capped - noise) / min(rows - 1, _MEMORY)
+        if rows > 1:
+            capped = change if rows <= 10 or change < 5 * noise else 5 * noise
+            self._noise = noise + (capped - noise) / (_MEMORY if rows > _SETTLED else rows - 1)
+            self._lately += (capped - self._lately) / (_LATELY if rows > _LATELY else rows - 1)
         if rows < self._window:
             if rows == _EARLY:
                 self._never = min(recent) + max(self._rules.critical_rise * abs(min(recent)), self._rules.floor)
@@ -93,8 +94,7 @@ class LossRise:
             return Finding(Level.CRITICAL, self._seen(level))
         # The same two tests as in _judge, which nearly every row passes.
         rise = level - self._best
-        noise = self._noise if self._noise < self._calm else self._calm
-        if rise <= self._rules.floor or rise <= self._limit * noise or rows < self._rules.min_rows:
+        if rise <= self._rules.floor or rows < self._rules.min_rows or rise <= self._limit * self._usual_noise():
             self._critical = self._doubtful = 0
             self._calm = math.inf
             return None
@@ -116,14 +116,14 @@ class LossRise:
         self._doubtful += 1
         self._critical = self._critical + 1 if finding.level is Level.CRITICAL else 0
         if self._critical >= _CONFIRM:
-            self._calm = min(self._calm, self._noise)
+            self._calm = self._usual_noise()
             return finding
         return Finding(Level.WARN, finding.seen) if self._doubtful >= _CONFIRM_WARN else None
 
     def _judge(self, level: float) -> Finding | None:
         rules, best, first = self._rules, self._best, self._first
         rise = level - best
-        if rise <= rules.floor or rise <= self._limit * min(self._noise, self._calm):
+        if rise <= rules.floor or rise <= self._limit * self._usual_noise():
             return None
         learned, size = max(first - best, 0.0), abs(best)
         if rise > rules.critical_rise * size and rise > rules.critical_lost * learned:
@@ -133,6 +133,9 @@ class LossRise:
         if rise > rules.warn_rise * size and rise > rules.warn_lost * learned:
             return Finding(Level.WARN, self._seen(level))
         return None
+
+    def _usual_noise(self) -> float:
+        return min(max(self._noise, self._lately), self._calm)
 
     def _seen(self, level: float) -> str:
         start = f"began at {figure(self._first)}, "

@@ -359,3 +359,47 @@ def test_noise_alone_does_not_trip_the_patterns() -> None:
     found = [one for one in watch(rows, algo="sft").warnings if one.rule != "no_learning"]
     assert max((one.level for one in found), default=0) <= Level.WARN
     assert len(found) <= 2
+
+
+def test_half_of_the_change_that_matters_is_enough_for_a_single_row_far_outside() -> None:
+    rules = policy()
+    champion = [[row | {"entropy": 3.0 + 0.01 * math.sin(at)} for at, row in enumerate(sft(seed))] for seed in range(3)]
+    bands = bands_of(rules.drift.streams, rules.band, [series(rows) for rows in champion])
+    for entropy, expected in ((3.0 / 1.6, [(4, "entropy", "band", "WARN")]), (3.0 / 1.3, [])):
+        rows = [row | {"entropy": entropy if step == 4 else 3.0} for step, row in enumerate(sft(60), 1)]
+        found = watch(rows, algo="sft", bands=bands).warnings
+        assert [(one.step, one.stream, one.rule, one.level.name) for one in found] == expected
+
+
+def test_a_run_of_rl_that_learns_late_is_behind_and_not_lost() -> None:
+    rules = policy()
+
+    def learning(at: float, low: float = -16.0) -> Rows:
+        return [
+            {name: low + 10 / (1 + math.exp((at - step) / 5)) + 0.2 * math.sin(3 * step)}
+            for step in range(200)
+            for name in ("score_mean",)
+        ]
+
+    bands = bands_of(rules.drift.streams, rules.band, [series(learning(at)) for at in (50, 53, 57)])
+    assert not watch(learning(140), algo="ppo", bands=bands).warnings
+    worse = [{"score_mean": row["score_mean"] - (8 if step > 150 else 0)} for step, row in enumerate(learning(1000))]
+    assert "band" in {one.rule for one in watch(worse, algo="ppo", bands=bands).warnings}
+    assert "band" in {one.rule for one in watch(learning(140), algo="sft", bands=bands).warnings}, "no such excuse"
+
+
+def test_a_loss_whose_noise_grows_from_nothing_has_not_risen() -> None:
+    """DPO begins where policy and reference are equal: every batch's loss is ln 2. Then small batches differ."""
+
+    def small_batches(seed: int, rows: int = 100) -> Rows:
+        rng = np.random.default_rng(seed)
+        spread = np.minimum(np.arange(rows) / 25, 1)
+        level = math.log(2) - 0.2 * np.minimum(np.arange(rows) / 20, 1)
+        return [{"loss": float(value)} for value in level * np.exp(0.6 * spread * rng.normal(size=rows) - 0.1 * spread)]
+
+    levels = Counter(one.level for seed in range(200) for one in watch(small_batches(seed)).warnings)
+    assert levels[Level.CRITICAL] + levels[Level.STOP] <= 2  # 0.1 in 1000 rows
+    assert levels[Level.WARN] <= 10
+    for seed in range(20):
+        lost = [row["loss"] * (1 if step < 60 else 6) for step, row in enumerate(small_batches(seed))]
+        assert watch([{"loss": value} for value in lost]).verdict in ("critical", "failed")
