@@ -3,10 +3,11 @@
     python benchmarks/gate_plans.py [--repeats 300] [--tiers nightly …] [--seed 31]
 
 A champion has five stored runs of an earlier session; the candidate's runs are added look by look as the tier's policy
-says (docs/gate.md), on nightly each with a fresh run of the champion beside it. `session`: how far all speeds of a
-session lie from those of another (SD). `bad hosts`: the share of runs that land on a host which is 10 % slower; a
-fresh run is made on the host of the run beside it. A cell: BLOCK of unchanged code / PASS of it / BLOCK at 1.5
-margins / PASS at the margin, in %; the candidate runs of an unchanged one (mean). The last line is one JSON object.
+says (docs/gate.md), on nightly each with a fresh run of the champion beside it, the first one's after the first look.
+`session`: how far all speeds of a session lie from those of another (SD). `bad hosts`: the share of runs that land on a
+host which is 10 % slower; a fresh run is made on the host of the run beside it. A cell: BLOCK of unchanged code / PASS
+of it / BLOCK at 1.5 margins / PASS at the margin, in %; the candidate runs of an unchanged one (mean). The last line is
+one JSON object.
 """
 
 from __future__ import annotations
@@ -63,15 +64,18 @@ def followed(policy: Policy, tier: str, place: Place, harm: float, rng: np.rando
     baseline = [simulated(rng, f"a{i}", tier, place.noise, stored + place.host(rng)) for i in range(STORED)]
     candidate: list[Run] = []
     fresh: list[Run] = []
+    hosts: list[float] = []
     wanted = policy.looks.fresh_baseline
     beside = wanted is FreshBaseline.ALWAYS or (wanted is FreshBaseline.DIFFERS and place.session > 0)
     step = first_look(policy)
     while True:
         while len(candidate) < step.candidate_runs:
-            seed, host = 100 + len(candidate), today + place.host(rng)
-            candidate.append(replace(simulated(rng, f"b{seed}", tier, place.noise, harm + host), seed=seed))
-            if beside and step.look != 1:
-                fresh.append(replace(simulated(rng, f"f{seed}", tier, place.noise, host), seed=seed))
+            seed = 100 + len(candidate)
+            hosts.append(today + place.host(rng))
+            candidate.append(replace(simulated(rng, f"b{seed}", tier, place.noise, harm + hosts[-1]), seed=seed))
+        while beside and step.look != 1 and len(fresh) < len(candidate):
+            seed, host = 100 + len(fresh), hosts[len(fresh)]
+            fresh.append(replace(simulated(rng, f"f{seed}", tier, place.noise, host), seed=seed))
         champion = Version(model="m", version="1", runs=tuple(baseline), fresh=tuple(fresh))
         verdict = judge(policy, champion, Version(model="m", version="2", runs=tuple(candidate)), look=step.look)
         step = next_look(policy, verdict, fresh=beside)

@@ -24,12 +24,20 @@ def fresh_is_due(client: MlflowClient, policy: Policy, baseline: Version | None)
     wanted = policy.looks.fresh_baseline
     if baseline is None or not baseline.runs or wanted is FreshBaseline.NEVER:
         return False
-    if wanted is FreshBaseline.ALWAYS:
-        return True
-    if any(run.environment.get("host") != platform.node() for run in baseline.runs):
-        return True
-    today = datetime.now(UTC).date()
-    return any(day_of(client, run.run_id) != today for run in baseline.runs)
+    return wanted is FreshBaseline.ALWAYS or any(not made_here_today(client, run) for run in baseline.runs)
+
+
+def seeds_alone(client: MlflowClient, candidate: Sequence[Run], fresh: Sequence[Run]) -> list[int]:
+    """Those of the candidate's runs that have no fresh one of the baseline, which here and today can still be made."""
+    have = set(seeds_of(fresh))
+    near = [run for run in candidate if run.seed not in have and made_here_today(client, run)]
+    return sorted(set(seeds_of(near)))
+
+
+def made_here_today(client: MlflowClient, run: Run) -> bool:
+    """Whether it was made on this host and day (UTC)."""
+    here = run.environment.get("host") == platform.node()
+    return here and day_of(client, run.run_id) == datetime.now(UTC).date()
 
 
 def day_of(client: MlflowClient, run_id: str) -> date:

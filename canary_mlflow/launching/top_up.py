@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSource, UsageError
-from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of
+from canary_mlflow.launching.circumstances import fresh_is_due, seeds_alone, seeds_of
 from canary_mlflow.launching.makers import Launched, Maker
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.records import session_of
@@ -62,7 +62,7 @@ class Plan:
             if self.dry_run or self.ended or self.step is None or self.step.look is None:
                 self.make_a_baseline(decision)
                 return decision
-            self.make(self.seeds(self.step.candidate_runs), self.beside)
+            self.make(self.seeds(self.step.candidate_runs))
             self.make_again()
 
     def sides(self) -> tuple[str | None, Version | None, Version]:
@@ -106,9 +106,14 @@ class Plan:
         assert self.step is not None
         seeds = self.seeds(self.step.candidate_runs)
         verb = "would make" if self.dry_run else "making"
+        alone = self.alone() if self.beside else []
         fresh = f", each beside a fresh run of the champion (order {ORDER})" if self.beside else ""
+        fresh += (
+            f", after one for what is there (seeds {listed([str(seed) for seed in alone], most=9)})" if alone else ""
+        )
         minutes = minutes_of_runs(self.client, candidate.runs[0].session) if candidate.runs else None
-        time = f", {lasting((2 if self.beside else 1) * len(seeds) * minutes)}" if minutes is not None else ""
+        count = len(alone) + (2 if self.beside else 1) * len(seeds)
+        time = f", {lasting(count * minutes)}" if minutes is not None else ""
         return f"{verb} {runs(len(seeds), 'more')} (seeds {listed([str(seed) for seed in seeds], most=9)}){fresh}{time}"
 
     def go_without(self, error: NoSource) -> None:
@@ -130,19 +135,32 @@ class Plan:
         have = candidate_side(candidate).evidence
         return next_seeds(wanted - len(have), seeds_of(baseline.runs if baseline else ()), seeds_of(candidate.runs))
 
-    def make(self, seeds: Sequence[int], beside: bool) -> None:
-        """The runs of the next look; with fresh ones of the champion in the order b c c b."""
+    def alone(self) -> list[int]:
+        """The seeds of the candidate's runs that a fresh run of the champion can still stand beside."""
+        _, baseline, candidate = self.sides()
+        return seeds_alone(self.client, candidate_side(candidate).evidence, baseline.fresh if baseline else ())
+
+    def make(self, seeds: Sequence[int]) -> None:
+        """The runs of the next look."""
         champion, _, _ = self.sides()
+        for turn, seed in list(self.turns(seeds)):
+            if turn == "candidate" and not self.ended:
+                self.say(f"making a run of the candidate, seed {seed}")
+                self.maker.candidate(seed)
+            elif turn == "fresh" and self.beside and champion is not None:
+                self.say(f"making a run of champion version {champion}, seed {seed}")
+                self.make_fresh(champion, seed)
+
+    def turns(self, seeds: Sequence[int]) -> Iterator[tuple[str, int]]:
+        """The candidate's runs; with fresh ones of the champion in the order b c c b, after one for each of the
+        candidate's that has none yet: one pair more tells much (benchmarks/gate_plans.py)."""
+        if not self.beside:
+            yield from (("candidate", seed) for seed in seeds)
+            return
+        yield from (("fresh", seed) for seed in self.alone())
         for number, seed in enumerate(seeds):
-            fresh = beside and champion is not None and self.beside
-            turns = ("fresh", "candidate") if number % 2 == 0 else ("candidate", "fresh")
-            for turn in turns if fresh else ("candidate",):
-                whose = f"champion version {champion}" if turn == "fresh" else "the candidate"
-                self.say(f"making a run of {whose}, seed {seed}")
-                if turn == "candidate" and not self.ended:
-                    self.maker.candidate(seed)
-                elif self.beside and champion is not None:
-                    self.make_fresh(champion, seed)
+            turns = (("fresh", seed), ("candidate", seed))
+            yield from turns if number % 2 == 0 else reversed(turns)
 
     def make_fresh(self, champion: str, seed: int) -> None:
         try:

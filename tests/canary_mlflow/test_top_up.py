@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,9 +58,10 @@ def beat(recorded: Any, run_id: str, seconds: float) -> None:
     recorded.client.log_batch(run_id, metrics=points)
 
 
-def plan(guarded: Any, policy: Policy, **making: Any) -> Plan:
-    """A version with one run on its way."""
-    version = guarded.version(runs=1, slower=making.get("slower", 1.0) * making.get("today", 1.0))
+def plan(guarded: Any, policy: Policy, host: str = "another", **making: Any) -> Plan:
+    """A version with one run on its way, which was made today on `host`."""
+    tags = {"canary.env.host": host}
+    version = guarded.version(runs=1, slower=making.get("slower", 1.0) * making.get("today", 1.0), tags=tags)
     maker = Recording(guarded, guarded.tags(version)["canary.session_id"], **making)
     return Plan(
         client=guarded.client, model=guarded.model, version=version, policy=policy, maker=maker, say=lambda line: None
@@ -119,6 +121,17 @@ def test_fresh_baseline_runs_come_in_the_order_b_c_c_b(guarded: Any, late: Polic
     cost = next(check for check in decision.verdict.checks if check.metric == "step_cost")
     assert (cost.evidence.paired, cost.evidence.baseline_runs) == (True, 2)
     assert len(decision.verdict.baseline_runs) == 3 + 2
+
+
+def test_the_first_run_gets_its_fresh_one_too_where_it_was_made_here_and_today(guarded: Any, late: Policy) -> None:
+    would = replace(plan(guarded, with_fresh(late), host=platform.node()), dry_run=True).carry_out()
+    said = "would make 2 more runs (seeds 1, 2), each beside a fresh run of the champion (order b c c b), after one for"
+    assert f"{said} what is there (seeds 0)" in str(would.verdict.notes)
+    going = plan(guarded, with_fresh(late), host=platform.node(), today=1.4)
+    decision = going.carry_out()
+    assert going.maker.calls == ["b0", "b1", "c1", "c2", "b2"]
+    cost = next(check for check in decision.verdict.checks if check.metric == "step_cost")
+    assert (cost.evidence.paired, cost.evidence.baseline_runs) == (True, 3)
 
 
 @pytest.mark.parametrize("without", list(WithoutSource))
