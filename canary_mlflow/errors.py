@@ -24,6 +24,10 @@ class CanaryError(Exception):
 
     exit_code: int = 4
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows of it in a notebook: the line, and not the frames that led to it."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class UsageError(CanaryError):
     """Wrong use or configuration: a name, key, value or file that cannot be meant."""

@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from click.testing import CliRunner
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 from recorded import Recorded
 
 from canary_mlflow import cli
@@ -108,3 +109,18 @@ def test_instabilities_are_the_same(both: Any) -> None:
 def test_it_is_kept_without_outputs() -> None:
     cells = nbformat.read(NOTEBOOK, as_version=4).cells
     assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == []
+
+
+def test_a_session_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    prepare_store(uri)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("PYTHONPATH", str(NOTEBOOK.parents[1]))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    for session, said in (("nosuch", f"NoSuchRun: run 'nosuch': not in {uri}"), ("", f"UsageError: {uri}: no session")):
+        monkeypatch.setenv("CANARY_SESSION", session)
+        with pytest.raises(CellExecutionError) as raised:
+            NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        assert said in raised.value.traceback
+        assert "Traceback" not in raised.value.traceback
+        assert "File " not in raised.value.traceback
