@@ -6,6 +6,7 @@ Everything here is in harm units: larger is worse, on the scale (log or identity
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -105,12 +106,6 @@ class Comparison:
         return not self.too_noisy or (self.separated and self.chance_of_order <= alpha)
 
     @property
-    def p_at_margin(self) -> float:
-        """`p_harm` of a difference at the margin. One beyond it has a smaller one, so no BLOCK needs more."""
-        sides = 2.0 if self.design.two_sided else 1.0
-        return min(1.0, sides * float(stdtr(self.spread.df, -self.margin / self.standard_error)))
-
-    @property
     def harm(self) -> float:
         """The difference in the direction that is worse; its size where both directions are."""
         return abs(self.difference) if self.design.two_sided else self.difference
@@ -185,3 +180,15 @@ def _sum_of_squares(baseline: Values, candidate: Values, paired: bool) -> float:
     # fsum and sorting make the sums independent of the order of the runs, bit for bit.
     groups = [candidate - baseline] if paired else [baseline, candidate]
     return sum(math.fsum((x - math.fsum(group) / len(group)) ** 2 for x in group) for group in groups)
+
+
+def holm(p_values: Sequence[float], alpha: float) -> list[bool]:
+    """Holm's step-down: which hypotheses are rejected while the chance of any false rejection stays <=
+    alpha."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    rejected = [False] * len(p_values)
+    for rank, i in enumerate(order):
+        if p_values[i] > alpha / (len(p_values) - rank):
+            break
+        rejected[i] = True
+    return rejected

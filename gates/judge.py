@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from gates.check_builders import undecided
 from gates.checks import conclude
+from gates.comparisons import holm
 from gates.hard_gates import hard_checks
-from gates.multiplicity import holm
 from gates.notes import notes
 from gates.pairs import Pairs, judged_in_pairs, pair
 from gates.policy import MetricRule, Policy, Role
@@ -97,10 +97,9 @@ def metric_checks(
     ]
     family = max(1, sum(rule.role is Role.GATE and rule.metric in recorded for rule in rules))
     weighed = [_weigh_valid(policy, rule, left, right, pairs, family) for rule in rules]
-    gates = [(item.rule.name, item.found) for item in weighed if item.rule.role is Role.GATE and item.found]
-    found = [comparison for _, comparison in gates]
-    rejected = holm([one.p_harm for one in found], policy.alpha_block, [one.p_at_margin for one in found])
-    significant = {name for (name, _), reject in zip(gates, rejected, strict=True) if reject}
+    gates = [item for item in weighed if item.rule.role is Role.GATE and item.found]
+    rejected = holm([item.found.p_harm for item in gates if item.found], policy.alpha_block)
+    significant = {item.rule.name for item, reject in zip(gates, rejected, strict=True) if reject}
     return [conclude(policy, item, _is_significant(policy, item, significant), family, plan) for item in weighed]
 
 

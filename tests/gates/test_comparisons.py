@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gates.comparisons import Design, compare
+from gates.comparisons import Design, compare, holm
 from gates.planning import block_probability, pass_probability, runs_needed, smallest_detectable, upper_tail
 from gates.priors import moderate
 
@@ -108,6 +108,23 @@ def test_the_interval_is_inside_the_margin_exactly_when_the_test_passes(margin, 
 def test_order_changes_no_bit(left, right):
     plain = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4)
     assert compare(BASELINE[left], CANDIDATE[right], margin=0.05, prior=0.02, prior_df=4) == plain
+
+
+@pytest.mark.parametrize(
+    ("p_values", "rejected"),
+    [
+        (
+            [0.01, 0.04, 0.03, 0.005],
+            [True, False, False, True],
+        ),  # Holm 1979 at 5 %: .0125, .0167, then .03 > .025
+        ([0.001], [True]),
+        ([0.04, 0.04], [False, False]),
+        ([0.025, 0.05], [True, True]),
+        ([], []),
+    ],
+)
+def test_holm(p_values, rejected):
+    assert holm(p_values, 0.05) == rejected
 
 
 @pytest.mark.parametrize("df", [2, 4, 8, 20])
