@@ -5,7 +5,7 @@
 A champion has five stored runs of an earlier session; the candidate's runs are added look by look as the tier's policy
 says (docs/gate.md), on nightly each with a fresh run of the champion beside it, the first one's after the first look.
 `session`: how far all speeds of a session lie from those of another (SD). `bad hosts`: the share of runs that land on a
-host which is 10 % slower; a fresh run is made on the host of the run beside it. A cell: BLOCK of unchanged code / PASS
+host which is 10 % slower; a fresh run is always made on the host of its run. A cell: BLOCK of unchanged code / PASS
 of it / BLOCK at 1.5 margins / PASS at the margin, in %; the candidate runs of an unchanged one (mean). The last line is
 one JSON object.
 """

@@ -29,8 +29,11 @@ def instabilities() -> list[tuple[str, str]]:
 
 
 def make(folder: Path, algo: str, fault: str, seeds: int, words: list[str]) -> None:
-    """Train `seeds` runs unless they are there; each run's rows go to <folder>/<algo>-<fault>-<number>.jsonl."""
-    if len(list(folder.glob(f"{algo}-{fault}-*.jsonl"))) >= seeds:
+    """Train `seeds` runs unless there are some; each run's rows go to <folder>/<algo>-<fault>-<number>.jsonl.
+
+    There may be fewer: PPO ends its session at a value that is not finite.
+    """
+    if any(folder.glob(f"{algo}-{fault}-*.jsonl")):
         return
     place = folder / f"{algo}-{fault}"
     place.mkdir(parents=True, exist_ok=True)

@@ -27,9 +27,9 @@ def fresh_is_due(client: MlflowClient, policy: Policy, baseline: Version | None)
     return wanted is FreshBaseline.ALWAYS or any(not made_here_today(client, run) for run in baseline.runs)
 
 
-def seeds_alone(client: MlflowClient, candidate: Sequence[Run], fresh: Sequence[Run]) -> list[int]:
+def seeds_without_fresh(client: MlflowClient, candidate: Sequence[Run], fresh: Sequence[Run]) -> list[int]:
     """Those of the candidate's runs that have no fresh one of the baseline, which here and today can still be made."""
-    have = set(seeds_of(fresh))
+    have = set(seeds_of([run for run in fresh if run.completed]))
     near = [run for run in candidate if run.seed not in have and made_here_today(client, run)]
     return sorted(set(seeds_of(near)))
 

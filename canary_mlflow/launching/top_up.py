@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSource, UsageError
-from canary_mlflow.launching.circumstances import fresh_is_due, seeds_alone, seeds_of
+from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of, seeds_without_fresh
 from canary_mlflow.launching.makers import Launched, Maker
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.records import session_of
@@ -106,13 +106,13 @@ class Plan:
         assert self.step is not None
         seeds = self.seeds(self.step.candidate_runs)
         verb = "would make" if self.dry_run else "making"
-        alone = self.alone() if self.beside else []
+        first = self.without_fresh() if self.beside else []
         fresh = f", each beside a fresh run of the champion (order {ORDER})" if self.beside else ""
         fresh += (
-            f", after one for what is there (seeds {listed([str(seed) for seed in alone], most=9)})" if alone else ""
+            f", after one for what is there (seeds {listed([str(seed) for seed in first], most=9)})" if first else ""
         )
         minutes = minutes_of_runs(self.client, candidate.runs[0].session) if candidate.runs else None
-        count = len(alone) + (2 if self.beside else 1) * len(seeds)
+        count = len(first) + (2 if self.beside else 1) * len(seeds)
         time = f", {lasting(count * minutes)}" if minutes is not None else ""
         return f"{verb} {runs(len(seeds), 'more')} (seeds {listed([str(seed) for seed in seeds], most=9)}){fresh}{time}"
 
@@ -135,10 +135,10 @@ class Plan:
         have = candidate_side(candidate).evidence
         return next_seeds(wanted - len(have), seeds_of(baseline.runs if baseline else ()), seeds_of(candidate.runs))
 
-    def alone(self) -> list[int]:
+    def without_fresh(self) -> list[int]:
         """The seeds of the candidate's runs that a fresh run of the champion can still stand beside."""
         _, baseline, candidate = self.sides()
-        return seeds_alone(self.client, candidate_side(candidate).evidence, baseline.fresh if baseline else ())
+        return seeds_without_fresh(self.client, candidate_side(candidate).evidence, baseline.fresh if baseline else ())
 
     def make(self, seeds: Sequence[int]) -> None:
         """The runs of the next look."""
@@ -157,7 +157,7 @@ class Plan:
         if not self.beside:
             yield from (("candidate", seed) for seed in seeds)
             return
-        yield from (("fresh", seed) for seed in self.alone())
+        yield from (("fresh", seed) for seed in self.without_fresh())
         for number, seed in enumerate(seeds):
             turns = (("fresh", seed), ("candidate", seed))
             yield from turns if number % 2 == 0 else reversed(turns)

@@ -18,6 +18,7 @@ from gates.wording import figure
 
 _SMOOTH = 11  # steps whose spreads are pooled: three runs alone tell the spread badly
 _LEAP_CHANGE = 0.5  # share of the change that matters, which a single row needs
+_CAUGHT_UP = 0.8  # share of what the champion's runs learned, after which a late one is none any more
 _FARTHER = 2  # times the farthest that a champion's run went; where those have spikes, a spike is no news
 
 
@@ -88,17 +89,31 @@ class BandDeviation:
     rate that is far too high ruins a model within a few rows, and no sum is that quick. There, half of the change that
     matters (on its scale) will do.
 
-    `may_be_late`: only what is worse than all that the champion's runs had until that step is worse. When a run of
-    reinforcement learning begins to learn differs from seed to seed by more than three runs can tell.
+    `may_be_late`: until the run has caught up with the champion's, only what is worse than the worst of their median so
+    far is worse. When a reward begins to rise differs from seed to seed by more than three runs can tell.
     """
 
     rule = "band"
-    __slots__ = ("_band", "_centre", "_change", "_critical", "_height", "_log", "_recent", "_rule", "_rules", "_sign")
+    __slots__ = (
+        "_band",
+        "_change",
+        "_critical",
+        "_height",
+        "_late",
+        "_log",
+        "_recent",
+        "_rule",
+        "_rules",
+        "_sign",
+        "_way",
+    )
 
     def __init__(self, rule: StreamRule, rules: BandRules, rows: RowRules, band: Band, *, may_be_late: bool) -> None:
         self._rule, self._rules, self._band = rule, rules, band
         worst = np.maximum if rule.worse is Harm.HIGHER else np.minimum
-        self._centre = worst.accumulate(band.centre).tolist() if may_be_late else band.centre
+        late = worst.accumulate(band.centre)
+        self._late = late.tolist() if may_be_late else None
+        self._way = float(np.max(np.abs(late - band.centre)))  # that the champion's went
         self._log = rule.scale is Scale.LOG
         self._sign = 1.0 if rule.worse is Harm.HIGHER else -1.0
         self._change = math.log(rule.warn_change) if self._log else rule.warn_change
@@ -113,7 +128,8 @@ class BandDeviation:
         if at == len(band.steps) or band.steps[at] != step:
             return None  # the champion logged nothing here
         scaled = math.log(max(value, self._rule.floor)) if self._log else value
-        gap = self._sign * (scaled - self._centre[at])
+        centre = self._centre(at, scaled)
+        gap = self._sign * (scaled - centre)
         z = gap / band.spread[at]
         change = gap if self._log else z
         self._recent.append(change)
@@ -124,8 +140,17 @@ class BandDeviation:
             level = Level.WARN
         if level is None:
             return None
-        usual = math.exp(self._centre[at]) if self._log else self._centre[at]
+        usual = math.exp(centre) if self._log else centre
         return Finding(level, f"{figure(value)}, where {band.runs} runs of the champion had {figure(usual)}")
+
+    def _centre(self, at: int, scaled: float) -> float:
+        """What the run is measured by: their beginnings, until it has come most of the way from there."""
+        if self._late is None:
+            return self._band.centre[at]
+        if self._sign * (self._late[at] - scaled) > _CAUGHT_UP * self._way:
+            self._late = None
+            return self._band.centre[at]
+        return float(self._late[at])
 
     def _leapt(self, change: float, z: float, gap: float) -> bool:
         far = z > self._rules.leap and gap > _FARTHER * self._band.farthest

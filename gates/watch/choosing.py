@@ -15,6 +15,7 @@ from gates.watch.policy import WatchPolicy
 from gates.watch.warning import Detector, Level
 
 _STOPS = frozenset({"loss", "policy_loss", "value_loss"})
+_REWARDS = frozenset({"reward_mean", "score_mean"})
 _CRITICALS = frozenset({"kl", "approx_kl", "entropy", "reward_mean", "score_mean", "eval_loss"})
 
 
@@ -41,7 +42,8 @@ def detectors(
     if drift is not None and band is not None and band.runs >= policy.band.min_runs and not (rl and name == "loss"):
         # Supervised training that gets sure much sooner than the champion's is worth a word; it may be a better one.
         rule = drift if rl or name != "entropy" else replace(drift, critical_change=None)
-        numbers.append(BandDeviation(rule, policy.band, policy.rows, band, may_be_late=rl))
+        late = rl and name in _REWARDS
+        numbers.append(BandDeviation(rule, policy.band, policy.rows, band, may_be_late=late))
     ceiling = policy.ceilings.get(name)
     if ceiling is not None:
         numbers.append(Ceiling(name, ceiling, policy.patterns.persist, note))

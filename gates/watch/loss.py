@@ -14,10 +14,10 @@ _MEDIAN_OF_5 = 0.54  # standard deviation of the median of five values, in their
 _FOLLOW = 0.1  # share by which the smoothed level follows: the lowest of many noisy medians is luck
 _EARLY = 3  # rows that a run has before it can have blown up
 _MEMORY = 100  # rows over which noise is averaged
-_LATELY = 15  # the same, of the present: a loss that starts from one and the same value (DPO) has noise that grows
 _SETTLED = _MEMORY + 1  # rows from which averages follow at a constant rate
-_CONFIRM = 3  # rows for which a CRITICAL must last before it is said,
-_CONFIRM_WARN = 2  # and a WARN: small batches put three high losses among five now and then
+# Rows for which a finding must last before it is said: three high losses among five, which small batches have now and
+# then, make three high medians in a row, so only a fourth one tells anything new.
+_CONFIRM = 4
 
 
 class LossRise:
@@ -38,9 +38,9 @@ class LossRise:
         "_doubtful",
         "_first",
         "_hold",
-        "_lately",
         "_limit",
         "_lost",
+        "_moves",
         "_never",
         "_noise",
         "_recent",
@@ -56,10 +56,10 @@ class LossRise:
         self._window = rows.window
         self._recent: deque[float] = deque(maxlen=rows.window)
         self._hold = rows.hold
-        self._rows = self._critical = self._doubtful = self._lost = 0
+        self._rows = self._moves = self._critical = self._doubtful = self._lost = 0
         self._never = math.inf
-        self._calm = math.inf  # the noise there was when a CRITICAL was said: a blow-up is no excuse for itself
-        self._before = self._noise = self._lately = 0.0
+        self._calm = math.inf  # the noise when the loss began to stand high: a blow-up is no excuse for itself
+        self._before = self._noise = 0.0
         self._first = self._best = self._smooth = 0.0
 
     def update(self, step: int, value: float) -> Finding | None:
@@ -70,10 +70,11 @@ class LossRise:
         change = value - self._before if value > self._before else self._before - value
         self._before = value
         noise = self._noise
-        if rows > 1:
-            capped = change if rows <= 10 or change < 5 * noise else 5 * noise
-            self._noise = noise + (capped - noise) / (_MEMORY if rows > _SETTLED else rows - 1)
-            self._lately += (capped - self._lately) / (_LATELY if rows > _LATELY else rows - 1)
+        if self._moves > _MEMORY:
+            self._noise = noise + ((change if change < 5 * noise else 5 * noise) - noise) / _MEMORY
+        elif rows > 1 and (change or noise):  # equal rows at the beginning (DPO's are all ln 2) say nothing of noise
+            moves = self._moves = self._moves + 1
+            self._noise = noise + ((change if moves < 10 else min(change, 5 * noise)) - noise) / moves
         if rows < self._window:
             if rows == _EARLY:
                 self._never = min(recent) + max(self._rules.critical_rise * abs(min(recent)), self._rules.floor)
@@ -94,7 +95,8 @@ class LossRise:
             return Finding(Level.CRITICAL, self._seen(level))
         # The same two tests as in _judge, which nearly every row passes.
         rise = level - self._best
-        if rise <= self._rules.floor or rows < self._rules.min_rows or rise <= self._limit * self._usual_noise():
+        noise = self._noise if self._noise < self._calm else self._calm
+        if rise <= self._rules.floor or rise <= self._limit * noise or rows < self._rules.min_rows:
             self._critical = self._doubtful = 0
             self._calm = math.inf
             return None
@@ -114,16 +116,16 @@ class LossRise:
             self._calm = math.inf
             return None
         self._doubtful += 1
+        self._calm = min(self._calm, self._noise)
         self._critical = self._critical + 1 if finding.level is Level.CRITICAL else 0
         if self._critical >= _CONFIRM:
-            self._calm = self._usual_noise()
             return finding
-        return Finding(Level.WARN, finding.seen) if self._doubtful >= _CONFIRM_WARN else None
+        return Finding(Level.WARN, finding.seen) if self._doubtful >= _CONFIRM else None
 
     def _judge(self, level: float) -> Finding | None:
         rules, best, first = self._rules, self._best, self._first
         rise = level - best
-        if rise <= rules.floor or rise <= self._limit * self._usual_noise():
+        if rise <= rules.floor or rise <= self._limit * min(self._noise, self._calm):
             return None
         learned, size = max(first - best, 0.0), abs(best)
         if rise > rules.critical_rise * size and rise > rules.critical_lost * learned:
@@ -133,9 +135,6 @@ class LossRise:
         if rise > rules.warn_rise * size and rise > rules.warn_lost * learned:
             return Finding(Level.WARN, self._seen(level))
         return None
-
-    def _usual_noise(self) -> float:
-        return min(max(self._noise, self._lately), self._calm)
 
     def _seen(self, level: float) -> str:
         start = f"began at {figure(self._first)}, "
