@@ -119,7 +119,7 @@ def _locate(source: str, folder: Path, kind: str) -> Path:
 def _read(path: Path) -> Mapping[str, Any]:
     try:
         body = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: not UTF-8, or a number too long
         raise UsageError(f"policy file {path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
     if not isinstance(body, Mapping):
         raise UsageError(f"policy file {path}: found {type(body).__name__}; expected keys such as 'rules'")

@@ -10,6 +10,7 @@ from typing import Any
 from gates.policy import PolicyError
 
 Reader = Callable[[str, Any], Any]
+_HUGE = 1e15  # no number of a policy is; beyond 1e308 an integer is no float
 
 
 def fields(path: str, body: Any, readers: Mapping[str, Reader]) -> dict[str, Any]:
@@ -88,11 +89,11 @@ def number(low: float, high: float = math.inf, *, above: bool = False) -> Reader
     )
 
     def read(path: str, value: Any) -> float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _HUGE
         if not is_number or value < low or value > high or (above and value == low):
             # YAML reads 1e-3 (no dot) as a word.
             hint = " (write 1.0e-3, not 1e-3)" if isinstance(value, str) and "e" in value.lower() else ""
-            raise PolicyError(f"{path}: found {value!r}; expected {wanted}{hint}")
+            raise PolicyError(f"{path}: found {value!r:.40}; expected {wanted}{hint}")
         return float(value)
 
     return read
@@ -100,8 +101,8 @@ def number(low: float, high: float = math.inf, *, above: bool = False) -> Reader
 
 def count(low: int) -> Reader:
     def read(path: str, value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise PolicyError(f"{path}: found {value!r}; expected a whole number of at least {low}")
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value < _HUGE:
+            raise PolicyError(f"{path}: found {value!r:.40}; expected a whole number of at least {low}")
         return value
 
     return read

@@ -67,8 +67,12 @@ def judge(file: str, policy: WatchPolicy) -> dict[str, Any]:
     for step, row in history.rows():
         rows += 1
         watch.observe(step, row)
+    if not watch.watched:
+        found = ", ".join(list(history.series)[:8])
+        why = f"{file}: nothing that the watch looks at; found {found}; expected loss, grad_norm, kl or others"
+        return {"file": file, "verdict": None, "warnings": [], "error": f"{why}; rename the columns"}
     # A checkpoint's trainer_state.json is the beginning of a run: that it learned nothing yet is no finding.
-    watch.finish(history.max_steps is None or history.last_step >= history.max_steps)
+    watch.finish(history.completed)
     return {
         "file": file,
         "kind": history.kind,
@@ -76,7 +80,7 @@ def judge(file: str, policy: WatchPolicy) -> dict[str, Any]:
         "rows": rows,
         "last_step": history.last_step,
         "warnings": [warning.to_dict() for warning in watch.warnings],
-        "notes": [*history.notes, *watch.notices],
+        "notes": [*history.notes, *history.gaps, *watch.notices],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -168,11 +169,11 @@ class Columns:
     def _number(self, column: Column, key: str, value: Any, number: int) -> float | None:
         """The value as a float; None where a column is no metric at all."""
         found = None
-        if isinstance(value, int | float):
+        if isinstance(value, int | float) and not isinstance(value, bool):
             try:
                 found = float(value)
             except OverflowError:
-                found = math.copysign(math.inf, value)
+                found = math.inf if value > 0 else -math.inf
         elif isinstance(value, str):
             if not value.strip():
                 return None
@@ -223,9 +224,9 @@ class Columns:
                 steps=np.array(column.steps, dtype=np.int64),
                 values=np.array(column.values, dtype=np.float64),
             )
-            # Two columns of one name, `loss` and `train/loss`: the fuller one.
+            # Two columns of one name, `loss` and `train/loss`: the fuller one, else the one that is in trouble.
             before = found_series.get(column.name)
-            if before is None or len(before.steps) < len(series.steps):
+            if before is None or _weight(before) < _weight(series):
                 found_series[column.name] = series
         if not found_series:
             raise UsageError(f"{self.path}: no number beside the step; expected columns such as loss; nothing to judge")
@@ -249,10 +250,17 @@ class Columns:
             notes.append(f"{_count(doubled, 'step')} written twice: the later value counts")
         if self._dropped:
             notes.append(f"partly text, left out: {', '.join(self._dropped[:SHOWN])}")
+        named = Counter(column.name for column in self.columns.values() if len(column.values))
+        if twice := [name for name, count in named.items() if count > 1]:
+            notes.append(f"several columns for one metric, one of them read: {', '.join(twice[:SHOWN])}")
         texts = [column.name for column in self.columns.values() if column.texts]
         if texts:
             notes.append(f"numbers written as text, read as numbers: {', '.join(texts[:SHOWN])}")
         return tuple(notes)
+
+
+def _weight(series: Series) -> tuple[int, int]:
+    return len(series.steps), int(np.count_nonzero(~series.finite))
 
 
 def _from_text(text: str) -> float | None:
@@ -268,4 +276,5 @@ def _shown(value: Any) -> str:
 
 
 def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+    many = "entries" if word == "entry" else f"{word}s"
+    return f"{number:,} {word if number == 1 else many}"

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from gates.records import Series
 
 
@@ -28,6 +30,23 @@ class History:
     def last_step(self) -> int:
         """The last step at which anything was logged."""
         return max(int(series.steps[-1]) for series in self.series.values())
+
+    @property
+    def completed(self) -> bool:
+        """False for the beginning of a run, such as a checkpoint's: its last row is a spacing or more early."""
+        longest = max(self.series.values(), key=lambda series: len(series.steps)).steps
+        spacing = int(longest[-1] - longest[-2]) if len(longest) > 1 else 1
+        return self.max_steps is None or self.last_step + spacing > self.max_steps
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """One sentence for a loss that ends long before the other series do: from there on nobody has seen it."""
+        loss = self.series.get("loss")
+        if loss is None or len(loss.steps) < 2:
+            return ()
+        ends = int(loss.steps[-1])
+        quiet = self.last_step - ends > max(10 * int(np.median(np.diff(loss.steps))), 1)
+        return (f"no loss after step {ends}, of {self.last_step}: what came then is not known",) if quiet else ()
 
     def rows(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Each logged step in order, with the values that were logged there."""

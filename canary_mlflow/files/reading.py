@@ -40,7 +40,7 @@ def _read_whole(path: Path, text: TextIO, first: str, notes: list[str]) -> Histo
     refuse_huge(path, b'"step"')
     try:
         return read_json(path, json.loads(first + text.read()), notes)
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise broken(path, error) from None
     except RecursionError:
         raise UsageError(f"{path}: is nested too deeply; expected the history of a run; check the file") from None
@@ -50,5 +50,5 @@ def _value(line: str) -> Any:
     """The line's value if it is a JSON value of its own."""
     try:
         return json.loads(line)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,6 +25,10 @@ def read_csv(path: Path, rest: TextIO, header: str, notes: list[str]) -> History
         raise UsageError(
             f"{path}: neither JSON nor CSV (it begins {header.strip()[:40]!r}); expected trainer_state.json, JSONL or "
             "CSV with a step column"
+        )
+    if twice := [name for name, count in Counter(names).items() if name and count > 1]:
+        raise UsageError(
+            f"{path}: the header has {', '.join(twice)[:100]} more than once; expected different names; rename one"
         )
     if step_column(names) is None:
         raise UsageError(

@@ -22,7 +22,7 @@ def read_json(path: Path, body: Any, notes: list[str]) -> History:
     state = body if isinstance(body, Mapping) else {"log_history": body}
     rows = state.get("log_history")
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-        found = f"keys {', '.join(map(str, state))}"[:100] if state is body else f"a list of {type(rows).__name__}"
+        found = f"keys {', '.join(map(str, state))}"[:100] if state is body else "a list with other things than objects"
         raise UsageError(
             f"{path}: JSON without a log_history ({found}); expected trainer_state.json or one object per line"
         )
@@ -57,7 +57,7 @@ def _together(lines: list[str]) -> list[Any] | None:
     """The lines' objects by one call of the parser; None where one of them is blank, bad or no object."""
     try:
         rows: list[Any] = json.loads(f"[{','.join(lines)}]")
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # also a number of thousands of digits
         return None  # read again line by line, which finds the bad one
     return rows if len(rows) == len(lines) and all(type(row) is dict for row in rows) else None
 
@@ -68,7 +68,7 @@ def _line_by_line(path: Path, lines: list[str], number: int, notes: list[str]) -
             continue
         try:
             row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             # A writer ends each row with a line break: without one the row was not finished.
             if at > 1 and not line.endswith("\n"):
                 notes.append(f"line {at} is cut off; read without it")
@@ -83,8 +83,10 @@ def _line_by_line(path: Path, lines: list[str], number: int, notes: list[str]) -
         yield at, row
 
 
-def broken(path: Path, error: json.JSONDecodeError) -> UsageError:
+def broken(path: Path, error: ValueError) -> UsageError:
     """What to say of JSON that does not parse: most are files whose writing was cut short."""
+    if not isinstance(error, json.JSONDecodeError):
+        return UsageError(f"{path}: is no JSON that can be read ({error}); expected numbers; mend that value")
     cut = error.pos >= len(error.doc.rstrip()) - 1 or error.msg.startswith("Unterminated")
     return UsageError(
         f"{path}: {'is cut off' if cut else 'is no JSON'} (line {error.lineno}: {error.msg}); "

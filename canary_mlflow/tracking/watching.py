@@ -146,8 +146,14 @@ def champion_bands(
     client: MlflowClient, run_ids: Sequence[str], policy: WatchPolicy, workload: Mapping[str, str]
 ) -> dict[str, Band]:
     """What the champion's runs did at each step; of those runs alone that did the same work. Raises StoreError."""
-    if len(run_ids) < policy.band.min_runs:
+    run_ids, least = list(dict.fromkeys(run_ids)), policy.band.min_runs
+    if len(run_ids) < least:
         return {}
     streams = policy.drift.streams
     alike = [run for run in read_runs(client, run_ids, streams) if run.workload == dict(workload) and run.completed]
+    if len(alike) < least:
+        log.warning(
+            "canary: watch: no band: %d of the champion's %d runs did the same work to the end; expected %d",
+            len(alike), len(run_ids), least,
+        )  # fmt: skip
     return bands_of(streams, policy.band, [run.series for run in alike])

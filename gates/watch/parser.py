@@ -8,6 +8,7 @@ from typing import Any
 from gates.fields import Reader, choice, count, flag, mapping, number, optional, some_fields, text
 from gates.policy import PolicyError
 from gates.watch.ceilings import CEILINGS
+from gates.watch.patterns import SPIKE_ROWS
 from gates.watch.policy import (
     BandRules,
     DriftRules,
@@ -67,6 +68,15 @@ def _check(policy: WatchPolicy) -> None:
         raise PolicyError(
             f"watch.rows.burn_in_least: found {rows.burn_in_least}; expected at most watch.rows.burn_in "
             f"({rows.burn_in})"
+        )
+    if rows.window > rows.burn_in:
+        raise PolicyError(
+            f"watch.rows.window: found {rows.window}; expected at most watch.rows.burn_in ({rows.burn_in})"
+        )
+    if policy.patterns.persist > SPIKE_ROWS:
+        raise PolicyError(
+            f"watch.patterns.persist: found {policy.patterns.persist}; expected at most {SPIKE_ROWS}, the rows among "
+            "which a spike is counted"
         )
     for name, rule in policy.drift.streams.items():
         path = f"watch.drift.streams.{name}"

@@ -10,7 +10,7 @@ from gates.wording import figure
 
 _MEMORY = 21  # rows whose median is what is normal
 _LEAST = 8  # rows before there is a normal
-_OF = 5  # rows among which a sign must last
+SPIKE_ROWS = 5  # rows among which a sign must last
 _ENDS = 3  # rows at either end whose medians are compared: a policy can collapse within ten
 
 
@@ -28,13 +28,13 @@ class Spike:
         self._persist = patterns.persist
         self._floor = floor
         self._past: deque[float] = deque(maxlen=_MEMORY)
-        self._recent: deque[float] = deque(maxlen=_OF)
+        self._recent: deque[float] = deque(maxlen=SPIKE_ROWS)
         self._normal = 0.0
         self._stale = 0
 
     def update(self, step: int, value: float) -> Finding | None:
         recent, past = self._recent, self._past
-        if len(recent) == _OF and recent[0] > 0:  # a batch without any gradient is not what is usual
+        if len(recent) == SPIKE_ROWS and recent[0] > 0:  # a batch without any gradient is not what is usual
             past.append(recent[0])
         recent.append(value)
         if len(past) < _LEAST:
@@ -43,7 +43,7 @@ class Spike:
         if self._stale < 0:
             # What is usual changes slowly; sorting in every row would cost more than all the rest.
             self._normal = max(sorted(past)[len(past) // 2], self._floor)
-            self._stale = _OF
+            self._stale = SPIKE_ROWS
         normal = self._normal
         limit = self._high * normal
         if value <= limit or sum(one > limit for one in recent) < self._persist:

@@ -70,6 +70,11 @@ class Watch:
         return tuple(self._notices)
 
     @property
+    def watched(self) -> tuple[str, ...]:
+        """The streams seen so far that a rule looks at."""
+        return tuple(name for name, stream in self._streams.items() if stream is not None)
+
+    @property
     def verdict(self) -> str:
         """healthy, warned, critical or failed: by the worst level so far."""
         return _VERDICTS[max((warning.level for warning in self._warnings), default=0)]

@@ -142,7 +142,7 @@ BAD = [
     (json.dumps({"log_history": ROWS})[:-30], "is cut off"),
     ('{\n "model_type": "gpt2"\n}', "JSON without a log_history (keys model_type)"),
     ('{"log_history": []}', "holds no entry"),
-    ("[1, 2]", "a list of list"),
+    ("[1, 2]", "a list with other things than objects"),
     ('{"loss": 1.0}\n{"loss": 2.0}\n', "no step in any line; found loss; expected a column step or global_step"),
     ('{"step": 1}\n{"step": 2}\n', "no number beside the step"),
     ('{"step": 1, "loss": "low"}\n', "line 1: loss is 'low'; expected a number"),

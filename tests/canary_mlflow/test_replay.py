@@ -92,7 +92,7 @@ def test_oddities_are_noted(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_the_beginning_of_a_run(tmp_path: Path) -> None:
     log = [{"step": step, "loss": 2.0 + 0.1 * (step % 3)} for step in range(1, 61)]
-    for planned, verdict in ((600, "healthy"), (60, "warned")):
+    for planned, verdict in ((600, "healthy"), (61, "healthy"), (60, "warned")):
         path = tmp_path / f"{planned}.json"
         path.write_text(json.dumps({"max_steps": planned, "log_history": log}))
         (found,) = json.loads(replay(path, "--json").stdout)
@@ -142,3 +142,56 @@ def test_text_is_cut_where_there_is_too_much(tmp_path: Path) -> None:
     shown = replay(path).stdout
     assert len(found["warnings"]) > 12
     assert f"and {len(found['warnings']) - 12} more; --json has them all" in shown
+
+
+HUGE, LONGER = "1" * 401, "1" * 5000  # no float; no integer that Python reads
+
+
+def test_a_number_that_is_none_stops_neither_the_file_nor_the_rest(tmp_path: Path, runs: dict[str, Path]) -> None:
+    line = '{{"step": 2, "loss": {}}}\n'
+    huge, longer, whole = (tmp_path / name for name in ("huge.jsonl", "longer.jsonl", "state.json"))
+    huge.write_text('{"step": 1, "loss": 2.0}\n' + line.format(HUGE))
+    longer.write_text('{"step": 1, "loss": 2.0}\n' + line.format(LONGER))
+    whole.write_text(f'{{"log_history": [{line.format(LONGER)}]}}')
+    result = replay(huge, longer, whole, runs["healthy"], "--json")
+    found = json.loads(result.stdout)
+    assert [one["verdict"] for one in found] == ["failed", None, None, "healthy"]
+    assert len(result.stderr.splitlines()) == 2
+
+
+def test_what_nobody_saw_is_not_called_healthy(tmp_path: Path) -> None:
+    other = written(tmp_path, "other.jsonl", [{"tokens_per_minute": 3.0}] * 50)
+    result = replay(other)
+    assert result.exit_code == 2
+    assert "nothing that the watch looks at; found trl/tokens_per_minute" in result.stderr
+    half = written(tmp_path, "half.jsonl", [*sft(1)[:100], *({"learning_rate": 1e-4} for _ in range(100))])
+    assert "note: no loss after step 100, of 200" in replay(half).stdout
+
+
+def test_a_nan_is_not_hidden_by_a_column_of_the_same_name(tmp_path: Path) -> None:
+    rows = [row | {"train/loss": math.nan} for row in sft(1)]
+    result = replay(written(tmp_path, "two.jsonl", rows))
+    assert result.stdout.startswith("failed")
+    assert "note: several columns for one metric, one of them read: loss" in result.stdout
+    table = tmp_path / "two.csv"
+    table.write_text("step,loss,loss\n" + "".join(f"{step},nan,2.0\n" for step in range(1, 30)))
+    assert "the header has loss more than once" in replay(table).stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("patterns: {persist: 6}", "watch.patterns.persist: found 6; expected at most 5"),
+        ("rows: {window: 1000000}", "watch.rows.window: found 1000000; expected at most watch.rows.burn_in (30)"),
+        (f"loss: {{noise: {HUGE}}}", "watch.loss.noise: found 1111"),
+        (f"loss: {{noise: {LONGER}}}", "cannot be read as YAML"),
+    ],
+)
+def test_a_policy_that_could_never_speak_is_refused(
+    tmp_path: Path, runs: dict[str, Path], body: str, said: str
+) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"base: default\n{body}\n")
+    result = replay(runs["healthy"], "--policy", mine)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert said in result.stderr
