@@ -93,16 +93,20 @@ def number(low: float, high: float = math.inf, *, above: bool = False) -> Reader
         if not is_number or value < low or value > high or (above and value == low):
             # YAML reads 1e-3 (no dot) as a word.
             hint = " (write 1.0e-3, not 1e-3)" if isinstance(value, str) and "e" in value.lower() else ""
-            raise PolicyError(f"{path}: found {value!r:.40}; expected {wanted}{hint}")
+            raise PolicyError(f"{path}: found {value!r:.40}; expected {wanted}{_below(value)}{hint}")
         return float(value)
 
     return read
 
 
+def _below(value: Any) -> str:
+    return f", below {_HUGE:g}" if isinstance(value, int | float) and value >= _HUGE else ""
+
+
 def count(low: int) -> Reader:
     def read(path: str, value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value < _HUGE:
-            raise PolicyError(f"{path}: found {value!r:.40}; expected a whole number of at least {low}")
+            raise PolicyError(f"{path}: found {value!r:.40}; expected a whole number of at least {low}{_below(value)}")
         return value
 
     return read

@@ -15,7 +15,7 @@ REPLAY_CODES = """\b
 Exit codes:
   0  every file is healthy or warned
   1  at least one is critical or failed
-  2  a file could not be read (the others are judged all the same), or wrong use
+  2  a file could not be read or holds nothing to watch (the others are judged all the same), or wrong use
 """
 LOST = ("critical", "failed")
 SHOWN = 12  # warnings of one file in the report for people
