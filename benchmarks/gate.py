@@ -27,13 +27,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from gate_data import NOISE, STEPS, folder_pools, simulated, slower, store_pools  # noqa: E402  # the path is set above
-from gate_judges import JUDGES, STEP_LIMIT, verdict  # noqa: E402
+from gate_judges import CALIBRATED, JUDGES, STEP_LIMIT, calibrated, policy_for, verdict  # noqa: E402
 from gate_speed import decision_time, reading_times, speed_lines  # noqa: E402
 from gate_tables import fault_table, pool_table, simulated_tables, write_tables  # noqa: E402
 
 from gates import Run  # noqa: E402
 
 K, M = 5, 3
+SESSIONS = 3  # of K unchanged runs each: what a prior is calibrated from
 TIERS_OF_POOLS = ("smoke", "perf", "nightly")
 EFFECTS = ("unchanged", "at the margin", "1.5 margins")
 
@@ -47,10 +48,14 @@ def on_simulated_runs(
     tier: str, noise: str, repeats: int, judges: Sequence[str], seed: int
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Shares of answers: judge → effect → answer. The same runs for all judges and effects."""
-    deciders = {name: JUDGES[name] for name in judges}
+    deciders = {name: JUDGES[name] for name in judges if name != CALIBRATED}
     rng = np.random.default_rng([len(tier), len(noise), seed])
+    past = np.random.default_rng([len(tier), len(noise), seed, 1])  # its own, so that all judges see the same runs
     counts: Any = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
     for _ in range(repeats):
+        if CALIBRATED in judges:
+            sessions = [[simulated(past, f"c{i}{j}", tier, noise) for j in range(K)] for i in range(SESSIONS)]
+            deciders[CALIBRATED] = calibrated(sessions, tier)
         baseline = [simulated(rng, f"a{i}", tier, noise) for i in range(K)]
         candidate = [simulated(rng, f"b{i}", tier, noise) for i in range(M)]
         for effect in EFFECTS:
@@ -100,7 +105,7 @@ def fault_matrix(unchanged: Sequence[Run], faults: dict[str, list[Run]], tier: s
     """Which checks block or warn for each fault, five unchanged runs against three with the fault."""
     found = {}
     for fault, runs in sorted(faults.items()):
-        said = verdict(unchanged[:K], runs[:M], tier)
+        said = verdict(unchanged[:K], runs[:M], policy_for(tier))
         moved = {check.metric: str(check.outcome) for check in said.checks if check.outcome in ("BLOCK", "WARN")}
         found[fault] = {"verdict": str(said.outcome), **moved}
     return found
@@ -153,7 +158,13 @@ def main() -> int:
     parser.add_argument("--splits", type=int, default=300, help="random splits per real pool")
     parser.add_argument("--seed", type=int, default=17, help="another one: runs that no threshold has seen")
     parser.add_argument("--tiers", nargs="*", default=list(STEPS), choices=list(STEPS), help="of the simulated grid")
-    parser.add_argument("--judges", nargs="*", default=list(JUDGES), choices=list(JUDGES), help="of the simulated grid")
+    parser.add_argument(
+        "--judges",
+        nargs="*",
+        default=[*JUDGES, CALIBRATED],
+        choices=[*JUDGES, CALIBRATED],
+        help="of the simulated grid",
+    )
     parser.add_argument("--data", type=Path, help="a folder with aa/ and perf/")
     parser.add_argument("--store", nargs="*", default=[], help="tracking URIs of stores that this project filled")
     parser.add_argument("--no-speed", action="store_true", help="leave the timings out")

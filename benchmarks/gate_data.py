@@ -28,19 +28,30 @@ NOISE = {
 SMALLEST_POOL = 8
 
 
-def simulated(rng: np.random.Generator, name: str, tier: str, noise: str, slow: float = 0.0) -> Run:
+def simulated(
+    rng: np.random.Generator,
+    name: str,
+    tier: str,
+    noise: str,
+    slow: float = 0.0,
+    of_seed: tuple[float, float] = (0.0, 0.0),
+) -> Run:
     """One run: a run effect, autocorrelated log-normal steps, spikes of about twice a step, slow first steps; and a
-    loss, memory and evaluation of their own."""
+    loss, memory and evaluation of their own. `of_seed`: the share of the evaluation's variance that follows from the
+    seed, and what the seed draws (standard normal)."""
     spread, phi, sigma, share = NOISE[noise]
     n = STEPS[tier]
     steps = lfilter([1], [1, -phi], rng.normal(0, sigma * math.sqrt(1 - phi * phi), n))
     steps += np.where(rng.random(n) < share, rng.normal(math.log(2), 0.5, n), 0.0)
     steps += 1.0 * np.exp(-np.arange(n) / 3)
+    repeats, drawn = of_seed
     values = {
         "step_time": 0.1 * np.exp(slow + rng.normal(0, spread) + steps),
         "loss": (0.55 + 0.14 * np.exp(-np.arange(n) / n * 3)) * np.exp(rng.normal(0, 0.01, n)),
         "peak_memory": np.array([900 * math.exp(rng.normal(0, 0.003))]),
-        "eval_loss": np.array([0.58 * math.exp(rng.normal(0, 0.012))]),
+        "eval_loss": np.array(
+            [0.58 * math.exp(math.sqrt(repeats) * 0.012 * drawn + math.sqrt(1 - repeats) * rng.normal(0, 0.012))]
+        ),
     }
     return _run(name, values)
 

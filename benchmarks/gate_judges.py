@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from canary_mlflow.policies import load_policy
-from gates import Policy, Run, Version, judge
+from gates import Policy, Run, Verdict, Version, judge
+from gates.calibration import known_priors, spreads
 
 Judge = Callable[[Sequence[Run], Sequence[Run], str], str]
 Values = NDArray[np.float64]
@@ -90,14 +91,20 @@ def non_inferiority(baseline: Sequence[Run], candidate: Sequence[Run], tier: str
 
 def ours(baseline: Sequence[Run], candidate: Sequence[Run], tier: str) -> str:
     """The whole gate with the shipped policy."""
-    return str(verdict(baseline, candidate, tier).outcome)
+    return str(verdict(baseline, candidate, policy_for(tier)).outcome)
 
 
-def verdict(baseline: Sequence[Run], candidate: Sequence[Run], tier: str):  # type: ignore[no-untyped-def]
+def calibrated(sessions: Sequence[Sequence[Run]], tier: str) -> Judge:
+    """The whole gate as it is after `canary calibrate` of these sessions of unchanged runs."""
+    shipped = policy_for(tier)
+    policy = replace(shipped, priors=(known_priors("measured", {}, spreads(shipped, sessions)),))
+    return lambda baseline, candidate, _: str(verdict(baseline, candidate, policy).outcome)
+
+
+def verdict(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -> Verdict:
     """What our judge says, in full."""
     sides = (Version(model="", version=None, runs=tuple(side)) for side in (baseline, candidate))
     shortest = min(len(run.series["step_time"].values) for run in (*baseline, *candidate))
-    policy = policy_for(tier)
     if shortest < policy.warmup_steps + policy.min_steps:  # logs of blocks of steps: what there is, counts
         policy = replace(policy, warmup_steps=min(policy.warmup_steps, shortest // 3), min_steps=min(3, shortest))
     return judge(policy, *sides)
@@ -133,3 +140,5 @@ JUDGES: dict[str, Judge] = {
     "classical non-inferiority": non_inferiority,
     "ours": ours,
 }
+CALIBRATED = "ours, calibrated"
+"""On the simulated grid besides: after three sessions of five unchanged runs each, drawn anew every time."""

@@ -1,13 +1,14 @@
 """How often the gate decides, and rightly, when it may add runs: whole plans of looks on simulated runs.
 
-    python benchmarks/gate_plans.py [--repeats 300] [--tiers nightly …] [--seed 31]
+    python benchmarks/gate_plans.py [--repeats 300] [--tiers nightly …] [--seed 31] [--seed-share 0.5]
 
 A champion has five stored runs of an earlier session; the candidate's runs are added look by look as the tier's policy
 says (docs/gate.md), on nightly each with a fresh run of the champion beside it, the first one's after the first look.
 `session`: how far all speeds of a session lie from those of another (SD). `bad hosts`: the share of runs that land on a
-host which is 10 % slower; a fresh run is always made on the host of its run. A cell: BLOCK of unchanged code / PASS
-of it / BLOCK at 1.5 margins / PASS at the margin, in %; the candidate runs of an unchanged one (mean). The last line is
-one JSON object.
+host which is 10 % slower; a fresh run is always made on the host of its run. All sides take the same seeds;
+`--seed-share`: how much of an evaluation's variance between runs follows from the seed (0, the hardest: none). A cell:
+BLOCK of unchanged code / PASS of it / BLOCK at 1.5 margins / PASS at the margin, in %; the candidate runs of an
+unchanged one (mean). The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -58,10 +59,19 @@ class Place:
 PLACES = (*(Place(noise) for noise in NOISE), Place("quiet", 0.02, 0.05), Place("typical", 0.02, 0.05))
 
 
-def followed(policy: Policy, tier: str, place: Place, harm: float, rng: np.random.Generator) -> tuple[str, int]:
+def followed(
+    policy: Policy, tier: str, place: Place, harm: float, seed_share: float, rng: np.random.Generator
+) -> tuple[str, int]:
     """One plan to its end: the last outcome, and the candidate runs it took. `harm`: log slowdown."""
+    seeds = max(STORED, policy.looks.runs[-1])
+    of_seeds = rng.normal(0, 1, seeds) if seed_share else np.zeros(seeds)
+
+    def made(side: str, seed: int, slow: float) -> Run:
+        run = simulated(rng, f"{side}{seed}", tier, place.noise, slow, (seed_share, float(of_seeds[seed])))
+        return replace(run, seed=seed)
+
     stored, today = rng.normal(0, place.session, 2) if place.session else (0.0, 0.0)
-    baseline = [simulated(rng, f"a{i}", tier, place.noise, stored + place.host(rng)) for i in range(STORED)]
+    baseline = [made("a", seed, stored + place.host(rng)) for seed in range(STORED)]
     candidate: list[Run] = []
     fresh: list[Run] = []
     hosts: list[float] = []
@@ -70,12 +80,10 @@ def followed(policy: Policy, tier: str, place: Place, harm: float, rng: np.rando
     step = first_look(policy)
     while True:
         while len(candidate) < step.candidate_runs:
-            seed = 100 + len(candidate)
             hosts.append(today + place.host(rng))
-            candidate.append(replace(simulated(rng, f"b{seed}", tier, place.noise, harm + hosts[-1]), seed=seed))
+            candidate.append(made("b", len(candidate), harm + hosts[-1]))
         while beside and step.look != 1 and len(fresh) < len(candidate):
-            seed, host = 100 + len(fresh), hosts[len(fresh)]
-            fresh.append(replace(simulated(rng, f"f{seed}", tier, place.noise, host), seed=seed))
+            fresh.append(made("f", len(fresh), hosts[len(fresh)]))
         champion = Version(model="m", version="1", runs=tuple(baseline), fresh=tuple(fresh))
         verdict = judge(policy, champion, Version(model="m", version="2", runs=tuple(candidate)), look=step.look)
         step = next_look(policy, verdict, fresh=beside)
@@ -83,12 +91,13 @@ def followed(policy: Policy, tier: str, place: Place, harm: float, rng: np.rando
             return str(verdict.outcome), len(candidate)
 
 
-def measured(tier: str, place: Place, repeats: int, seed: int) -> dict[str, Any]:
+def measured(tier: str, place: Place, repeats: int, seed: int, seed_share: float) -> dict[str, Any]:
     """Shares of outcomes: effect → outcome; `runs`: the mean that an unchanged candidate took."""
     policy, found = policy_for(tier), {}
     for effect, margins in HARM.items():
         rng = np.random.default_rng([seed, list(STEPS).index(tier), PLACES.index(place)])
-        plans = [followed(policy, tier, place, math.log1p(margins * STEP_LIMIT[tier]), rng) for _ in range(repeats)]
+        slow = math.log1p(margins * STEP_LIMIT[tier])
+        plans = [followed(policy, tier, place, slow, seed_share, rng) for _ in range(repeats)]
         found[effect] = {word: n / repeats for word, n in Counter(word for word, _ in plans).items()}
         if effect == "unchanged":
             runs = float(np.mean([spent for _, spent in plans]))
@@ -107,12 +116,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=300)
     parser.add_argument("--seed", type=int, default=31)
     parser.add_argument("--tiers", nargs="*", default=list(STEPS), choices=list(STEPS))
+    parser.add_argument("--seed-share", type=float, default=0.0)
     asked = parser.parse_args()
     print(f"| with top-up ({asked.repeats} repeats) | {' | '.join(asked.tiers)} |")
     print("|---" * (len(asked.tiers) + 1) + "|")
     found: dict[str, dict[str, Any]] = {}
     for place in PLACES:
-        found[str(place)] = {tier: measured(tier, place, asked.repeats, asked.seed) for tier in asked.tiers}
+        found[str(place)] = {
+            tier: measured(tier, place, asked.repeats, asked.seed, asked.seed_share) for tier in asked.tiers
+        }
         print(f"| {place} | {' | '.join(cell(one) for one in found[str(place)].values())} |", flush=True)
     print(json.dumps({"benchmark": "gate plans", "repeats": asked.repeats, "seed": asked.seed, **found}))
 

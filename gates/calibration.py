@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gates.comparisons import Comparison, Design
+from gates.comparisons import Comparison
+from gates.design import Design
 from gates.judge import judge
 from gates.planning import block_probability, pass_probability
 from gates.policy import KnownPriors, MetricRule, Policy, Role, Scale, Worse

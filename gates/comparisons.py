@@ -13,42 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from gates.priors import Spread, moderate
+from gates.design import Design
+from gates.priors import Spread, Squares, moderate, pool
 
 Values = NDArray[np.float64]
 
 _ONE_SIDED_95 = 1.6448536269514722
-
-
-@dataclass(frozen=True, kw_only=True)
-class Design:
-    """How many runs each side has, whether they pair up by seed, and whether both directions count as
-    harm."""
-
-    baseline_runs: int
-    candidate_runs: int
-    paired: bool
-    two_sided: bool = False
-
-    @property
-    def information(self) -> float:
-        """1 / variance of the difference, for runs (pairs) of unit variance."""
-        if self.paired:
-            return float(self.candidate_runs)
-        return 1.0 / (1.0 / self.baseline_runs + 1.0 / self.candidate_runs)
-
-    def error(self, spread: Spread) -> float:
-        """Standard error of the difference, for runs that spread so."""
-        return math.sqrt(spread.variance / self.information)
-
-    @property
-    def df(self) -> int:
-        """Degrees of freedom that the runs themselves give."""
-        return self.candidate_runs - 1 if self.paired else self.baseline_runs + self.candidate_runs - 2
-
-    def grown(self, runs: int) -> Design:
-        """The same design with `runs` runs on each side."""
-        return Design(baseline_runs=runs, candidate_runs=runs, paired=self.paired, two_sided=self.two_sided)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,23 +97,35 @@ def compare(
     prior_df: float,
     floor_variance: float = 0.0,
     paired: bool = False,
+    averaged: int = 1,
+    beside: Sequence[Squares] = (),
     two_sided: bool = False,
     trusted: bool = True,
 ) -> Comparison:
     """Compare run-level numbers, shapes (k,) and (m,), k and m at least 1; `paired`: k == m, in the same
-    order.
+    order, each of the baseline's the mean of `averaged` runs.
 
-    `prior` > 0 is the expected SD between runs, worth `prior_df` degrees of freedom; `floor_variance` is
-    the variance that a run's number has inside its run, below which the spread between runs is not
-    believed; `trusted`: no run is known to have been contended.
+    `prior` > 0 is the expected SD between runs, worth `prior_df` degrees of freedom; `beside`: what else tells of the
+    noise of a run, from numbers independent of the difference; `floor_variance` is the variance that a run's number has
+    inside its run, below which the spread between runs is not believed; `trusted`: no run is known to have been
+    contended.
     """
-    design = Design(baseline_runs=len(baseline), candidate_runs=len(candidate), paired=paired, two_sided=two_sided)
-    doubled = 2.0 if paired else 1.0  # the variance of a difference of two runs
-    squares, known = _sum_of_squares(baseline, candidate, paired), doubled * prior * prior
-    floor = doubled * floor_variance
-    spread = _at_least(floor, moderate(squares, design.df, known, prior_df))
-    own = Spread(variance=squares / design.df, df=design.df, prior_df=0.0) if design.df else spread
-    cautious = _at_least(floor, own) if own.variance > known else spread
+    design = Design(
+        baseline_runs=len(baseline),
+        candidate_runs=len(candidate),
+        paired=paired,
+        averaged=averaged,
+        two_sided=two_sided,
+    )
+    groups = [candidate - baseline] if paired else [baseline, candidate]
+    per_run = 1.0 + 1.0 / averaged if paired else 1.0  # the variance of a difference, in variances of a run
+    known = prior * prior
+    squares = squares_of(groups, per_run)
+    for others in beside:
+        squares = pool(squares, others)
+    spread = _at_least(floor_variance, moderate(squares, known, prior_df))
+    own = Spread(variance=squares.variance, df=squares.df, prior_df=0.0) if squares.df else spread
+    cautious = _at_least(floor_variance, own) if own.variance > known else spread
     difference = math.fsum(candidate) / len(candidate) - math.fsum(baseline) / len(baseline)
     standard_error = design.error(spread)
     harm = abs(difference) if two_sided else difference
@@ -176,10 +158,13 @@ def _separated(baseline: Values, candidate: Values, paired: bool, two_sided: boo
     return above or (two_sided and below)
 
 
-def _sum_of_squares(baseline: Values, candidate: Values, paired: bool) -> float:
-    # fsum and sorting make the sums independent of the order of the runs, bit for bit.
-    groups = [candidate - baseline] if paired else [baseline, candidate]
-    return sum(math.fsum((x - math.fsum(group) / len(group)) ** 2 for x in group) for group in groups)
+def squares_of(groups: Sequence[Values], per_run: float = 1.0) -> Squares:
+    """What the values of each group differ by; `per_run`: their variance, in variances of a run.
+
+    fsum makes it independent of the order of the runs, bit for bit.
+    """
+    total = math.fsum(math.fsum((x - math.fsum(group) / len(group)) ** 2 for x in group) for group in groups)
+    return Squares(total=total / per_run, df=sum(len(group) - 1 for group in groups))
 
 
 def holm(p_values: Sequence[float], alpha: float) -> list[bool]:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gates.check_builders import undecided
 from gates.checks import conclude
 from gates.comparisons import holm
 from gates.hard_gates import hard_checks
 from gates.notes import notes
-from gates.pairs import Pairs, judged_in_pairs, pair
+from gates.pairs import Pairs, pair
 from gates.policy import MetricRule, Policy, Role
 from gates.policy_writer import policy_to_dict
 from gates.records import Run, Version
+from gates.selection import weigh_selected
 from gates.sides import Side, baseline_side, candidate_side, environment_differences, facts, mismatches
 from gates.summaries import SUMMARIES
-from gates.validity import BY_THE_CLOCK, contended, invalid_clocks, superseded
+from gates.validity import superseded
 from gates.verdict import Check, CheckOutcome, Outcome, ReasonCode, Verdict
-from gates.weighing import Weighed, weigh
+from gates.weighing import Weighed
 from gates.wording import listed, runs, sentence_case
 
 # Which open question to name first: the one whose answer is needed before the next makes sense.
@@ -89,6 +89,7 @@ def metric_checks(
     recorded = {name for run in (*baseline.finished, *candidate.finished) for name in run.series}
     runs = (*baseline.finished, *candidate.finished)
     again = superseded(policy, pairs.made or baseline.finished, candidate.finished)
+    pairs = replace(pairs, made=tuple(run for run in pairs.made if run.run_id not in again))
     left, right = ([run for run in side.finished if run.run_id not in again] for side in (baseline, candidate))
     rules = [
         rule
@@ -96,29 +97,11 @@ def metric_checks(
         if rule.role is Role.GATE or (rule.role is Role.ADVISORY and rule.metric in recorded)
     ]
     family = max(1, sum(rule.role is Role.GATE and rule.metric in recorded for rule in rules))
-    weighed = [_weigh_valid(policy, rule, left, right, pairs, family) for rule in rules]
+    weighed = [weigh_selected(policy, rule, left, right, pairs, family) for rule in rules]
     gates = [item for item in weighed if item.rule.role is Role.GATE and item.found]
     rejected = holm([item.found.p_harm for item in gates if item.found], policy.alpha_block)
     significant = {item.rule.name for item, reject in zip(gates, rejected, strict=True) if reject}
     return [conclude(policy, item, _is_significant(policy, item, significant), family, plan) for item in weighed]
-
-
-def _weigh_valid(
-    policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs, family: int
-) -> Weighed:
-    """Compare one metric over the runs that are valid for it."""
-    if pairs and judged_in_pairs(rule):
-        return weigh(policy, rule, pairs.baseline, pairs.candidate, family)
-    if rule.metric not in BY_THE_CLOCK:
-        return weigh(policy, rule, left, right, family)
-    if invalid := invalid_clocks(policy, pairs.made or left, right):
-        sides = [[run for run in side if run.run_id not in invalid] for side in (left, right)]
-        if not all(sides):
-            empty = "candidate" if sides[0] else "baseline"
-            reason = f"no run of the {empty} has a clock that counts ({listed(sorted(set(invalid.values())), most=1)})"
-            return Weighed(rule=rule, check=undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT))
-        left, right = sides
-    return weigh(policy, rule, left, right, family, trusted=not contended(policy, left, right))
 
 
 def _advice_if_short(policy: Policy, rule: MetricRule, runs: Sequence[Run]) -> MetricRule:
@@ -143,7 +126,7 @@ def _validity(baseline: Version | None, left: Side, right: Side, pairs: Pairs) -
     if not left.evidence:
         return [_impossible("baseline", _no_evidence("baseline", left), ReasonCode.MISSING_DATA)]
     found = []
-    fresh = replace(left, evidence=(*left.evidence, *pairs.baseline))
+    fresh = replace(left, evidence=(*left.evidence, *pairs.made))
     for what in ("workload", "hardware"):
         if keys := mismatches(fresh, right, what):
             changed = [f"{item.key}: {item.baseline} -> {item.candidate}" for item in keys]

@@ -38,6 +38,9 @@ def _pairs(policy: Policy, pairs: Pairs) -> Iterator[str]:
         return
     if pairs:
         seeds = listed([str(run.seed) for run in pairs.candidate], most=10)
-        yield f"speed is judged in pairs, with fresh runs of the baseline beside the candidate's (seeds {seeds})"
+        yield (
+            f"speed is judged in pairs, with fresh runs of the baseline beside the candidate's (seeds {seeds}); "
+            "for everything else they are runs of the baseline like the stored ones"
+        )
     for reason in pairs.left_out:
         yield f"left out of the fresh baseline: {reason}"

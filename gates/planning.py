@@ -6,7 +6,8 @@ import math
 
 from scipy.special import nctdtr, ndtr, stdtrit
 
-from gates.comparisons import Comparison, Design
+from gates.comparisons import Comparison
+from gates.design import Design
 from gates.priors import Spread
 
 MAX_RUNS = 20
@@ -19,7 +20,7 @@ _LARGEST_SHIFT = 30.0  # beyond it scipy's non-central t loses its digits, and e
 def pass_probability(found: Comparison, design: Design, truth: float, alpha: float) -> float:
     """Chance that `design` shows non-inferiority when the true harm is `truth`, at the spread that was
     found."""
-    se, df = _scaled(found.cautious, design)
+    se, df = design.error(found.spread), _df(found, found.cautious, design)
     if df <= 0:
         return 0.0
     return upper_tail((found.margin - truth) / se, critical(df, alpha, design), df)
@@ -28,7 +29,7 @@ def pass_probability(found: Comparison, design: Design, truth: float, alpha: flo
 def block_probability(found: Comparison, design: Design, truth: float, alpha: float) -> float:
     """Chance that `design` finds harm beyond the margin, significant at `alpha`, when the true harm is
     `truth`."""
-    se, df = _scaled(found.spread, design)
+    se, df = design.error(found.spread), _df(found, found.spread, design)
     if df <= 0:
         return 0.0
     significant = upper_tail(truth / se, critical(df, alpha, design), df)
@@ -73,5 +74,7 @@ def upper_tail(shift: float, limit: float, df: float) -> float:
     return 1.0 - float(nctdtr(df, shift, limit))
 
 
-def _scaled(spread: Spread, design: Design) -> tuple[float, float]:
-    return design.error(spread), design.df + spread.prior_df
+def _df(found: Comparison, spread: Spread, design: Design) -> float:
+    """The degrees of freedom of another design: what a spread rests on besides the compared runs (a prior, runs beside
+    them) stays."""
+    return design.df + spread.df - found.design.df

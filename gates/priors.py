@@ -41,19 +41,43 @@ class Spread:
     prior_df: float
 
 
-def moderate(sum_of_squares: float, df: int, prior_variance: float, prior_df: float) -> Spread:
-    """Combine a sum of squares with its `df` and a prior variance worth `prior_df` degrees of freedom.
+@dataclass(frozen=True, kw_only=True)
+class Squares:
+    """A sum of squares of one run's number about its mean, and the degrees of freedom it rests on."""
+
+    total: float
+    df: int
+
+    @property
+    def variance(self) -> float:
+        """The variance it estimates; needs a degree of freedom."""
+        return self.total / self.df
+
+
+def moderate(squares: Squares, prior_variance: float, prior_df: float) -> Spread:
+    """Combine what runs differ by with a prior variance worth `prior_df` degrees of freedom.
 
     A prior that the data contradict (F test at 1 %) is dropped: on runs twelve times noisier than their prior, keeping
     it blocked unchanged code six times as often.
     """
-    if df >= 2:
-        measured = sum_of_squares / df
-        if measured / prior_variance > float(fdtri(df, prior_df, 0.99)):
-            return Spread(variance=measured, df=df, prior_df=0.0)
+    df = squares.df
+    if df >= 2 and squares.variance / prior_variance > float(fdtri(df, prior_df, 0.99)):
+        return Spread(variance=squares.variance, df=df, prior_df=0.0)
     total = prior_df + df
-    variance = (prior_df * prior_variance + sum_of_squares) / total
-    return Spread(variance=variance, df=total, prior_df=prior_df)
+    return Spread(variance=(prior_df * prior_variance + squares.total) / total, df=total, prior_df=prior_df)
+
+
+def pool(squares: Squares, others: Squares) -> Squares:
+    """What runs differ by, with what others do where both tell of one variance.
+
+    Where an F test at 5 % to either side says that they do not (stored runs of unlike hosts), the others have no part.
+    Of equal runs that loses one in ten; what passes at a margin stays at its level (tests/gates/test_matching.py).
+    """
+    if not (squares.total > 0 and others.total > 0):
+        return squares
+    ratio = squares.variance / others.variance
+    low, high = (float(fdtri(squares.df, others.df, level)) for level in (0.05, 0.95))
+    return Squares(total=squares.total + others.total, df=squares.df + others.df) if low <= ratio <= high else squares
 
 
 def fit_prior(variances: Sequence[float], dfs: Sequence[float]) -> tuple[float, float]:

@@ -47,6 +47,10 @@ class Yardstick:
         """The reading in harm units."""
         return self.sign * (math.log(reading.value) if self.scale is Scale.LOG else reading.value)
 
+    def harms(self, readings: Sequence[Reading]) -> NDArray[np.float64]:
+        """The readings in harm units, in their order."""
+        return np.array([self.harm(reading) for reading in readings])
+
     def variance_floor(self, readings: Sequence[Reading]) -> float:
         """Mean squared within-run standard error, in harm units squared."""
         errors = [r.se / r.value if self.scale is Scale.LOG else r.se for r in readings]
@@ -147,18 +151,3 @@ def yardstick(
             cap = math.log1p(cap / math.exp(math.fsum(math.log(r.value) for r in baseline) / len(baseline)))
         margin = min(margin, cap)
     return Yardstick(scale=scale, sign=sign, margin=margin, prior=prior)
-
-
-def pair_by_seed(
-    baseline: Sequence[Reading], candidate: Sequence[Reading]
-) -> tuple[list[Reading], list[Reading]] | None:
-    """Both sides in the order of their seeds if they have the same seeds, each as often; else None."""
-    left, right = sorted(baseline, key=_by_seed), sorted(candidate, key=_by_seed)
-    seeds = [reading.seed for reading in left]
-    if None in seeds or seeds != [reading.seed for reading in right]:
-        return None
-    return left, right
-
-
-def _by_seed(reading: Reading) -> tuple[bool, int, str]:
-    return reading.seed is None, reading.seed or 0, reading.run_id

@@ -64,6 +64,12 @@ def contended(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run])
     return found
 
 
+def steady(policy: Policy, side: Sequence[Run]) -> list[Run]:
+    """The runs of one side that nothing of this kind stood out in: what they differ by is the noise of runs."""
+    unlike = invalid_clocks(policy, side, side) | contended(policy, side, ())
+    return [run for run in side if run.run_id not in unlike]
+
+
 def _low(values: dict[str, float], share: float, words: str) -> Reasons:
     if not values:
         return {}

@@ -6,14 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from gates.check_builders import label, make_check, undecided
-from gates.comparisons import Comparison, compare
+from gates.comparisons import Comparison
+from gates.matching import compare_readings, identical
 from gates.planning import smallest_detectable
 from gates.plausibility import implausible
-from gates.policy import MetricRule, Policy, Role, Scale, Worse
-from gates.readings import Reading, Yardstick, constant_tokens, pair_by_seed, read, yardstick
+from gates.policy import MetricRule, Policy, Role, Scale
+from gates.readings import Reading, Yardstick, constant_tokens, read, yardstick
 from gates.records import Run
 from gates.summaries import SUMMARIES
 from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
@@ -38,8 +37,10 @@ def weigh(
     candidate: Sequence[Run],
     family: int,
     trusted: bool = True,
+    beside: Sequence[Run] = (),
 ) -> Weighed:
-    """Compare one metric. `family`: how many gate metrics share the error level (for what is detectable)."""
+    """Compare one metric. `family`: how many gate metrics share the error level (for what is detectable); `beside`:
+    more runs of the baseline, whose spread counts and whose level does not."""
     tokens = constant_tokens(policy, rule, [*baseline, *candidate]) if rule.reduction == "rate" else None
     if tokens is not None:
         reason = f"a step has {tokens:.0f} tokens in every run, so this is step time again and is judged there"
@@ -48,8 +49,7 @@ def weigh(
     right, why_right = read(policy, rule, candidate)
     if not left or not right:
         return Weighed(rule=rule, check=_missing(rule, left, right, why_left, why_right))
-    pairs = pair_by_seed(left, right)
-    if pairs and rule.info.repeatable and all(b.series.same_values(c.series) for b, c in zip(*pairs, strict=True)):
+    if rule.info.repeatable and identical(left, right):
         return Weighed(rule=rule, check=_identical(rule, left, right))
     stick = yardstick(policy, rule, left, right)
     if isinstance(stick, str):
@@ -58,42 +58,11 @@ def weigh(
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.SUSPECT_DATA))
     if problem := _unequal_progress(rule, left, right):
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.NOT_COMPARABLE))
-    paired = pairs is not None and len(left) >= 2
-    if pairs and paired:
-        left, right = pairs
-    found = _compare(policy, rule, stick, left, right, paired, trusted)
+    others, _ = read(policy, rule, beside)
+    found = compare_readings(policy, rule, stick, left, right, others, trusted)
     evidence = _evidence(policy, rule, stick, found, left, right, family)
     note = _note(left, right, len(baseline), len(candidate))
     return Weighed(rule=rule, found=found, evidence=evidence, note=note)
-
-
-def _compare(
-    policy: Policy,
-    rule: MetricRule,
-    stick: Yardstick,
-    left: list[Reading],
-    right: list[Reading],
-    paired: bool,
-    trusted: bool,
-) -> Comparison:
-    # Runs of one seed see the same data in the same order: the wobble of such a series is shared, no noise
-    # of a pair.
-    shared = paired and rule.info.repeatable
-    floor = 0.0 if shared else stick.variance_floor([*left, *right])
-    known = policy.prior_of(rule)
-    # A shipped prior is of runs as wholes; what short runs wobble besides, a measured one has in it already.
-    prior = math.sqrt(stick.prior**2 + floor) if known.kind == "shipped" else stick.prior
-    return compare(
-        np.array([stick.harm(reading) for reading in left]),
-        np.array([stick.harm(reading) for reading in right]),
-        margin=stick.margin,
-        prior=prior,
-        prior_df=known.df,
-        floor_variance=floor,
-        paired=paired,
-        two_sided=rule.worse is Worse.BOTH,
-        trusted=trusted,
-    )
 
 
 def _evidence(
@@ -109,8 +78,8 @@ def _evidence(
     detectable = stick.change(smallest_detectable(found, policy.alpha_block / family))
     return Evidence(
         unit=_unit(rule),
-        baseline=stick.centre(np.array([stick.harm(reading) for reading in left])),
-        candidate=stick.centre(np.array([stick.harm(reading) for reading in right])),
+        baseline=stick.centre(stick.harms(left)),
+        candidate=stick.centre(stick.harms(right)),
         baseline_runs=len(left),
         candidate_runs=len(right),
         relative=stick.relative,
@@ -122,7 +91,7 @@ def _evidence(
         p_noninferior=found.p_noninferior,
         smallest_detectable=abs(detectable),
         paired=found.design.paired,
-        spread=math.sqrt(found.spread.variance / (2 if found.design.paired else 1)),
+        spread=math.sqrt(found.spread.variance),
         prior=policy.prior_of(rule).kind if found.spread.prior_df else "dropped",
     )
 
@@ -138,7 +107,7 @@ def _missing(rule: MetricRule, left: list[Reading], right: list[Reading], why_le
 
 
 def _identical(rule: MetricRule, left: list[Reading], right: list[Reading]) -> Check:
-    mean = sum(sorted(reading.value for reading in left)) / len(left)
+    mean = math.fsum(reading.value for reading in right) / len(right)
     evidence = Evidence(
         unit=_unit(rule),
         baseline=mean,
@@ -150,9 +119,8 @@ def _identical(rule: MetricRule, left: list[Reading], right: list[Reading]) -> C
         paired=True,
         identical=True,
     )
-    what = (
-        f"{quantity(mean, _unit(rule))}, bit-identical in all {len(left)} seeds" if len(left) > 1 else "bit-identical"
-    )
+    seeds = len({reading.seed for reading in right})
+    what = f"{quantity(mean, _unit(rule))}, bit-identical in all {seeds} seeds" if seeds > 1 else "bit-identical"
     return make_check(rule, CheckOutcome.PASS, f"{label(rule)} {what}", evidence=evidence)
 
 

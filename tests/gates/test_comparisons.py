@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gates.comparisons import Design, compare, holm
+from gates.comparisons import compare, holm
+from gates.design import Design
 from gates.planning import block_probability, pass_probability, runs_needed, smallest_detectable, upper_tail
-from gates.priors import moderate
+from gates.priors import Squares, moderate
 
 BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
 CANDIDATE = np.array([1.10, 1.14, 1.09])
@@ -44,10 +45,10 @@ def test_moderated_variance_by_hand():
     assert found.p_harm == pytest.approx(stats.t.sf(2 / math.sqrt(1 / 3), 6))
 
 
-def test_paired_prior_is_that_of_a_difference():
+def test_the_spread_of_pairs_is_that_of_one_run():
     found = compare(np.array([0.0, 5.0]), np.array([1.0, 6.0]), margin=1.0, prior=0.5, prior_df=4, paired=True)
-    assert found.spread.variance == pytest.approx(4 * 2 * 0.25 / 5)  # no spread of the differences: prior only
-    assert found.standard_error == pytest.approx(math.sqrt(found.spread.variance / 2))
+    assert found.spread.variance == pytest.approx(4 * 0.25 / 5)  # no spread of the differences: prior only
+    assert found.standard_error == pytest.approx(math.sqrt(2 * found.spread.variance / 2))  # of two runs, two pairs
 
 
 def test_one_run_a_side_rests_on_the_prior_alone():
@@ -58,14 +59,14 @@ def test_one_run_a_side_rests_on_the_prior_alone():
 
 def test_a_prior_that_the_data_contradict_is_dropped():
     limit = stats.f.ppf(0.99, 2, 4)
-    kept = moderate(2 * 0.999 * limit, 2, 1.0, 4)
-    dropped = moderate(2 * 1.001 * limit, 2, 1.0, 4)
+    kept = moderate(Squares(total=2 * 0.999 * limit, df=2), 1.0, 4)
+    dropped = moderate(Squares(total=2 * 1.001 * limit, df=2), 1.0, 4)
     assert kept.prior_df == 4
     assert kept.df == 6
     assert dropped.prior_df == 0
     assert dropped.df == 2
     assert dropped.variance == pytest.approx(1.001 * limit)
-    assert moderate(1e6, 1, 1.0, 4).prior_df == 4  # one degree of freedom contradicts nothing
+    assert moderate(Squares(total=1e6, df=1), 1.0, 4).prior_df == 4  # one degree of freedom contradicts nothing
 
 
 @pytest.mark.parametrize("truth", [0.02, 0.03, 0.04])
@@ -183,4 +184,5 @@ def test_margin_zero_and_equal_values_divide_by_nothing():
 
 def test_design_information():
     assert Design(baseline_runs=5, candidate_runs=3, paired=False).information == pytest.approx(15 / 8)
-    assert Design(baseline_runs=3, candidate_runs=3, paired=True).information == 3
+    assert Design(baseline_runs=3, candidate_runs=3, paired=True).information == pytest.approx(3 / 2)
+    assert Design(baseline_runs=3, candidate_runs=3, paired=True, averaged=2).information == pytest.approx(3 / 1.5)

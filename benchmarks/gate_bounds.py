@@ -1,0 +1,116 @@
+"""What no judge can exceed that holds this gate's error rates: the closed form beside which its power is to be read.
+
+    python benchmarks/gate_bounds.py [--runs 400] [--seed 37]
+
+The simulated runs of benchmarks/gate.py say how much each metric that decides differs between runs. From that follows,
+for five runs against three, the chance of BLOCK at 1.5 margins of the step time: of a percent limit on averaged runs;
+of the best test at 1 % that knows the spread (Neyman and Pearson: no test of that level has more power); and of the
+best that has to learn the spread from these runs (the t test: most powerful among unbiased tests that hold 1 % at any
+spread). The first figure spends all of the 1 % on the step time, the second divides it by the number of metrics that
+decide, as Holm's first step does. Then the chance that unchanged code passes at the end of its tier's plan, by tests
+that know every spread and spend all of the 5 % there: at the spread of its cell, and with every metric twice as noisy
+as its shipped prior. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from gate_data import NOISE, STEPS, simulated  # noqa: E402  # the path is set above
+from gate_judges import policy_for  # noqa: E402
+
+from gates.calibration import harm_margin, spreads  # noqa: E402
+from gates.pairs import judged_in_pairs  # noqa: E402
+from gates.policy import FreshBaseline, MetricRule, Policy, Role  # noqa: E402
+from gates.summaries import SUMMARIES  # noqa: E402
+
+K, M = 5, 3
+DRAWS = 400_000
+HARM = 1.5  # margins
+
+
+def deciding(policy: Policy, tier: str, noise: str, runs: int, seed: int) -> dict[str, tuple[MetricRule, float, float]]:
+    """Each metric that decides: its rule, the spread between simulated runs, and the margin (same scale)."""
+    rng = np.random.default_rng([seed, list(STEPS).index(tier), list(NOISE).index(noise)])
+    policy = policy.resolve({"backend": "cuda", "algo": "dpo", "eval_loss": "recorded"})
+    found = spreads(policy, [[simulated(rng, f"a{i}", tier, noise) for i in range(runs)]])
+    enough = STEPS[tier] - policy.warmup_steps
+    return {
+        each.rule.name: (each.rule, each.sd, each.margin)
+        for each in found
+        if each.rule.role is Role.GATE and enough >= SUMMARIES[each.rule.reduction].decides_from
+    }
+
+
+def block_chances(sd: float, margin: float, alphas: tuple[float, float], rng: np.random.Generator) -> dict[str, Any]:
+    """Chances of BLOCK at 1.5 margins: beyond the margin, and significant where the judge asks for that."""
+    se, df = sd * math.sqrt(1 / K + 1 / M), K + M - 2
+    harm = math.log1p(HARM * math.expm1(margin))
+    difference = rng.normal(harm, se, DRAWS)
+    learnt = se * np.sqrt(rng.chisquare(df, DRAWS) / df)
+    beyond = difference > margin
+    return {
+        "averaged": float(np.mean(beyond)),
+        "known": [float(np.mean(beyond & (difference > stats.norm.isf(alpha) * se))) for alpha in alphas],
+        "learnt": [float(np.mean(beyond & (difference > stats.t.isf(alpha, df) * learnt))) for alpha in alphas],
+    }
+
+
+def pass_chance(policy: Policy, rule: MetricRule, sd: float, margin: float) -> float:
+    """The chance that unchanged code passes one metric at the end of the plan, by a test that knows the spread."""
+    runs = policy.looks.runs[-1]
+    fresh = policy.looks.fresh_baseline is FreshBaseline.ALWAYS
+    baseline = runs if judged_in_pairs(rule) or not fresh else K + runs
+    se = sd * math.sqrt(1 / baseline + 1 / runs)
+    return float(stats.norm.cdf(margin / se - stats.norm.isf(policy.alpha_pass)))
+
+
+def measured(tier: str, noise: str, runs: int, seed: int) -> dict[str, Any]:
+    """Everything about one cell."""
+    policy, rng = policy_for(tier), np.random.default_rng(seed)
+    metrics = deciding(policy, tier, noise, runs, seed)
+    _, sd, margin = metrics["step_time"]
+    alphas = (policy.alpha_block, policy.alpha_block / len(metrics))
+    passed = {name: pass_chance(policy, rule, sd, margin) for name, (rule, sd, margin) in metrics.items()}
+    doubled = {
+        name: pass_chance(policy, rule, 2 * rule.prior, min(harm_margin(rule), margin))
+        for name, (rule, _, margin) in metrics.items()
+    }
+    return {
+        **block_chances(sd, margin, alphas, rng),
+        "pass": math.prod(passed.values()),
+        "pass_at_twice_the_priors": math.prod(doubled.values()),
+        "spreads": {name: round(sd, 5) for name, (_, sd, _) in metrics.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=400, help="simulated runs that a spread is taken from")
+    parser.add_argument("--seed", type=int, default=37)
+    asked = parser.parse_args()
+    print("| tier, noise | averaged | spread known | spread learnt | PASS | PASS, twice the priors |")
+    print("|---|---|---|---|---|---|")
+    found = {}
+    for tier in STEPS:
+        for noise in NOISE:
+            cell = found[f"{tier} {noise}"] = measured(tier, noise, asked.runs, asked.seed)
+            tests = (" / ".join(f"{100 * share:.1f}" for share in cell[what]) for what in ("known", "learnt"))
+            passes = (f"{100 * cell[what]:.1f}" for what in ("pass", "pass_at_twice_the_priors"))
+            print(f"| {tier}, {noise} | {100 * cell['averaged']:.1f} | {' | '.join((*tests, *passes))} |", flush=True)
+    print(json.dumps({"benchmark": "gate bounds", "runs": asked.runs, "seed": asked.seed, **found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Readings of both sides that share a seed, compared in pairs: what a seed does to a number, it does to both."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from gates.comparisons import Comparison, Values, compare, squares_of
+from gates.policy import MetricRule, Policy, Worse
+from gates.priors import Squares
+from gates.readings import Reading, Yardstick
+
+Matched = list[tuple[list[Reading], Reading]]
+"""Each of the candidate's readings, in the order of seeds, with those of the baseline that stand against it."""
+
+
+def match_by_seed(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> Matched | None:
+    """Every reading once, equally many of the baseline's for each of the candidate's; None where seeds do not allow."""
+    left, right = Counter(r.seed for r in baseline), Counter(r.seed for r in candidate)
+    each = len(baseline) // len(candidate)
+    if None in left or not each or left != Counter({seed: each * count for seed, count in right.items()}):
+        return None
+    ordered = sorted(baseline, key=_by_seed)
+    return [(ordered[each * i : each * (i + 1)], r) for i, r in enumerate(sorted(candidate, key=_by_seed))]
+
+
+def identical(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> bool:
+    """True if the baseline has every seed of the candidate, and bit for bit the candidate's series wherever it has."""
+    held: dict[int | None, list[Reading]] = {}
+    for reading in baseline:
+        held.setdefault(reading.seed, []).append(reading)
+    return all(
+        r.seed is not None and r.seed in held and all(r.series.same_values(other.series) for other in held[r.seed])
+        for r in candidate
+    )
+
+
+def compare_readings(
+    policy: Policy,
+    rule: MetricRule,
+    stick: Yardstick,
+    left: list[Reading],
+    right: list[Reading],
+    others: list[Reading],
+    trusted: bool,
+) -> Comparison:
+    """Compare what both sides' runs say by one rule, in pairs where their seeds allow it; `others`: more runs of the
+    baseline, whose spread counts and whose level does not."""
+    matched = match_by_seed(left, right) if len(right) >= 2 else None
+    # Runs of one seed see the same data in the same order: the wobble of such a series is shared, no noise
+    # of a pair.
+    shared = matched is not None and rule.info.repeatable
+    floor = 0.0 if shared else stick.variance_floor([*left, *right])
+    known = policy.prior_of(rule)
+    # A shipped prior is of runs as wholes; what short runs wobble besides, a measured one has in it already.
+    prior = math.sqrt(stick.prior**2 + floor) if known.kind == "shipped" else stick.prior
+    sides = _in_pairs(stick, matched) if matched else (stick.harms(left), stick.harms(right))
+    return compare(
+        *sides,
+        margin=stick.margin,
+        prior=prior,
+        prior_df=known.df,
+        floor_variance=floor,
+        paired=matched is not None,
+        averaged=len(matched[0][0]) if matched else 1,
+        beside=_beside(rule, stick, matched, others, sides),
+        two_sided=rule.worse is Worse.BOTH,
+        trusted=trusted,
+    )
+
+
+def _beside(
+    rule: MetricRule, stick: Yardstick, matched: Matched | None, others: list[Reading], sides: tuple[Values, Values]
+) -> list[Squares]:
+    """What tells of the noise of one run besides the differences of pairs.
+
+    Other runs of the baseline; its runs of each seed among themselves; and, of a metric that does not follow from its
+    seed, the sums of the pairs. Where all runs vary alike, a + b and a - b are independent (Pitman 1939, Morgan 1939);
+    so are n * a + b and b - a, where `a` is the mean of n.
+    """
+    if matched is None:
+        return []
+    found = [squares_of([stick.harms(others)])] if others else []
+    found.append(squares_of([stick.harms(runs) for runs, _ in matched]))
+    if not rule.info.repeatable:
+        each = len(matched[0][0])
+        found.append(squares_of([each * sides[0] + sides[1]], per_run=1.0 + each))
+    return [squares for squares in found if squares.df]
+
+
+def _in_pairs(stick: Yardstick, matched: Matched) -> tuple[Values, Values]:
+    """The mean of the baseline's readings of each seed, and the candidate's."""
+    means = [math.fsum(stick.harms(runs)) / len(runs) for runs, _ in matched]
+    return np.array(means), stick.harms([reading for _, reading in matched])
+
+
+def _by_seed(reading: Reading) -> tuple[int, str]:
+    return reading.seed or 0, reading.run_id

@@ -1,0 +1,37 @@
+"""Which runs of both sides a rule compares: those that are valid for it, in pairs where fresh ones stand beside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gates.check_builders import undecided
+from gates.pairs import Pairs, judged_in_pairs
+from gates.policy import MetricRule, Policy
+from gates.records import Run
+from gates.sides import once
+from gates.validity import BY_THE_CLOCK, contended, invalid_clocks, steady
+from gates.verdict import ReasonCode
+from gates.weighing import Weighed, weigh
+from gates.wording import listed
+
+
+def weigh_selected(
+    policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs, family: int
+) -> Weighed:
+    """Compare one metric over the runs that are valid for it; `left`: the stored runs of the baseline.
+
+    Fresh ones stand for the machine's speed alone; for everything else they are runs of the baseline like the others.
+    """
+    if pairs and judged_in_pairs(rule):
+        return weigh(policy, rule, pairs.baseline, pairs.candidate, family, beside=steady(policy, left))
+    fresh: Sequence[Run] = () if judged_in_pairs(rule) else pairs.made
+    if rule.metric not in BY_THE_CLOCK:
+        return weigh(policy, rule, once((*left, *fresh)), right, family)
+    if invalid := invalid_clocks(policy, pairs.made or left, right):
+        left, fresh, right = ([run for run in side if run.run_id not in invalid] for side in (left, fresh, right))
+        if not right or not (left or fresh):
+            empty = "baseline" if right else "candidate"
+            reason = f"no run of the {empty} has a clock that counts ({listed(sorted(set(invalid.values())), most=1)})"
+            return Weighed(rule=rule, check=undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT))
+    trusted = not contended(policy, left, right) and not contended(policy, fresh, ())
+    return weigh(policy, rule, once((*left, *fresh)), right, family, trusted=trusted)

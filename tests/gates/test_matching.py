@@ -1,0 +1,135 @@
+"""Which runs stand against which: pairs by seed, several baseline runs of a seed, fresh runs beside stored ones; and
+what else tells of the noise of a pair."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gates import Outcome, Version, judge
+from gates.comparisons import compare, squares_of
+from gates.priors import Squares, pool
+
+SEEDS = (0, 1, 2, 3, 4)
+
+
+def check(verdict, name):
+    return next(found for found in verdict.checks if found.metric == name)
+
+
+def version(*made, fresh=()):
+    return Version(model="m", version="v", runs=tuple(made), fresh=tuple(fresh))
+
+
+@pytest.fixture
+def made(make_run):
+    """Runs of one side by seed, their evaluation given."""
+
+    def build(prefix, losses, **fields):
+        return [
+            make_run(f"{prefix}{seed}", seed, series_={"eval_loss": [loss]}, **fields) for seed, loss in losses.items()
+        ]
+
+    return build
+
+
+def test_fresh_runs_are_runs_of_the_baseline_for_all_but_its_speed(smoke, made):
+    stored = made("a", dict.fromkeys(SEEDS, 0.58))
+    fresh, today = (made(side, {0: 0.57, 1: 0.58, 2: 0.59}) for side in "fb")
+    verdict = judge(smoke, version(*stored, fresh=fresh), version(*today))
+    assert (check(verdict, "eval_loss").evidence.baseline_runs, check(verdict, "step_time").evidence.baseline_runs) == (
+        8,
+        3,
+    )
+    assert check(verdict, "step_time").evidence.paired
+    assert not check(verdict, "eval_loss").evidence.paired, "stored seeds that the candidate has not"
+
+
+def test_stored_and_fresh_runs_of_a_seed_stand_as_their_mean_against_the_candidates(smoke, made):
+    rng = np.random.default_rng(3)
+    before, beside, now = (dict(zip(SEEDS, 0.58 * np.exp(rng.normal(0, 0.01, 5)), strict=True)) for _ in range(3))
+    verdict = judge(smoke, version(*made("a", before), fresh=made("f", beside)), version(*made("b", now)))
+    found = check(verdict, "eval_loss").evidence
+    old = np.log([before[s] for s in SEEDS])
+    new = np.log([beside[s] for s in SEEDS])
+    apart = np.log([now[s] for s in SEEDS]) - (old + new) / 2
+    assert (found.paired, found.baseline_runs, found.candidate_runs) == (True, 10, 5)
+    assert np.log1p(found.change) == pytest.approx(apart.mean())
+    # Differences vary 1 + 1/2 times as much as runs; stored and fresh of a seed tell of the same noise; then the prior.
+    squares = np.sum((apart - apart.mean()) ** 2) / 1.5 + np.sum((old - new) ** 2) / 2
+    spread = np.sqrt((squares + 4 * 0.015**2) / (4 + 5 + 4))
+    assert found.spread == pytest.approx(spread)
+    assert found.p_harm == pytest.approx(stats.t.sf(apart.mean() / (spread * np.sqrt(1.5 / 5)), 13))
+
+
+def test_where_seeds_change_nothing_pairs_rest_on_as_many_runs_as_two_sides(smoke, make_run):
+    def side(prefix, levels):
+        return [
+            make_run(f"{prefix}{s}", s, series_={"step_time": np.full(100, x)})
+            for s, x in zip(SEEDS, levels, strict=True)
+        ]
+
+    rng = np.random.default_rng(1)
+    before, now = 0.02 * np.exp(rng.normal(0, 0.02, (2, 5)))
+    found = check(judge(smoke, version(*side("a", before)), version(*side("b", now))), "step_time").evidence
+    both = np.array([np.log(before), np.log(now)])
+    squares = sum((x - x.mean()) ** 2 for x in (both[1] - both[0], both[1] + both[0])).sum() / 2
+    assert squares == pytest.approx(sum(np.var(x) * 5 for x in both)), (
+        "sums and differences have all that the sides have"
+    )
+    assert found.paired
+    assert found.spread == pytest.approx(np.sqrt((squares + 4 * 0.02**2) / 12))
+    data = np.array([-0.1, -0.05, 0.0, 0.05, 0.1])  # what the order of a seed's data does to both sides
+    found = check(
+        judge(smoke, version(*side("a", before * np.exp(data))), version(*side("b", now * np.exp(data)))), "step_time"
+    ).evidence
+    squares = np.var(both[1] - both[0]) * 5 / 2
+    assert found.spread == pytest.approx(np.sqrt((squares + 4 * 0.02**2) / 8)), "the sums do not speak of the noise"
+
+
+def test_a_candidate_of_fewer_seeds_passes_by_identity_and_one_other_number_ends_it(smoke, made):
+    stored = made("a", dict(zip(SEEDS, (0.5, 0.55, 0.6, 0.65, 0.7), strict=True)))
+    same = check(judge(smoke, version(*stored), version(*made("b", {1: 0.55, 3: 0.65}))), "eval_loss")
+    assert (same.outcome, same.evidence.identical) == (Outcome.PASS, True)
+    assert "bit-identical in all 2 seeds" in same.reason
+    other = check(judge(smoke, version(*stored), version(*made("b", {1: 0.55, 3: 0.651}))), "eval_loss")
+    assert not other.evidence.identical
+    stranger = check(judge(smoke, version(*stored), version(*made("b", {1: 0.55, 7: 0.65}))), "eval_loss")
+    assert not stranger.evidence.identical
+    drifted = made("f", {1: 0.55001})  # the champion's own code gives another number today
+    mixed = judge(smoke, version(*stored, fresh=drifted), version(*made("b", {1: 0.55, 3: 0.65})))
+    assert not check(mixed, "eval_loss").evidence.identical
+
+
+def test_other_runs_count_for_the_spread_only_where_they_tell_of_the_same():
+    own = Squares(total=4.0, df=4)
+    assert pool(own, Squares(total=8.0, df=4)) == Squares(total=12.0, df=8)
+    limit = stats.f.ppf(0.95, 4, 4)
+    assert pool(own, Squares(total=4 * limit * 1.01, df=4)) == own, "noisier, as stored runs of unlike hosts are"
+    assert pool(own, Squares(total=4 / limit / 1.01, df=4)) == own, "calmer"
+    assert pool(own, Squares(total=4 * limit * 0.99, df=4)).df == 8
+    assert pool(own, Squares(total=0.0, df=4)) == own, "numbers that never differ tell of no noise"
+
+
+@pytest.mark.parametrize("truth", [0.01, 0.02, 0.03, 0.04])
+@pytest.mark.parametrize("unlike", [0.0, 0.1], ids=["one host", "bad hosts"])
+def test_runs_beside_the_pairs_let_no_more_pass_at_the_margin_and_more_without_harm(truth, unlike):
+    """`unlike`: how much slower one run in twenty is, with the one made beside it; stored runs have no companion."""
+    rng = np.random.default_rng(5)
+    passed = {"alone at 0": 0, "alone at the margin": 0, "beside at 0": 0, "beside at the margin": 0}
+    for _ in range(2000):
+        host = unlike * (rng.random((2, 5)) < 0.05)
+        stored, fresh = rng.normal(host[0], truth), rng.normal(host[1], truth)
+        for harm, where in ((0.0, "at 0"), (0.05, "at the margin")):
+            candidate = rng.normal(host[1] + harm, truth)
+            others = [squares_of([stored]), squares_of([fresh + candidate], per_run=2.0)]
+            for name, beside in (("alone", []), ("beside", others)):
+                found = compare(
+                    fresh, candidate, margin=0.05, prior=0.02, prior_df=4, paired=True, beside=beside, averaged=1
+                )
+                passed[f"{name} {where}"] += found.p_noninferior <= 0.05
+    assert passed["beside at the margin"] / 2000 <= 0.05 + 0.01  # two standard errors of such a share
+    assert passed["beside at 0"] >= passed["alone at 0"] - 10
+    if truth in (0.02, 0.03) and not unlike:
+        assert passed["beside at 0"] >= 1.03 * passed["alone at 0"]
