@@ -1,6 +1,6 @@
 """What no judge can exceed that holds this gate's error rates: the closed form beside which its power is to be read.
 
-    python benchmarks/gate_bounds.py [--runs 400] [--seed 37]
+    python benchmarks/gate_bounds.py [--runs 4000] [--seed 37]
 
 The simulated runs of benchmarks/gate.py say how much each metric that decides differs between runs. From that follows,
 for five runs against three, the chance of BLOCK at 1.5 margins of the step time: of a percent limit on averaged runs;
@@ -97,7 +97,7 @@ def measured(tier: str, noise: str, runs: int, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=400, help="simulated runs that a spread is taken from")
+    parser.add_argument("--runs", type=int, default=4000, help="simulated runs that a spread is taken from")
     parser.add_argument("--seed", type=int, default=37)
     asked = parser.parse_args()
     print("| tier, noise | averaged | spread known | spread learnt | PASS | PASS, twice the priors |")

@@ -25,6 +25,9 @@ NOISE = {
     "noisy": (0.03, 0.6, 0.12, 0.020),
     "wild": (0.05, 0.8, 0.15, 0.020),
 }
+TWICE = "twice the priors"
+"""Steps as noisy ones, and whatever decides differs between runs by about twice its shipped prior."""
+KINDS = {**NOISE, TWICE: (0.04, 0.6, 0.12, 0.020)}
 SMALLEST_POOL = 8
 
 
@@ -39,7 +42,8 @@ def simulated(
     """One run: a run effect, autocorrelated log-normal steps, spikes of about twice a step, slow first steps; and a
     loss, memory and evaluation of their own. `of_seed`: the share of the evaluation's variance that follows from the
     seed, and what the seed draws (standard normal)."""
-    spread, phi, sigma, share = NOISE[noise]
+    spread, phi, sigma, share = KINDS[noise]
+    of_memory, of_loss = (0.01, 0.03) if noise == TWICE else (0.003, 0.012)
     n = STEPS[tier]
     steps = lfilter([1], [1, -phi], rng.normal(0, sigma * math.sqrt(1 - phi * phi), n))
     steps += np.where(rng.random(n) < share, rng.normal(math.log(2), 0.5, n), 0.0)
@@ -48,9 +52,9 @@ def simulated(
     values = {
         "step_time": 0.1 * np.exp(slow + rng.normal(0, spread) + steps),
         "loss": (0.55 + 0.14 * np.exp(-np.arange(n) / n * 3)) * np.exp(rng.normal(0, 0.01, n)),
-        "peak_memory": np.array([900 * math.exp(rng.normal(0, 0.003))]),
+        "peak_memory": np.array([900 * math.exp(rng.normal(0, of_memory))]),
         "eval_loss": np.array(
-            [0.58 * math.exp(math.sqrt(repeats) * 0.012 * drawn + math.sqrt(1 - repeats) * rng.normal(0, 0.012))]
+            [0.58 * math.exp(math.sqrt(repeats) * of_loss * drawn + math.sqrt(1 - repeats) * rng.normal(0, of_loss))]
         ),
     }
     return _run(name, values)

@@ -27,7 +27,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from gate_data import NOISE, STEPS, simulated  # noqa: E402  # the path is set above
+from gate_data import NOISE, STEPS, TWICE, simulated  # noqa: E402  # the path is set above
 from gate_judges import STEP_LIMIT, policy_for  # noqa: E402
 
 from gates import Run, Version, judge  # noqa: E402
@@ -56,7 +56,12 @@ class Place:
         return BAD_HOST if rng.random() < self.bad_hosts else 0.0
 
 
-PLACES = (*(Place(noise) for noise in NOISE), Place("quiet", 0.02, 0.05), Place("typical", 0.02, 0.05))
+PLACES = (
+    *(Place(noise) for noise in NOISE),
+    Place("quiet", 0.02, 0.05),
+    Place("typical", 0.02, 0.05),
+    Place(TWICE),
+)
 
 
 def followed(
@@ -116,12 +121,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=300)
     parser.add_argument("--seed", type=int, default=31)
     parser.add_argument("--tiers", nargs="*", default=list(STEPS), choices=list(STEPS))
+    parser.add_argument("--places", nargs="*", default=[str(place) for place in PLACES], help="rows of the table")
     parser.add_argument("--seed-share", type=float, default=0.0)
     asked = parser.parse_args()
     print(f"| with top-up ({asked.repeats} repeats) | {' | '.join(asked.tiers)} |")
     print("|---" * (len(asked.tiers) + 1) + "|")
     found: dict[str, dict[str, Any]] = {}
-    for place in PLACES:
+    for place in (place for place in PLACES if str(place) in asked.places):
         found[str(place)] = {
             tier: measured(tier, place, asked.repeats, asked.seed, asked.seed_share) for tier in asked.tiers
         }

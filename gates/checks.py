@@ -51,9 +51,7 @@ def _inconclusive(
     could_pass = pass_probability(found, found.design, 0.0, policy.alpha_pass) >= POWER
     if found.too_noisy and found.harm > found.margin:
         code, more = ReasonCode.TOO_NOISY, _runs_for_order(found, policy.alpha_block)
-        what = (
-            f"too noisy here for the t test; {runs(more)} per side, each worse than the baseline's worst, would show it"
-        )
+        what = f"too noisy here for the t test; {_order(found, more)} would show it"
     elif harmless is None:
         code, more = ReasonCode.TOO_NOISY, None
         what = "too noisy here for this limit, no number of runs up to 20 would decide"
@@ -70,6 +68,12 @@ def _inconclusive(
     return make_check(rule, outcome, reason, code_shown, evidence, more, harmless)
 
 
+def _order(found: Comparison, count: int) -> str:
+    if found.design.paired:
+        return f"{count} pairs, the candidate's run worse in each,"
+    return f"{runs(count)} per side, each worse than the baseline's worst,"
+
+
 def _runs_for_order(found: Comparison, alpha: float) -> int:
     """Runs per side whose order alone can show harm."""
     return next(
@@ -79,7 +83,8 @@ def _runs_for_order(found: Comparison, alpha: float) -> int:
 
 def _enough_to_block(policy: Policy, found: Comparison) -> bool:
     design = found.design
-    return design.candidate_runs >= policy.min_candidate_runs and design.baseline_runs >= policy.min_baseline_runs
+    baseline_runs = design.averaged * design.baseline_runs
+    return design.candidate_runs >= policy.min_candidate_runs and baseline_runs >= policy.min_baseline_runs
 
 
 def _line(rule: MetricRule, evidence: Evidence) -> str:

@@ -72,8 +72,12 @@ class Comparison:
         return (2.0 if design.two_sided else 1.0) / ways
 
     def shows_harm(self, alpha: float) -> bool:
-        """True if the t test may be believed, or the order of the runs alone says the same at level `alpha`."""
-        return not self.too_noisy or (self.separated and self.chance_of_order <= alpha)
+        """True if the t test may be believed, or the order of the runs alone says the same at level `alpha`.
+
+        A mean of several runs and a single one are not exchangeable, so their order says nothing.
+        """
+        ordered = self.separated and self.design.averaged == 1 and self.chance_of_order <= alpha
+        return not self.too_noisy or ordered
 
     @property
     def harm(self) -> float:
@@ -98,17 +102,17 @@ def compare(
     floor_variance: float = 0.0,
     paired: bool = False,
     averaged: int = 1,
-    beside: Sequence[Squares] = (),
+    sums: bool = False,
     two_sided: bool = False,
     trusted: bool = True,
 ) -> Comparison:
     """Compare run-level numbers, shapes (k,) and (m,), k and m at least 1; `paired`: k == m, in the same
     order, each of the baseline's the mean of `averaged` runs.
 
-    `prior` > 0 is the expected SD between runs, worth `prior_df` degrees of freedom; `beside`: what else tells of the
-    noise of a run, from numbers independent of the difference; `floor_variance` is the variance that a run's number has
-    inside its run, below which the spread between runs is not believed; `trusted`: no run is known to have been
-    contended.
+    `prior` > 0 is the expected SD between runs, worth `prior_df` degrees of freedom; `sums`: pairs have nothing in
+    common but perhaps their machine, so that their sums tell of the noise too; `floor_variance` is the variance that a
+    run's number has inside its run, below which the spread between runs is not believed; `trusted`: no run is known to
+    have been contended.
     """
     design = Design(
         baseline_runs=len(baseline),
@@ -121,8 +125,8 @@ def compare(
     per_run = 1.0 + 1.0 / averaged if paired else 1.0  # the variance of a difference, in variances of a run
     known = prior * prior
     squares = squares_of(groups, per_run)
-    for others in beside:
-        squares = pool(squares, others)
+    if paired and sums:
+        squares = pool(squares, squares_of([averaged * baseline + candidate], 1.0 + averaged))
     spread = _at_least(floor_variance, moderate(squares, known, prior_df))
     own = Spread(variance=squares.variance, df=squares.df, prior_df=0.0) if squares.df else spread
     cautious = _at_least(floor_variance, own) if own.variance > known else spread

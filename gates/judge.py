@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gates.checks import conclude
@@ -87,13 +87,12 @@ def metric_checks(
     `plan` has the error levels of all looks together: what more runs could still spend.
     """
     recorded = {name for run in (*baseline.finished, *candidate.finished) for name in run.series}
-    runs = (*baseline.finished, *candidate.finished)
-    again = superseded(policy, pairs.made or baseline.finished, candidate.finished)
-    pairs = replace(pairs, made=tuple(run for run in pairs.made if run.run_id not in again))
+    again = superseded(policy, baseline.finished, candidate.finished, pairs.beside)
+    pairs = replace(pairs, made=tuple(run for run in pairs.beside if run.run_id not in again))
     left, right = ([run for run in side.finished if run.run_id not in again] for side in (baseline, candidate))
     rules = [
         rule
-        for rule in (_advice_if_short(policy, rule, runs) for rule in policy.rules)
+        for rule in (_advice_if_short(policy, rule, (left, right)) for rule in policy.rules)
         if rule.role is Role.GATE or (rule.role is Role.ADVISORY and rule.metric in recorded)
     ]
     family = max(1, sum(rule.role is Role.GATE and rule.metric in recorded for rule in rules))
@@ -104,11 +103,14 @@ def metric_checks(
     return [conclude(policy, item, _is_significant(policy, item, significant), family, plan) for item in weighed]
 
 
-def _advice_if_short(policy: Policy, rule: MetricRule, runs: Sequence[Run]) -> MetricRule:
+def _advice_if_short(policy: Policy, rule: MetricRule, sides: Iterable[Sequence[Run]]) -> MetricRule:
+    """A rule that needs many values decides where each side has a run with so many; shorter ones have no part in it."""
     least = SUMMARIES[rule.reduction].decides_from
-    lengths = [len(run.series[rule.metric].values) for run in runs if rule.metric in run.series] if least else []
-    short = bool(lengths) and min(lengths) - policy.warmup_steps < least
-    return replace(rule, role=Role.ADVISORY) if short and rule.role is Role.GATE else rule
+    if not least or rule.role is not Role.GATE:
+        return rule
+    lengths = [[len(run.series[rule.metric].values) for run in side if rule.metric in run.series] for side in sides]
+    short = any(found and max(found) - policy.warmup_steps < least for found in lengths)
+    return replace(rule, role=Role.ADVISORY) if short else rule
 
 
 def _is_significant(policy: Policy, item: Weighed, gates: set[str]) -> bool:

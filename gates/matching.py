@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gates.comparisons import Comparison, Values, compare, squares_of
+from gates.comparisons import Comparison, Values, compare
 from gates.policy import MetricRule, Policy, Worse
-from gates.priors import Squares
 from gates.readings import Reading, Yardstick
 
 Matched = list[tuple[list[Reading], Reading]]
@@ -18,10 +17,11 @@ Matched = list[tuple[list[Reading], Reading]]
 
 
 def match_by_seed(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> Matched | None:
-    """Every reading once, equally many of the baseline's for each of the candidate's; None where seeds do not allow."""
+    """Every reading once, equally many of the baseline's for each seed; None where seeds do not allow that, or the
+    candidate has one twice: which of them stands against which would follow from their names."""
     left, right = Counter(r.seed for r in baseline), Counter(r.seed for r in candidate)
     each = len(baseline) // len(candidate)
-    if None in left or not each or left != Counter({seed: each * count for seed, count in right.items()}):
+    if None in left or not each or max(right.values()) > 1 or left != Counter(dict.fromkeys(right, each)):
         return None
     ordered = sorted(baseline, key=_by_seed)
     return [(ordered[each * i : each * (i + 1)], r) for i, r in enumerate(sorted(candidate, key=_by_seed))]
@@ -44,11 +44,9 @@ def compare_readings(
     stick: Yardstick,
     left: list[Reading],
     right: list[Reading],
-    others: list[Reading],
     trusted: bool,
 ) -> Comparison:
-    """Compare what both sides' runs say by one rule, in pairs where their seeds allow it; `others`: more runs of the
-    baseline, whose spread counts and whose level does not."""
+    """Compare what both sides' runs say by one rule, in pairs where their seeds allow it."""
     matched = match_by_seed(left, right) if len(right) >= 2 else None
     # Runs of one seed see the same data in the same order: the wobble of such a series is shared, no noise
     # of a pair.
@@ -66,29 +64,10 @@ def compare_readings(
         floor_variance=floor,
         paired=matched is not None,
         averaged=len(matched[0][0]) if matched else 1,
-        beside=_beside(rule, stick, matched, others, sides),
+        sums=not rule.info.repeatable,
         two_sided=rule.worse is Worse.BOTH,
         trusted=trusted,
     )
-
-
-def _beside(
-    rule: MetricRule, stick: Yardstick, matched: Matched | None, others: list[Reading], sides: tuple[Values, Values]
-) -> list[Squares]:
-    """What tells of the noise of one run besides the differences of pairs.
-
-    Other runs of the baseline; its runs of each seed among themselves; and, of a metric that does not follow from its
-    seed, the sums of the pairs. Where all runs vary alike, a + b and a - b are independent (Pitman 1939, Morgan 1939);
-    so are n * a + b and b - a, where `a` is the mean of n.
-    """
-    if matched is None:
-        return []
-    found = [squares_of([stick.harms(others)])] if others else []
-    found.append(squares_of([stick.harms(runs) for runs, _ in matched]))
-    if not rule.info.repeatable:
-        each = len(matched[0][0])
-        found.append(squares_of([each * sides[0] + sides[1]], per_run=1.0 + each))
-    return [squares for squares in found if squares.df]
 
 
 def _in_pairs(stick: Yardstick, matched: Matched) -> tuple[Values, Values]:

@@ -9,7 +9,7 @@ from gates.policy import Policy
 from gates.records import Run
 from gates.sides import Side
 from gates.validity import contended, invalid_clocks, superseded
-from gates.wording import listed
+from gates.wording import listed, runs
 
 
 def notes(policy: Policy, baseline: Side, candidate: Side, pairs: Pairs) -> tuple[str, ...]:
@@ -17,30 +17,32 @@ def notes(policy: Policy, baseline: Side, candidate: Side, pairs: Pairs) -> tupl
     return (
         *(f"left out of the baseline: {reason}" for reason in baseline.left_out),
         *(f"left out of the candidate: {reason}" for reason in candidate.left_out),
-        *_clocks(policy, pairs.made or baseline.finished, candidate.finished),
-        *_pairs(policy, pairs),
+        *_clocks(policy, baseline.finished, candidate.finished, pairs.beside),
+        *_pairs(pairs),
     )
 
 
-def _clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
-    again = superseded(policy, baseline, candidate)
+def _clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], fresh: Sequence[Run]) -> Iterator[str]:
+    again = superseded(policy, baseline, candidate, fresh)
     for run_id, reason in sorted(again.items()):
         yield f"not judged, by any metric: run {run_id}: it {reason}"
-    for run_id, reason in sorted(invalid_clocks(policy, baseline, candidate).items()):
+    for run_id, reason in sorted(invalid_clocks(policy, baseline, candidate, fresh).items()):
         if run_id not in again:
             yield f"not judged by the clock: run {run_id}: it {reason}"
     for run_id, reason in sorted(contended(policy, baseline, candidate).items()):
         yield f"perhaps contended: run {run_id}: it {reason}"
 
 
-def _pairs(policy: Policy, pairs: Pairs) -> Iterator[str]:
+def _pairs(pairs: Pairs) -> Iterator[str]:
     if not pairs.made:
         return
     if pairs:
         seeds = listed([str(run.seed) for run in pairs.candidate], most=10)
-        yield (
-            f"speed is judged in pairs, with fresh runs of the baseline beside the candidate's (seeds {seeds}); "
-            "for everything else they are runs of the baseline like the stored ones"
-        )
+        yield f"speed is judged in pairs, with fresh runs of the baseline beside the candidate's (seeds {seeds})"
+        if pairs.alone:
+            yield f"not judged by speed, for want of a fresh run beside: {listed(pairs.alone, most=10)}"
+    else:
+        made = f"{runs(len(pairs.made), 'fresh')} of the baseline"
+        yield f"{made} left out, with fewer than two valid pairs: judged by the stored runs alone"
     for reason in pairs.left_out:
         yield f"left out of the fresh baseline: {reason}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from gates.policy import MetricRule, Policy
@@ -27,27 +29,32 @@ LEAST = 2  # pairs; a single one says nothing about the spread between pairs
 class Pairs:
     """Fresh baseline runs and the candidate's with the same seeds, in the order of seeds; none where too few are valid.
 
-    `made`: the fresh runs as a side, all that are evidence; `left_out`: why some of them have no part.
+    `made`: the fresh runs as a side, all that are evidence; `left_out`: why some of them have no part; `alone`: the
+    candidate's runs that would count, had they a fresh run beside.
     """
 
     baseline: tuple[Run, ...] = ()
     candidate: tuple[Run, ...] = ()
     made: tuple[Run, ...] = ()
     left_out: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.baseline)
 
+    @property
+    def beside(self) -> tuple[Run, ...]:
+        """The fresh runs that have a part: none where there are too few pairs."""
+        return self.made if self else ()
+
 
 def pair(policy: Policy, baseline: Version | None, candidate: Side) -> Pairs:
-    """The valid pairs of a comparison."""
+    """The valid pairs of a comparison: of seeds that each side has once."""
     side = baseline_side(Version(model="", version=None, runs=baseline.fresh if baseline else ()), candidate)
     invalid = invalid_clocks(policy, side.finished, candidate.finished)
-    left, right = (
-        {run.seed: run for run in runs if run.seed is not None and run.run_id not in invalid}
-        for runs in (side.finished, candidate.finished)
-    )
+    left, right = (_by_seed(runs, invalid) for runs in (side.finished, candidate.finished))
     seeds = sorted(left.keys() & right.keys())
+    paired = {right[seed].run_id for seed in seeds}
     enough = len(seeds) >= LEAST
     slow = [f"run {run.run_id}: it {invalid[run.run_id]}" for run in side.finished if run.run_id in invalid]
     return Pairs(
@@ -55,7 +62,19 @@ def pair(policy: Policy, baseline: Version | None, candidate: Side) -> Pairs:
         candidate=tuple(right[seed] for seed in seeds) if enough else (),
         made=side.finished,
         left_out=(*side.left_out, *slow),
+        alone=tuple(
+            f"run {run.run_id}"
+            for run in candidate.finished
+            if enough and run.run_id not in paired and run.run_id not in invalid
+        ),
     )
+
+
+def _by_seed(runs: Iterable[Run], invalid: Container[str]) -> dict[int, Run]:
+    """The valid runs whose seed no other valid one has: which of two stands in a pair would follow from their names."""
+    valid = [run for run in runs if run.seed is not None and run.run_id not in invalid]
+    once = Counter(run.seed for run in valid)
+    return {run.seed: run for run in valid if run.seed is not None and once[run.seed] == 1}
 
 
 def judged_in_pairs(rule: MetricRule) -> bool:

@@ -70,8 +70,8 @@ def moderate(squares: Squares, prior_variance: float, prior_df: float) -> Spread
 def pool(squares: Squares, others: Squares) -> Squares:
     """What runs differ by, with what others do where both tell of one variance.
 
-    Where an F test at 5 % to either side says that they do not (stored runs of unlike hosts), the others have no part.
-    Of equal runs that loses one in ten; what passes at a margin stays at its level (tests/gates/test_matching.py).
+    Where an F test at 5 % to either side says that they do not (pairs from unlike hosts), the others have no part. Of
+    equal runs that loses one in ten; what passes at a margin stays near its level (tests/gates/test_matching.py).
     """
     if not (squares.total > 0 and others.total > 0):
         return squares

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gates.policy import MetricRule, Policy, Scale, Worse
+from gates.policy import MetricRule, Policy, Role, Scale, Worse
 from gates.records import Run, Series
 from gates.summaries import SUMMARIES, rate, within_run_se
 from gates.wording import quantity
@@ -94,6 +94,8 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
         usable = int(np.count_nonzero(series.finite[policy.warmup_steps :]))
         if usable < policy.min_steps:
             return f"{rule.info.label} has {usable} values after warm-up, the policy asks for {policy.min_steps}"
+        if rule.role is Role.GATE and usable < summary.decides_from:
+            return f"{rule.info.label} has {usable} values after warm-up, to decide takes {summary.decides_from}"
     value = summary(series, policy.warmup_steps)
     if not math.isfinite(value):
         return f"{rule.reduction} of {rule.info.label} is not defined for these values"

@@ -9,9 +9,9 @@ from gates.pairs import Pairs, judged_in_pairs
 from gates.policy import MetricRule, Policy
 from gates.records import Run
 from gates.sides import once
-from gates.validity import BY_THE_CLOCK, contended, invalid_clocks, steady
+from gates.validity import BY_THE_CLOCK, contended, invalid_clocks
 from gates.verdict import ReasonCode
-from gates.weighing import Weighed, weigh
+from gates.weighing import Weighed, agree, weigh
 from gates.wording import listed
 
 
@@ -23,15 +23,19 @@ def weigh_selected(
     Fresh ones stand for the machine's speed alone; for everything else they are runs of the baseline like the others.
     """
     if pairs and judged_in_pairs(rule):
-        return weigh(policy, rule, pairs.baseline, pairs.candidate, family, beside=steady(policy, left))
-    fresh: Sequence[Run] = () if judged_in_pairs(rule) else pairs.made
-    if rule.metric not in BY_THE_CLOCK:
-        return weigh(policy, rule, once((*left, *fresh)), right, family)
-    if invalid := invalid_clocks(policy, pairs.made or left, right):
+        trusted = not contended(policy, pairs.baseline, pairs.candidate)
+        return weigh(policy, rule, pairs.baseline, pairs.candidate, family, trusted=trusted)
+    fresh: Sequence[Run] = pairs.beside
+    trusted = True
+    if rule.metric in BY_THE_CLOCK:
+        invalid = invalid_clocks(policy, left, right, fresh)
         left, fresh, right = ([run for run in side if run.run_id not in invalid] for side in (left, fresh, right))
-        if not right or not (left or fresh):
+        if not left or not right:
             empty = "baseline" if right else "candidate"
             reason = f"no run of the {empty} has a clock that counts ({listed(sorted(set(invalid.values())), most=1)})"
             return Weighed(rule=rule, check=undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT))
-    trusted = not contended(policy, left, right) and not contended(policy, fresh, ())
+        trusted = not contended(policy, left, right) and not contended(policy, fresh, ())
+    if fresh and not agree(policy, rule, left, fresh):
+        weighed = weigh(policy, rule, left, right, family, trusted=trusted)
+        return weighed.noting("fresh runs of the baseline differ from its stored ones and are left out")
     return weigh(policy, rule, once((*left, *fresh)), right, family, trusted=trusted)

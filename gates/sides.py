@@ -38,7 +38,7 @@ def baseline_side(version: Version | None, candidate: Side) -> Side:
     taken = {run.run_id for run in candidate.runs}
 
     def why_not(run: Run) -> str:
-        if run.run_id in taken:
+        if run.run_id in taken or any(_same_run(run, other) for other in candidate.runs):
             return "it is also a run of the candidate"
         if run.failure in CRASHES:
             return f"it failed ({run.failure})"

@@ -123,7 +123,7 @@ SUMMARIES: dict[str, Summary] = {
     "tail_excess": Summary(window=after_warmup, statistic=tail_excess, logarithmic=True, decides_from=300),
     "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True, decides_from=300),
     "max": Summary(window=everything, statistic=_max, single=True),
-    "last": Summary(window=everything, statistic=_last, single=True),
+    "last": Summary(window=everything, statistic=_last, single=True, of_progress=True),
     # The mean of tokens-per-second per step over-weights fast steps; see `rate`.
     "rate": Summary(window=after_warmup, statistic=_mean),
 }

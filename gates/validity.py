@@ -26,8 +26,13 @@ Reasons = dict[str, str]
 """Run id to a clause that begins with a verb."""
 
 
-def invalid_clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]) -> Reasons:
-    """The runs of both sides whose clock does not count."""
+def invalid_clocks(
+    policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], fresh: Sequence[Run] = ()
+) -> Reasons:
+    """The runs of both sides whose clock does not count. `fresh`: runs of the baseline made beside the candidate's;
+    where there are any, the candidate's stand against these, and the stored ones among themselves."""
+    if fresh:
+        return invalid_clocks(policy, fresh, candidate) | invalid_clocks(policy, baseline, baseline)
     found: Reasons = {}
     if policy.validity.clock_share is not None:
         for side in (baseline, candidate):
@@ -39,12 +44,12 @@ def invalid_clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[
     return found
 
 
-def superseded(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]) -> Reasons:
+def superseded(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], fresh: Sequence[Run] = ()) -> Reasons:
     """The runs of both sides whose clock does not count and that were made again, with the same seed and a clock that
     does: their metrics are not judged. Hard checks still see them, no neighbour makes a NaN."""
-    invalid = invalid_clocks(policy, baseline, candidate)
+    invalid = invalid_clocks(policy, baseline, candidate, fresh)
     found: Reasons = {}
-    for side in (baseline, candidate):
+    for side in (baseline, candidate, fresh):
         again = {run.seed: run.run_id for run in side if run.seed is not None and run.run_id not in invalid}
         for run in side:
             if run.run_id in invalid and run.seed in again:
@@ -62,12 +67,6 @@ def contended(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run])
             words = "had {value} s of CPU per second, the runs beside it {middle} s"
             found |= _low(shares, policy.validity.cpu_share, words)
     return found
-
-
-def steady(policy: Policy, side: Sequence[Run]) -> list[Run]:
-    """The runs of one side that nothing of this kind stood out in: what they differ by is the noise of runs."""
-    unlike = invalid_clocks(policy, side, side) | contended(policy, side, ())
-    return [run for run in side if run.run_id not in unlike]
 
 
 def _low(values: dict[str, float], share: float, words: str) -> Reasons:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gates.check_builders import label, make_check, undecided
 from gates.comparisons import Comparison
 from gates.matching import compare_readings, identical
 from gates.planning import smallest_detectable
 from gates.plausibility import implausible
-from gates.policy import MetricRule, Policy, Role, Scale
+from gates.policy import MetricRule, Policy, Role, Scale, Worse
 from gates.readings import Reading, Yardstick, constant_tokens, read, yardstick
 from gates.records import Run
 from gates.summaries import SUMMARIES
@@ -29,6 +29,25 @@ class Weighed:
     evidence: Evidence | None = None
     note: str = ""
 
+    def noting(self, note: str) -> Weighed:
+        """The same with one more note."""
+        if self.check:
+            return replace(self, check=replace(self.check, reason=f"{self.check.reason}; {note}"))
+        return replace(self, note=f"{self.note}; {note}")
+
+
+def agree(policy: Policy, rule: MetricRule, stored: Sequence[Run], fresh: Sequence[Run]) -> bool:
+    """True unless a test at 5 % says that stored and fresh runs of a baseline differ, better or worse.
+
+    Where they do, something besides the candidate's code has changed: stored runs show that, fresh ones would hide it.
+    """
+    left, right = (read(policy, rule, side)[0] for side in (stored, fresh))
+    stick = yardstick(policy, rule, left, right) if left and right else ""
+    if isinstance(stick, str) or identical(left, right):
+        return True
+    found = compare_readings(policy, replace(rule, worse=Worse.BOTH), stick, left, right, trusted=True)
+    return found.p_harm > 0.05
+
 
 def weigh(
     policy: Policy,
@@ -37,10 +56,8 @@ def weigh(
     candidate: Sequence[Run],
     family: int,
     trusted: bool = True,
-    beside: Sequence[Run] = (),
 ) -> Weighed:
-    """Compare one metric. `family`: how many gate metrics share the error level (for what is detectable); `beside`:
-    more runs of the baseline, whose spread counts and whose level does not."""
+    """Compare one metric. `family`: how many gate metrics share the error level (for what is detectable)."""
     tokens = constant_tokens(policy, rule, [*baseline, *candidate]) if rule.reduction == "rate" else None
     if tokens is not None:
         reason = f"a step has {tokens:.0f} tokens in every run, so this is step time again and is judged there"
@@ -58,8 +75,7 @@ def weigh(
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.SUSPECT_DATA))
     if problem := _unequal_progress(rule, left, right):
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.NOT_COMPARABLE))
-    others, _ = read(policy, rule, beside)
-    found = compare_readings(policy, rule, stick, left, right, others, trusted)
+    found = compare_readings(policy, rule, stick, left, right, trusted)
     evidence = _evidence(policy, rule, stick, found, left, right, family)
     note = _note(left, right, len(baseline), len(candidate))
     return Weighed(rule=rule, found=found, evidence=evidence, note=note)

@@ -82,6 +82,15 @@ def test_a_prior_smaller_than_the_truth_lets_no_more_pass_at_the_margin(truth):
     assert truth == 0.02 or with_the_prior / 8000 > 0.07
 
 
+@pytest.mark.parametrize(("baseline", "candidate", "most"), [(5, 3, 0.10), (8, 3, 0.13), (5, 5, 0.06)])
+def test_few_candidate_runs_twice_as_noisy_pass_more_often_as_the_docs_say(baseline, candidate, most):
+    rng, passed = np.random.default_rng(12), 0
+    for _ in range(3000):
+        sides = rng.normal(0, 0.02, baseline), rng.normal(0.05, 0.04, candidate)
+        passed += compare(*sides, margin=0.05, prior=0.02, prior_df=4).p_noninferior <= 0.05
+    assert passed / 3000 <= most
+
+
 def test_spread_between_runs_is_never_believed_below_that_within():
     found = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.001, prior_df=4, floor_variance=0.04)
     assert found.standard_error == pytest.approx(0.2 * math.sqrt(1 / 5 + 1 / 3))

@@ -182,7 +182,8 @@ def side(*made, fresh=()):
 
 def baseline_runs(count=3, prefix="a", level=0.0, sentinel=1.0):
     return [
-        timed(f"{prefix}{seed}", seed, level + 0.004 * np.sin(seed + len(prefix)), sentinel) for seed in range(count)
+        timed(f"{prefix}{seed}", seed, level + 0.004 * np.sin(seed + 10 * ord(prefix)), sentinel)
+        for seed in range(count)
     ]
 
 
@@ -236,6 +237,29 @@ def test_one_fresh_run_is_no_pair_to_judge_by_and_other_work_no_pair_at_all(smok
     assert next(check.evidence for check in one.checks if check.metric == "step_time").baseline_runs == 3
     other = [replace(timed(f"f{seed}", seed, seed / 100, 1.0), workload={"max_steps": "9"}) for seed in (1, 2)]
     assert judge(smoke, side(*stored, fresh=other), side(*today)).reason_code is ReasonCode.NOT_COMPARABLE
+
+
+@pytest.mark.parametrize("seeds", [(1,), (7, 8, 9)], ids=["one", "of other seeds"])
+def test_fresh_runs_that_make_no_pairs_excuse_no_slower_machine(smoke, seeds):
+    today = [timed(f"b{seed}", seed, 0.25 + seed / 1000, 1.28) for seed in range(3)]
+    fresh = [timed(f"f{seed}", seed, 0.2505 + seed / 1000, 1.28) for seed in seeds]
+    verdict = judge(smoke, side(*baseline_runs(5), fresh=fresh), side(*today))
+    assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.INVALID_ENVIRONMENT)
+    assert any("fewer than two valid pairs" in note for note in verdict.notes)
+
+
+def test_candidate_runs_without_a_fresh_one_beside_are_named(smoke):
+    fresh = [timed(f"f{seed}", seed, 0.001 + seed / 100, 1.0) for seed in (0, 1)]
+    today = [*baseline_runs(2, "b"), timed("b2", 2, 0.01, 1.0), timed("b3", 3, 0.015, 1.0), timed("c3", 3, 0.02, 1.0)]
+    notes = judge(smoke, side(*baseline_runs(3), fresh=fresh), side(*today)).notes
+    assert any("for want of a fresh run beside: run b2, run b3, run c3" in note for note in notes), notes
+
+
+def test_a_contended_stored_run_stays_out_beside_fresh_ones(smoke):
+    stored = [*baseline_runs(5), timed("a0x", 0, 0.3, 1.5)]
+    fresh, today = (baseline_runs(3, prefix) for prefix in "fb")
+    verdict = judge(smoke, side(*stored, fresh=fresh), side(*today))
+    assert any("a0x" in note and "made again as run a0" in note for note in verdict.notes)
 
 
 def test_a_machine_that_is_another_today_is_answered_by_fresh_runs_only(smoke):
