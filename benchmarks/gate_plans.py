@@ -121,7 +121,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=300)
     parser.add_argument("--seed", type=int, default=31)
     parser.add_argument("--tiers", nargs="*", default=list(STEPS), choices=list(STEPS))
-    parser.add_argument("--places", nargs="*", default=[str(place) for place in PLACES], help="rows of the table")
+    places = [str(place) for place in PLACES]
+    parser.add_argument("--places", nargs="*", default=places, choices=places, help="rows of the table")
     parser.add_argument("--seed-share", type=float, default=0.0)
     asked = parser.parse_args()
     print(f"| with top-up ({asked.repeats} repeats) | {' | '.join(asked.tiers)} |")

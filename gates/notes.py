@@ -29,7 +29,8 @@ def _clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], f
     for run_id, reason in sorted(invalid_clocks(policy, baseline, candidate, fresh).items()):
         if run_id not in again:
             yield f"not judged by the clock: run {run_id}: it {reason}"
-    for run_id, reason in sorted(contended(policy, baseline, candidate).items()):
+    doubtful = contended(policy, baseline, candidate) | contended(policy, fresh, ())
+    for run_id, reason in sorted(doubtful.items()):
         yield f"perhaps contended: run {run_id}: it {reason}"
 
 

@@ -52,7 +52,7 @@ def pair(policy: Policy, baseline: Version | None, candidate: Side) -> Pairs:
     """The valid pairs of a comparison: of seeds that each side has once."""
     side = baseline_side(Version(model="", version=None, runs=baseline.fresh if baseline else ()), candidate)
     invalid = invalid_clocks(policy, side.finished, candidate.finished)
-    left, right = (_by_seed(runs, invalid) for runs in (side.finished, candidate.finished))
+    left, right = (_alone_with_their_seed(runs, invalid) for runs in (side.finished, candidate.finished))
     seeds = sorted(left.keys() & right.keys())
     paired = {right[seed].run_id for seed in seeds}
     enough = len(seeds) >= LEAST
@@ -70,7 +70,7 @@ def pair(policy: Policy, baseline: Version | None, candidate: Side) -> Pairs:
     )
 
 
-def _by_seed(runs: Iterable[Run], invalid: Container[str]) -> dict[int, Run]:
+def _alone_with_their_seed(runs: Iterable[Run], invalid: Container[str]) -> dict[int, Run]:
     """The valid runs whose seed no other valid one has: which of two stands in a pair would follow from their names."""
     valid = [run for run in runs if run.seed is not None and run.run_id not in invalid]
     once = Counter(run.seed for run in valid)

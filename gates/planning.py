@@ -75,6 +75,6 @@ def upper_tail(shift: float, limit: float, df: float) -> float:
 
 
 def _df(found: Comparison, spread: Spread, design: Design) -> float:
-    """The degrees of freedom of another design: what a spread rests on besides the compared runs (a prior, runs beside
-    them) stays."""
+    """The degrees of freedom of another design: what a spread rests on besides the differences (a prior, the sums of
+    pairs) stays."""
     return design.df + spread.df - found.design.df

@@ -20,7 +20,8 @@ def weigh_selected(
 ) -> Weighed:
     """Compare one metric over the runs that are valid for it; `left`: the stored runs of the baseline.
 
-    Fresh ones stand for the machine's speed alone; for everything else they are runs of the baseline like the others.
+    The machine's speed is judged by fresh ones alone; for everything else they are runs of the baseline like the
+    others, unless the two differ.
     """
     if pairs and judged_in_pairs(rule):
         trusted = not contended(policy, pairs.baseline, pairs.candidate)
@@ -30,7 +31,7 @@ def weigh_selected(
     if rule.metric in BY_THE_CLOCK:
         invalid = invalid_clocks(policy, left, right, fresh)
         left, fresh, right = ([run for run in side if run.run_id not in invalid] for side in (left, fresh, right))
-        if not left or not right:
+        if invalid and not (left and right):
             empty = "baseline" if right else "candidate"
             reason = f"no run of the {empty} has a clock that counts ({listed(sorted(set(invalid.values())), most=1)})"
             return Weighed(rule=rule, check=undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT))

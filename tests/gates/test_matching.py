@@ -38,12 +38,9 @@ def test_fresh_runs_are_runs_of_the_baseline_for_all_but_its_speed(smoke, made):
     stored = made("a", dict.fromkeys(SEEDS, 0.58))
     fresh, today = (made(side, {0: 0.57, 1: 0.58, 2: 0.59}) for side in "fb")
     verdict = judge(smoke, version(*stored, fresh=fresh), version(*today))
-    assert (check(verdict, "eval_loss").evidence.baseline_runs, check(verdict, "step_time").evidence.baseline_runs) == (
-        8,
-        3,
-    )
-    assert check(verdict, "step_time").evidence.paired
-    assert not check(verdict, "eval_loss").evidence.paired, "stored seeds that the candidate has not"
+    loss, speed = (check(verdict, name).evidence for name in ("eval_loss", "step_time"))
+    assert (loss.baseline_runs, speed.baseline_runs, speed.paired) == (8, 3, True)
+    assert not loss.paired, "stored seeds that the candidate has not"
 
 
 def test_stored_and_fresh_runs_of_a_seed_stand_as_their_mean_against_the_candidates(smoke, made):
@@ -136,11 +133,13 @@ def test_a_mean_of_runs_and_a_single_one_show_nothing_by_their_order():
         assert (found.separated, found.shows_harm(0.01)) == (True, shown)
 
 
-def test_other_runs_count_for_the_spread_only_where_they_tell_of_the_same():
+def test_sums_count_for_the_spread_only_where_they_tell_of_the_same():
     own = Squares(total=4.0, df=4)
     assert pool(own, Squares(total=8.0, df=4)) == Squares(total=12.0, df=8)
     limit = stats.f.ppf(0.95, 4, 4)
-    assert pool(own, Squares(total=4 * limit * 1.01, df=4)) == own, "noisier, as stored runs of unlike hosts are"
+    assert pool(own, Squares(total=4 * limit * 1.01, df=4)) == own, (
+        "noisier, as the sums of pairs from unlike hosts are"
+    )
     assert pool(own, Squares(total=4 / limit / 1.01, df=4)) == own, "calmer"
     assert pool(own, Squares(total=4 * limit * 0.99, df=4)).df == 8
     assert pool(own, Squares(total=0.0, df=4)) == own, "numbers that never differ tell of no noise"
@@ -158,7 +157,7 @@ def test_sums_of_pairs_let_hardly_more_pass_at_the_margin_and_more_without_harm(
         for sums, harm in passed:
             found = compare(fresh, candidate + harm, margin=0.05, prior=0.02, prior_df=4, paired=True, sums=sums)
             passed[sums, harm] += found.p_noninferior <= 0.05
-    assert passed[True, 0.05] / repeats <= 0.06 + 0.004  # 5.6 % by a longer simulation, one standard error
+    assert passed[True, 0.05] / repeats <= 0.06 + 0.004  # the F test costs up to a point; one standard error
     assert passed[False, 0.05] / repeats <= 0.05 + 0.008  # two standard errors
     assert passed[True, 0.0] >= passed[False, 0.0] - 6
     if noise == (0.03, 0.03):

@@ -267,3 +267,15 @@ def test_a_machine_that_is_another_today_is_answered_by_fresh_runs_only(smoke):
     assert verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT
     assert next_look(smoke, verdict).look is None
     assert next_look(smoke, verdict, fresh=True).look == 2
+
+
+def test_fresh_runs_that_were_perhaps_contended_are_named_and_the_t_test_is_not_believed(smoke):
+    def shared(run, share):
+        used = Series(name="step_cpu_time", steps=np.arange(1, 81), values=share * run.series["step_time"].values)
+        return replace(run, series={**run.series, "step_cpu_time": used})
+
+    fresh = [shared(run, 0.5 if run.run_id == "f1" else 1.0) for run in baseline_runs(4, "f")]
+    slow = [shared(run, 1.0) for run in baseline_runs(4, "b", 0.3)]
+    verdict = judge(smoke, side(*baseline_runs(5), fresh=fresh), side(*slow))
+    assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_NOISY)
+    assert any("perhaps contended: run f1" in note for note in verdict.notes)
