@@ -24,7 +24,8 @@ class MetricSpread:
     """One rule: the spread `sd` between unchanged runs on the scale of the margin (log or unit), from `runs` runs in
     `groups` groups.
 
-    `margin`: the policy's, on the same scale. `prior`: what to store, None where the runs do not differ at all.
+    `margin`: the policy's, on the same scale, which is the log one where `relative`. `prior`: what to store, None where
+    the runs do not differ at all.
     """
 
     rule: MetricRule
@@ -32,6 +33,7 @@ class MetricSpread:
     groups: int
     sd: float
     margin: float
+    relative: bool
     prior: Prior | None
 
 
@@ -69,6 +71,7 @@ def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -
         groups=len(sets),
         sd=math.sqrt(pooled),
         margin=stick.margin,
+        relative=stick.relative,
         prior=learn_prior(variances, dfs) if stick.scale is rule.scale else None,
     )
 

@@ -26,6 +26,7 @@ def make_check(
     evidence: Evidence | None = None,
     more_runs: int | None = None,
     runs_if_unchanged: int | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Check:
     return Check(
         metric=rule.name,
@@ -36,4 +37,5 @@ def make_check(
         evidence=evidence,
         more_runs=more_runs,
         runs_if_unchanged=runs_if_unchanged,
+        notes=notes,
     )

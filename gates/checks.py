@@ -26,15 +26,15 @@ def conclude(policy: Policy, weighed: Weighed, significant: bool, family: int, p
     beyond, within = found.harm > found.margin, found.p_noninferior <= policy.alpha_pass
     if within:
         reason = f"{line}, within the limit with {p_value(found.p_noninferior)}"
-        return make_check(rule, CheckOutcome.PASS, reason + weighed.note, evidence=evidence)
+        return make_check(rule, CheckOutcome.PASS, reason, evidence=evidence, notes=weighed.notes)
     if beyond and significant and found.shows_harm(policy.alpha_block):
         verb = "changed" if rule.worse is Worse.BOTH else "worse"
         sure = ", beyond the limit itself with 99 % confidence" if found.p_beyond <= 0.01 else ""
-        reason = f"{line}, {verb} with {p_value(found.p_harm)}{sure}{weighed.note}"
+        reason = f"{line}, {verb} with {p_value(found.p_harm)}{sure}"
         if rule.role is Role.ADVISORY:
-            return make_check(rule, CheckOutcome.WARN, reason, evidence=evidence)
+            return make_check(rule, CheckOutcome.WARN, reason, evidence=evidence, notes=weighed.notes)
         if _enough_to_block(policy, found):
-            return make_check(rule, CheckOutcome.BLOCK, reason, ReasonCode.REGRESSION, evidence)
+            return make_check(rule, CheckOutcome.BLOCK, reason, ReasonCode.REGRESSION, evidence, notes=weighed.notes)
     return _inconclusive(plan, weighed, found, evidence, line, family)
 
 
@@ -63,9 +63,9 @@ def _inconclusive(
         what = "too close to the limit to decide" + (f", {runs(more)} per side would" if more else "")
     sizes = f" ({runs(evidence.baseline_runs, 'baseline')}, {runs(evidence.candidate_runs, 'candidate')})"
     outcome = CheckOutcome.NOT_JUDGED if rule.role is Role.ADVISORY else CheckOutcome.INCONCLUSIVE
-    reason = f"{line}: {what}{sizes}{weighed.note}"
+    reason = f"{line}: {what}{sizes}"
     code_shown = None if rule.role is Role.ADVISORY else code
-    return make_check(rule, outcome, reason, code_shown, evidence, more, harmless)
+    return make_check(rule, outcome, reason, code_shown, evidence, more, harmless, weighed.notes)
 
 
 def _order(found: Comparison, count: int) -> str:

@@ -13,13 +13,15 @@ Reader = Callable[[str, Any], Any]
 _HUGE = 1e15  # no number of a policy is; beyond 1e308 an integer is no float
 
 
-def fields(path: str, body: Any, readers: Mapping[str, Reader]) -> dict[str, Any]:
+def fields(
+    path: str, body: Any, readers: Mapping[str, Reader], instead: str = "begin the policy file with 'base: smoke'"
+) -> dict[str, Any]:
+    """Every key of `readers`, read; `instead`: what to do where keys are missing, other than to write them."""
     found = some_fields(path, body, readers)
     missing = [key for key in readers if key not in found]
     if missing:
         raise PolicyError(
-            f"{path}: {', '.join(missing)} missing; expected all of {', '.join(readers)}; "
-            "write them, or begin the policy file with 'base: smoke'"
+            f"{path}: {', '.join(missing)} missing; expected all of {', '.join(readers)}; write them, or {instead}"
         )
     return found
 

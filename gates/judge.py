@@ -8,7 +8,7 @@ from dataclasses import replace
 from gates.checks import conclude
 from gates.comparisons import holm
 from gates.hard_gates import hard_checks
-from gates.notes import notes
+from gates.notes import notes, of_checks
 from gates.pairs import Pairs, pair
 from gates.policy import MetricRule, Policy, Role
 from gates.policy_writer import policy_to_dict
@@ -75,7 +75,7 @@ def judge(
         candidate_runs=tuple(run.run_id for run in right.evidence),
         more_runs=_more_runs(checks) if outcome is Outcome.INCONCLUSIVE else None,
         look=look,
-        notes=notes(policy, left, right, pairs),
+        notes=(*notes(policy, left, right, pairs), *of_checks(checks)),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from gates.comparisons import Comparison, Values, compare
 from gates.policy import MetricRule, Policy, Worse
 from gates.readings import Reading, Yardstick
+from gates.records import Run
 
 Matched = list[tuple[list[Reading], Reading]]
 """Each of the candidate's readings, in the order of seeds, with those of the baseline that stand against it."""
@@ -35,6 +36,17 @@ def identical(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> bool
     return all(
         r.seed is not None and r.seed in held and all(r.series.same_values(other.series) for other in held[r.seed])
         for r in candidate
+    )
+
+
+def same_training(baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
+    """False if runs of one seed recorded training losses that differ: then a number that they have in common, such as
+    48 of 64 right answers, is equal by chance."""
+    return all(
+        run.series["loss"].same_values(other.series["loss"])
+        for run in candidate
+        for other in baseline
+        if run.seed == other.seed and "loss" in run.series and "loss" in other.series
     )
 
 

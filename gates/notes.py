@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gates.pairs import Pairs
 from gates.policy import Policy
 from gates.records import Run
 from gates.sides import Side
 from gates.validity import contended, invalid_clocks, superseded
+from gates.verdict import Check
 from gates.wording import listed, runs
 
 
@@ -20,6 +21,15 @@ def notes(policy: Policy, baseline: Side, candidate: Side, pairs: Pairs) -> tupl
         *_clocks(policy, baseline.finished, candidate.finished, pairs.beside),
         *_pairs(pairs),
     )
+
+
+def of_checks(checks: Iterable[Check]) -> tuple[str, ...]:
+    """What checks note about their data, each note once, with the metrics it is of."""
+    metrics: dict[str, list[str]] = {}
+    for check in checks:
+        for note in check.notes:
+            metrics.setdefault(note, []).append(check.metric)
+    return tuple(f"{note} ({listed(names, most=6)})" for note, names in metrics.items())
 
 
 def _clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], fresh: Sequence[Run]) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from gates.fields import (
@@ -49,9 +50,8 @@ def parse_policy(body: Mapping[str, Any]) -> Policy:
     """
     found = fields("policy", body, _POLICY)
     overlays = [_overlay(name, overlay) for name, overlay in mapping("overlays", found["overlays"]).items()]
-    rules = {
-        str(name): _rule(f"rules.{name}", str(name), rule) for name, rule in mapping("rules", found["rules"]).items()
-    }
+    bodies = mapping("rules", found["rules"])
+    rules = {str(name): _rule(str(name), body, [str(n) for n in bodies if n != name]) for name, body in bodies.items()}
     for overlay in overlays:
         for name in overlay.rules:
             if name not in rules:
@@ -63,8 +63,10 @@ def parse_policy(body: Mapping[str, Any]) -> Policy:
     return policy
 
 
-def _rule(path: str, name: str, body: Any) -> MetricRule:
-    rule = MetricRule(name=name, **fields(path, body, _RULE))
+def _rule(name: str, body: Any, others: Sequence[str]) -> MetricRule:
+    path, alike = f"rules.{name}", get_close_matches(name, others, n=1)
+    instead = {"instead": f"write '{alike[0]}' if that rule is meant"} if alike else {}
+    rule = MetricRule(name=name, **fields(path, body, _RULE, **instead))
     _check_rule(path, rule)
     return rule
 

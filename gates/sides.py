@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -92,13 +93,18 @@ def _why_no_candidate_evidence(run: Run) -> str:
 
 
 def _side(given: Iterable[Run], why_not: Callable[[Run], str]) -> Side:
+    given = tuple(given)
     runs = once(given)
     copies = _copies(runs)
     reasons = [(run, f"it is run {copies[run.run_id]} again" if run.run_id in copies else why_not(run)) for run in runs]
+    times = Counter(run.run_id for run in given)
+    repeated = (
+        f"run {run_id}: it was given {count} times, it counts once" for run_id, count in times.items() if count > 1
+    )
     return Side(
         runs=runs,
         evidence=tuple(run for run, reason in reasons if not reason),
-        left_out=tuple(f"run {run.run_id}: {reason}" for run, reason in reasons if reason),
+        left_out=(*(f"run {run.run_id}: {reason}" for run, reason in reasons if reason), *sorted(repeated)),
     )
 
 

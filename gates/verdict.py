@@ -84,7 +84,8 @@ class Check:
     one).
 
     `more_runs` is for an INCONCLUSIVE check: runs per side that would decide, None where no number up to 20
-    would. `runs_if_unchanged`: runs per side that would pass it 4 times of 5 if nothing had changed.
+    would. `runs_if_unchanged`: runs per side that would pass it 4 times of 5 if nothing had changed. `notes`: what a
+    reader should know about its data besides, such as runs without enough of it.
     """
 
     metric: str
@@ -95,6 +96,7 @@ class Check:
     evidence: Evidence | None = None
     more_runs: int | None = None
     runs_if_unchanged: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +113,8 @@ class Verdict:
     """The answer, why, and everything needed to compute it again except the series.
 
     `look`: which look of the policy's plan this was, counted from 1; None for a comparison planned as the only one.
-    `notes`: what a reader should know about the runs besides, such as which were left out and why.
+    `notes`: what a reader should know about the runs besides, such as which were left out and why; those of the checks
+    among them.
     """
 
     model: str
@@ -156,6 +159,7 @@ def _check_from_dict(plain: Mapping[str, Any]) -> Check:
     known["outcome"] = CheckOutcome(known["outcome"])
     known["reason_code"] = ReasonCode(known["reason_code"]) if known.get("reason_code") else None
     known["evidence"] = Evidence(**_known(Evidence, known["evidence"])) if known.get("evidence") else None
+    known["notes"] = tuple(known.get("notes", ()))
     return Check(**known)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gates.check_builders import label, make_check, undecided
 from gates.comparisons import Comparison
-from gates.matching import compare_readings, identical
+from gates.matching import compare_readings, identical, same_training
 from gates.planning import smallest_detectable
 from gates.plausibility import implausible
 from gates.policy import MetricRule, Policy, Role, Scale, Worse
@@ -27,13 +27,13 @@ class Weighed:
     check: Check | None = None
     found: Comparison | None = None
     evidence: Evidence | None = None
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
     def noting(self, note: str) -> Weighed:
         """The same with one more note."""
         if self.check:
-            return replace(self, check=replace(self.check, reason=f"{self.check.reason}; {note}"))
-        return replace(self, note=f"{self.note}; {note}")
+            return replace(self, check=replace(self.check, notes=(*self.check.notes, note)))
+        return replace(self, notes=(*self.notes, note))
 
 
 def agree(policy: Policy, rule: MetricRule, stored: Sequence[Run], fresh: Sequence[Run]) -> bool:
@@ -66,8 +66,9 @@ def weigh(
     right, why_right = read(policy, rule, candidate)
     if not left or not right:
         return Weighed(rule=rule, check=_missing(rule, left, right, why_left, why_right))
-    if rule.info.repeatable and identical(left, right):
-        return Weighed(rule=rule, check=_identical(rule, left, right))
+    notes = tuple(_notes(left, right, len(baseline), len(candidate)))
+    if rule.info.repeatable and identical(left, right) and same_training(baseline, candidate):
+        return Weighed(rule=rule, check=_identical(rule, left, right, notes))
     stick = yardstick(policy, rule, left, right)
     if isinstance(stick, str):
         return Weighed(rule=rule, check=undecided(rule, stick, ReasonCode.MISSING_DATA))
@@ -77,8 +78,7 @@ def weigh(
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.NOT_COMPARABLE))
     found = compare_readings(policy, rule, stick, left, right, trusted)
     evidence = _evidence(policy, rule, stick, found, left, right, family)
-    note = _note(left, right, len(baseline), len(candidate))
-    return Weighed(rule=rule, found=found, evidence=evidence, note=note)
+    return Weighed(rule=rule, found=found, evidence=evidence, notes=notes)
 
 
 def _evidence(
@@ -122,7 +122,7 @@ def _missing(rule: MetricRule, left: list[Reading], right: list[Reading], why_le
     return make_check(rule, CheckOutcome.NOT_JUDGED, reason)
 
 
-def _identical(rule: MetricRule, left: list[Reading], right: list[Reading]) -> Check:
+def _identical(rule: MetricRule, left: list[Reading], right: list[Reading], notes: tuple[str, ...]) -> Check:
     mean = math.fsum(reading.value for reading in right) / len(right)
     evidence = Evidence(
         unit=_unit(rule),
@@ -137,7 +137,7 @@ def _identical(rule: MetricRule, left: list[Reading], right: list[Reading]) -> C
     )
     seeds = len({reading.seed for reading in right})
     what = f"{quantity(mean, _unit(rule))}, bit-identical in all {seeds} seeds" if seeds > 1 else "bit-identical"
-    return make_check(rule, CheckOutcome.PASS, f"{label(rule)} {what}", evidence=evidence)
+    return make_check(rule, CheckOutcome.PASS, f"{label(rule)} {what}", evidence=evidence, notes=notes)
 
 
 def _unequal_progress(rule: MetricRule, left: list[Reading], right: list[Reading]) -> str:
@@ -150,20 +150,19 @@ def _unequal_progress(rule: MetricRule, left: list[Reading], right: list[Reading
     return f"the runs end at different steps ({min(ends)} and {max(ends)}), so {rule.info.label} is not comparable"
 
 
-def _note(left: list[Reading], right: list[Reading], asked_left: int, asked_right: int) -> str:
+def _notes(left: list[Reading], right: list[Reading], asked_left: int, asked_right: int) -> Iterator[str]:
     """What a reader should know about the data besides: dropped values, runs without the metric, unequal
     lengths."""
-    notes = []
     if dropped := sum(reading.dropped for reading in (*left, *right)):
-        notes.append(f"{dropped} non-finite values left out")
+        yield f"{dropped} non-finite {'value' if dropped == 1 else 'values'} left out"
     if len(left) == len(right) == 1:
-        notes.append("evidence: prior-based, one run a side says nothing about the spread between runs")
-    if without := asked_left + asked_right - len(left) - len(right):
-        notes.append(f"{runs(without)} without enough data left out")
+        yield "evidence: prior-based, one run a side says nothing about the spread between runs"
+    for side, without in (("baseline", asked_left - len(left)), ("candidate", asked_right - len(right))):
+        if without:
+            yield f"{runs(without, side)} without enough data left out"
     longest = [max(len(reading.series.values) for reading in side) for side in (left, right)]
     if min(longest) < 0.9 * max(longest):
-        notes.append(f"unequal lengths: {longest[0]} against {longest[1]} values")
-    return f"; {', '.join(notes)}" if notes else ""
+        yield f"unequal lengths: {longest[0]} against {longest[1]} values"
 
 
 def _unit(rule: MetricRule) -> str:

@@ -14,10 +14,10 @@ from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
 
 if TYPE_CHECKING:
+    from canary_mlflow.reports.calibration import Calibration
     from gates import Policy, Run
-    from gates.calibration import MetricSpread, Resplits
+    from gates.calibration import Resplits
 
-TIERS = ("smoke", "perf", "nightly")
 SPLITS = 200
 SIZES = ((5, 3), (3, 3), (2, 2))
 
@@ -42,18 +42,14 @@ def calibrate(
     Five runs are enough to begin with. With several sessions the spread inside each counts, and from three on it is
     learnt from all of them.
     """
-    from canary_mlflow.policies import load_policy
+    from canary_mlflow.reports.calibration import as_dict, lines
 
-    groups = read_groups(sessions, files, tracking_uri)
-    facts, when = shared_facts(groups)
-    rules = load_policy(policy).resolve(facts)
-    found = measured(rules, groups)
-    splits = resplits(rules, groups)
-    stored = store(Path.cwd(), rules, when, found) if write else None
+    found = calibrated(policy, read_groups(sessions, files, tracking_uri))
+    stored = store(Path.cwd(), found) if write else None
     if as_json:
-        print_json(as_dict(rules, when, found, splits, stored))
+        print_json({**as_dict(found), "stored": None if stored is None else str(stored)})
         return
-    for line in lines(rules, when, found, splits):
+    for line in lines(found):
         click.echo(line)
     click.echo(f"Stored in {stored}." if stored else "Nothing was stored; --write keeps these spreads for the gate.")
 
@@ -78,6 +74,23 @@ def read_groups(sessions: Sequence[str], files: Sequence[str], uri: str | None) 
     return good
 
 
+def calibrated(policy: str, groups: Sequence[Sequence[Run]]) -> Calibration:
+    """What the groups say by this policy. Raises UsageError for one that there is not."""
+    from canary_mlflow.policies import load_policy
+    from canary_mlflow.reports.calibration import Calibration, notes_on
+    from gates.calibration import spreads
+
+    facts, when = shared_facts(groups)
+    rules = load_policy(policy).resolve(facts)
+    return Calibration(
+        policy=rules,
+        when=when,
+        spreads=spreads(rules, groups),
+        resplits=resplits(rules, groups),
+        notes=notes_on(groups),
+    )
+
+
 def shared_facts(groups: Sequence[Sequence[Run]]) -> tuple[dict[str, str], dict[str, str]]:
     """What all runs agree on: all facts, to choose a policy's rules; and those that a stored spread holds for."""
     from gates.records import Version
@@ -91,13 +104,6 @@ def shared_facts(groups: Sequence[Sequence[Run]]) -> tuple[dict[str, str], dict[
     return found, when
 
 
-def measured(policy: Policy, groups: Sequence[Sequence[Run]]) -> list[MetricSpread]:
-    """The spread of each metric."""
-    from gates.calibration import spreads
-
-    return spreads(policy, groups)
-
-
 def resplits(policy: Policy, groups: Sequence[Sequence[Run]]) -> Resplits | None:
     """The largest group judged against itself; None where it is too small to be split."""
     import numpy as np
@@ -109,7 +115,7 @@ def resplits(policy: Policy, groups: Sequence[Sequence[Run]]) -> Resplits | None
     return None if size is None else resplit(policy, runs, *size, SPLITS, np.random.default_rng(0))
 
 
-def store(folder: Path, policy: Policy, when: dict[str, str], found: Sequence[MetricSpread]) -> Path:
+def store(folder: Path, found: Calibration) -> Path:
     """Write the spreads beside those of other places; the same facts are written over."""
     import yaml
 
@@ -120,67 +126,8 @@ def store(folder: Path, policy: Policy, when: dict[str, str], found: Sequence[Me
     path = folder / PRIORS_FILE
     before = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
     priors: dict[str, Any] = dict((before or {}).get("priors") or {})
-    name = " ".join([policy.name, *when.values()]) or policy.name
-    priors[name] = known_to_dict(known_priors(name, when, found))
+    name = " ".join([found.policy.name, *found.when.values()])
+    priors[name] = known_to_dict(known_priors(name, dict(found.when), found.spreads))
     text = yaml.safe_dump({"priors": priors}, sort_keys=False, allow_unicode=True)
     path.write_text(f"# Written by canary calibrate; policies read it in the folder they are used in.\n{text}")
     return path
-
-
-def resolved_in(policy: Policy, each: MetricSpread) -> list[str]:
-    """The tiers whose margin this spread can resolve."""
-    from canary_mlflow.policies import load_policy
-    from gates.calibration import resolvable
-
-    margins = {tier: next((r for r in load_policy(tier).rules if r.name == each.rule.name), None) for tier in TIERS}
-    return [tier for tier, rule in margins.items() if rule is not None and each.sd <= resolvable(rule)]
-
-
-def lines(policy: Policy, when: dict[str, str], found: Sequence[MetricSpread], splits: Resplits | None) -> list[str]:
-    """The table for people."""
-    facts = ", ".join(f"{key} {value}" for key, value in when.items()) or "no facts recorded"
-    table = [f"Spread between unchanged runs ({facts})", ""]
-    table.append(f"  {'metric':20s} {'runs':>4s} {'spread':>9s} {'shipped':>9s} {'margin':>9s}  resolved by")
-    for each in found:
-        tiers = ", ".join(resolved_in(policy, each)) or "no tier: too noisy"
-        table.append(
-            f"  {each.rule.name:20s} {each.runs:4d} {each.sd:9.4f} {each.rule.prior:9.4f} {each.margin:9.4f}  {tiers}"
-        )
-    table.append("")
-    if splits is None:
-        table.append("Too few runs to judge them against each other; four are needed.")
-    else:
-        table.append(
-            f"{splits.splits} random splits of one group, {splits.k} against {splits.m} runs, policy {policy.name}: "
-            f"{splits.block:.1%} BLOCK, {splits.passed:.1%} PASS. (The splits share runs: no independent trials.)"
-        )
-    return table
-
-
-def as_dict(
-    policy: Policy,
-    when: dict[str, str],
-    found: Sequence[MetricSpread],
-    splits: Resplits | None,
-    stored: Path | None,
-) -> dict[str, Any]:
-    """The same as JSON values."""
-    metrics = {
-        each.rule.name: {
-            "runs": each.runs,
-            "groups": each.groups,
-            "spread": each.sd,
-            "shipped": each.rule.prior,
-            "margin": each.margin,
-            "resolved_by": resolved_in(policy, each),
-            "prior": None if each.prior is None else vars(each.prior),
-        }
-        for each in found
-    }
-    return {
-        "policy": policy.name,
-        "when": when,
-        "metrics": metrics,
-        "resplits": None if splits is None else vars(splits),
-        "stored": None if stored is None else str(stored),
-    }

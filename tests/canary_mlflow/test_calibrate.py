@@ -65,6 +65,23 @@ def test_a_table_for_people_and_nothing_stored_unasked(runs: list[str]) -> None:
     assert "step_time" in text
     assert "Too few runs to judge them against each other" in text
     assert not Path(PRIORS_FILE).exists()
+    row = next(
+        line.split() for line in called("calibrate", "--files", *runs, "--policy", "nightly")[1].splitlines()[3:]
+    )
+    assert (row[0], row[4:8]) == ("step_time", ["2.00", "%", "5.00", "%"]), "as the policy states them"
+    assert row[8:] == ["smoke,", "perf,", "nightly"]
+
+
+def test_runs_of_one_seed_are_named_as_a_poor_standard(runs: list[str]) -> None:
+    assert called("calibrate", "--files", *runs, "--json")[1]["notes"] == []
+    for number, name in enumerate(runs):
+        Path(name).with_suffix(".json").write_text(json.dumps({"seed": number % 4}))
+    assert called("calibrate", "--files", *runs[:4], "--json")[1]["notes"] == []
+    assert (
+        "several runs of a group have seeds 0, 1, 2, 3"
+        in called("calibrate", "--files", *runs, "--json")[1]["notes"][0]
+    )
+    assert "calibrate with runs of different seeds" in called("calibrate", "--files", *runs)[1]
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_one_run_a_side_says_what_it_rests_on_and_never_blocks(save: Save) -> No
     baseline = side(save, "a", 0, 1)
     code, verdict = judged(baseline, side(save, "b", 10, 1))
     assert code == 0
-    assert "prior-based" in check(verdict, "step_time")["reason"]
+    assert [note for note in verdict["notes"] if "prior-based" in note and "step_time" in note]
     code, verdict = judged(baseline, side(save, "c", 20, 1, slow=1.5))
     assert (code, verdict["reason_code"], verdict["more_runs"]) == (3, "too-few-runs", 2)
 
@@ -141,14 +141,14 @@ def test_nan_inside(save: Save) -> None:
     late["step_time"][20] = np.nan
     code, verdict = judged(baseline, [*side(save, "b", 10, 2), save("late.jsonl", late)])
     assert code == 0
-    assert "1 non-finite values left out" in check(verdict, "step_time")["reason"]
+    assert [note for note in verdict["notes"] if note.startswith("1 non-finite value left out (step_time")]
 
 
 def test_one_run_without_a_metric(save: Save) -> None:
     without = {key: value for key, value in rows(30).items() if key != "loss"}
     code, verdict = judged(side(save, "a", 0), [*side(save, "b", 10, 2), save("less.jsonl", without)])
     assert code == 0
-    assert "1 run without enough data left out" in check(verdict, "loss")["reason"]
+    assert "1 candidate run without enough data left out (loss)" in verdict["notes"]
     code, verdict = judged(side(save, "a", 0), [save(f"less{i}.jsonl", {**without}) for i in range(3)])
     assert (code, check(verdict, "loss")["outcome"]) == (3, "INCONCLUSIVE"), "what vanished does not pass"
 
@@ -186,6 +186,7 @@ def test_the_same_run_twice_is_one(save: Save) -> None:
     code, verdict = judged(side(save, "a", 0), [once, save("copy.jsonl", rows(10)), once])
     assert verdict["candidate_runs"] == [str(once.with_name("copy.jsonl"))]
     assert any("once.jsonl: it is run" in note and "again" in note for note in verdict["notes"])
+    assert any("once.jsonl: it was given 2 times" in note for note in verdict["notes"])
     code, verdict = judged([once], [once])
     assert (code, verdict["reason_code"]) == (3, "missing-data")
 

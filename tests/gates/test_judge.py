@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -109,7 +110,8 @@ def test_one_run_a_side_never_blocks_by_statistics(smoke, make_version):
 
 def test_one_run_against_one_passes_on_the_prior_and_says_so(smoke, make_version):
     verdict = judge(smoke, make_version("a", count=1), make_version("b", count=1))
-    assert "evidence: prior-based" in check(verdict, "step_time").reason
+    assert "evidence: prior-based" in check(verdict, "step_time").notes[0]
+    assert [note for note in verdict.notes if "prior-based" in note and "step_time" in note]
 
 
 def noisy(make_run, name, sd, count=3):
@@ -257,7 +259,9 @@ def test_pairing_finds_what_the_spread_between_seeds_hides(smoke, make_run):
 def test_the_same_run_given_twice_counts_once(smoke, make_version):
     baseline, candidate = make_version("a"), make_version("b", factor={"step_time": 1.2})
     doubled = Version(model="canary", version="b", runs=candidate.runs * 2)
-    assert judge(smoke, baseline, doubled) == judge(smoke, baseline, candidate)
+    verdict = judge(smoke, baseline, doubled)
+    assert replace(verdict, notes=()) == judge(smoke, baseline, candidate)
+    assert "left out of the candidate: run b0: it was given 2 times, it counts once" in verdict.notes
 
 
 def test_a_version_against_its_own_runs_is_no_comparison(smoke, make_version):
@@ -340,9 +344,9 @@ def test_what_awkward_data_comes_to(smoke, make_version, data, metric, outcome, 
 def test_dropped_values_and_unequal_lengths_are_said(smoke, make_version):
     holes = np.where(np.arange(100) % 10 == 9, np.nan, 0.02)
     short = judge(smoke, make_version("a"), make_version("b", series_={"step_time": holes}))
-    assert "30 non-finite values left out" in check(short, "step_time").reason
+    assert "30 non-finite values left out" in check(short, "step_time").notes
     unequal = judge(smoke, make_version("a"), make_version("b", series_={"step_time": np.full(60, 0.02)}))
-    assert "unequal lengths: 100 against 60 values" in check(unequal, "step_time").reason
+    assert "unequal lengths: 100 against 60 values" in check(unequal, "step_time").notes
 
 
 def test_margin_zero_passes_only_what_is_better(smoke_with, make_version):

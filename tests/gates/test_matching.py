@@ -24,11 +24,17 @@ def version(*made, fresh=()):
 
 @pytest.fixture
 def made(make_run):
-    """Runs of one side by seed, their evaluation given."""
+    """Runs of one side by seed, their evaluation given; the training of a seed is the same on both sides."""
 
     def build(prefix, losses, **fields):
         return [
-            make_run(f"{prefix}{seed}", seed, series_={"eval_loss": [loss]}, **fields) for seed, loss in losses.items()
+            make_run(
+                f"{prefix}{seed}",
+                seed,
+                series_={"eval_loss": [loss], "loss": np.linspace(0.7, 0.5, 100 + seed)},
+                **fields,
+            )
+            for seed, loss in losses.items()
         ]
 
     return build
@@ -66,7 +72,7 @@ def test_fresh_runs_that_differ_from_the_stored_ones_hide_no_change_of_the_envir
     verdict = judge(smoke, version(*made("a", before), fresh=made("f", beside)), version(*made("b", now)))
     found = check(verdict, "eval_loss")
     assert (found.outcome, found.evidence.baseline_runs) == (Outcome.BLOCK, 5)
-    assert "fresh runs of the baseline differ from its stored ones" in found.reason
+    assert "fresh runs of the baseline differ from its stored ones" in found.notes[0]
 
 
 def test_where_seeds_change_nothing_pairs_rest_on_as_many_runs_as_two_sides(smoke, make_run):
@@ -106,6 +112,16 @@ def test_a_candidate_of_fewer_seeds_passes_by_identity_and_one_other_number_ends
     drifted = made("f", {1: 0.55001, 3: 0.65001})  # the champion's own code gives other numbers today
     mixed = judge(smoke, version(*stored, fresh=drifted), version(*made("b", {1: 0.55, 3: 0.65})))
     assert not check(mixed, "eval_loss").evidence.identical
+
+
+def test_a_number_that_is_equal_by_chance_is_no_identity(smoke, make_run):
+    def side(name):
+        right = {"eval_accuracy": [0.75]}  # 48 of 64, whatever was trained
+        return version(*(make_run(f"{name}{seed}", seed, series_=right) for seed in SEEDS))
+
+    found = check(judge(smoke, side("a"), side("b")), "eval_accuracy")
+    assert (found.outcome, found.evidence.identical) == (Outcome.PASS, False)
+    assert found.evidence.p_noninferior is not None
 
 
 def test_which_of_two_runs_of_a_seed_stands_in_a_pair_is_not_left_to_their_names(smoke, make_run):
