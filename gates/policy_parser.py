@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import Any
 
 from gates.fields import (
@@ -22,24 +21,10 @@ from gates.fields import (
     text,
     unknown,
 )
-from gates.metrics import METRICS
-from gates.policy import (
-    Bootstrap,
-    FreshBaseline,
-    HardChecks,
-    KnownPriors,
-    Looks,
-    MetricRule,
-    Overlay,
-    Policy,
-    PolicyError,
-    Role,
-    Scale,
-    ValidityRules,
-    WithoutSource,
-    Worse,
-)
+from gates.looks import FreshBaseline, Looks, WithoutSource
+from gates.policy import Bootstrap, HardChecks, KnownPriors, Overlay, Policy, PolicyError, Scale, ValidityRules
 from gates.priors import Prior
+from gates.rule_parser import RULE_KEYS, check_rule, parse_rule
 from gates.summaries import SUMMARIES
 
 
@@ -51,7 +36,7 @@ def parse_policy(body: Mapping[str, Any]) -> Policy:
     found = fields("policy", body, _POLICY)
     overlays = [_overlay(name, overlay) for name, overlay in mapping("overlays", found["overlays"]).items()]
     bodies = mapping("rules", found["rules"])
-    rules = {str(name): _rule(str(name), body, [str(n) for n in bodies if n != name]) for name, body in bodies.items()}
+    rules = {str(name): parse_rule(str(name), rule, bodies) for name, rule in bodies.items()}
     for overlay in overlays:
         for name in overlay.rules:
             if name not in rules:
@@ -63,21 +48,14 @@ def parse_policy(body: Mapping[str, Any]) -> Policy:
     return policy
 
 
-def _rule(name: str, body: Any, others: Sequence[str]) -> MetricRule:
-    path, alike = f"rules.{name}", get_close_matches(name, others, n=1)
-    instead = {"instead": f"write '{alike[0]}' if that rule is meant"} if alike else {}
-    rule = MetricRule(name=name, **fields(path, body, _RULE, **instead))
-    _check_rule(path, rule)
-    return rule
-
-
 def _overlay(name: Any, body: Any) -> Overlay:
     path = f"overlays.{name}"
     found = fields(path, body, {"when": mapping, "rules": mapping})
     when = _when(path, found["when"])
     if not when:
         raise PolicyError(f"{path}.when: found nothing; expected at least one fact, such as 'backend: cpu'")
-    changes = {str(rule): some_fields(f"{path}.rules.{rule}", change, _RULE) for rule, change in found["rules"].items()}
+    rules = found["rules"].items()
+    changes = {str(rule): some_fields(f"{path}.rules.{rule}", change, RULE_KEYS) for rule, change in rules}
     return Overlay(name=str(name), when=when, rules=changes)
 
 
@@ -111,46 +89,9 @@ def _check_overlaid(policy: Policy, overlay: Overlay) -> None:
     facts = {key: values[0] for key, values in overlay.when.items()}
     for rule in policy.resolve(facts).rules:
         if rule.name in overlay.rules:
-            _check_rule(f"overlays.{overlay.name}.rules.{rule.name}", rule)
+            check_rule(f"overlays.{overlay.name}.rules.{rule.name}", rule)
 
 
-def _check_rule(path: str, rule: MetricRule) -> None:
-    """Refuse combinations that would judge the wrong thing."""
-    summary, info = SUMMARIES[rule.reduction], rule.info
-    if rule.role is Role.HARD:
-        raise PolicyError(
-            f"{path}.role: found 'hard'; hard checks stand under 'hard:'; expected gate, advisory, ignore"
-        )
-    if rule.reduction == "rate" and rule.metric != "tokens_per_second":
-        raise PolicyError(f"{path}.reduction: found 'rate' for '{rule.metric}'; it is for tokens_per_second only")
-    if summary.logarithmic and rule.scale is Scale.LOG:
-        raise PolicyError(f"{path}.scale: found 'log'; '{rule.reduction}' is a logarithm already; expected identity")
-    if rule.scale is Scale.LOG and info.scale == Scale.IDENTITY:
-        raise PolicyError(f"{path}.scale: found 'log'; {rule.metric} can be zero or negative; expected identity")
-    if not summary.logarithmic and Worse.BOTH not in (rule.worse, info.worse) and rule.worse != info.worse:
-        raise PolicyError(
-            f"{path}.worse: found '{rule.worse}'; {rule.metric} is worse when {info.worse}; "
-            f"expected {info.worse} or both"
-        )
-    if rule.scale is Scale.LOG and rule.worse is not Worse.HIGHER and rule.margin >= 1:
-        raise PolicyError(
-            f"{path}.margin: found {rule.margin}; a fall of 100 % or more cannot be a limit; expected < 1"
-        )
-    if rule.max_increase is not None and rule.worse is not Worse.HIGHER:
-        raise PolicyError(f"{path}.max_increase: found {rule.max_increase}; it needs 'worse: higher'; expected null")
-
-
-_RULE: dict[str, Reader] = {
-    "metric": one_of(METRICS, "metric"),
-    "role": choice(Role),
-    "reduction": one_of(SUMMARIES, "reduction"),
-    "scale": choice(Scale),
-    "worse": choice(Worse),
-    "margin": number(0),
-    "prior": number(0, above=True),
-    "must_have": flag,
-    "max_increase": optional(number(0, above=True)),
-}
 _HARD: dict[str, Reader] = {
     "completed": flag,
     "nonfinite": flag,

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
-from gates.policy import FreshBaseline, Policy
+from gates.looks import FreshBaseline
+from gates.policy import Policy
 from gates.records import Run, Version
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from canary_mlflow.reports.advice import lasting
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.histories import read_version
 from canary_mlflow.tracking.session import minutes_of_runs
-from gates.policy import Policy, WithoutSource
+from gates.looks import WithoutSource
+from gates.policy import Policy
 from gates.records import Version
 from gates.sides import candidate_side
 from gates.top_up import TopUp, next_look, next_seeds, to_run_again

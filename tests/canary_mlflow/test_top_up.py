@@ -14,7 +14,8 @@ from canary_mlflow.errors import NoSource, UsageError
 from canary_mlflow.launching.top_up import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
-from gates.policy import FreshBaseline, Policy, WithoutSource
+from gates.looks import FreshBaseline, WithoutSource
+from gates.policy import Policy
 from gates.verdict import Outcome
 
 

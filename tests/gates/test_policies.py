@@ -68,6 +68,7 @@ def test_a_mapping_may_have_a_base_too():
         ("base: 3", "base: found 3"),
         ("base: me.yaml", "chain of more than"),
         ("base: smoke\nrules:\n  speed: {margin: 1}", "rules.speed: metric, role, reduction"),
+        ("base: smoke\nrules:\n  eval_los: {margin: 1}", "write them, or write 'eval_loss' if that rule is meant"),
         ("base: smoke\nrules:\n  step_time: {metric: speed}", "unknown metric 'speed'; valid: "),
         ("base: smoke\ncolour: red", "me.yaml': policy: unknown key 'colour'"),
         ("rules: {}", "missing; expected all of name, bootstrap"),

@@ -1,0 +1,54 @@
+"""The plan of looks: when a growing candidate is judged, what each look may spend, which runs stand beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FreshBaseline(StrEnum):
+    """When a run of the baseline's code is made beside each added candidate run. DIFFERS: where the stored ones were
+    made on another host or day."""
+
+    NEVER = "never"
+    DIFFERS = "differs"
+    ALWAYS = "always"
+
+
+class WithoutSource(StrEnum):
+    """What happens where the baseline's code cannot be had: judge with its stored runs alone, or stop."""
+
+    UNPAIRED = "unpaired"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looks:
+    """When a growing candidate is judged: after `runs` runs each, with these `shares` of both error levels.
+
+    The shares add up to 1, so that looking several times spends no more than looking once (union bound).
+    """
+
+    runs: tuple[int, ...]
+    shares: tuple[float, ...]
+    fresh_baseline: FreshBaseline
+    without_source: WithoutSource
+
+    def reached(self, candidate_runs: int, taken: Sequence[int] = ()) -> int:
+        """The look, counted from 1, that a candidate with so many runs is at; `taken`: the numbers of runs at which it
+        was looked at before. Numbers between two looks count as the later one, where the earlier is spent."""
+        planned = sum(runs <= candidate_runs for runs in self.runs)
+        before = self._spent(candidate_runs, taken)
+        return min(len(self.runs), max(1, planned, before + 1))
+
+    def share(self, look: int, candidate_runs: int, taken: Sequence[int] = ()) -> float:
+        """What this look may spend: its own share and those of looks before it that were never taken."""
+        return sum(self.shares[self._spent(candidate_runs, taken) : look])
+
+    def _spent(self, candidate_runs: int, taken: Sequence[int]) -> int:
+        """How many looks are behind a candidate with so many runs; another look at the same runs costs nothing."""
+        spent = 0
+        for count in sorted({count for count in taken if count < candidate_runs}):
+            spent = min(len(self.runs), max(spent + 1, sum(runs <= count for runs in self.runs)))
+        return spent
