@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from mlflow.entities import Metric
 from servers import Server
 
@@ -62,6 +63,18 @@ def test_series_come_sorted_with_the_last_write_of_a_step_and_true_infinities(sh
     assert dict(found.workload) == {"algo": "dpo"}
     assert dict(found.hardware) == {"backend": "cpu"}
     assert dict(found.environment) == {"torch": "2"}
+
+
+def test_reading_a_run_does_not_take_longer_the_more_runs_a_store_has(shared: Any, run_id: str) -> None:
+    asked: list[tuple[str, Any]] = []
+    engine = sa.create_engine(shared.uri)
+    sa.event.listen(engine, "before_cursor_execute", lambda *said: asked.append((said[2], said[3])))
+    with engine.connect() as connection:
+        points.points_over(connection, {run_id: ["stability/loss"]})
+        ((statement, values),) = asked
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
+    engine.dispose()
+    assert [row for row in plan if "index_metrics_run_uuid_key_step (run_uuid=? AND key=?)" in row[-1]], plan
 
 
 def test_mlflows_own_calls_give_the_same(shared: Any, run_id: str) -> None:
