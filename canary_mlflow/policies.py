@@ -57,7 +57,7 @@ def _load(source: str | Path | Mapping[str, Any], kind: str, parse: Callable[[Ma
         label, found = str(source), read_policy(source, kind)
     measured = Path.cwd() / PRIORS_FILE
     if kind == "gate" and measured.is_file():
-        found = _merge({"priors": _read(measured).get("priors", {})}, found)
+        found = _merge({"priors": read_priors(measured)}, found)
     try:
         return parse(found)
     except PolicyError as error:
@@ -75,6 +75,21 @@ def read_policy(source: str | Path, kind: str = "gate") -> dict[str, Any]:
     found = _with_bases(body, path.parent, kind)
     # Its base's name would say in reports, and to a server, that the base itself was asked for.
     return {**found, "name": path.stem} if "base" in body and "name" not in body else found
+
+
+def read_priors(path: Path) -> dict[str, Any]:
+    """The entries of a file that `canary calibrate` wrote, in its order. Raises UsageError, one line, for another."""
+    body = _read(path, key="priors")
+    others = [str(key) for key in body if key != "priors"]
+    if others:
+        raise UsageError(f"policy file {path}: unknown key '{others[0]}'; valid: priors; remove it, or mend its name")
+    priors = body.get("priors", {})
+    if not isinstance(priors, Mapping):
+        raise UsageError(
+            f"policy file {path}: priors: found {priors!r:.40}; expected a mapping of names to spreads; mend it, or "
+            "remove the file"
+        )
+    return dict(priors)
 
 
 def _with_bases(body: Mapping[str, Any], folder: Path, kind: str) -> dict[str, Any]:
@@ -116,11 +131,11 @@ def _locate(source: str, folder: Path, kind: str) -> Path:
     raise UsageError(f"policy '{source}' not found; valid: {', '.join(policy_names(kind))}, or the path of a YAML file")
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read(path: Path, key: str = "rules") -> Mapping[str, Any]:
     try:
         body = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: not UTF-8, or a number too long
         raise UsageError(f"policy file {path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
     if not isinstance(body, Mapping):
-        raise UsageError(f"policy file {path}: found {type(body).__name__}; expected keys such as 'rules'")
+        raise UsageError(f"policy file {path}: found {type(body).__name__}; expected keys such as '{key}'")
     return body

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gates.comparisons import Comparison
+from gates.comparisons import Values
 from gates.design import Design
 from gates.judge import judge
-from gates.planning import block_probability, pass_probability
+from gates.planning import block_chance, limits, pass_chance
+from gates.plausibility import implausible
 from gates.policy import KnownPriors, MetricRule, Policy, Role, Scale, Worse
-from gates.priors import Prior, Spread, learn_prior
+from gates.priors import Prior, learn_prior
 from gates.readings import read, yardstick
 from gates.records import Run, Version
+from gates.rule_parser import LEAST_SPREAD
 from gates.verdict import Outcome
 
 
@@ -25,7 +27,7 @@ class MetricSpread:
     `groups` groups.
 
     `margin`: the policy's, on the same scale, which is the log one where `relative`. `prior`: what to store, None where
-    the runs do not differ at all.
+    the runs do not differ at all. `odd`: the run of a group that is too far off the others to be believed.
     """
 
     rule: MetricRule
@@ -35,6 +37,7 @@ class MetricSpread:
     margin: float
     relative: bool
     prior: Prior | None
+    odd: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +65,8 @@ def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -
     stick = yardstick(policy, rule, everyone, everyone)
     if isinstance(stick, str):
         return None
-    harms = [np.array([stick.harm(reading) for reading in readings]) for readings in sets]
-    variances, dfs = [float(np.var(each, ddof=1)) for each in harms], [len(each) - 1 for each in harms]
+    variances, dfs = [_variance(stick.harms(each)) for each in sets], [len(each) - 1 for each in sets]
+    odd = (implausible(policy.implausible_ratio, rule, stick, each, each) for each in sets)
     pooled = sum(variance * df for variance, df in zip(variances, dfs, strict=True)) / sum(dfs)
     return MetricSpread(
         rule=rule,
@@ -73,7 +76,14 @@ def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -
         margin=stick.margin,
         relative=stick.relative,
         prior=learn_prior(variances, dfs) if stick.scale is rule.scale else None,
+        odd=tuple(problem for problem in odd if problem),
     )
+
+
+def _variance(harms: Values) -> float:
+    """That of one group, 0 where rounding alone may have made it: the mean of equal numbers is not always theirs."""
+    found = float(np.var(harms, ddof=1)) if np.ptp(harms) > 0 else 0.0
+    return found if found > LEAST_SPREAD**2 else 0.0
 
 
 def harm_margin(rule: MetricRule) -> float:
@@ -131,39 +141,42 @@ class Power:
 
 
 def power(
-    policy: Policy, margin: float, sd: float, sizes: Sequence[tuple[int, int]], effects: Sequence[float]
+    policy: Policy,
+    margin: float,
+    sd: float,
+    sizes: Sequence[tuple[int, int]],
+    effects: Sequence[float],
+    *,
+    role: Role = Role.GATE,
+    two_sided: bool = False,
 ) -> list[Power]:
     """The chances at spread `sd` and `margin` (same scale), with as many degrees of freedom as a prior of that spread
-    gives, and BLOCK at the level that Holm leaves the worst of all gate metrics."""
+    gives, and BLOCK at the level that Holm leaves the worst of all gate metrics. An ADVISORY metric never blocks; one
+    on IGNORE does not pass either."""
+    designs = [Design(baseline_runs=k, candidate_runs=m, paired=False, two_sided=two_sided) for k, m in sizes]
+    return [each for design in designs for each in _powers(policy, margin, sd, design, effects, role)]
+
+
+def _powers(
+    policy: Policy, margin: float, sd: float, design: Design, effects: Sequence[float], role: Role
+) -> Iterator[Power]:
     family = max(1, sum(rule.role is Role.GATE for rule in policy.rules))
-    return [
-        _power(policy, margin, sd, Design(baseline_runs=k, candidate_runs=m, paired=False), effect, family)
-        for k, m in sizes
-        for effect in effects
-    ]
-
-
-def _power(policy: Policy, margin: float, sd: float, design: Design, effect: float, family: int) -> Power:
-    df = policy.prior_df + design.df
-    spread = Spread(variance=sd * sd, df=df, prior_df=policy.prior_df)
-    planned = Comparison(
-        design=design,
-        spread=spread,
-        cautious=spread,
-        margin=margin,
-        difference=0.0,
-        standard_error=design.error(spread),
-        p_harm=1.0,
-        p_noninferior=1.0,
-        p_beyond=1.0,
-        separated=False,
-    )
     enough = design.candidate_runs >= policy.min_candidate_runs and design.baseline_runs >= policy.min_baseline_runs
-    truth = effect * margin
-    return Power(
-        baseline_runs=design.baseline_runs,
-        candidate_runs=design.candidate_runs,
-        effect=effect,
-        block=block_probability(planned, design, truth, policy.alpha_block / family) if enough else 0.0,
-        passed=pass_probability(planned, design, truth, policy.alpha_pass),
+    within = limits(
+        design,
+        margin=margin,
+        sd=sd,
+        prior_df=policy.prior_df,
+        alpha_pass=policy.alpha_pass,
+        alpha_harm=policy.alpha_block / family,
+        alpha_order=policy.alpha_block,
     )
+    for effect in effects:
+        truth = effect * margin
+        yield Power(
+            baseline_runs=design.baseline_runs,
+            candidate_runs=design.candidate_runs,
+            effect=effect,
+            block=block_chance(within, truth) if enough and role is Role.GATE else 0.0,
+            passed=pass_chance(within, truth) if role is not Role.IGNORE else 0.0,
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gates.check_builders import label, make_check
+from gates.check_builders import label, make_check, undecided
 from gates.comparisons import Comparison
 from gates.planning import POWER, pass_probability, runs_needed
 from gates.policy import MetricRule, Policy, Role, Worse
@@ -31,6 +31,12 @@ def conclude(policy: Policy, weighed: Weighed, significant: bool, family: int, p
         verb = "changed" if rule.worse is Worse.BOTH else "worse"
         sure = ", beyond the limit itself with 99 % confidence" if found.p_beyond <= 0.01 else ""
         reason = f"{line}, {verb} with {p_value(found.p_harm)}{sure}"
+        if weighed.doubt:
+            reason, code = (
+                f"{line}: {weighed.doubt}, so the candidate's code is not why",
+                ReasonCode.INVALID_ENVIRONMENT,
+            )
+            return replace(undecided(rule, reason, code), evidence=evidence, notes=weighed.notes)
         if rule.role is Role.ADVISORY:
             return make_check(rule, CheckOutcome.WARN, reason, evidence=evidence, notes=weighed.notes)
         if _enough_to_block(policy, found):
@@ -51,7 +57,7 @@ def _inconclusive(
     could_pass = pass_probability(found, found.design, 0.0, policy.alpha_pass) >= POWER
     if found.too_noisy and found.harm > found.margin:
         code, more = ReasonCode.TOO_NOISY, _runs_for_order(found, policy.alpha_block)
-        what = f"too noisy here for the t test; {_order(found, more)} would show it"
+        what = f"too noisy here for the t test; {_order(found, more)}"
     elif harmless is None:
         code, more = ReasonCode.TOO_NOISY, None
         what = "too noisy here for this limit, no number of runs up to 20 would decide"
@@ -68,14 +74,18 @@ def _inconclusive(
     return make_check(rule, outcome, reason, code_shown, evidence, more, harmless, weighed.notes)
 
 
-def _order(found: Comparison, count: int) -> str:
+def _order(found: Comparison, count: int | None) -> str:
+    if count is None:
+        return "some of the candidate's runs are no worse than the baseline's, quieter ones would tell"
     if found.design.paired:
-        return f"{count} pairs, the candidate's run worse in each,"
-    return f"{runs(count)} per side, each worse than the baseline's worst,"
+        return f"{count} pairs, the candidate's run worse in each, would show it"
+    return f"{runs(count)} per side, each worse than the baseline's worst, would show it"
 
 
-def _runs_for_order(found: Comparison, alpha: float) -> int:
-    """Runs per side whose order alone can show harm."""
+def _runs_for_order(found: Comparison, alpha: float) -> int | None:
+    """Runs per side whose order alone can show harm; None where the runs that are there are out of that order."""
+    if not found.separated:
+        return None
     return next(
         runs for runs in range(2, 100) if replace(found, design=found.design.grown(runs)).chance_of_order <= alpha
     )

@@ -14,7 +14,7 @@ from gates.policy import MetricRule, Policy, Role
 from gates.policy_writer import policy_to_dict
 from gates.records import Run, Version
 from gates.selection import weigh_selected
-from gates.sides import Side, baseline_side, candidate_side, environment_differences, facts, mismatches
+from gates.sides import Side, baseline_side, candidate_side, environment_differences, facts, mismatches, planned
 from gates.summaries import SUMMARIES
 from gates.validity import superseded
 from gates.verdict import Check, CheckOutcome, Outcome, ReasonCode, Verdict
@@ -75,6 +75,7 @@ def judge(
         candidate_runs=tuple(run.run_id for run in right.evidence),
         more_runs=_more_runs(checks) if outcome is Outcome.INCONCLUSIVE else None,
         look=look,
+        planned_runs=planned(right.evidence),
         notes=(*notes(policy, left, right, pairs), *of_checks(checks)),
     )
 

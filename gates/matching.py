@@ -13,6 +13,7 @@ from gates.policy import MetricRule, Policy, Worse
 from gates.readings import Reading, Yardstick
 from gates.records import Run
 
+TRAINING_LOSSES = ("loss", "policy_loss")
 Matched = list[tuple[list[Reading], Reading]]
 """Each of the candidate's readings, in the order of seeds, with those of the baseline that stand against it."""
 
@@ -29,24 +30,23 @@ def match_by_seed(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> 
 
 
 def identical(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> bool:
-    """True if the baseline has every seed of the candidate, and bit for bit the candidate's series wherever it has."""
-    held: dict[int | None, list[Reading]] = {}
-    for reading in baseline:
-        held.setdefault(reading.seed, []).append(reading)
-    return all(
-        r.seed is not None and r.seed in held and all(r.series.same_values(other.series) for other in held[r.seed])
-        for r in candidate
-    )
+    """True if the baseline has more than half of the candidate's seeds, and bit for bit its series in all of them: code
+    that computes the same in these computes the same in others."""
+    held = _by_seeds(baseline)
+    shared = {reading.seed for reading in candidate} & held.keys() - {None}
+    same = all(r.series.same_values(other.series) for r in candidate if r.seed in shared for other in held[r.seed])
+    return bool(shared) and same and 2 * len(shared) > len({(r.seed, r.seed is None and r.run_id) for r in candidate})
 
 
 def same_training(baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
     """False if runs of one seed recorded training losses that differ: then a number that they have in common, such as
     48 of 64 right answers, is equal by chance."""
     return all(
-        run.series["loss"].same_values(other.series["loss"])
+        run.series[name].same_values(other.series[name])
         for run in candidate
         for other in baseline
-        if run.seed == other.seed and "loss" in run.series and "loss" in other.series
+        for name in TRAINING_LOSSES
+        if run.seed == other.seed and name in run.series and name in other.series
     )
 
 
@@ -67,7 +67,7 @@ def compare_readings(
     known = policy.prior_of(rule)
     # A shipped prior is of runs as wholes; what short runs wobble besides, a measured one has in it already.
     prior = math.sqrt(stick.prior**2 + floor) if known.kind == "shipped" else stick.prior
-    sides = _in_pairs(stick, matched) if matched else (stick.harms(left), stick.harms(right))
+    sides = _in_pairs(stick, matched) if matched else (_apart(rule, stick, left), _apart(rule, stick, right))
     return compare(
         *sides,
         margin=stick.margin,
@@ -86,6 +86,23 @@ def _in_pairs(stick: Yardstick, matched: Matched) -> tuple[Values, Values]:
     """The mean of the baseline's readings of each seed, and the candidate's."""
     means = [math.fsum(stick.harms(runs)) / len(runs) for runs, _ in matched]
     return np.array(means), stick.harms([reading for _, reading in matched])
+
+
+def _apart(rule: MetricRule, stick: Yardstick, readings: Sequence[Reading]) -> Values:
+    """One number for each run, or for each seed where a metric follows its seed: runs of one seed then say one thing,
+    and counting each blocked up to 12 % of unchanged sides."""
+    groups = _by_seeds(readings)
+    if not rule.info.repeatable or len(groups) == len(readings):
+        return stick.harms(readings)
+    alone = [[reading] for reading in groups.pop(None, [])]
+    return np.array([math.fsum(stick.harms(runs)) / len(runs) for runs in [*groups.values(), *alone]])
+
+
+def _by_seeds(readings: Sequence[Reading]) -> dict[int | None, list[Reading]]:
+    found: dict[int | None, list[Reading]] = {}
+    for reading in readings:
+        found.setdefault(reading.seed, []).append(reading)
+    return found
 
 
 def _by_seed(reading: Reading) -> tuple[int, str]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from scipy.special import nctdtr, ndtr, stdtrit
+import numpy as np
+from scipy.special import nctdtr, ndtr, ndtri, stdtrit
 
-from gates.comparisons import Comparison
+from gates.comparisons import Comparison, Values, compare
 from gates.design import Design
 from gates.priors import Spread
 
 MAX_RUNS = 20
 """Runs per side beyond which more runs are no longer advised."""
 POWER = 0.8
+POINTS = 1000
+"""Sets of runs that stand for all that there can be; chances from them are right to about half a percent."""
 _POWER_QUANTILE = 0.8416212335729143  # standard normal quantile of POWER
 _LARGEST_SHIFT = 30.0  # beyond it scipy's non-central t loses its digits, and every critical value is exceeded
 
@@ -20,7 +24,7 @@ _LARGEST_SHIFT = 30.0  # beyond it scipy's non-central t loses its digits, and e
 def pass_probability(found: Comparison, design: Design, truth: float, alpha: float) -> float:
     """Chance that `design` shows non-inferiority when the true harm is `truth`, at the spread that was
     found."""
-    se, df = design.error(found.spread), _df(found, found.cautious, design)
+    se, df = design.error(found.expected), _df(found, found.cautious, design)
     if df <= 0:
         return 0.0
     return upper_tail((found.margin - truth) / se, critical(df, alpha, design), df)
@@ -29,11 +33,78 @@ def pass_probability(found: Comparison, design: Design, truth: float, alpha: flo
 def block_probability(found: Comparison, design: Design, truth: float, alpha: float) -> float:
     """Chance that `design` finds harm beyond the margin, significant at `alpha`, when the true harm is
     `truth`."""
-    se, df = design.error(found.spread), _df(found, found.spread, design)
+    se, df = design.error(found.expected), _df(found, found.spread, design)
     if df <= 0:
         return 0.0
     significant = upper_tail(truth / se, critical(df, alpha, design), df)
     return min(significant, float(ndtr((truth - found.margin) / se)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Limits:
+    """What the difference of two means must exceed, `above` or `below` zero, to BLOCK, and between which it must stay,
+    `lowest` and `highest`, to PASS, for each of POINTS sets of runs; `error`: the difference's true standard error.
+
+    How normal runs lie about the means of their sides sets the limits, and the difference is independent of that.
+    """
+
+    error: float
+    above: Values
+    below: Values
+    lowest: Values
+    highest: Values
+
+
+def limits(
+    design: Design,
+    *,
+    margin: float,
+    sd: float,
+    prior_df: float,
+    alpha_pass: float,
+    alpha_harm: float,
+    alpha_order: float,
+) -> Limits:
+    """The judge's own limits for runs that spread by `sd`, as their prior says; `design` without pairs.
+
+    `alpha_harm`: the level of the t test; `alpha_order`: that at which the order of the runs shows harm where the t
+    test is not believed.
+    """
+    rows = []
+    for point in sd * _normal_points(POINTS, design.baseline_runs + design.candidate_runs):
+        left, right = (side - side.mean() for side in np.split(point, [design.baseline_runs]))
+        found = compare(left, right, margin=margin, prior=sd, prior_df=prior_df, two_sided=design.two_sided)
+        least = max(margin, critical(found.spread.df, alpha_harm, design) * found.standard_error)
+        above, below = (least, least) if design.two_sided else (least, math.inf)
+        if found.too_noisy:
+            ordered = found.chance_of_order <= alpha_order
+            above = max(above, left.max() - right.min()) if ordered else math.inf
+            below = max(below, right.max() - left.min()) if ordered else math.inf
+        highest = margin - critical(found.cautious.df, alpha_pass, design) * design.error(found.cautious)
+        rows.append((above, below, -highest if design.two_sided else -math.inf, highest))
+    columns = dict(zip(("above", "below", "lowest", "highest"), np.array(rows).T, strict=True))
+    return Limits(error=sd / math.sqrt(design.information), **columns)
+
+
+def block_chance(found: Limits, truth: float) -> float:
+    """Chance of harm beyond the margin that the judge believes, when the true harm is `truth`."""
+    upwards, downwards = ndtr((truth - found.above) / found.error), ndtr((-truth - found.below) / found.error)
+    return float(np.mean(upwards + downwards))
+
+
+def pass_chance(found: Limits, truth: float) -> float:
+    """Chance that no direction that counts can be harm as large as the margin, when the true harm is `truth`."""
+    inside = ndtr((found.highest - truth) / found.error) - ndtr((found.lowest - truth) / found.error)
+    return float(np.mean(np.maximum(inside, 0.0)))
+
+
+def _normal_points(count: int, dimensions: int) -> Values:
+    """Points that lie as normal ones do, evenly and without chance: Roberts' R sequence."""
+    root = 2.0
+    for _ in range(64):
+        root = (1 + root) ** (1 / (dimensions + 1))
+    steps = root ** -np.arange(1.0, dimensions + 1)
+    return np.asarray(ndtri((0.5 + np.outer(np.arange(1, count + 1), steps)) % 1.0))
 
 
 def runs_needed(found: Comparison, *, truth: float, alpha_pass: float, alpha_block: float, least: int) -> int | None:
@@ -59,7 +130,8 @@ def smallest_detectable(found: Comparison, alpha_block: float) -> float:
     df = found.spread.df
     limit = critical(df, alpha_block, found.design)
     shift = limit * (1 - 1 / (4 * df)) + _POWER_QUANTILE * math.sqrt(1 + limit**2 / (2 * df))
-    return max(shift * found.standard_error, found.margin + _POWER_QUANTILE * found.standard_error)
+    error = found.design.error(found.expected)
+    return max(shift * error, found.margin + _POWER_QUANTILE * error)
 
 
 def critical(df: float, alpha: float, design: Design) -> float:

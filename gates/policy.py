@@ -110,7 +110,8 @@ class ValidityRules:
 class KnownPriors:
     """Spreads that were measured where every fact in `when` holds: calibrated or learnt, by rule.
 
-    `rules`: the prior and the reduction and scale of the rule that it was measured with.
+    `rules`: the prior and the reduction and scale of the rule that it was measured with. Where several apply, the one
+    with the most facts counts (Policy.prior_of).
     """
 
     name: str
@@ -169,12 +170,17 @@ class Policy:
         return replace(self, rules=tuple(rules.values()), overlays=(), priors=known)
 
     def prior_of(self, rule: MetricRule) -> Prior:
-        """The spread to expect, in a resolved policy: the last one measured for this rule, else the shipped one."""
-        for known in reversed(self.priors):
+        """The spread to expect, in a resolved policy: one measured for this rule, else the shipped one.
+
+        Of several measured ones that with the most facts in its `when`; among equals the one written last.
+        """
+        found, facts = Prior(sd=rule.prior, df=self.prior_df, kind="shipped"), 0
+        for known in self.priors:
             prior, reduction, scale = known.rules.get(rule.name, (None, "", None))
-            if prior is not None and (reduction, scale) == (rule.reduction, rule.scale):
-                return prior
-        return Prior(sd=rule.prior, df=self.prior_df, kind="shipped")
+            fits = (reduction, scale) == (rule.reduction, rule.scale)
+            if prior is not None and fits and len(known.when) >= facts:
+                found, facts = prior, len(known.when)
+        return found
 
     def spending(self, share: float) -> Policy:
         """The policy with a share of both error levels, such as one look may spend."""

@@ -24,7 +24,7 @@ from gates.fields import (
 from gates.looks import FreshBaseline, Looks, WithoutSource
 from gates.policy import Bootstrap, HardChecks, KnownPriors, Overlay, Policy, PolicyError, Scale, ValidityRules
 from gates.priors import Prior
-from gates.rule_parser import RULE_KEYS, check_rule, parse_rule
+from gates.rule_parser import LEAST_SPREAD, RULE_KEYS, check_rule, parse_rule
 from gates.summaries import SUMMARIES
 
 
@@ -107,7 +107,7 @@ _HARD: dict[str, Reader] = {
     "entropy_floor": number(0, 1),
 }
 _PRIOR: dict[str, Reader] = {
-    "sd": number(0, above=True),
+    "sd": number(LEAST_SPREAD),
     "df": number(0, above=True),
     "kind": one_of(dict.fromkeys(("calibrated", "learnt")), "kind"),
     "reduction": one_of(SUMMARIES, "reduction"),

@@ -54,8 +54,9 @@ class Squares:
         return self.total / self.df
 
 
-def moderate(squares: Squares, prior_variance: float, prior_df: float) -> Spread:
-    """Combine what runs differ by with a prior variance worth `prior_df` degrees of freedom.
+def moderate(squares: Squares, prior_variance: float, prior_df: float, share: float = math.inf) -> Spread:
+    """Combine what runs differ by with a prior variance worth `prior_df` degrees of freedom, but no more than `share`
+    times those of the runs, where they have any.
 
     A prior that the data contradict (F test at 1 %) is dropped: on runs twelve times noisier than their prior, keeping
     it blocked unchanged code six times as often.
@@ -63,8 +64,9 @@ def moderate(squares: Squares, prior_variance: float, prior_df: float) -> Spread
     df = squares.df
     if df >= 2 and squares.variance / prior_variance > float(fdtri(df, prior_df, 0.99)):
         return Spread(variance=squares.variance, df=df, prior_df=0.0)
-    total = prior_df + df
-    return Spread(variance=(prior_df * prior_variance + squares.total) / total, df=total, prior_df=prior_df)
+    weight = min(prior_df, share * df) if df else prior_df
+    total = weight + df
+    return Spread(variance=(weight * prior_variance + squares.total) / total, df=total, prior_df=weight)
 
 
 def pool(squares: Squares, others: Squares) -> Squares:

@@ -11,6 +11,9 @@ from gates.metrics import METRICS
 from gates.policy import MetricRule, PolicyError, Role, Scale, Worse
 from gates.summaries import SUMMARIES
 
+LEAST_SPREAD = 1e-12
+"""No spread between runs is smaller: rounding alone makes such a one, and squares of much smaller ones are 0."""
+
 RULE_KEYS: dict[str, Reader] = {
     "metric": one_of(METRICS, "metric"),
     "role": choice(Role),
@@ -18,7 +21,7 @@ RULE_KEYS: dict[str, Reader] = {
     "scale": choice(Scale),
     "worse": choice(Worse),
     "margin": number(0),
-    "prior": number(0, above=True),
+    "prior": number(LEAST_SPREAD),
     "must_have": flag,
     "max_increase": optional(number(0, above=True)),
 }

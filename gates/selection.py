@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gates.check_builders import undecided
 from gates.pairs import Pairs, judged_in_pairs
@@ -13,6 +14,8 @@ from gates.validity import BY_THE_CLOCK, contended, invalid_clocks
 from gates.verdict import ReasonCode
 from gates.weighing import Weighed, agree, weigh
 from gates.wording import listed
+
+DOUBT = "fresh runs of the baseline are as bad here today"
 
 
 def weigh_selected(
@@ -38,5 +41,7 @@ def weigh_selected(
         trusted = not contended(policy, left, right) and not contended(policy, fresh, ())
     if fresh and not agree(policy, rule, left, fresh):
         weighed = weigh(policy, rule, left, right, family, trusted=trusted)
-        return weighed.noting("fresh runs of the baseline differ from its stored ones and are left out")
+        beside = weigh(policy, rule, fresh, right, family, trusted=trusted).found
+        doubt = DOUBT if beside and beside.harm <= beside.margin else ""
+        return replace(weighed, doubt=doubt).noting("fresh runs of the baseline differ from its stored ones: left out")
     return weigh(policy, rule, once((*left, *fresh)), right, family, trusted=trusted)

@@ -58,11 +58,18 @@ def once(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(by_id[run_id] for run_id in sorted(by_id))
 
 
+def planned(runs: Iterable[Run]) -> int:
+    """How many runs of a plan of looks these are: of one seed one, because a seed comes again only where a run was made
+    again."""
+    return len({(run.seed, run.run_id if run.seed is None else "") for run in runs})
+
+
 def _copies(runs: tuple[Run, ...]) -> dict[str, str]:
-    """Run ids that hold another run again, each with the id of the run that stays."""
+    """Run ids that hold another run again, each with the id of the run that stays: one that failed, or else the one
+    that more is known of, so that a copy hides nothing by its name."""
     found: dict[str, str] = {}
     kept: list[Run] = []
-    for run in runs:
+    for run in sorted(runs, key=lambda run: (not run.failure and run.completed, -_known(run), run.run_id)):
         first = next((other for other in kept if _same_run(run, other)), None)
         if first is None:
             kept.append(run)
@@ -71,12 +78,22 @@ def _copies(runs: tuple[Run, ...]) -> dict[str, str]:
     return found
 
 
+def _known(run: Run) -> int:
+    return len(run.series) + len(run.workload) + len(run.hardware) + len(run.environment) + (run.seed is not None)
+
+
 def _same_run(run: Run, other: Run) -> bool:
-    """Bit-equal in every series, a clock that varies among them: no two runs take the same time at every step."""
-    if run.series.keys() != other.series.keys():
+    """Bit-equal in every series that both have, a clock that varies among them: no two runs take the same time at every
+    step. Where their facts contradict each other, neither is called a copy, and the comparison finds that out."""
+    shared = run.series.keys() & other.series.keys()
+    if any(_contradict(pick(run), pick(other)) for pick in (_workload, _hardware)):
         return False
-    ticks = [name for name in CLOCKS if name in run.series and _varies(run.series[name])]
-    return bool(ticks) and all(run.series[name].same_values(other.series[name]) for name in [*ticks, *run.series])
+    ticks = [name for name in CLOCKS if name in shared and _varies(run.series[name])]
+    return bool(ticks) and all(run.series[name].same_values(other.series[name]) for name in [*ticks, *sorted(shared)])
+
+
+def _contradict(facts: Mapping[str, str], others: Mapping[str, str]) -> bool:
+    return any(facts[key] != others[key] for key in facts.keys() & others.keys())
 
 
 def _varies(series: Series) -> bool:

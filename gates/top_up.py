@@ -45,7 +45,7 @@ def next_look(policy: Policy, verdict: Verdict, *, fresh: bool = False) -> TopUp
     and where no number of runs that the plan affords would decide.
     """
     assert verdict.look is not None, "the verdict was no look of a plan"
-    have, most = len(verdict.candidate_runs), policy.looks.runs[-1]
+    have, most = verdict.planned_runs or 0, policy.looks.runs[-1]
     if verdict.outcome is not Outcome.INCONCLUSIVE:
         return TopUp(look=None, candidate_runs=have, reason=f"decided: {verdict.outcome}")
     if verdict.look == len(policy.looks.runs):

@@ -113,6 +113,7 @@ class Verdict:
     """The answer, why, and everything needed to compute it again except the series.
 
     `look`: which look of the policy's plan this was, counted from 1; None for a comparison planned as the only one.
+    `planned_runs`: the candidate's runs as a plan counts them, those of one seed once.
     `notes`: what a reader should know about the runs besides, such as which were left out and why; those of the checks
     among them.
     """
@@ -131,6 +132,7 @@ class Verdict:
     more_runs: int | None
     notes: tuple[str, ...] = ()
     look: int | None = None
+    planned_runs: int | None = None
 
 
 def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:

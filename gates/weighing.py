@@ -21,13 +21,17 @@ from gates.wording import quantity, runs
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weighed:
-    """A rule with what both sides say about it: `found` when it was tested, else the final `check`."""
+    """A rule with what both sides say about it: `found` when it was tested, else the final `check`.
+
+    `doubt`: why a BLOCK would not be the candidate's doing, '' for nothing.
+    """
 
     rule: MetricRule
     check: Check | None = None
     found: Comparison | None = None
     evidence: Evidence | None = None
     notes: tuple[str, ...] = ()
+    doubt: str = ""
 
     def noting(self, note: str) -> Weighed:
         """The same with one more note."""
@@ -78,6 +82,9 @@ def weigh(
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.NOT_COMPARABLE))
     found = compare_readings(policy, rule, stick, left, right, trusted)
     evidence = _evidence(policy, rule, stick, found, left, right, family)
+    design = found.design
+    if (design.averaged * design.baseline_runs, design.candidate_runs) != (len(left), len(right)):
+        notes = (*notes, "runs of one seed count as one")
     return Weighed(rule=rule, found=found, evidence=evidence, notes=notes)
 
 
@@ -135,8 +142,10 @@ def _identical(rule: MetricRule, left: list[Reading], right: list[Reading], note
         paired=True,
         identical=True,
     )
-    seeds = len({reading.seed for reading in right})
-    what = f"{quantity(mean, _unit(rule))}, bit-identical in all {seeds} seeds" if seeds > 1 else "bit-identical"
+    seeds = {reading.seed for reading in right}
+    shared = len(seeds & {reading.seed for reading in left})
+    where = f"all {shared} seeds" if shared == len(seeds) else f"both sides' {shared} seeds"
+    what = f"{quantity(mean, _unit(rule))}, bit-identical in {where}" if len(seeds) > 1 else "bit-identical"
     return make_check(rule, CheckOutcome.PASS, f"{label(rule)} {what}", evidence=evidence, notes=notes)
 
 

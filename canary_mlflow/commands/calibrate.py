@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from canary_mlflow.reports.calibration import Calibration
     from gates import Policy, Run
     from gates.calibration import Resplits
+    from gates.sides import Side
 
 SPLITS = 200
 SIZES = ((5, 3), (3, 3), (2, 2))
@@ -44,7 +45,8 @@ def calibrate(
     """
     from canary_mlflow.reports.calibration import as_dict, lines
 
-    found = calibrated(policy, read_groups(sessions, files, tracking_uri))
+    groups, left_out = read_groups(sessions, files, tracking_uri)
+    found = calibrated(policy, groups, left_out)
     stored = store(Path.cwd(), found) if write else None
     if as_json:
         print_json({**as_dict(found), "stored": None if stored is None else str(stored)})
@@ -54,8 +56,17 @@ def calibrate(
     click.echo(f"Stored in {stored}." if stored else "Nothing was stored; --write keeps these spreads for the gate.")
 
 
-def read_groups(sessions: Sequence[str], files: Sequence[str], uri: str | None) -> list[tuple[Run, ...]]:
-    """The runs, a group for each session, or one for all files. Raises UsageError where there are too few."""
+def read_groups(
+    sessions: Sequence[str], files: Sequence[str], uri: str | None
+) -> tuple[list[tuple[Run, ...]], list[str]]:
+    """The finished runs, each once, a group for each session, or one for all files; and why others are left out.
+
+    Raises UsageError where there are too few.
+    """
+    from gates.records import Version
+    from gates.sides import candidate_side
+    from gates.wording import listed
+
     if bool(sessions) == bool(files):
         raise UsageError("canary calibrate: found neither or both; expected session ids, or --files; give one of them")
     if files:
@@ -67,39 +78,67 @@ def read_groups(sessions: Sequence[str], files: Sequence[str], uri: str | None) 
 
         client = open_store(uri)
         groups = [find_evidence(client, session).evidence.runs for session in sessions]
-    good = [tuple(run for run in group if run.completed and not run.failure) for group in groups]
+    sides = [candidate_side(Version(model="", version=None, runs=tuple(group))) for group in groups]
+    good = [side.finished for side in sides]
+    left_out = list(dict.fromkeys(reason for side in sides for reason in side.left_out))
     if not any(len(group) > 1 for group in good):
         counts = ", ".join(str(len(group)) for group in good)
-        raise UsageError(f"canary calibrate: found {counts} finished runs; expected a group of at least 2; add runs")
-    return good
+        why = f" ({listed(left_out)})" if left_out else ""
+        raise UsageError(
+            f"canary calibrate: found {counts} finished runs{why}; expected a group of at least 2; add runs"
+        )
+    return good, left_out
 
 
-def calibrated(policy: str, groups: Sequence[Sequence[Run]]) -> Calibration:
-    """What the groups say by this policy. Raises UsageError for one that there is not."""
+def calibrated(policy: str, groups: Sequence[Sequence[Run]], left_out: Sequence[str] = ()) -> Calibration:
+    """What the groups say by this policy. Raises UsageError for one that there is not, and for runs of mixed work."""
     from canary_mlflow.policies import load_policy
     from canary_mlflow.reports.calibration import Calibration, notes_on
     from gates.calibration import spreads
 
+    refuse_mixed(groups)
     facts, when = shared_facts(groups)
     rules = load_policy(policy).resolve(facts)
+    found = spreads(rules, groups)
     return Calibration(
         policy=rules,
         when=when,
-        spreads=spreads(rules, groups),
+        spreads=found,
         resplits=resplits(rules, groups),
-        notes=notes_on(groups),
+        notes=[*left_out, *notes_on(groups, found)],
     )
+
+
+def refuse_mixed(groups: Sequence[Sequence[Run]]) -> None:
+    """Raise UsageError unless all runs did one work on one hardware: their spread is stored for what they share, and
+    would be taken for that of either."""
+    from gates.sides import mismatches
+
+    side = pooled(groups)
+    keys = [*mismatches(side, side, "workload"), *mismatches(side, side, "hardware")]
+    mixed = [f"{each.key}: {each.baseline}" for each in keys]
+    if mixed:
+        raise UsageError(
+            f"canary calibrate: found runs of more than one workload or hardware ({', '.join(mixed)}); expected "
+            "unchanged runs of one; calibrate each alone"
+        )
+
+
+def pooled(groups: Sequence[Sequence[Run]]) -> Side:
+    """The runs of all groups as one side of a comparison, on which the gate finds what they share."""
+    from gates.sides import Side
+
+    runs = tuple(run for group in groups for run in group)
+    return Side(runs=runs, evidence=runs, left_out=())
 
 
 def shared_facts(groups: Sequence[Sequence[Run]]) -> tuple[dict[str, str], dict[str, str]]:
     """What all runs agree on: all facts, to choose a policy's rules; and those that a stored spread holds for."""
-    from gates.records import Version
-    from gates.sides import baseline_side, candidate_side, facts
+    from gates.sides import facts
 
-    runs = tuple(run for group in groups for run in group)
-    side = candidate_side(Version(model="", version=None, runs=runs))
-    found = facts(baseline_side(None, side), side)
-    hardware = {key for run in runs for key in run.hardware}
+    side = pooled(groups)
+    found = facts(side, side)
+    hardware = {key for run in side.runs for key in run.hardware}
     when = {key: found[key] for key in sorted(hardware | {"algo", "model", "tier"}) if key in found}
     return found, when
 
@@ -116,17 +155,17 @@ def resplits(policy: Policy, groups: Sequence[Sequence[Run]]) -> Resplits | None
 
 
 def store(folder: Path, found: Calibration) -> Path:
-    """Write the spreads beside those of other places; the same facts are written over."""
+    """Write the spreads beside those of other places, at the end, where they win over others with as many facts
+    (Policy.prior_of); the same facts are written over. Raises UsageError for a file of another form."""
     import yaml
 
-    from canary_mlflow.policies import PRIORS_FILE
+    from canary_mlflow.policies import PRIORS_FILE, read_priors
     from gates.calibration import known_priors
     from gates.policy_writer import known_to_dict
 
     path = folder / PRIORS_FILE
-    before = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
-    priors: dict[str, Any] = dict((before or {}).get("priors") or {})
     name = " ".join([found.policy.name, *found.when.values()])
+    priors = {key: known for key, known in read_priors(path).items() if key != name} if path.exists() else {}
     priors[name] = known_to_dict(known_priors(name, dict(found.when), found.spreads))
     text = yaml.safe_dump({"priors": priors}, sort_keys=False, allow_unicode=True)
     path.write_text(f"# Written by canary calibrate; policies read it in the folder they are used in.\n{text}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,28 +41,50 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
     from canary_mlflow.policies import load_policy
     from gates.calibration import harm_margin
     from gates.calibration import power as chances
+    from gates.policy import Worse
 
     rules = load_policy(policy).resolve(read_facts(fact))
     chosen = find_rule(rules, rule)
     prior = rules.prior_of(chosen)
-    sd, kind = (prior.sd, prior.kind) if spread is None else (spread, "given")
-    table = chances(rules, harm_margin(chosen), sd, SIZES, EFFECTS)
+    sd, kind = (prior.sd, prior.kind) if spread is None else (read_spread(spread), "given")
+    title = f"{rules.name}, {rule}: spread {sd:g} ({kind})"
+    two_sided = chosen.worse is Worse.BOTH
+    find = partial(chances, rules, harm_margin(chosen), sd, SIZES, role=chosen.role, two_sided=two_sided)
+    table = find(EFFECTS)
     if png is not None:
-        picture(
-            png, chances(rules, harm_margin(chosen), sd, SIZES, CURVE), f"{rules.name}, {rule}: spread {sd:g} ({kind})"
-        )
+        picture(png, find(CURVE), title)
     if as_json:
         rows: list[dict[str, Any]] = [vars(each) for each in table]
-        print_json({"policy": rules.name, "rule": rule, "spread": sd, "spread_kind": kind, "chances": rows})
+        about = {"policy": rules.name, "rule": rule, "role": chosen.role.value, "spread": sd, "spread_kind": kind}
+        print_json({**about, "chances": rows})
         return
-    click.echo(f"{rules.name}, {rule}: spread {sd:g} ({kind}), margin {chosen.margin:g}; chance of BLOCK / PASS in %")
-    click.echo(
-        f"  {'runs (k+m)':>10s}" + "".join(f"{effect:>12g}x" for effect in EFFECTS) + "   (true harm, in margins)"
-    )
+    for line in lines(table, f"{title}, margin {chosen.margin:g}", chosen):
+        click.echo(line)
+
+
+def lines(table: Sequence[Power], title: str, rule: MetricRule) -> Iterator[str]:
+    """The table for people, after a line on what the policy makes of a rule that does not decide."""
+    yield f"{title}; chance of BLOCK / PASS in %"
+    if rule.role == "advisory":
+        yield f"{rule.name} is advisory in this policy: it never blocks"
+    if rule.role == "ignore":
+        yield f"{rule.name} is ignored in this policy: it never blocks and never passes"
+    yield f"  {'runs (k+m)':>10s}" + "".join(f"{effect:>12g}x" for effect in EFFECTS) + "   (true harm, in margins)"
     for size in SIZES:
         mine = [each for each in table if (each.baseline_runs, each.candidate_runs) == size]
         cells = "".join(f"{f'{100 * each.block:.0f} / {100 * each.passed:.0f}':>13s}" for each in mine)
-        click.echo(f"  {size[0]:>8d}+{size[1]}{cells}")
+        yield f"  {size[0]:>8d}+{size[1]}{cells}"
+
+
+def read_spread(value: float) -> float:
+    """A spread such as a policy may state. Raises UsageError."""
+    from gates import PolicyError
+    from gates.rule_parser import RULE_KEYS
+
+    try:
+        return float(RULE_KEYS["prior"]("--spread", value))
+    except PolicyError as error:
+        raise UsageError(f"{error}; write one such as 0.02") from error
 
 
 def picture(path: Path, curve: Sequence[Power], title: str) -> None:

@@ -33,8 +33,11 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
     path = history.path
     beside = sidecar_of(path)
     sidecar = read_sidecar(beside) if beside is not None and beside.exists() else Sidecar()
-    series = {**_seconds(history), **_scalars(sidecar, history.last_step)}
-    notes = history.notes
+    steps, once = _derived(history), _scalars(sidecar, history.last_step)
+    series = {**once, **steps}
+    notes = (*history.notes, *history.gaps)
+    if twice := sorted(steps.keys() & once.keys()):
+        notes = (*notes, f"{beside} gives {', '.join(twice)}, which the steps have too: the steps count")
     if sidecar.unread:
         notes = (*notes, f"{beside} has keys that nothing reads: {', '.join(sidecar.unread)}")
     run = Run(
@@ -53,13 +56,18 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
     return run, notes
 
 
-def _seconds(history: History) -> dict[str, Series]:
-    """The history's series, with a step time in milliseconds turned into seconds."""
+def _derived(history: History) -> dict[str, Series]:
+    """The history's series, with a step time in milliseconds turned into seconds, and the tokens of a step where only
+    their rate was written."""
     series = dict(history.series)
     for name in MILLISECONDS:
         found = series.get(FOREIGN + name)
         if found is not None and "step_time" not in series:
             series["step_time"] = Series(name="step_time", steps=found.steps, values=found.values / 1000)
+    rate, time = series.get("tokens_per_second"), series.get("step_time")
+    if rate is not None and time is not None and "tokens" not in series:
+        steps, at, there = np.intersect1d(rate.steps, time.steps, return_indices=True)
+        series["tokens"] = Series(name="tokens", steps=steps, values=rate.values[at] * time.values[there])
     return series
 
 

@@ -20,7 +20,7 @@ from canary_mlflow.tracking.session import minutes_of_runs
 from gates.looks import WithoutSource
 from gates.policy import Policy
 from gates.records import Version
-from gates.sides import candidate_side
+from gates.sides import candidate_side, planned
 from gates.top_up import TopUp, next_look, next_seeds, to_run_again
 from gates.verdict import ReasonCode, Verdict
 from gates.wording import listed, runs
@@ -133,8 +133,8 @@ class Plan:
     def seeds(self, wanted: int) -> list[int]:
         """Those of the missing runs."""
         _, baseline, candidate = self.sides()
-        have = candidate_side(candidate).evidence
-        return next_seeds(wanted - len(have), seeds_of(baseline.runs if baseline else ()), seeds_of(candidate.runs))
+        have = planned(candidate_side(candidate).evidence)
+        return next_seeds(wanted - have, seeds_of(baseline.runs if baseline else ()), seeds_of(candidate.runs))
 
     def without_fresh(self) -> list[int]:
         """The seeds of the candidate's runs that a fresh run of the champion can still stand beside."""
@@ -185,7 +185,7 @@ class Plan:
 
     def make_a_baseline(self, decision: Decision) -> None:
         """A version that passed on fewer runs than block by statistics could not stop its successor."""
-        have = len(decision.verdict.candidate_runs)
+        have = decision.verdict.planned_runs or 0
         if decision.promoted and not decision.bootstrapped and have < self.policy.min_baseline_runs:
             seeds = self.seeds(self.policy.min_baseline_runs)
             self.say(f"{runs(len(seeds), 'more')}, so that the new champion can be a baseline")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gates.policy import Role
-from gates.wording import change, quantity
+from gates.verdict import Outcome
+from gates.wording import change, listed, quantity
 
 if TYPE_CHECKING:
     from canary_mlflow.ledger.rows import Row
@@ -45,6 +46,15 @@ def history_notes(rows: Iterable[Row]) -> list[str]:
     steps = [said for name, levels in histories.items() for said in steps_in_words(name, levels)]
     longest = max(len(levels) for levels in histories.values())
     return steps or [f"history of champions: no step in any metric over {longest} of them"]
+
+
+def block_notes(rows: Iterable[Row], version: int) -> list[str]:
+    """What a reader should know of a version that was BLOCKed before: another champion may let it pass."""
+    blocks = [row.facts.get("verdict") for row in rows if row.version == version and row.word == Outcome.BLOCK]
+    beside = sorted(
+        {str(verdict.get("baseline_version")) for verdict in blocks if isinstance(verdict, Mapping)}, key=len
+    )
+    return [f"version {version} was BLOCKed before, beside version {listed(beside)}"] if beside else []
 
 
 def read_histories(rows: Iterable[Row]) -> dict[str, list[Level]]:

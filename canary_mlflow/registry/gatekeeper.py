@@ -11,7 +11,7 @@ from canary_mlflow.registry import records
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.anchor import against_anchor, anchor_runs
 from canary_mlflow.registry.binding import bind
-from canary_mlflow.registry.champion_history import history_notes
+from canary_mlflow.registry.champion_history import block_notes, history_notes
 from canary_mlflow.registry.door import guard_of, record, verdict_order
 from canary_mlflow.registry.evidence import warnings_of
 from canary_mlflow.registry.origin import refuse_foreign_evidence
@@ -122,7 +122,9 @@ def decide(
     verdict = judge(policy, baseline, candidate, look=look, share=share)
     verdict = against_anchor(client, policy, candidate, verdict, before)
     if guard is not None:
-        verdict = replace(verdict, notes=(*verdict.notes, *history_notes(guard.ledger(model))))
+        rows = guard.ledger(model)
+        said = (*block_notes(rows, int(found.version)), *history_notes(rows))
+        verdict = replace(verdict, notes=(*verdict.notes, *said))
     decision = Decision(
         verdict=verdict,
         model=model,

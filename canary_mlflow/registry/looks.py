@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 LOOKS_TAG = "canary.looks"
 """The champion, and the numbers of runs at which the version was looked at beside it: `4: 1 3`."""
 
@@ -14,7 +12,7 @@ def looks_taken(tag: str, champion: str | None) -> list[int]:
     return [int(number) for number in numbers.split() if number.isdigit()] if beside == str(champion) else []
 
 
-def looks_tag(before: str, champion: str | None, candidate_runs: Sequence[str]) -> str:
+def looks_tag(before: str, champion: str | None, planned_runs: int) -> str:
     """The tag's value with one more look."""
-    taken = sorted({*looks_taken(before, champion), len(candidate_runs)})
+    taken = sorted({*looks_taken(before, champion), planned_runs})
     return f"{champion}: {' '.join(map(str, taken))}"

@@ -68,7 +68,7 @@ def tag_session(client: MlflowClient, decision: Decision, report: str) -> None:
         tags["canary.version"] = decision.version
     if decision.verdict.look is not None:
         before = get_run(client, decision.session_id).data.tags.get(LOOKS_TAG, "")
-        tags[LOOKS_TAG] = looks_tag(before, decision.champion_before, decision.verdict.candidate_runs)
+        tags[LOOKS_TAG] = looks_tag(before, decision.champion_before, decision.verdict.planned_runs or 0)
     for key, value in tags.items():
         client.set_tag(decision.session_id, key, value)
 

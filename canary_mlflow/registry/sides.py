@@ -12,7 +12,7 @@ from canary_mlflow.tracking.histories import fresh_runs, read_version
 from canary_mlflow.tracking.session import get_run
 from gates.policy import Policy
 from gates.records import Version
-from gates.sides import candidate_side
+from gates.sides import candidate_side, planned
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -38,7 +38,7 @@ def at_look(
 
     Raises UsageError where the plan has been spent on fewer runs.
     """
-    have = len(candidate_side(candidate).evidence)
+    have = planned(candidate_side(candidate).evidence)
     session = session_of(found)
     tags = get_run(client, session).data.tags if session else {}
     taken = looks_taken(tags.get(LOOKS_TAG, ""), champion)

@@ -6,7 +6,8 @@ import shlex
 from urllib.parse import quote
 
 from canary_mlflow.reports.decision import Decision, Question
-from gates.verdict import Outcome, ReasonCode
+from gates.planning import MAX_RUNS
+from gates.verdict import Outcome, ReasonCode, Verdict
 
 
 def next_step(decision: Decision) -> str:
@@ -81,11 +82,13 @@ def after_files(decision: Decision) -> str:
         return "Nothing was written: files are judged, not promoted."
     if verdict.reason_code is ReasonCode.NOT_COMPARABLE:
         return "Compare like with like."
-    if verdict.reason_code in (ReasonCode.MISSING_DATA, ReasonCode.SUSPECT_DATA):
-        return "Mend or leave out the files named above, then judge again."
+    if verdict.reason_code is ReasonCode.MISSING_DATA:
+        return "Give files that have what is missing, then judge again."
+    if verdict.reason_code is ReasonCode.SUSPECT_DATA:
+        return "Mend or leave out the file named above, then judge again."
     if verdict.more_runs:
         return f"About {verdict.more_runs} files per side would decide."
-    return "More files would hardly decide; look at the noise on that machine, or at a tier with wider limits."
+    return f"{no_number(verdict.reason_code)}; look at the noise on that machine, or at a tier with wider limits."
 
 
 def after_revisions(decision: Decision) -> str:
@@ -116,12 +119,25 @@ def more_evidence(decision: Decision) -> str:
     if verdict.more_runs:
         have = f"{len(verdict.candidate_runs)} against {len(verdict.baseline_runs)}"
         needed = verdict.more_runs
-        missing = max(0, needed - len(verdict.candidate_runs))
+        missing = 0 if plan_is_over(verdict) else max(0, needed - len(verdict.candidate_runs))
         each = decision.run_minutes
         time = f", {lasting(missing * each)} for the candidate's {missing} more" if each is not None and missing else ""
         add = f", or add them: canary gate {shlex.quote(decision.model)} {decision.version} --top-up" if missing else ""
         return f"About {needed} runs per side would decide (now {have}{time}): train with repeats={needed}{add}."
-    return f"More runs would hardly decide; look at the noise on this machine, or choose: {bless_command(decision)}"
+    return f"{no_number(verdict.reason_code)}; look at the noise on this machine, or choose: {bless_command(decision)}"
+
+
+def no_number(code: ReasonCode) -> str:
+    """Why more runs are not advised."""
+    if code is ReasonCode.NEAR_MARGIN:
+        return f"It is so near the limit that more than {MAX_RUNS} runs per side would be needed"
+    return f"No number of runs up to {MAX_RUNS} per side would decide"
+
+
+def plan_is_over(verdict: Verdict) -> bool:
+    """Whether this was the last look of its plan: topping up would make no run."""
+    plan = verdict.policy.get("looks", {}).get("runs", ())
+    return verdict.look is not None and verdict.look >= len(plan)
 
 
 def lasting(minutes: float) -> str:

@@ -29,8 +29,12 @@ class Calibration:
     notes: Sequence[str]
 
 
-def notes_on(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """What makes these runs a poor standard: seeds that a group has more than once."""
+def notes_on(groups: Sequence[Sequence[Run]], spreads: Sequence[MetricSpread]) -> list[str]:
+    """What makes these runs a poor standard: one far off its group, and seeds that a group has more than once."""
+    return [*(f"{each.rule.name}: {problem}" for each in spreads for problem in each.odd), *_seeds(groups)]
+
+
+def _seeds(groups: Sequence[Sequence[Run]]) -> list[str]:
     seeds = [[run.seed for run in group if run.seed is not None] for group in groups]
     repeated = sorted({seed for group in seeds for seed in group if group.count(seed) > 1})
     if not repeated:

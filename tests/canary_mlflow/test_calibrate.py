@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from canary_mlflow.cli import canary
+from canary_mlflow.commands.calibrate import calibrated
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files.runs import read_side
 from canary_mlflow.policies import PRIORS_FILE, load_policy
 
 
@@ -105,6 +109,82 @@ def test_a_broken_priors_file_is_one_line(runs: list[str]) -> None:
     assert "priors.here.rules.step_time.sd: found -1" in text
 
 
+@pytest.mark.parametrize("text", ["", "[1, 2]", "priors: [1, 2]", "priors: abc", "priors: null", "prios: {}"])
+def test_another_file_in_the_place_of_the_priors_is_refused_in_one_line(runs: list[str], text: str) -> None:
+    Path(PRIORS_FILE).write_text(text)
+    judge = ("judge", "--baseline", *runs[:5], "--candidate", *runs[5:], "--policy", "smoke")
+    for words in (judge, ("calibrate", "--files", *runs, "--write")):
+        code, said = called(*words)
+        assert (code, len(said.splitlines())) == (2, 1)
+        assert f"{PRIORS_FILE}: " in said
+    assert Path(PRIORS_FILE).read_text() == text
+
+
+def test_what_is_written_again_stands_last(runs: list[str]) -> None:
+    for device in ("H200", "A100", "H200"):
+        for path in Path().glob("r*.json"):
+            path.write_text(json.dumps({"hardware": {"device": device}}))
+        called("calibrate", "--files", *runs, "--write")
+    assert [known.when["device"] for known in load_policy("perf").priors] == [("A100",), ("H200",)]
+
+
+def test_a_run_given_again_and_a_copy_of_one_count_once(runs: list[str]) -> None:
+    shutil.copy("r0.jsonl", "copy.jsonl")
+    code, found = called("calibrate", "--files", *runs[:3], *runs[:1] * 5, "copy.jsonl", "--json")
+    assert code == 0
+    assert found["metrics"] == called("calibrate", "--files", *runs[:3], "--json")[1]["metrics"]
+    assert found["notes"] == [
+        "run copy.jsonl: it is run r0.jsonl again",
+        "run r0.jsonl: it was given 6 times, it counts once",
+    ]
+    assert "Note: run copy.jsonl: it is run r0.jsonl again." in called("calibrate", "--files", *runs, "copy.jsonl")[1]
+    code, text = called("calibrate", "--files", "r0.jsonl", "r0.jsonl", "copy.jsonl", "--write")
+    assert (code, len(text.splitlines()), Path(PRIORS_FILE).exists()) == (2, 1, False)
+    assert "found 1 finished runs (run copy.jsonl: it is run r0.jsonl again" in text
+
+
+@pytest.mark.parametrize(
+    ("facts", "part"),
+    [
+        ({"workload": {"algo": "sft"}}, "(algo: absent | sft, backend: absent | cuda, device: H200 | absent)"),
+        ({"hardware": {"backend": "cuda", "device": "A100"}}, "(device: A100 | H200)"),
+    ],
+)
+def test_mixed_work_and_mixed_hardware_are_refused(runs: list[str], facts: dict[str, Any], part: str) -> None:
+    for name in runs[4:]:
+        Path(name).with_suffix(".json").write_text(json.dumps(facts))
+    code, text = called("calibrate", "--files", *runs, "--write")
+    assert (code, len(text.splitlines()), Path(PRIORS_FILE).exists()) == (2, 1, False)
+    assert part in text
+
+
+def test_groups_of_unlike_work_are_refused(runs: list[str]) -> None:
+    for name in runs[4:]:
+        Path(name).with_suffix(".json").write_text('{"hardware": {"backend": "cuda", "device": "A100"}}')
+    groups = [read_side([Path(name) for name in part])[0].runs for part in (runs[:4], runs[4:])]
+    assert calibrated("smoke", groups[:1]).when["device"] == "H200"
+    with pytest.raises(UsageError, match=r"\(device: A100 \| H200\); expected unchanged runs of one"):
+        calibrated("smoke", groups)
+
+
+def test_a_run_far_off_its_group_is_named_with_the_rule(runs: list[str]) -> None:
+    rows = [json.loads(line) for line in Path("r7.jsonl").read_text().splitlines()]
+    Path("r7.jsonl").write_text("".join(json.dumps(row | {"step_time": 10 * row["step_time"]}) + "\n" for row in rows))
+    notes = called("calibrate", "--files", *runs, "--json")[1]["notes"]
+    assert len(notes) == 1
+    assert notes[0].startswith("step_time: step time of run r7.jsonl is ")
+
+
+def test_equal_numbers_have_no_spread_at_all(runs: list[str]) -> None:
+    for name in runs:
+        Path(name).with_suffix(".json").write_text('{"peak_memory": 900.1, "eval_loss": 0.58}')
+    code, found = called("calibrate", "--files", *runs[:7], "--write", "--json")
+    assert code == 0
+    for metric in ("peak_memory", "eval_loss", "loss"):
+        assert (found["metrics"][metric]["spread"], found["metrics"][metric]["prior"]) == (0.0, None)
+    assert set(load_policy("smoke").priors[0].rules) == {"step_time", "step_time_tail", "step_time_drift"}
+
+
 def test_sessions_of_the_store(recorded: Any, usual_session: str) -> None:
     code, found = called("calibrate", usual_session, usual_session, "--tracking-uri", recorded.uri, "--json")
     assert code == 0
@@ -134,6 +214,35 @@ def test_power_knows_the_stored_spread_and_a_given_one(runs: list[str]) -> None:
         code, text = called("power", "--policy", "smoke", *words)
         assert code == 2
         assert part in text
+
+
+@pytest.mark.parametrize("spread", ["nan", "inf", "1e-300", "1e300", "0", "-1"])
+def test_a_spread_that_cannot_be_one_is_refused(spread: str) -> None:
+    code, text = called("power", "--policy", "smoke", "--spread", spread)
+    assert (code, len(text.splitlines())) == (2, 1)
+    assert "--spread" in text
+
+
+def test_power_says_of_a_rule_that_it_does_not_decide() -> None:
+    for rule, role, line in (
+        ("loss", "advisory", "loss is advisory in this policy: it never blocks"),
+        ("eval_reward", "ignore", "eval_reward is ignored in this policy: it never blocks and never passes"),
+    ):
+        assert line in called("power", "--policy", "smoke", "--rule", rule)[1].splitlines()
+        found = called("power", "--policy", "smoke", "--rule", rule, "--json")[1]
+        assert found["role"] == role
+        assert {row["block"] for row in found["chances"]} == {0.0}
+        assert (max(row["passed"] for row in found["chances"]) > 0.9) is (role == "advisory")
+    assert "never" not in called("power", "--policy", "smoke")[1]
+    assert called("power", "--policy", "smoke", "--json")[1]["role"] == "gate"
+
+
+def test_power_counts_both_directions_where_both_are_harm() -> None:
+    kl = ("--policy", "nightly", "--rule", "kl", "--fact", "algo=ppo", "--spread", "0.1", "--json")
+    unchanged = [row for row in called("power", *kl)[1]["chances"] if row["effect"] == 0]
+    passed = {(row["baseline_runs"], row["candidate_runs"]): row["passed"] for row in unchanged}
+    assert passed[3, 3] == pytest.approx(0.48, abs=0.02)
+    assert passed[5, 3] == pytest.approx(0.72, abs=0.03)
 
 
 def test_power_is_drawn_and_other_files_are_refused(tmp_path: Path) -> None:

@@ -191,6 +191,31 @@ def test_the_same_run_twice_is_one(save: Save) -> None:
     assert (code, verdict["reason_code"]) == (3, "missing-data")
 
 
+@pytest.mark.parametrize("name", ["a_copy.jsonl", "z_copy.jsonl"])
+@pytest.mark.parametrize(
+    ("facts", "answer"),
+    [
+        ({"completed": False, "failure": "oom"}, (1, "hard-gate")),
+        ({"hardware": {"device": "H100"}}, (3, "not-comparable")),
+        (None, (0, "pass")),
+    ],
+)
+def test_what_a_copy_of_a_run_says_does_not_depend_on_its_name(
+    save: Save, name: str, facts: Any, answer: tuple[int, str]
+) -> None:
+    known = {"hardware": {"device": "H200"}, "eval_loss": 0.5}
+    candidate = [save("m.jsonl", rows(10), known), *side(save, "b", 20, 2, known), save(name, rows(10), facts)]
+    code, verdict = judged(side(save, "h", 0, 3, known), candidate)
+    assert (code, verdict["reason_code"]) == answer
+
+
+def test_what_stands_beside_a_file_hides_nothing_that_its_steps_say(save: Save) -> None:
+    broken = {**rows(30), "loss": np.where(np.arange(STEPS) > 50, np.nan, 0.6)}
+    code, verdict = judged(side(save, "a", 0), [save("nan.jsonl", broken, {"loss": 0.55}), *side(save, "b", 10, 2)])
+    assert (code, check(verdict, "nonfinite")["outcome"]) == (1, "BLOCK")
+    assert any("gives loss, which the steps have too: the steps count" in note for note in verdict["notes"])
+
+
 @pytest.mark.parametrize(("factor", "where"), [(10.0, 0), (0.1, 2)])
 def test_a_baseline_run_with_a_slip_of_ten_is_named(save: Save, factor: float, where: int) -> None:
     baseline = side(save, "a", 0, 4)

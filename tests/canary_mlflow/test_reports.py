@@ -205,7 +205,7 @@ def test_advice_is_set_apart_and_comes_last() -> None:
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5), "train with repeats=5, or add them: canary gate"),
         (unclear(ReasonCode.NOT_COMPARABLE), "Compare like with like"),
         (unclear(ReasonCode.MISSING_DATA), "Run it again so that every run finishes"),
-        (unclear(ReasonCode.TOO_NOISY), "More runs would hardly decide"),
+        (unclear(ReasonCode.TOO_NOISY), "No number of runs up to 20 per side would decide"),
         (decision(question=Question.SESSION, version=None), "No version was registered. The champion stays version 2."),
         (decision(question=Question.SESSION, version=None, champion_before=None), "There is still no champion."),
         (decision(question=Question.COMPARISON, baseline_label="run a", candidate_label="run b"), "Read-only"),

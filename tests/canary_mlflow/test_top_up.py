@@ -15,7 +15,7 @@ from canary_mlflow.launching.top_up import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
 from gates.looks import FreshBaseline, WithoutSource
-from gates.policy import Policy
+from gates.policy import Policy, Role
 from gates.verdict import Outcome
 
 
@@ -28,7 +28,7 @@ class Recording:
     slower: float = 1.0
     today: float = 1.0
     lost: str = ""  # why the champion's code cannot be had
-    sentinel: float | None = None
+    sentinels: tuple[float, ...] = ()  # of the runs in turn, the last one's for those after it too
     calls: list[str] = field(default_factory=list)
 
     def record(self, seed: int, slower: float, tags: dict[str, str]) -> str:
@@ -41,8 +41,8 @@ class Recording:
     def candidate(self, seed: int) -> None:
         self.calls.append(f"c{seed}")
         run_id = self.record(seed, self.slower * self.today, {})
-        if self.sentinel is not None:
-            beat(self.recorded, run_id, self.sentinel)
+        if self.sentinels:
+            beat(self.recorded, run_id, self.sentinels[min(len(self.calls), len(self.sentinels)) - 1])
 
     def prepare_fresh(self, champion: str, runs: Any) -> None:
         if self.lost:
@@ -157,23 +157,40 @@ def test_a_dry_run_says_what_would_be_made_and_makes_nothing(guarded: Any, late:
     assert "canary.verdict" not in guarded.tags(going.version)
 
 
-def test_a_contended_run_is_made_again_twice_and_not_more(recorded: Any, late: Policy) -> None:
-    roles = {"step_time": "gate", "step_cost": "advisory"}
-    rules = tuple(replace(rule, role=roles.get(rule.name, rule.role)) for rule in late.rules)
-    policy = replace(late, rules=rules, overlays=())
-    guarded = recorded
-    gate(guarded.client, guarded.model, guarded.version(), policy)
-    for run_id in guarded.children(guarded.tags("1")["canary.session_id"]):
-        beat(guarded, run_id, 0.010)
-    going = plan(guarded, policy, sentinel=0.013)
+def contended(guarded: Any, policy: Policy, **making: Any) -> Plan:
+    """A version whose only run had a neighbour, beside a champion whose runs had none."""
+    if not guarded.client.search_model_versions(f"name='{guarded.model}'"):
+        gate(guarded.client, guarded.model, guarded.version(), policy)
+        for run_id in guarded.children(guarded.tags("1")["canary.session_id"]):
+            beat(guarded, run_id, 0.010)
+    going = plan(guarded, policy, **making)
     beat(guarded, guarded.children(guarded.tags(going.version)["canary.session_id"])[0], 0.013)
+    return going
+
+
+@pytest.fixture(scope="module")
+def by_the_clock(late: Policy) -> Policy:
+    """The plan's policy, with a clock that decides on a CPU too."""
+    roles = {"step_time": Role.GATE, "step_cost": Role.ADVISORY}
+    rules = tuple(replace(rule, role=roles.get(rule.name, rule.role)) for rule in late.rules)
+    return replace(late, rules=rules, overlays=())
+
+
+def test_runs_made_again_use_up_no_look(recorded: Any, by_the_clock: Policy) -> None:
+    going = contended(recorded, by_the_clock, slower=1.5, sentinels=(0.013, 0.010))
+    decision = going.carry_out()
+    assert going.maker.calls == ["c0", "c0", "c1", "c2"]
+    assert (decision.verdict.outcome, decision.verdict.look, decision.verdict.planned_runs) == (Outcome.BLOCK, 2, 3)
+
+
+def test_a_contended_run_is_made_again_twice_and_not_more(recorded: Any, by_the_clock: Policy) -> None:
+    guarded, policy = recorded, by_the_clock
+    going = contended(guarded, policy, sentinels=(0.013,))
     decision = going.carry_out()
     assert going.maker.calls == ["c0", "c0"]
     assert decision.verdict.outcome is Outcome.INCONCLUSIVE
     assert "no run of the candidate has a clock that counts" in str([check.reason for check in decision.verdict.checks])
-    never = replace(policy, validity=replace(policy.validity, reruns=0))
-    again = plan(guarded, never, sentinel=0.013)
-    beat(guarded, guarded.children(guarded.tags(again.version)["canary.session_id"])[0], 0.013)
+    again = contended(guarded, replace(policy, validity=replace(policy.validity, reruns=0)), sentinels=(0.013,))
     again.carry_out()
     assert again.maker.calls == []
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gates import Outcome, Version, judge
+from gates import Outcome, ReasonCode, Version, judge
 from gates.comparisons import compare
 from gates.priors import Squares, pool
 
@@ -59,20 +59,24 @@ def test_stored_and_fresh_runs_of_a_seed_stand_as_their_mean_against_the_candida
     apart = np.log([now[s] for s in SEEDS]) - (old + new) / 2
     assert (found.paired, found.baseline_runs, found.candidate_runs) == (True, 10, 5)
     assert np.log1p(found.change) == pytest.approx(apart.mean())
-    # Differences vary 1 + 1/2 times as much as runs; the prior is worth 4 degrees of freedom.
-    spread = np.sqrt((np.sum((apart - apart.mean()) ** 2) / 1.5 + 4 * 0.015**2) / (4 + 4))
+    # Differences vary 1 + 1/2 times as much as runs; the prior counts a quarter of their 4 degrees of freedom.
+    spread = np.sqrt((np.sum((apart - apart.mean()) ** 2) / 1.5 + 0.015**2) / (4 + 1))
     assert found.spread == pytest.approx(spread)
-    assert found.p_harm == pytest.approx(stats.t.sf(apart.mean() / (spread * np.sqrt(1.5 / 5)), 8))
+    assert found.p_harm == pytest.approx(stats.t.sf(apart.mean() / (spread * np.sqrt(1.5 / 5)), 5))
 
 
 def test_fresh_runs_that_differ_from_the_stored_ones_hide_no_change_of_the_environment(smoke, made):
     rng = np.random.default_rng(3)
     before = dict(zip(SEEDS, 0.58 * np.exp(rng.normal(0, 0.005, 5)), strict=True))
     beside, now = ({s: loss * 1.2 * np.exp(rng.normal(0, 0.005)) for s, loss in before.items()} for _ in range(2))
-    verdict = judge(smoke, version(*made("a", before), fresh=made("f", beside)), version(*made("b", now)))
-    found = check(verdict, "eval_loss")
-    assert (found.outcome, found.evidence.baseline_runs) == (Outcome.BLOCK, 5)
+    baseline = version(*made("a", before), fresh=made("f", beside))
+    found = check(judge(smoke, baseline, version(*made("b", now))), "eval_loss")
+    assert (found.outcome, found.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.INVALID_ENVIRONMENT)
+    assert "fresh runs of the baseline are as bad here today" in found.reason
+    assert found.evidence.baseline_runs == 5
     assert "fresh runs of the baseline differ from its stored ones" in found.notes[0]
+    worse = {seed: loss * 1.2 for seed, loss in now.items()}
+    assert check(judge(smoke, baseline, version(*made("b", worse))), "eval_loss").outcome == Outcome.BLOCK
 
 
 def test_where_seeds_change_nothing_pairs_rest_on_as_many_runs_as_two_sides(smoke, make_run):
@@ -91,13 +95,13 @@ def test_where_seeds_change_nothing_pairs_rest_on_as_many_runs_as_two_sides(smok
         "sums and differences have all that the sides have"
     )
     assert found.paired
-    assert found.spread == pytest.approx(np.sqrt((squares + 4 * 0.02**2) / 12))
+    assert found.spread == pytest.approx(np.sqrt((squares + 2 * 0.02**2) / 10))
     data = np.array([-0.1, -0.05, 0.0, 0.05, 0.1])  # what the order of a seed's data does to both sides
     found = check(
         judge(smoke, version(*side("a", before * np.exp(data))), version(*side("b", now * np.exp(data)))), "step_time"
     ).evidence
     squares = np.var(both[1] - both[0]) * 5 / 2
-    assert found.spread == pytest.approx(np.sqrt((squares + 4 * 0.02**2) / 8)), "the sums do not speak of the noise"
+    assert found.spread == pytest.approx(np.sqrt((squares + 0.02**2) / 5)), "the sums do not speak of the noise"
 
 
 def test_a_candidate_of_fewer_seeds_passes_by_identity_and_one_other_number_ends_it(smoke, made):
@@ -122,6 +126,31 @@ def test_a_number_that_is_equal_by_chance_is_no_identity(smoke, make_run):
     found = check(judge(smoke, side("a"), side("b")), "eval_accuracy")
     assert (found.outcome, found.evidence.identical) == (Outcome.PASS, False)
     assert found.evidence.p_noninferior is not None
+    unlike = {s: {"eval_loss": [0.5], "loss": None, "policy_loss": np.linspace(1, s, 100)} for s in (2, 3)}
+    sides = (version(*(make_run(f"{s}{i}", i, series_=unlike[s]) for i in SEEDS)) for s in (2, 3))
+    assert not check(judge(smoke, *sides), "eval_loss").evidence.identical
+
+
+def test_runs_of_one_seed_count_once_for_what_follows_the_seed(smoke, make_run):
+    def side(name, seeds, loss):
+        return version(
+            *(make_run(f"{name}{i}", s, series_={"eval_loss": [loss + i / 1e4]}) for i, s in enumerate(seeds))
+        )
+
+    found = check(judge(smoke, side("a", [0] * 5, 0.5), side("b", [1] * 3, 0.65)), "eval_loss")
+    assert (found.outcome, found.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_FEW_RUNS)
+    assert "runs of one seed count as one" in found.notes
+    apart = check(judge(smoke, side("a", range(5), 0.5), side("b", range(5, 8), 0.65)), "eval_loss")
+    assert apart.outcome == Outcome.BLOCK
+
+
+def test_identity_in_most_of_the_seeds_is_enough(smoke, made):
+    stored = made("a", {0: 0.5, 1: 0.55})
+    found = check(judge(smoke, version(*stored), version(*made("b", {0: 0.5, 1: 0.55, 2: 0.7}))), "eval_loss")
+    assert (found.outcome, found.evidence.identical) == (Outcome.PASS, True)
+    assert "bit-identical in both sides' 2 seeds" in found.reason
+    other = check(judge(smoke, version(*stored), version(*made("b", {0: 0.5, 1: 0.56, 2: 0.7}))), "eval_loss")
+    assert not other.evidence.identical
 
 
 def test_which_of_two_runs_of_a_seed_stands_in_a_pair_is_not_left_to_their_names(smoke, make_run):

@@ -57,7 +57,8 @@ BAD = [
     ("rules.step_time.margin", float("nan"), "found nan"),
     ("rules.step_time.margin", True, "found True"),
     ("rules.tokens_per_second.margin", 1.0, "a fall of 100 % or more cannot be a limit"),
-    ("rules.step_time.prior", 0, "expected a number above 0"),
+    ("rules.step_time.prior", 0, "expected a number of at least 1e-12"),
+    ("rules.step_time.prior", 1e-170, "rules.step_time.prior: found 1e-170; expected a number of at least 1e-12"),
     ("rules.step_time.must_have", "yes", "expected true or false"),
     ("rules.tokens_per_second.max_increase", 5.0, "it needs 'worse: higher'"),
     ("rules.step_time", None, "rules.step_time: found None; expected a mapping"),
@@ -71,6 +72,11 @@ BAD = [
     ("looks.shares", [], "looks.shares: found []; expected a list"),
     ("anchor_margins", 0.5, "at least 1"),
     ("priors", {"here": {"when": {}, "rules": {"step_time": {"sd": 0.1}}}}, "df, kind, reduction, scale missing"),
+    (
+        "priors",
+        {"here": {"when": {}, "rules": {"step_time": {"sd": 1e-200}}}},
+        "priors.here.rules.step_time.sd: found 1e-200; expected a number of at least 1e-12",
+    ),
     ("priors", {"here": {"when": {"backend": 1}, "rules": {}}}, "priors.here.when.backend: found 1"),
     ("validity.cpu_share", 2, "at most 1"),
     ("validity.sentinel_rise", 0, "above 0"),
@@ -179,6 +185,7 @@ def with_each(version, each):
     return replace(version, runs=tuple(runs))
 
 
+PPO = {"workload": {"algo": "ppo"}}
 STEP = "rules.step_time."
 KEYS = [
     ("alpha_block", 1e-9, {"factor": {"step_time": 1.4}}),
@@ -201,12 +208,12 @@ KEYS = [
     ("hard.loss_ratio", 9.0, {"series_": {"loss": np.linspace(1, 5, 100)}}),
     ("hard.loss_rebound", 9.0, {"series_": {"loss": np.r_[np.linspace(3, 0.5, 50), np.full(50, 2.5)]}}),
     ("hard.loss_sigmas", 99.0, {"series_": {"loss": np.r_[np.tile([-1.0, 1.0], 40), np.full(20, 20.0)]}}),
-    ("hard.kl_limit", 99.0, {"series_": {"kl": np.full(100, 50.0)}}),
-    ("hard.approx_kl_limit", 9.0, {"series_": {"kl": np.full(100, 6.0), "approx_kl": np.full(100, 1.0)}}),
+    ("hard.kl_limit", 99.0, {**PPO, "series_": {"kl": np.full(100, 50.0)}}),
+    ("hard.approx_kl_limit", 9.0, {**PPO, "series_": {"kl": np.full(100, 6.0), "approx_kl": np.full(100, 1.0)}}),
     (
         "hard.entropy_floor",
         0.0,
-        {"series_": {"kl": np.full(100, 6.0), "entropy": np.geomspace(90, 0.01, 100)}},
+        {**PPO, "series_": {"kl": np.full(100, 6.0), "entropy": np.geomspace(90, 0.01, 100)}},
     ),
     (STEP + "metric", "step_cpu_time", {"factor": {"step_time": 1.4}}),
     (STEP + "role", "advisory", {"factor": {"step_time": 1.4}}),
@@ -280,15 +287,30 @@ def evidence(plain, make_version, **changes):
 
 def test_a_measured_spread_wins_over_the_shipped_one_where_its_facts_hold(plain, make_version):
     assert evidence(plain, make_version).prior == "shipped"
+    used: list[float] = []
     for sd in (0.01, 0.1):
         plain["priors"] = measured(sd)
         found = evidence(plain, make_version)
         assert found.prior == "calibrated"
-        assert found.spread == pytest.approx(sd, rel=0.4)
+        used.append(found.spread)
+    assert used[0] < 0.02 < used[1]
     other = {"hardware": {"backend": "cuda", "device": "A100"}}
     assert evidence(plain, make_version, **other).prior == "shipped"
     plain["priors"] = measured(0.1, reduction="median")
     assert evidence(plain, make_version).prior == "shipped", "measured with another rule"
+
+
+def test_of_several_measured_spreads_the_one_with_most_facts_counts_and_then_the_last(plain):
+    def used(*entries):
+        plain["priors"] = {str(i): {**measured(sd)["here"], "when": when} for i, (sd, when) in enumerate(entries)}
+        policy = parse_policy(plain).resolve({"backend": "cuda", "device": "H200"})
+        return policy.prior_of(next(rule for rule in policy.rules if rule.name == "step_time")).sd
+
+    anywhere, cuda, here = (0.1, {}), (0.05, {"backend": "cuda"}), (0.01, {"backend": "cuda", "device": "H200"})
+    assert used(here, cuda, anywhere) == used(anywhere, here, cuda) == 0.01
+    assert used(cuda, anywhere) == 0.05
+    assert used(anywhere) == 0.1
+    assert used(here, (0.03, here[1]), anywhere) == 0.03
 
 
 def test_a_prior_that_the_runs_contradict_is_said_to_be_dropped(plain, make_version):

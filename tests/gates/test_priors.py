@@ -80,7 +80,7 @@ def test_resplits_of_unchanged_runs_hardly_ever_block_and_of_two_versions_do(smo
 
 def test_power_is_the_error_level_at_the_margin_and_rises_with_runs(smoke):
     table = {(p.candidate_runs, p.effect): p for p in power(smoke, 0.14, 0.03, [(5, 1), (5, 3), (5, 5)], [0, 1, 1.5])}
-    assert table[3, 1.0].passed == pytest.approx(smoke.alpha_pass, abs=1e-6)
+    assert 0.03 < table[3, 1.0].passed <= smoke.alpha_pass, "a spread no larger than its prior is never narrowed"
     assert table[1, 1.5].block == 0.0, "one run never blocks"
     assert 0.9 < table[3, 1.5].block < table[5, 1.5].block
     assert table[3, 0.0].passed > 0.95
