@@ -13,9 +13,6 @@ from gates.wording import figure
 
 MIN_POINTS = 20
 """Fewer points say nothing about divergence: a tenth of them would be a single one."""
-RISE_SIGMAS = 3.0
-"""How far beyond its noise a loss must end above its beginning: without it 3 % of unchanged sides of three runs of 100
-steps diverged, flat losses of single samples (SD 0.4 of a logarithm)."""
 
 
 def divergence(hard: HardChecks, run: Run) -> str | None:
@@ -54,7 +51,7 @@ def _positive_loss_diverged(hard: HardChecks, loss: Values) -> str:
     """
     tenths = [float(iqm(part)) for part in np.array_split(loss, 10)]
     early, late = tenths[0], tenths[-1]
-    if late > early * max(hard.loss_ratio, np.exp(RISE_SIGMAS * _noise(np.log(loss), len(loss) // 10))):
+    if late > hard.loss_ratio * early:
         return f"loss rose from {figure(early)} to {figure(late)}, over {hard.loss_ratio:g} times"
     return _rebound(hard, loss)
 

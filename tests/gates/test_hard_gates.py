@@ -157,12 +157,6 @@ def test_too_short_a_series_is_not_judged(smoke, make_run):
     assert check(verdict_of(smoke, run), "divergence").outcome is CheckOutcome.NOT_JUDGED
 
 
-def test_flat_losses_of_single_samples_do_not_diverge(smoke, make_run):
-    losses = 0.6 * np.exp(np.random.default_rng(4).normal(0, 0.4, (1500, 100)) - np.linspace(0, 0.05, 100))
-    assert sum(bool(divergence(smoke.hard, make_run("a", series_={"loss": loss}))) for loss in losses) <= 3
-    assert divergence(smoke.hard, make_run("a", series_={"loss": losses[0] * np.linspace(1, 4, 100)}))
-
-
 def test_a_kl_makes_no_reinforcement_learning_of_kto(smoke, make_run):
     rising = {"loss": np.linspace(0.6, 6.0, 100), "kl": np.full(100, 0.1)}
     assert divergence(smoke.hard, make_run("a", series_=rising, workload={"algo": "kto"}))
