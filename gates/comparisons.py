@@ -132,7 +132,8 @@ def compare(
     squares = squares_of(groups, per_run)
     if paired and sums:
         squares = pool(squares, squares_of([averaged * baseline + candidate], 1.0 + averaged))
-    spread = _at_least(floor_variance, moderate(squares, known, prior_df, PRIOR_SHARE))
+    share = PRIOR_SHARE if min(len(baseline), len(candidate)) > 1 else math.inf  # a single run warns, but never blocks
+    spread = _at_least(floor_variance, moderate(squares, known, prior_df, share))
     noisier = squares.df > 0 and squares.variance > known
     own = Spread(variance=squares.variance, df=squares.df, prior_df=0.0) if noisier else None
     expected = moderate(squares, known, prior_df)
