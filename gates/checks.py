@@ -28,15 +28,13 @@ def conclude(policy: Policy, weighed: Weighed, significant: bool, family: int, p
         reason = f"{line}, within the limit with {p_value(found.p_noninferior)}"
         return make_check(rule, CheckOutcome.PASS, reason, evidence=evidence, notes=weighed.notes)
     if beyond and significant and found.shows_harm(policy.alpha_block):
+        if weighed.doubt:
+            doubted = f"{line}: {weighed.doubt}, so the candidate's code is not why"
+            check = undecided(rule, doubted, ReasonCode.INVALID_ENVIRONMENT)
+            return replace(check, evidence=evidence, notes=weighed.notes)
         verb = "changed" if rule.worse is Worse.BOTH else "worse"
         sure = ", beyond the limit itself with 99 % confidence" if found.p_beyond <= 0.01 else ""
         reason = f"{line}, {verb} with {p_value(found.p_harm)}{sure}"
-        if weighed.doubt:
-            reason, code = (
-                f"{line}: {weighed.doubt}, so the candidate's code is not why",
-                ReasonCode.INVALID_ENVIRONMENT,
-            )
-            return replace(undecided(rule, reason, code), evidence=evidence, notes=weighed.notes)
         if rule.role is Role.ADVISORY:
             return make_check(rule, CheckOutcome.WARN, reason, evidence=evidence, notes=weighed.notes)
         if _enough_to_block(policy, found):

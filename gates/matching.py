@@ -14,6 +14,7 @@ from gates.readings import Reading, Yardstick
 from gates.records import Run
 
 TRAINING_LOSSES = ("loss", "policy_loss")
+
 Matched = list[tuple[list[Reading], Reading]]
 """Each of the candidate's readings, in the order of seeds, with those of the baseline that stand against it."""
 

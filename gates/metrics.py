@@ -12,7 +12,7 @@ class MetricInfo:
 
     `repeatable` metrics follow from seed, code and data alone, so bit-equal series prove that nothing
     changed. `may_be_signed` metrics are positive as a rule: judged on the log scale, on the identity scale
-    where they are not.
+    where they are not. A `share` lies between 0 and 1.
     """
 
     label: str
@@ -21,6 +21,7 @@ class MetricInfo:
     scale: str
     repeatable: bool = True
     may_be_signed: bool = False
+    share: bool = False
 
 
 def _cost(label: str, unit: str, worse: str = "higher") -> MetricInfo:
@@ -37,6 +38,10 @@ def _positive(label: str, worse: str = "both", unit: str = "") -> MetricInfo:
 
 def _signed(label: str, worse: str = "both") -> MetricInfo:
     return MetricInfo(label=label, unit="", worse=worse, scale="identity")
+
+
+def _share(label: str, worse: str) -> MetricInfo:
+    return MetricInfo(label=label, unit="", worse=worse, scale="identity", share=True)
 
 
 METRICS: dict[str, MetricInfo] = {
@@ -60,7 +65,7 @@ METRICS: dict[str, MetricInfo] = {
     "kl": _positive("KL"),
     "kl_coef": _positive("KL coefficient"),
     "approx_kl": _signed("approximate KL", worse="higher"),
-    "clip_fraction": _signed("clip fraction", worse="higher"),
+    "clip_fraction": _share("clip fraction", worse="higher"),
     "explained_variance": _signed("explained variance", worse="lower"),
     "reward_mean": _signed("mean reward", worse="lower"),
     "reward_std": _signed("reward spread"),
@@ -74,11 +79,11 @@ METRICS: dict[str, MetricInfo] = {
     "chosen_reward": _signed("chosen reward"),
     "rejected_reward": _signed("rejected reward"),
     "reward_margin": _signed("reward margin", worse="lower"),
-    "reward_accuracy": _signed("reward accuracy", worse="lower"),
+    "reward_accuracy": _share("reward accuracy", worse="lower"),
     "chosen_logp": _signed("chosen log-probability"),
     "rejected_logp": _signed("rejected log-probability"),
     "eval_loss": _loss("evaluation loss"),
-    "eval_accuracy": _signed("evaluation accuracy", worse="lower"),
+    "eval_accuracy": _share("evaluation accuracy", worse="lower"),
     "eval_margin": _signed("evaluation reward margin", worse="lower"),
     "eval_reward": _signed("evaluation reward", worse="lower"),
 }

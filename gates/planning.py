@@ -23,11 +23,15 @@ _LARGEST_SHIFT = 30.0  # beyond it scipy's non-central t loses its digits, and e
 
 def pass_probability(found: Comparison, design: Design, truth: float, alpha: float) -> float:
     """Chance that `design` shows non-inferiority when the true harm is `truth`, at the spread that was
-    found."""
+    found; where both directions are harm, that it shows that in both."""
     se, df = design.error(found.expected), _df(found, found.cautious, design)
     if df <= 0:
         return 0.0
-    return upper_tail((found.margin - truth) / se, critical(df, alpha, design), df)
+    limit = critical(df, alpha, design)
+    chance = upper_tail((found.margin - truth) / se, limit, df)
+    if design.two_sided:
+        chance += upper_tail((found.margin + truth) / se, limit, df) - 1
+    return max(0.0, chance)
 
 
 def block_probability(found: Comparison, design: Design, truth: float, alpha: float) -> float:

@@ -18,9 +18,14 @@ def implausible(
 
     Inside a side, the largest number `ratio` times the smallest. Between the sides only where the candidate is so
     much better: that much worse is a regression, whatever its cause. Metrics that may move both ways (a gradient
-    norm, a KL) do differ by such factors, and those on the identity scale know no factors.
+    norm, a KL) do differ by such factors, and those on the identity scale know no factors; but shares are
+    no percents, and a loss that becomes as negative as it was positive has lost its sign on the way.
     """
-    if not stick.relative or rule.worse is Worse.BOTH:
+    if rule.info.share:
+        return _percent(rule, [*baseline, *candidate])
+    if not stick.relative:
+        return _sign_lost(rule, baseline, candidate) if rule.info.may_be_signed else ""
+    if rule.worse is Worse.BOTH:
         return ""
     for side in (baseline, candidate):
         found = _odd_one(ratio, rule, side, [*baseline, *candidate])
@@ -47,6 +52,25 @@ def _odd_one(ratio: float, rule: MetricRule, side: Sequence[Reading], everyone: 
         f"{rule.info.label} of run {odd.run_id} is {_shown(odd.value, rule)}, {factor:.1f} times off the median of all "
         f"runs ({_shown(middle, rule)}): a slip in its file or unit, or a machine in trouble; mend it or leave it out"
     )
+
+
+def _percent(rule: MetricRule, everyone: Sequence[Reading]) -> str:
+    """Percents beside shares; percents throughout are a unit like another."""
+    odd = max(everyone, key=lambda reading: (reading.value, reading.run_id))
+    if odd.value <= 1 or all(reading.value > 1 for reading in everyone):
+        return ""
+    shown = _shown(odd.value, rule)
+    return f"{rule.info.label} of run {odd.run_id} is {shown}, others lie between 0 and 1: percent, or a slip?"
+
+
+def _sign_lost(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
+    """All above zero before, all below it now, and all about as large: losses that wobble about zero are not."""
+    sizes = [abs(reading.value) for reading in (*baseline, *candidate)]
+    crossed = min(r.value for r in baseline) > 0 > max(r.value for r in candidate)
+    if not crossed or max(sizes) > 2 * min(sizes):
+        return ""
+    here, there = (_shown(median(reading.value for reading in side), rule) for side in (baseline, candidate))
+    return f"{rule.info.label} {here} -> {there} has changed its sign: a slip in one side's file?"
 
 
 def _shown(value: float, rule: MetricRule) -> str:

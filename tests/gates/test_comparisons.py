@@ -196,6 +196,16 @@ def test_runs_needed_is_the_first_design_with_the_power_and_none_when_hopeless()
     assert runs_needed(found, truth=0.5, alpha_pass=0.05, alpha_block=0.0025, least=3) == 3
 
 
+def test_the_chance_of_pass_counts_both_directions_where_both_are_harm():
+    """Beside what the judge does, at a margin where one direction alone would pass in 74 % instead of 43."""
+    rng = np.random.default_rng(5)
+    sides = [(rng.normal(0, 0.1, 5), rng.normal(0, 0.1, 5)) for _ in range(1000)]
+    found = [compare(*side, margin=0.18, prior=0.1, prior_df=4, two_sided=True) for side in sides]
+    passed = np.mean([each.p_noninferior <= 0.05 for each in found])
+    told = [pass_probability(each, each.design, 0.0, 0.05) for each in found]
+    assert np.mean(told) == pytest.approx(passed, abs=0.06)
+
+
 def test_the_smallest_detectable_harm_is_blocked_four_times_of_five():
     found = compare(BASELINE, BASELINE[:3] + 0.001, margin=0.05, prior=0.02, prior_df=4)
     harm = smallest_detectable(found, 0.01)

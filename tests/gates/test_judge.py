@@ -341,6 +341,41 @@ def test_what_awkward_data_comes_to(smoke, make_version, data, metric, outcome, 
     assert words in check(verdict, metric).reason
 
 
+def all_gates(policy):
+    return replace(policy, rules=tuple(replace(rule, role=Role.GATE) for rule in policy.rules))
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "after", "words"),
+    [
+        ("eval_loss", 0.58, -0.58, "evaluation loss 0.580 -> -0.580 has changed its sign"),
+        ("eval_accuracy", 0.8, 80.0, "is 80.0, others lie between 0 and 1: percent"),
+    ],
+)
+def test_better_by_a_slip_of_the_pen_is_no_pass(smoke, make_version, metric, before, after, words):
+    verdict = judge(
+        all_gates(smoke),
+        make_version("a", series_={metric: [before]}),
+        make_version("b", series_={metric: [after]}),
+    )
+    assert check(verdict, metric).reason_code is ReasonCode.SUSPECT_DATA
+    assert words in check(verdict, metric).reason
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "after"),
+    [("eval_loss", 0.5, -0.05), ("eval_accuracy", 80.0, 81.0), ("eval_accuracy", 0.8, 1.0)],
+)
+def test_what_is_no_slip_passes(smoke, make_version, metric, before, after):
+    """A loss that really goes below zero, percents on both sides, every answer right."""
+    verdict = judge(
+        all_gates(smoke),
+        make_version("a", series_={metric: [before]}),
+        make_version("b", series_={metric: [after]}),
+    )
+    assert check(verdict, metric).outcome is CheckOutcome.PASS
+
+
 def test_dropped_values_and_unequal_lengths_are_said(smoke, make_version):
     holes = np.where(np.arange(100) % 10 == 9, np.nan, 0.02)
     short = judge(smoke, make_version("a"), make_version("b", series_={"step_time": holes}))
