@@ -32,7 +32,12 @@ def conf_dir() -> Path:
 
 def policy_names(kind: str = "gate") -> list[str]:
     """The names of the shipped policies of a kind: gate or watch."""
-    return sorted(path.stem for path in (conf_dir() / kind).glob("*.yaml"))
+    return option_names(kind)
+
+
+def option_names(group: str) -> list[str]:
+    """The options of a group of the configuration, such as `tier`."""
+    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
 
 
 def load_policy(source: str | Path | Mapping[str, Any]) -> Policy:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import chdtri
 
 from gates.comparisons import Values
 from gates.design import Design
@@ -20,11 +21,14 @@ from gates.records import Run, Version
 from gates.rule_parser import LEAST_SPREAD
 from gates.verdict import Outcome
 
+UPPER = 0.9  # confidence of a spread's upper bound
+
 
 @dataclass(frozen=True, kw_only=True)
 class MetricSpread:
     """One rule: the spread `sd` between unchanged runs on the scale of the margin (log or unit), from `runs` runs in
-    `groups` groups.
+    `groups` groups, and `upper`, which the true one does not exceed with confidence UPPER: None where all runs are
+    equal, which says nothing about that.
 
     `margin`: the policy's, on the same scale, which is the log one where `relative`. `prior`: what to store, None where
     the runs do not differ at all. `odd`: the run of a group that is too far off the others to be believed.
@@ -34,6 +38,7 @@ class MetricSpread:
     runs: int
     groups: int
     sd: float
+    upper: float | None
     margin: float
     relative: bool
     prior: Prior | None
@@ -73,6 +78,7 @@ def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -
         runs=len(everyone),
         groups=len(sets),
         sd=math.sqrt(pooled),
+        upper=math.sqrt(pooled) * uncertainty(sum(dfs)) or None,
         margin=stick.margin,
         relative=stick.relative,
         prior=learn_prior(variances, dfs) if stick.scale is rule.scale else None,
@@ -84,6 +90,11 @@ def _variance(harms: Values) -> float:
     """That of one group, 0 where rounding alone may have made it: the mean of equal numbers is not always theirs."""
     found = float(np.var(harms, ddof=1)) if np.ptp(harms) > 0 else 0.0
     return found if found > LEAST_SPREAD**2 else 0.0
+
+
+def uncertainty(df: int) -> float:
+    """How many times a measured spread the true one may be, with confidence UPPER (chi-square, so for normal runs)."""
+    return math.sqrt(df / float(chdtri(df, UPPER)))
 
 
 def harm_margin(rule: MetricRule) -> float:
@@ -147,14 +158,16 @@ def power(
     sizes: Sequence[tuple[int, int]],
     effects: Sequence[float],
     *,
+    prior_df: float | None = None,
     role: Role = Role.GATE,
     two_sided: bool = False,
 ) -> list[Power]:
-    """The chances at spread `sd` and `margin` (same scale), with as many degrees of freedom as a prior of that spread
-    gives, and BLOCK at the level that Holm leaves the worst of all gate metrics. An ADVISORY metric never blocks; one
-    on IGNORE does not pass either."""
+    """The chances at spread `sd` and `margin` (same scale), known as a prior of `prior_df` degrees of freedom (None: as
+    many as the policy's), and BLOCK at the level that Holm leaves the worst of all gate metrics. An ADVISORY metric
+    never blocks; one on IGNORE does not pass either."""
     designs = [Design(baseline_runs=k, candidate_runs=m, paired=False, two_sided=two_sided) for k, m in sizes]
-    return [each for design in designs for each in _powers(policy, margin, sd, design, effects, role)]
+    known = replace(policy, prior_df=policy.prior_df if prior_df is None else prior_df)
+    return [each for design in designs for each in _powers(known, margin, sd, design, effects, role)]
 
 
 def _powers(

@@ -10,6 +10,7 @@ from typing import Any
 from gates.looks import Looks
 from gates.metrics import METRICS, MetricInfo
 from gates.priors import Prior
+from gates.summaries import SUMMARIES
 
 
 class PolicyError(ValueError):
@@ -72,6 +73,11 @@ class MetricRule:
     def info(self) -> MetricInfo:
         """The metric's label, unit and nature."""
         return METRICS[self.metric]
+
+    @property
+    def unit(self) -> str:
+        """The unit of the rule's numbers: none for tails and drifts, which are logarithms of ratios."""
+        return "" if SUMMARIES[self.reduction].logarithmic else self.info.unit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,7 @@ def _evidence(
     low, high = sorted(stick.change(end) for end in found.interval(policy.alpha_pass))
     detectable = stick.change(smallest_detectable(found, policy.alpha_block / family))
     return Evidence(
-        unit=_unit(rule),
+        unit=rule.unit,
         baseline=stick.centre(stick.harms(left)),
         candidate=stick.centre(stick.harms(right)),
         baseline_runs=len(left),
@@ -132,7 +132,7 @@ def _missing(rule: MetricRule, left: list[Reading], right: list[Reading], why_le
 def _identical(rule: MetricRule, left: list[Reading], right: list[Reading], notes: tuple[str, ...]) -> Check:
     mean = math.fsum(reading.value for reading in right) / len(right)
     evidence = Evidence(
-        unit=_unit(rule),
+        unit=rule.unit,
         baseline=mean,
         candidate=mean,
         baseline_runs=len(left),
@@ -145,7 +145,7 @@ def _identical(rule: MetricRule, left: list[Reading], right: list[Reading], note
     seeds = {reading.seed for reading in right}
     shared = len(seeds & {reading.seed for reading in left})
     where = f"all {shared} seeds" if shared == len(seeds) else f"both sides' {shared} seeds"
-    what = f"{quantity(mean, _unit(rule))}, bit-identical in {where}" if len(seeds) > 1 else "bit-identical"
+    what = f"{quantity(mean, rule.unit)}, bit-identical in {where}" if len(seeds) > 1 else "bit-identical"
     return make_check(rule, CheckOutcome.PASS, f"{label(rule)} {what}", evidence=evidence, notes=notes)
 
 
@@ -172,7 +172,3 @@ def _notes(left: list[Reading], right: list[Reading], asked_left: int, asked_rig
     longest = [max(len(reading.series.values) for reading in side) for side in (left, right)]
     if min(longest) < 0.9 * max(longest):
         yield f"unequal lengths: {longest[0]} against {longest[1]} values"
-
-
-def _unit(rule: MetricRule) -> str:
-    return "" if SUMMARIES[rule.reduction].logarithmic else rule.info.unit

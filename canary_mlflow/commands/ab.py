@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 import click
 
 from canary_mlflow.commands.shared import json_option, print_decision, require_training_stack, say, store_option
 from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.errors import UsageError
 
 
 @click.command(epilog=EXIT_CODES)
@@ -41,7 +43,7 @@ def ab(
     from canary_mlflow.policies import load_policy
     from canary_mlflow.tracking.store import prepare_store
 
-    tier = next((word.partition("=")[2] for word in overrides if word.startswith("tier=")), "smoke")
+    tier = tier_of(overrides)
     rules = load_policy(policy or tier)
     project = project_folder()
     sides = {
@@ -65,3 +67,15 @@ def ab(
     print_decision(decision, as_json)
     publish_study(trial.client, decision)
     ctx.exit(decision.exit_code)
+
+
+def tier_of(overrides: Sequence[str]) -> str:
+    """The tier that the overrides name, else smoke. Raises UsageError for an unknown one, which the runs would find out
+    only in their worktrees."""
+    from canary_mlflow.policies import option_names
+
+    tier = next((word.partition("=")[2] for word in overrides if word.startswith("tier=")), "smoke")
+    valid = option_names("tier")
+    if tier not in valid:
+        raise UsageError(f"unknown tier {tier!r}; expected one of {', '.join(valid)}; write tier={valid[-1]}")
+    return tier

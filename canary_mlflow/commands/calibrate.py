@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,8 +64,6 @@ def read_groups(
 
     Raises UsageError where there are too few.
     """
-    from gates.records import Version
-    from gates.sides import candidate_side
     from gates.wording import listed
 
     if bool(sessions) == bool(files):
@@ -72,15 +71,15 @@ def read_groups(
     if files:
         from canary_mlflow.files.runs import read_side
 
-        groups = [read_side([Path(word) for word in files])[0].runs]
+        groups, again = [read_side([Path(word) for word in files])[0].runs], list[str]()
     else:
         from canary_mlflow.registry.evidence import find_evidence
 
-        client = open_store(uri)
-        groups = [find_evidence(client, session).evidence.runs for session in sessions]
-    sides = [candidate_side(Version(model="", version=None, runs=tuple(group))) for group in groups]
-    good = [side.finished for side in sides]
-    left_out = list(dict.fromkeys(reason for side in sides for reason in side.left_out))
+        client, counts_of = open_store(uri), Counter(sessions)
+        groups = [find_evidence(client, session).evidence.runs for session in counts_of]
+        again = [f"session {name}: it was given {n} times, it counts once" for name, n in counts_of.items() if n > 1]
+    good, left_out = each_once(groups)
+    left_out = [*again, *left_out]
     if not any(len(group) > 1 for group in good):
         counts = ", ".join(str(len(group)) for group in good)
         why = f" ({listed(left_out)})" if left_out else ""
@@ -88,6 +87,21 @@ def read_groups(
             f"canary calibrate: found {counts} finished runs{why}; expected a group of at least 2; add runs"
         )
     return good, left_out
+
+
+def each_once(groups: Sequence[Sequence[Run]]) -> tuple[list[tuple[Run, ...]], list[str]]:
+    """The finished runs of each group, and why others are left out. A run of several groups, or a copy of one, counts
+    in the largest alone: counted twice, it would make the spread look surer than it is."""
+    from gates.records import Version
+    from gates.sides import candidate_side, once
+
+    everyone = candidate_side(Version(model="", version=None, runs=tuple(run for group in groups for run in group)))
+    waiting = {run.run_id for run in everyone.finished}
+    good = []
+    for group in sorted(groups, key=len, reverse=True):
+        good.append(once(run for run in group if run.run_id in waiting))
+        waiting -= {run.run_id for run in group}
+    return good, list(everyone.left_out)
 
 
 def calibrated(policy: str, groups: Sequence[Sequence[Run]], left_out: Sequence[str] = ()) -> Calibration:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from canary_mlflow.commands.shared import print_json
+from canary_mlflow.commands.shared import print_json, say
 from canary_mlflow.edge import EXIT_CODES
-from canary_mlflow.errors import UsageError, one_line
+from canary_mlflow.errors import UsageError
 
 if TYPE_CHECKING:
+    from canary_mlflow.reports.power import KnownSpread
     from gates import MetricRule, Policy
-    from gates.calibration import Power
+    from gates.policy import KnownPriors
 
 EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 CURVE = tuple(step / 20 for step in range(61))
@@ -26,7 +27,10 @@ SIZES = ((1, 1), (3, 1), (3, 3), (5, 1), (5, 3), (5, 5), (10, 5))
 @click.option("--policy", required=True, metavar="NAME|PATH", help="smoke, perf, nightly, or a YAML file.")
 @click.option("--rule", default="step_time", show_default=True, help="A rule of the policy.")
 @click.option(
-    "--spread", type=click.FloatRange(min=0, min_open=True), help="Between equal runs, on the margin's scale."
+    "--spread",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Standard deviation between equal runs, on the scale of the rule's margin: a fraction (0.02 is 2 %) where it "
+    "is one, else in the metric's unit.",
 )
 @click.option("--fact", multiple=True, metavar="KEY=VALUE", help="Facts that choose a stored spread: backend=cuda.")
 @click.option(
@@ -39,41 +43,66 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
     Without --spread: the one that `canary calibrate` stored for these facts, else the shipped one.
     """
     from canary_mlflow.policies import load_policy
+    from canary_mlflow.reports.power import KnownSpread, as_dict, lines, title
     from gates.calibration import harm_margin
     from gates.calibration import power as chances
     from gates.policy import Worse
 
-    rules = load_policy(policy).resolve(read_facts(fact))
+    if png is not None:
+        check_place(png)
+    asked = load_policy(policy)
+    rules = asked.resolve(read_facts(fact))
     chosen = find_rule(rules, rule)
-    prior = rules.prior_of(chosen)
-    sd, kind = (prior.sd, prior.kind) if spread is None else (read_spread(spread), "given")
-    title = f"{rules.name}, {rule}: spread {sd:g} ({kind})"
+    known = expected(asked, rules, chosen) if spread is None else KnownSpread(sd=read_spread(spread), kind="given")
     two_sided = chosen.worse is Worse.BOTH
-    find = partial(chances, rules, harm_margin(chosen), sd, SIZES, role=chosen.role, two_sided=two_sided)
+    find = partial(
+        chances,
+        rules,
+        harm_margin(chosen),
+        known.sd,
+        SIZES,
+        prior_df=known.df,
+        role=chosen.role,
+        two_sided=two_sided,
+    )
     table = find(EFFECTS)
     if png is not None:
-        picture(png, find(CURVE), title)
+        from canary_mlflow.reports.power_picture import draw
+
+        draw(find(CURVE), title(rules, chosen, known), png)
+        say(f"wrote {png}")
     if as_json:
-        rows: list[dict[str, Any]] = [vars(each) for each in table]
-        about = {"policy": rules.name, "rule": rule, "role": chosen.role.value, "spread": sd, "spread_kind": kind}
-        print_json({**about, "chances": rows})
+        print_json(as_dict(table, rules, chosen, known))
         return
-    for line in lines(table, f"{title}, margin {chosen.margin:g}", chosen):
+    for line in lines(table, rules, chosen, known):
         click.echo(line)
 
 
-def lines(table: Sequence[Power], title: str, rule: MetricRule) -> Iterator[str]:
-    """The table for people, after a line on what the policy makes of a rule that does not decide."""
-    yield f"{title}; chance of BLOCK / PASS in %"
-    if rule.role == "advisory":
-        yield f"{rule.name} is advisory in this policy: it never blocks"
-    if rule.role == "ignore":
-        yield f"{rule.name} is ignored in this policy: it never blocks and never passes"
-    yield f"  {'runs (k+m)':>10s}" + "".join(f"{effect:>12g}x" for effect in EFFECTS) + "   (true harm, in margins)"
-    for size in SIZES:
-        mine = [each for each in table if (each.baseline_runs, each.candidate_runs) == size]
-        cells = "".join(f"{f'{100 * each.block:.0f} / {100 * each.passed:.0f}':>13s}" for each in mine)
-        yield f"  {size[0]:>8d}+{size[1]}{cells}"
+def expected(asked: Policy, resolved: Policy, rule: MetricRule) -> KnownSpread:
+    """The spread that the policy expects for its facts, and where others are stored that these facts do not choose."""
+    from canary_mlflow.reports.power import KnownSpread
+
+    prior = resolved.prior_of(rule)
+    entry = next((known.name for known in resolved.priors if known.rules.get(rule.name, (None,))[0] is prior), "")
+    notes = () if entry or not asked.priors else (other_entries(asked, rule),)
+    return KnownSpread(sd=prior.sd, df=prior.df, kind=prior.kind, entry=entry, notes=notes)
+
+
+def other_entries(asked: Policy, rule: MetricRule) -> str:
+    """The stored spreads of a rule, each with the options that would choose it."""
+    from canary_mlflow.policies import PRIORS_FILE
+    from gates.wording import listed
+
+    where = PRIORS_FILE if Path(PRIORS_FILE).is_file() else f"policy {asked.name}"
+    fits = [known for known in asked.priors if known.rules.get(rule.name, ())[1:] == (rule.reduction, rule.scale)]
+    if not fits:
+        return f"{where} has no spread of {rule.name}"
+    return f"{where} has spreads of {rule.name} for other facts: {listed([f'{k.name} ({options(k)})' for k in fits])}"
+
+
+def options(known: KnownPriors) -> str:
+    """What to write on the command line, so that the entry holds."""
+    return " ".join(f"--fact {shlex.quote(f'{key}={values[0]}')}" for key, values in known.when.items())
 
 
 def read_spread(value: float) -> float:
@@ -87,15 +116,17 @@ def read_spread(value: float) -> float:
         raise UsageError(f"{error}; write one such as 0.02") from error
 
 
-def picture(path: Path, curve: Sequence[Power], title: str) -> None:
-    """Draw it. Raises UsageError for a file of a kind that cannot be drawn."""
-    from canary_mlflow.reports.power_picture import draw
+def check_place(path: Path) -> None:
+    """Raise UsageError where no picture can be written, before the seconds that the chances take."""
+    from canary_mlflow.reports.power_picture import drawable
 
-    try:
-        draw(curve, title, path)
-    except ValueError as error:
-        raise UsageError(f"--png {path}: {one_line(error)}; expected a file that ends in .png, .svg or .pdf") from error
-    click.echo(f"canary: wrote {path}", err=True)
+    if not drawable(path):
+        found = f"a file that ends in {path.suffix}" if path.suffix else "a file without an ending"
+        raise UsageError(f"--png {path}: found {found}; expected a file that ends in .png, .svg or .pdf; rename it")
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"--png {path}: found no folder {path.parent}; expected one that is there; make it, or name another"
+        )
 
 
 def read_facts(words: tuple[str, ...]) -> dict[str, str]:

@@ -10,12 +10,16 @@ from typing import Any
 
 from canary_mlflow.policies import load_policy, policy_names
 from gates import Policy, Run
-from gates.calibration import MetricSpread, Resplits, resolvable
-from gates.policy import Scale, Worse
-from gates.wording import figure
+from gates.calibration import UPPER, MetricSpread, Resplits, resolvable, uncertainty
+from gates.policy import MetricRule, Scale, Worse
+from gates.wording import figure, quantity
+from gates.wording import runs as runs_in_words
 
 RESOLVING = (5, 3)
 """The runs a side, stored and candidate, by which a tier is said to resolve a spread."""
+_LEVEL = f"{100 * UPPER:.0f} %"
+VAGUE = 3.0
+"""A spread whose upper bound is more times as large gets a note: that of two or three runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +34,20 @@ class Calibration:
 
 
 def notes_on(groups: Sequence[Sequence[Run]], spreads: Sequence[MetricSpread]) -> list[str]:
-    """What makes these runs a poor standard: one far off its group, and seeds that a group has more than once."""
-    return [*(f"{each.rule.name}: {problem}" for each in spreads for problem in each.odd), *_seeds(groups)]
+    """What makes these runs a poor standard: too few, one far off its group, seeds that a group has more than once."""
+    odd = [f"{each.rule.name}: {problem}" for each in spreads for problem in each.odd]
+    return [*_few(spreads), *odd, *_seeds(groups)]
+
+
+def _few(spreads: Sequence[MetricSpread]) -> list[str]:
+    least = min(spreads, key=lambda each: each.runs - each.groups, default=None)
+    times = uncertainty(least.runs - least.groups) if least else 0.0
+    if least is None or times <= VAGUE:
+        return []
+    return [
+        f"{runs_in_words(least.runs)} leave a spread uncertain: the true one may be {times:.1f} times "
+        f"as large ({_LEVEL} upper bound), with five runs of one session {uncertainty(4):.1f} times"
+    ]
 
 
 def _seeds(groups: Sequence[Sequence[Run]]) -> list[str]:
@@ -51,15 +67,17 @@ def lines(found: Calibration) -> Iterator[str]:
     facts = ", ".join(f"{key} {value}" for key, value in found.when.items()) or "no facts recorded"
     yield f"Spread (standard deviation) between unchanged runs ({facts})"
     yield ""
-    yield f"  {'metric':20s} {'runs':>4s} {'spread':>10s} {'shipped':>10s} {'margin':>10s}  resolved by"
+    yield f"  {'metric':20s} {'runs':>4s} {'spread':>10s} {'up to':>10s} {'shipped':>10s} {'margin':>10s}  resolved by"
     for each in found.spreads:
-        spread, shipped, margin = _cell(each, each.sd), _cell(each, each.rule.prior), _cell(each, _margin(each))
-        tiers = ", ".join(resolved_in(each)) or "no tier: too noisy"
-        yield f"  {each.rule.name:20s} {each.runs:4d} {spread:>10s} {shipped:>10s} {margin:>10s}  {tiers}"
+        values = (each.sd, each.upper, each.rule.prior, _margin(each))
+        words = ["-" if value is None else amount(value, each.rule, each.relative) for value in values]
+        cells = " ".join(f"{word:>10s}" for word in words)
+        yield f"  {each.rule.name:20s} {each.runs:4d} {cells}  {_tiers_of(each)}"
     yield ""
     sides = "{} runs against {}".format(*RESOLVING)
-    yield f"shipped: what the policy expects. resolved by: the tiers in which {sides} tell half a margin from nothing"
-    yield "with 95 % confidence at this spread."
+    yield f"up to: the {_LEVEL} upper confidence bound of the spread (equal runs have none). shipped: the policy's."
+    yield f"resolved by: the tiers in which {sides} tell half a margin from nothing with 95 % confidence, at that"
+    yield "bound too; perhaps: at the measured spread alone, so that more runs must say."
     yield from _resplit(found.policy, found.resplits)
     yield from (f"Note: {note}." for note in found.notes)
 
@@ -72,9 +90,11 @@ def as_dict(found: Calibration) -> dict[str, Any]:
             "groups": each.groups,
             "scale": (Scale.LOG if each.relative else Scale.IDENTITY).value,
             "spread": each.sd,
+            "spread_upper": each.upper,
             "shipped": each.rule.prior,
             "margin": each.margin,
             "resolved_by": resolved_in(each),
+            "perhaps_resolved_by": perhaps_in(each),
             "prior": None if each.prior is None else vars(each.prior),
         }
         for each in found.spreads
@@ -89,9 +109,27 @@ def as_dict(found: Calibration) -> dict[str, Any]:
 
 
 def resolved_in(each: MetricSpread) -> list[str]:
-    """The shipped tiers whose margin this spread can resolve, the widest margin first."""
+    """The shipped tiers whose margin can be resolved whatever the spread may be, the widest margin first."""
+    if each.upper is None:  # equal runs: two may be so by chance
+        return _resolved_at(each, each.sd) if each.runs - each.groups >= 2 else []
+    return _resolved_at(each, each.upper)
+
+
+def perhaps_in(each: MetricSpread) -> list[str]:
+    """Those that could resolve the measured spread, but not all that it may be."""
+    sure = resolved_in(each)
+    return [tier for tier in _resolved_at(each, each.sd) if tier not in sure]
+
+
+def _resolved_at(each: MetricSpread, spread: float) -> list[str]:
     rules = {tier: next((r for r in load_policy(tier).rules if r.name == each.rule.name), None) for tier in _tiers()}
-    return [tier for tier, rule in rules.items() if rule is not None and each.sd <= resolvable(rule, *RESOLVING)]
+    return [tier for tier, rule in rules.items() if rule is not None and spread <= resolvable(rule, *RESOLVING)]
+
+
+def _tiers_of(each: MetricSpread) -> str:
+    sure, perhaps = ", ".join(resolved_in(each)), ", ".join(perhaps_in(each))
+    found = "; ".join(part for part in (sure, perhaps and f"perhaps {perhaps}") if part)
+    return found or "no tier: too noisy"
 
 
 def _tiers() -> list[str]:
@@ -105,8 +143,9 @@ def _margin(each: MetricSpread) -> float:
     return -math.expm1(-each.margin) if each.rule.worse is Worse.LOWER else math.expm1(each.margin)
 
 
-def _cell(each: MetricSpread, value: float) -> str:
-    return f"{figure(100 * value)} %" if each.relative else f"{figure(value)} {each.rule.info.unit}".rstrip()
+def amount(value: float, rule: MetricRule, relative: bool) -> str:
+    """A spread or a margin: in percent where it is relative, else in the unit that verdicts have."""
+    return f"{figure(100 * value)} %" if relative else quantity(value, rule.unit)
 
 
 def _resplit(policy: Policy, splits: Resplits | None) -> Iterator[str]:

@@ -10,11 +10,16 @@ from gates.calibration import Power
 COLOURS = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#084594", "#041f4a", "#000000")
 
 
-def draw(chances: Sequence[Power], title: str, path: Path) -> None:
-    """Write a PNG (or whatever the file's ending says): one line per number of runs, BLOCK left and PASS right.
+def drawable(path: Path) -> bool:
+    """Whether the file's ending is of a kind that can be drawn."""
+    from matplotlib.backend_bases import FigureCanvasBase
 
-    matplotlib comes with MLflow. Raises ValueError for an ending that it does not know, OSError.
-    """
+    return path.suffix.removeprefix(".").lower() in FigureCanvasBase.get_supported_filetypes()
+
+
+def draw(chances: Sequence[Power], title: str, path: Path) -> None:
+    """Write a PNG (or whatever the file's ending says, where it is `drawable`): one line per number of runs, BLOCK left
+    and PASS right. matplotlib comes with MLflow. Raises OSError."""
     from matplotlib.figure import Figure  # without pyplot: no display, nothing global
 
     figure = Figure(figsize=(9.0, 4.0), layout="constrained")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -72,8 +74,30 @@ def test_a_table_for_people_and_nothing_stored_unasked(runs: list[str]) -> None:
     row = next(
         line.split() for line in called("calibrate", "--files", *runs, "--policy", "nightly")[1].splitlines()[3:]
     )
-    assert (row[0], row[4:8]) == ("step_time", ["2.00", "%", "5.00", "%"]), "as the policy states them"
-    assert row[8:] == ["smoke,", "perf,", "nightly"]
+    assert (row[0], row[6:10]) == ("step_time", ["2.00", "%", "5.00", "%"]), "as the policy states them"
+    assert row[10:] == ["smoke,", "perf,", "nightly"]
+
+
+def test_tails_and_drifts_are_shares_as_in_a_verdict(runs: list[str]) -> None:
+    rows = {line.split()[0]: line.split() for line in called("calibrate", "--files", *runs)[1].splitlines() if line}
+    assert rows["step_time_tail"][4:6] == ["0.0100", "0.0300"], "no seconds"
+    assert rows["step_time_drift"][4:6] == ["0.0150", "0.0500"]
+
+
+def test_few_runs_leave_the_spread_uncertain(runs: list[str]) -> None:
+    found = called("calibrate", "--files", *runs[:2], "--json")[1]
+    time, loss = found["metrics"]["step_time"], found["metrics"]["loss"]
+    assert time["spread_upper"] / time["spread"] == pytest.approx(math.sqrt(1 / 0.0157908), rel=1e-4), (
+        "chi-square, 10 %"
+    )
+    assert (time["resolved_by"], time["perhaps_resolved_by"]) == (["smoke", "perf"], ["nightly"])
+    assert (loss["spread_upper"], loss["resolved_by"]) == (None, []), "equal runs say nothing about a spread"
+    assert found["notes"][0].startswith("2 runs leave a spread uncertain: the true one may be 8.0 times as large")
+    text = called("calibrate", "--files", *runs[:2])[1]
+    assert "  smoke, perf; perhaps nightly\n" in text
+    assert "Note: 2 runs leave a spread uncertain" in text
+    many = called("calibrate", "--files", *runs, "--json")[1]["metrics"]["step_time"]
+    assert (many["spread_upper"] < 2 * many["spread"], many["perhaps_resolved_by"]) == (True, [])
 
 
 def test_runs_of_one_seed_are_named_as_a_poor_standard(runs: list[str]) -> None:
@@ -130,9 +154,9 @@ def test_what_is_written_again_stands_last(runs: list[str]) -> None:
 
 def test_a_run_given_again_and_a_copy_of_one_count_once(runs: list[str]) -> None:
     shutil.copy("r0.jsonl", "copy.jsonl")
-    code, found = called("calibrate", "--files", *runs[:3], *runs[:1] * 5, "copy.jsonl", "--json")
+    code, found = called("calibrate", "--files", *runs[:4], "--files", *runs[:1] * 5, "copy.jsonl", "--json")
     assert code == 0
-    assert found["metrics"] == called("calibrate", "--files", *runs[:3], "--json")[1]["metrics"]
+    assert found["metrics"] == called("calibrate", "--files", *runs[:4], "--json")[1]["metrics"]
     assert found["notes"] == [
         "run copy.jsonl: it is run r0.jsonl again",
         "run r0.jsonl: it was given 6 times, it counts once",
@@ -185,11 +209,22 @@ def test_equal_numbers_have_no_spread_at_all(runs: list[str]) -> None:
     assert set(load_policy("smoke").priors[0].rules) == {"step_time", "step_time_tail", "step_time_drift"}
 
 
-def test_sessions_of_the_store(recorded: Any, usual_session: str) -> None:
-    code, found = called("calibrate", usual_session, usual_session, "--tracking-uri", recorded.uri, "--json")
-    assert code == 0
-    assert (found["when"]["backend"], found["when"]["algo"]) == ("cpu", "dpo")
-    assert found["metrics"]["step_cost"]["groups"] == 2
+def test_sessions_of_the_store_count_their_runs_once(recorded: Any, usual_session: str) -> None:
+    def found(*names: str) -> Any:
+        code, found = called("calibrate", *names, "--tracking-uri", recorded.uri, "--json")
+        assert code == 0
+        return found
+
+    other, run = recorded.session(), recorded.children(usual_session)[0]
+    two = found(usual_session, other)
+    assert (two["when"]["backend"], two["when"]["algo"]) == ("cpu", "dpo")
+    assert (two["metrics"]["step_cost"]["groups"], two["metrics"]["step_cost"]["runs"]) == (2, 6)
+    again = found(run, usual_session, other, usual_session)
+    assert again["metrics"] == two["metrics"], "a session keeps the run that is named beside it"
+    assert again["notes"][:2] == [
+        f"session {usual_session}: it was given 2 times, it counts once",
+        f"run {run}: it was given 2 times, it counts once",
+    ]
 
 
 def test_power_knows_the_stored_spread_and_a_given_one(runs: list[str]) -> None:
@@ -214,6 +249,32 @@ def test_power_knows_the_stored_spread_and_a_given_one(runs: list[str]) -> None:
         code, text = called("power", "--policy", "smoke", *words)
         assert code == 2
         assert part in text
+
+
+def test_power_says_whose_spread_it_is_and_which_facts_choose_a_stored_one(runs: list[str]) -> None:
+    def head(*words: str) -> list[str]:
+        return called("power", "--policy", "perf", *words)[1].splitlines()[:3]
+
+    assert head()[0].startswith("perf, step_time: spread 2.00 % (shipped with the policy), margin 8.00 %; ")
+    given, meaning, _ = head("--rule", "step_time_tail", "--spread", "0.01")
+    assert given.startswith("perf, step_time_tail: spread 0.0100 (given with --spread), margin 0.0300; ")
+    assert meaning.endswith("(a fraction of the step time: 0.02 is 2 %)")
+    assert head("--rule", "eval_accuracy")[1].endswith("(in units of the evaluation accuracy)")
+    for path in Path().glob("r*.json"):
+        path.write_text('{"hardware": {"backend": "cuda", "device": "H200 NVL"}}')
+    called("calibrate", "--files", *runs[:3], "--write")
+    note = head("--fact", "backend=cuda")[2]
+    assert note.startswith(
+        "Note: canary-priors.yaml has spreads of step_time for other facts: smoke cuda H200 NVL (--fact "
+    )
+    options = shlex.split(note.partition("(")[2].rpartition(")")[0])
+    chosen = head(*options)
+    assert "(calibrated here)" in chosen[0]
+    assert "stored as 'smoke cuda H200 NVL'" in chosen[1]
+    assert not chosen[2].startswith("Note")
+    found = called("power", "--policy", "perf", "--json")[1]
+    assert (found["spread_entry"], found["scale"], len(found["notes"])) == (None, "log", 1)
+    assert "canary-priors.yaml has no spread of loss" in head("--rule", "loss")[2]
 
 
 @pytest.mark.parametrize("spread", ["nan", "inf", "1e-300", "1e300", "0", "-1"])
@@ -245,9 +306,29 @@ def test_power_counts_both_directions_where_both_are_harm() -> None:
     assert passed[5, 3] == pytest.approx(0.72, abs=0.03)
 
 
-def test_power_is_drawn_and_other_files_are_refused(tmp_path: Path) -> None:
+def test_power_is_drawn(tmp_path: Path) -> None:
     picture = tmp_path / "power.png"
     assert called("power", "--policy", "smoke", "--png", str(picture))[0] == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
-    code, text = called("power", "--policy", "smoke", "--png", str(tmp_path / "power.xyz"))
-    assert (code, "expected a file that ends in .png" in text) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("power.xyz", "found a file that ends in .xyz; expected a file that ends in .png"),
+        ("power", "found a file without an ending; expected"),
+        ("missing/power.png", "/missing; expected one that is there; make it, or name another"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, part: str
+) -> None:
+    monkeypatch.setattr("gates.calibration.power", None)
+    code, text = called("power", "--policy", "smoke", "--png", str(tmp_path / name))
+    assert (code, len(text.splitlines())) == (2, 1)
+    assert part in text
+
+
+def test_measured_spreads_are_not_committed_by_accident() -> None:
+    ignored = Path(__file__).parents[2].joinpath(".gitignore").read_text().splitlines()
+    assert f"/{PRIORS_FILE}" in ignored, "they hold for one machine"

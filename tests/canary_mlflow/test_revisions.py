@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from canary_mlflow.cli import canary
 from canary_mlflow.launching.revisions import Revision, Trial, carry_out, first_pairs, report
 from canary_mlflow.policies import load_policy
 from gates.verdict import Outcome
@@ -56,3 +58,10 @@ def test_revisions_take_turns_and_are_judged_in_pairs(recorded: Any, slower: flo
 
 def test_the_first_look_has_two_pairs_at_least() -> None:
     assert [first_pairs(load_policy(tier)) for tier in ("smoke", "perf", "nightly")] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("words", [("tier=zzz",), ("tier=zzz", "--policy", "smoke", "--dry-run")])
+def test_an_unknown_tier_is_refused_before_git_is_asked(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(canary, ["ab", *words, "--baseline", "no-such-ref", "--candidate", "no-such-ref"])
+    assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
+    assert "unknown tier 'zzz'; expected one of nightly, perf, smoke" in result.output

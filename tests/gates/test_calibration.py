@@ -65,3 +65,11 @@ def test_a_rule_that_does_not_decide_never_blocks(smoke):
         (found,) = power(smoke, 0.14, 0.02, [(5, 3)], [0.0], role=role)
         assert (found.block, found.passed > 0.9) == (0.0, passes)
         assert power(smoke, 0.14, 0.02, [(5, 3)], [3.0], role=role)[0].block == 0.0
+
+
+def test_a_spread_known_from_many_runs_lets_single_runs_pass_more_often(smoke):
+    few, many = (power(smoke, 0.14, 0.03, [(1, 1)], [0.0], prior_df=df)[0].passed for df in (1.0, 10.0))
+    assert many > few + 0.2
+    assert power(smoke, 0.14, 0.03, [(1, 1)], [0.0], prior_df=smoke.prior_df) == power(
+        smoke, 0.14, 0.03, [(1, 1)], [0.0]
+    )

@@ -1,0 +1,79 @@
+"""The chance of BLOCK and PASS, for people and as JSON values, with the spread that it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from canary_mlflow.reports.calibration import amount
+from gates import MetricRule, Policy
+from gates.calibration import Power
+from gates.policy import Scale
+from gates.summaries import SUMMARIES
+
+SOURCES = {
+    "shipped": "shipped with the policy",
+    "calibrated": "calibrated here",
+    "learnt": "learnt from several sessions",
+    "given": "given with --spread",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownSpread:
+    """The spread that the chances are for: `kind` is a key of SOURCES, `entry` the name it is stored under, '' where it
+    is not; `df`: the degrees of freedom it is worth, None for the policy's; `notes`: what a user should know of those
+    that are stored."""
+
+    sd: float
+    kind: str
+    df: float | None = None
+    entry: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def lines(table: Sequence[Power], policy: Policy, rule: MetricRule, known: KnownSpread) -> Iterator[str]:
+    """The table for people, after whose spread it is and what the policy makes of a rule that does not decide."""
+    stored = f", stored as {known.entry!r}" if known.entry else ""
+    yield f"{title(policy, rule, known)}; chance of BLOCK / PASS in %"
+    yield f"spread: standard deviation between equal runs{stored}; --spread takes another ({_meaning(rule)})"
+    yield from (f"Note: {note}." for note in known.notes)
+    if rule.role == "advisory":
+        yield f"{rule.name} is advisory in this policy: it never blocks"
+    if rule.role == "ignore":
+        yield f"{rule.name} is ignored in this policy: it never blocks and never passes"
+    effects = list(dict.fromkeys(each.effect for each in table))
+    yield f"  {'runs (k+m)':>10s}" + "".join(f"{effect:>12g}x" for effect in effects) + "   (true harm, in margins)"
+    for size in dict.fromkeys((each.baseline_runs, each.candidate_runs) for each in table):
+        mine = [each for each in table if (each.baseline_runs, each.candidate_runs) == size]
+        cells = "".join(f"{f'{100 * each.block:.0f} / {100 * each.passed:.0f}':>13s}" for each in mine)
+        yield f"  {size[0]:>8d}+{size[1]}{cells}"
+
+
+def as_dict(table: Sequence[Power], policy: Policy, rule: MetricRule, known: KnownSpread) -> dict[str, Any]:
+    """The same as JSON values; spread and margin as a policy states them."""
+    return {
+        "policy": policy.name,
+        "rule": rule.name,
+        "role": rule.role.value,
+        "scale": rule.scale.value,
+        "margin": rule.margin,
+        "spread": known.sd,
+        "spread_kind": known.kind,
+        "spread_entry": known.entry or None,
+        "notes": list(known.notes),
+        "chances": [vars(each) for each in table],
+    }
+
+
+def title(policy: Policy, rule: MetricRule, known: KnownSpread) -> str:
+    """`perf, step_time: spread 2.00 % (shipped with the policy), margin 8.00 %`."""
+    spread, margin = (amount(value, rule, rule.scale is Scale.LOG) for value in (known.sd, rule.margin))
+    return f"{policy.name}, {rule.name}: spread {spread} ({SOURCES[known.kind]}), margin {margin}"
+
+
+def _meaning(rule: MetricRule) -> str:
+    if rule.scale is Scale.LOG or SUMMARIES[rule.reduction].logarithmic:
+        return f"a fraction of the {rule.info.label}: 0.02 is 2 %"
+    return f"in {rule.unit or 'units'} of the {rule.info.label}"
