@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from canary_mlflow.reports import figures, wording
+from canary_mlflow.reports import figures, meanings, wording
 from canary_mlflow.reports.decision import Decision
 from gates.policy import MetricRule, Policy, Role
 from gates.readings import Reading, read, yardstick
 from gates.records import Run
-from gates.verdict import Check, Evidence
+from gates.verdict import Check
 
 WIDTH, HEIGHT = 360, 30  # of a row's drawing, in its own units
 FARTHEST = 2.5  # limits; what lies beyond is drawn at the edge
@@ -116,8 +116,7 @@ def dots_of(
     def dot(reading: Reading, side: str) -> Dot:
         change = stick.change(stick.harm(reading) - middle)
         seed = "" if reading.seed is None else str(reading.seed)
-        unit = "" if rule.reduction in ("tail_excess", "drift") else rule.info.unit
-        shown = figures.quantity(reading.value, unit)
+        shown = figures.quantity(reading.value, rule.unit)
         return Dot(x=x_of(change, margin), run_id=reading.run_id, seed=seed, side=side, shown=shown)
 
     return [*(dot(one, "baseline") for one in left), *(dot(one, "candidate") for one in right)]
@@ -132,7 +131,7 @@ def facts_of(check: Check) -> list[tuple[str, str]]:
         "runs": f"{found.candidate_runs} against {found.baseline_runs}{', paired by seed' if found.paired else ''}",
         "chance of this if nothing were worse": probability(found.p_harm),
         "chance of this if it were worse than the limit": probability(found.p_noninferior),
-        "smallest harm these runs would show": detectable(found),
+        "smallest harm these runs would show": meanings.detectable(found),
         "spread between runs": "" if found.spread is None else f"{found.spread:.3g}",
         "spread comes from": found.prior,
         "runs per side that would decide": "" if check.more_runs is None else str(check.more_runs),
@@ -143,9 +142,3 @@ def facts_of(check: Check) -> list[tuple[str, str]]:
 def probability(p: float | None) -> str:
     """`0.012`."""
     return "" if p is None else "under 0.0001" if p < 0.0001 else f"{p:.2g}"
-
-
-def detectable(found: Evidence) -> str:
-    """In the unit of the change."""
-    size = found.smallest_detectable
-    return "" if size is None else figures.change(size, relative=found.relative, unit=found.unit)

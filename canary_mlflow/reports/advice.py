@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from urllib.parse import quote
 
+from canary_mlflow.policies import policy_names
 from canary_mlflow.reports.decision import Decision, Question
 from gates.planning import MAX_RUNS
 from gates.verdict import Outcome, ReasonCode, Verdict
@@ -117,14 +118,31 @@ def more_evidence(decision: Decision) -> str:
     if verdict.reason_code is ReasonCode.MISSING_DATA:
         return "Run it again so that every run finishes and records what the policy must have."
     if verdict.more_runs:
-        have = f"{len(verdict.candidate_runs)} against {len(verdict.baseline_runs)}"
-        needed = verdict.more_runs
-        missing = 0 if plan_is_over(verdict) else max(0, needed - len(verdict.candidate_runs))
-        each = decision.run_minutes
-        time = f", {lasting(missing * each)} for the candidate's {missing} more" if each is not None and missing else ""
-        add = f", or add them: canary gate {shlex.quote(decision.model)} {decision.version} --top-up" if missing else ""
-        return f"About {needed} runs per side would decide (now {have}{time}): train with repeats={needed}{add}."
+        return more_runs(decision, verdict.more_runs)
     return f"{no_number(verdict.reason_code)}; look at the noise on this machine, or choose: {bless_command(decision)}"
+
+
+def more_runs(decision: Decision, needed: int) -> str:
+    """How to get `needed` runs a side: a champion's are added only where the policy makes fresh ones."""
+    verdict = decision.verdict
+    have = f"{len(verdict.candidate_runs)} against {len(verdict.baseline_runs)}"
+    if len(verdict.baseline_runs) < needed and verdict.policy.get("looks", {}).get("fresh_baseline") == "never":
+        return (
+            f"About {needed} runs per side would decide (now {have}), and the champion's runs stay as they are: train "
+            f"its code again with repeats={needed}, which makes that the champion, then this one."
+        )
+    missing = 0 if plan_is_over(verdict) else max(0, needed - len(verdict.candidate_runs))
+    each = decision.run_minutes
+    time = f", {lasting(missing * each)} for the candidate's {missing} more" if each is not None and missing else ""
+    add = f", or add them: {top_up_command(decision)}" if missing else ""
+    return f"About {needed} runs per side would decide (now {have}{time}): train with repeats={needed}{add}."
+
+
+def top_up_command(decision: Decision) -> str:
+    """The command that adds runs; a policy of the user's own must be named again."""
+    policy = str(decision.verdict.policy.get("name", ""))
+    own = "" if policy in (*policy_names(), "") else f" --policy FILE (that of policy {policy})"
+    return f"canary gate {shlex.quote(decision.model)} {decision.version} --top-up{own}"
 
 
 def no_number(code: ReasonCode) -> str:

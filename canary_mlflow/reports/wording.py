@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from canary_mlflow.reports import figures
 from canary_mlflow.reports.decision import Decision, Question, RunWarning
+from canary_mlflow.reports.meanings import how_to_read, meaning
 from gates.policy import Role
-from gates.verdict import Check, CheckOutcome, ReasonCode
+from gates.verdict import Check, CheckOutcome
 
 ORDER = (
     CheckOutcome.BLOCK,
@@ -22,13 +23,6 @@ WORDS = {
     CheckOutcome.INCONCLUSIVE: "unclear",
     CheckOutcome.WARN: "warning",
     CheckOutcome.NOT_JUDGED: "not judged",
-}
-
-
-KINDS = {
-    "calibrated": "as calibrated here",
-    "learnt": "as learnt from many sessions",
-    "dropped": "in part far from what was expected, so judged by these runs alone",
 }
 
 
@@ -133,38 +127,17 @@ def row(decision: Decision, check: Check) -> Row:
     word = f"({WORDS[check.outcome]})" if check.role is Role.ADVISORY else WORDS[check.outcome]
     cells = dict.fromkeys(("baseline", "candidate", "change", "limit"), figures.NOTHING) | {"range": ""}
     if (found := check.evidence) is not None:
-        # Tails and drifts are logarithms of ratios: what the steps are measured in is not their unit.
-        unit = "" if rule.get("reduction") in ("tail_excess", "drift") else found.unit
-        ends = figures.interval(found.change_low, found.change_high, relative=found.relative, unit=unit)
+        relative, unit = found.relative, found.unit
+        ends = figures.interval(found.change_low, found.change_high, relative=relative, unit=unit)
         both = rule.get("worse") == "both"
         cells = {
             "baseline": figures.quantity(found.baseline, unit),
             "candidate": figures.quantity(found.candidate, unit),
-            "change": figures.change(found.change, relative=found.relative, unit=unit),
+            "change": figures.change(found.change, relative=relative, unit=unit),
             "range": ends,
-            "limit": figures.limit(found.margin, relative=found.relative, unit=unit, both=both),
+            "limit": figures.limit(found.margin, relative=relative, unit=unit, both=both),
         }
     return Row(outcome=check.outcome, word=word, metric=check.metric, meaning=meaning(check), **cells)
-
-
-def meaning(check: Check) -> str:
-    """What a row's figures mean; without figures, the judge's own reason."""
-    found = check.evidence
-    if found is None:
-        return check.reason
-    if found.identical:
-        return "bit-identical"
-    if check.outcome is CheckOutcome.PASS:
-        return "within the limit"
-    if check.outcome in (CheckOutcome.BLOCK, CheckOutcome.WARN):
-        return "beyond the limit"
-    if check.reason_code is ReasonCode.TOO_FEW_RUNS and check.more_runs:
-        return f"too few runs: {check.more_runs} per side would decide"
-    if check.reason_code is ReasonCode.NEAR_MARGIN:
-        return "too close to the limit to decide"
-    if check.reason_code is ReasonCode.TOO_NOISY:
-        return "too noisy here to decide"
-    return "these runs cannot tell"
 
 
 def evidence_note(decision: Decision) -> str:
@@ -173,20 +146,6 @@ def evidence_note(decision: Decision) -> str:
     runs = figures.count(len(verdict.candidate_runs), "candidate run")
     against = f" against {figures.count(len(verdict.baseline_runs), 'baseline run')}" if verdict.baseline_runs else ""
     return f"{runs}{against}, policy {verdict.policy.get('name', '?')}.{how_to_read(decision)}"
-
-
-def how_to_read(decision: Decision) -> str:
-    """The rules behind ranges and brackets, where there are any."""
-    shown = [(check.role, check.evidence) for check in decision.verdict.checks if check.evidence is not None]
-    text = ""
-    if any(evidence.change_low is not None for _, evidence in shown):
-        text += " A metric passes when the whole range of its change is within the limit."
-    kinds = sorted({evidence.prior for _, evidence in shown if evidence.prior} - {"shipped"})
-    if kinds:
-        text += f" (Spread between runs: {', '.join(KINDS[kind] for kind in kinds)}.)"
-    if any(role is Role.ADVISORY for role, _ in shown):
-        text += " (In brackets: advice, decides nothing.)"
-    return text
 
 
 def warning(found: RunWarning) -> str:

@@ -62,6 +62,10 @@ def hard(metric: str, outcome: CheckOutcome = CheckOutcome.PASS, reason: str = "
     return check(metric, outcome, role=Role.HARD, reason=reason, evidence=None)
 
 
+OURS = {"name": "ours", "rules": RULES}
+NO_FRESH = {"name": "smoke", "rules": RULES, "looks": {"runs": [1, 3], "fresh_baseline": "never"}}
+
+
 def verdict(outcome: Outcome = Outcome.BLOCK, code: ReasonCode = ReasonCode.REGRESSION, **changes: Any) -> Verdict:
     values: dict[str, Any] = {
         "model": "m",
@@ -203,6 +207,9 @@ def test_advice_is_set_apart_and_comes_last() -> None:
         (no_baseline(), 'To do it by hand: canary bless m 3 --reason "…"'),
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5), "About 5 runs per side would decide (now 3 against 3): train"),
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5), "train with repeats=5, or add them: canary gate"),
+        (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5, policy=OURS), "--top-up --policy FILE (that of policy ours)"),
+        (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5, policy=NO_FRESH), "train its code again with repeats=5"),
+        (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=3, policy=NO_FRESH), "(now 3 against 3): train with repeats=3."),
         (unclear(ReasonCode.NOT_COMPARABLE), "Compare like with like"),
         (unclear(ReasonCode.MISSING_DATA), "Run it again so that every run finishes"),
         (unclear(ReasonCode.TOO_NOISY), "No number of runs up to 20 per side would decide"),

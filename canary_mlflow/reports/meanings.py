@@ -1,0 +1,66 @@
+"""What figures mean: a row's in a few words, and how to read ranges and brackets."""
+
+from __future__ import annotations
+
+from canary_mlflow.reports import figures
+from canary_mlflow.reports.decision import Decision
+from gates.policy import Role
+from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
+
+KINDS = {
+    "calibrated": "as calibrated here",
+    "learnt": "as learnt from many sessions",
+    "dropped": "in part far from what was expected, so judged by these runs alone",
+}
+
+
+def meaning(check: Check) -> str:
+    """What a row's figures mean; without figures, the judge's own reason."""
+    found = check.evidence
+    if found is None:
+        return check.reason
+    if found.identical:
+        return "bit-identical"
+    if check.outcome is CheckOutcome.PASS:
+        return "within the limit"
+    if check.outcome in (CheckOutcome.BLOCK, CheckOutcome.WARN):
+        return "beyond the limit"
+    size = detectable(found)
+    return f"{undecided(check)}; harm of {size} would show" if size else undecided(check)
+
+
+def undecided(check: Check) -> str:
+    """Why figures decide nothing."""
+    if check.reason_code is ReasonCode.TOO_FEW_RUNS and check.more_runs:
+        return f"too few runs: {check.more_runs} per side would decide"
+    if check.reason_code is ReasonCode.NEAR_MARGIN:
+        return "too close to the limit to decide"
+    if check.reason_code is ReasonCode.TOO_NOISY:
+        return "too noisy here to decide"
+    return "these runs cannot tell"
+
+
+def detectable(found: Evidence) -> str:
+    """The size of the smallest harm that these runs would have shown, in the unit of the change."""
+    size = found.smallest_detectable
+    return "" if size is None else figures.change(size, relative=found.relative, unit=found.unit).removeprefix("+")
+
+
+def how_to_read(decision: Decision) -> str:
+    """The rules behind ranges and brackets, where there are any."""
+    shown = [(check.role, check.evidence) for check in decision.verdict.checks if check.evidence is not None]
+    text = ""
+    if any(evidence.change_low is not None for _, evidence in shown):
+        text += f" A metric passes when the whole range of its change{confidence(decision)} is within the limit."
+    kinds = sorted({evidence.prior for _, evidence in shown if evidence.prior} - {"shipped"})
+    if kinds:
+        text += f" (Spread between runs: {', '.join(KINDS[kind] for kind in kinds)}.)"
+    if any(role is Role.ADVISORY for role, _ in shown):
+        text += " (In brackets: advice, decides nothing.)"
+    return text
+
+
+def confidence(decision: Decision) -> str:
+    """` (90 % confidence)`: a range leaves `alpha_pass` out at each end."""
+    alpha = decision.verdict.policy.get("alpha_pass")
+    return f" ({100 * (1 - 2 * alpha):.4g} % confidence)" if isinstance(alpha, float) else ""
