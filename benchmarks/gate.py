@@ -3,10 +3,11 @@
     python benchmarks/gate.py [--data FOLDER] [--store sqlite:///mlflow.db …] [--repeats 300] [--write docs/gate.md]
 
 Simulated runs with fixed seeds always; with --data, pools of published unchanged runs (aa/*.jsonl.gz, perf/*.json.gz);
-with --store, runs that this project made, unchanged and with faults. On real pools every judge sees the same random
-splits without replacement, and the intervals are those of a bootstrap over runs, because splits share runs. Slowdowns
-of real runs are their own step times multiplied. Then the time of a decision, and of reading the evidence, beside
-MLflow's own call. The last line is one JSON object; --write puts the tables between the marks in a Markdown file.
+with --store, unchanged runs that this project made. On real pools every judge sees the same random splits without
+replacement, and the intervals are those of a bootstrap over runs, because splits share runs. Slowdowns of real runs are
+their own step times multiplied. Then the time of a decision, and of reading the evidence, beside MLflow's own call. The
+last line is one JSON object; --write puts the tables between the marks in a Markdown file, --picture draws the
+simulated ones.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from gate_data import NOISE, STEPS, folder_pools, simulated, slower, store_pools  # noqa: E402  # the path is set above
-from gate_judges import CALIBRATED, JUDGES, STEP_LIMIT, calibrated, policy_for, verdict  # noqa: E402
+from gate_judges import CALIBRATED, JUDGES, STEP_LIMIT, calibrated  # noqa: E402
+from gate_pictures import draw_judges  # noqa: E402
 from gate_speed import decision_time, reading_times, speed_lines  # noqa: E402
-from gate_tables import fault_table, pool_table, simulated_tables, write_tables  # noqa: E402
+from gate_tables import ours_against_promises, pool_table, simulated_tables, write_tables  # noqa: E402
 
 from gates import Run  # noqa: E402
 
@@ -101,22 +102,6 @@ def over_runs(hits: Any, parts: Sequence[Any], runs: int, draws: int = 300) -> t
     return float(low), float(high)
 
 
-def fault_matrix(unchanged: Sequence[Run], faults: dict[str, list[Run]], tier: str) -> dict[str, dict[str, str]]:
-    """Which checks block or warn for each fault, five unchanged runs against three with the fault."""
-    found = {}
-    for fault, runs in sorted(faults.items()):
-        said = verdict(unchanged[:K], runs[:M], policy_for(tier))
-        moved = {check.metric: str(check.outcome) for check in said.checks if check.outcome in ("BLOCK", "WARN")}
-        found[fault] = {"verdict": str(said.outcome), **moved}
-    return found
-
-
-def upper(share: float, repeats: int) -> float:
-    """Upper 95 % bound of a share (Clopper and Pearson)."""
-    hits = round(share * repeats)
-    return 1.0 if hits == repeats else float(stats.beta.ppf(0.95, hits + 1, repeats - hits))
-
-
 def chosen(pools: dict[str, list[Run]], tier: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """The pools with enough steps for a tier: logs of few blocks of steps count for each."""
     short = {k: v for k, v in pools.items() if len(v[0].series["step_time"].values) < STEPS["smoke"]}
@@ -132,22 +117,6 @@ def on_pools(pools: dict[str, list[Run]], tier: str, splits: int) -> dict[str, A
     return {
         name: {**on_a_pool(runs, tier, splits), "source": f"{name.split(':')[0]}, {tier}", "runs": len(runs)}
         for name, runs in pools.items()
-    }
-
-
-def ours_against_the_rest(simulated_results: dict[str, Any], repeats: int) -> dict[str, Any]:
-    """The worst figures of ours on the simulated grid up to twice its prior, beside the promises."""
-    quiet_enough = [name for name in simulated_results if not name.endswith("wild")]
-    mine = {name: simulated_results[name]["ours"] for name in simulated_results}
-    worst = max(mine[name]["unchanged"].get("BLOCK", 0.0) for name in quiet_enough)
-    return {
-        "false_block_worst": worst,
-        "false_block_worst_upper95": upper(worst, repeats),
-        "false_block_wild_worst": max(mine[n]["unchanged"].get("BLOCK", 0.0) for n in mine if n.endswith("wild")),
-        "block_at_1.5_smoke_noisy": mine["smoke noisy"]["1.5 margins"].get("BLOCK", 0.0),
-        "block_at_1.5_perf_typical": mine["perf typical"]["1.5 margins"].get("BLOCK", 0.0),
-        "false_pass_at_margin_worst": max(mine[n]["at the margin"].get("PASS", 0.0) for n in quiet_enough),
-        "false_pass_at_1.5_worst": max(mine[n]["1.5 margins"].get("PASS", 0.0) for n in quiet_enough),
     }
 
 
@@ -168,6 +137,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, help="a folder with aa/ and perf/")
     parser.add_argument("--store", nargs="*", default=[], help="tracking URIs of stores that this project filled")
     parser.add_argument("--no-speed", action="store_true", help="leave the timings out")
+    parser.add_argument("--picture", type=Path, help="an SVG of the simulated grid")
     parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
     arguments = parser.parse_args()
     lines: list[str] = []
@@ -179,7 +149,9 @@ def main() -> int:
     }
     if set(arguments.tiers) == set(STEPS):
         lines += simulated_tables(grid, arguments.repeats, (K, M))
-        result["ours_simulated"] = ours_against_the_rest(grid, arguments.repeats)
+        if arguments.picture:
+            draw_judges(grid, arguments.picture)
+        result["ours_simulated"] = ours_against_promises(grid, arguments.repeats)
     result["simulated"] = grid
     if arguments.data:
         pools = folder_pools(arguments.data)
@@ -189,20 +161,17 @@ def main() -> int:
         lines += pool_table("Published runs", found)
         result["published"] = found
     if arguments.store:
-        unchanged, faults = store_pools(arguments.store)
+        unchanged = store_pools(arguments.store)
         found = on_pools({f"{k}: all": v for k, v in unchanged.items() if len(v) >= K + M}, "smoke", arguments.splits)
-        matrix = {k: fault_matrix(unchanged[k], each, "smoke") for k, each in faults.items() if k in unchanged}
         lines += pool_table("Runs of this project", found)
-        for canary, rows in matrix.items():
-            lines += fault_table(canary, rows)
-        result |= {"own": found, "faults": matrix}
+        result["own"] = found
     if not arguments.no_speed:
         result["decision_ms"] = round(decision_time(), 1)
         result["reading_s"] = reading_times()
         lines += speed_lines(result["decision_ms"], result["reading_s"])
     print("\n".join(lines))
     if arguments.write:
-        write_tables(arguments.write, lines)
+        write_tables(arguments.write, lines, "benchmarks/gate.py")
     print(json.dumps(result))
     return 0
 

@@ -121,30 +121,20 @@ def _groups(path: Path) -> dict[str, list[Run]]:
     return pools
 
 
-def store_pools(uris: Sequence[str]) -> tuple[dict[str, list[Run]], dict[str, dict[str, list[Run]]]]:
-    """Finished runs of stores made by this project: unchanged ones by canary, and those with a fault by canary and
-    fault (the session's tag `canary.fault`)."""
+def store_pools(uris: Sequence[str]) -> dict[str, list[Run]]:
+    """Unchanged finished runs of stores made by this project, by canary."""
     from canary_mlflow.tracking.histories import read_runs
     from canary_mlflow.tracking.store import experiment_id, prepare_store
 
-    found: list[Any] = []
-    runs: list[Run] = []
+    pools: dict[str, list[Run]] = defaultdict(list)
     for uri in uris:
         client = prepare_store(uri)
-        some = client.search_runs([experiment_id(client, "canary")], "tags.`canary.role` = 'run'", max_results=5000)
-        found += some
-        runs += read_runs(client, [run.info.run_id for run in some])
-    unchanged: dict[str, list[Run]] = defaultdict(list)
-    faults: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
-    for row, run in zip(found, runs, strict=True):
-        tags = row.data.tags
-        canary = f"{run.workload.get('algo', '?')} {run.workload.get('tier', tags.get('canary.tier', '?'))}"
-        fault = tags.get("canary.fault", "none")
-        if fault in ("none", ""):
-            unchanged[canary].append(run)
-        else:
-            faults[canary][fault].append(run)
-    return dict(unchanged), {canary: dict(each) for canary, each in faults.items()}
+        found = client.search_runs([experiment_id(client, "canary")], "tags.`canary.role` = 'run'", max_results=5000)
+        healthy = [row for row in found if row.data.tags.get("canary.fault", "none") in ("none", "")]
+        for row, run in zip(healthy, read_runs(client, [row.info.run_id for row in healthy]), strict=True):
+            tier = run.workload.get("tier", row.data.tags.get("canary.tier", "?"))
+            pools[f"{run.workload.get('algo', '?')} {tier}"].append(run)
+    return dict(pools)
 
 
 def _run(name: str, values: dict[str, Any]) -> Run:

@@ -10,8 +10,7 @@ from typing import Any
 
 from gate_data import NOISE, STEPS
 from gate_judges import JUDGES
-
-BEGIN, END = "<!-- benchmarks/gate.py: begin -->", "<!-- benchmarks/gate.py: end -->"
+from scipy import stats
 
 
 def percent(found: dict[str, float], word: str) -> str:
@@ -66,17 +65,34 @@ def pool_table(title: str, results: dict[str, Any]) -> list[str]:
     return lines
 
 
-def fault_table(canary: str, rows: dict[str, dict[str, str]]) -> list[str]:
-    lines = ["", f"| fault ({canary}) | verdict | checks that moved |", "|---|---|---|"]
-    for fault, row in rows.items():
-        moved = ", ".join(f"{name} {word}" for name, word in row.items() if name != "verdict") or "none"
-        lines.append(f"| {fault} | {row['verdict']} | {moved} |")
-    return lines
-
-
-def write_tables(path: Path, lines: Sequence[str]) -> None:
-    """Replace what stands between the marks."""
+def write_tables(path: Path, lines: Sequence[str], mark: str) -> None:
+    """Replace what stands between the marks that bear the benchmark's name; a SystemExit where they are missing."""
+    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
     text = path.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}", encoding="utf-8")
+    if begin not in text or end not in text:
+        raise SystemExit(f"{path} has no lines {begin} and {end} to write between")
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    path.write_text(f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}", encoding="utf-8")
+
+
+def ours_against_promises(simulated_results: dict[str, Any], repeats: int) -> dict[str, Any]:
+    """The worst figures of ours on the simulated grid up to twice its prior, beside the promises."""
+    quiet_enough = [name for name in simulated_results if not name.endswith("wild")]
+    mine = {name: simulated_results[name]["ours"] for name in simulated_results}
+    worst = max(mine[name]["unchanged"].get("BLOCK", 0.0) for name in quiet_enough)
+    return {
+        "false_block_worst": worst,
+        "false_block_worst_upper95": upper(worst, repeats),
+        "false_block_wild_worst": max(mine[n]["unchanged"].get("BLOCK", 0.0) for n in mine if n.endswith("wild")),
+        "block_at_1.5_smoke_noisy": mine["smoke noisy"]["1.5 margins"].get("BLOCK", 0.0),
+        "block_at_1.5_perf_typical": mine["perf typical"]["1.5 margins"].get("BLOCK", 0.0),
+        "false_pass_at_margin_worst": max(mine[n]["at the margin"].get("PASS", 0.0) for n in quiet_enough),
+        "false_pass_at_1.5_worst": max(mine[n]["1.5 margins"].get("PASS", 0.0) for n in quiet_enough),
+    }
+
+
+def upper(share: float, repeats: int) -> float:
+    """Upper 95 % bound of a share (Clopper and Pearson)."""
+    hits = round(share * repeats)
+    return 1.0 if hits == repeats else float(stats.beta.ppf(0.95, hits + 1, repeats - hits))

@@ -1,0 +1,73 @@
+"""Real faults at graded strength, judged by this gate and by others: three runs with the fault against five without.
+
+    python benchmarks/gate_faults.py FOLDER [--write docs/gate.md]
+
+FOLDER: what benchmarks/gate_runs.py made. The others judge the step time alone; a run that broke off has what it has.
+The last line is one JSON object; --write puts the table between its marks in a Markdown file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from gate_judges import JUDGES, policy_for, verdict  # noqa: E402  # the path is set above
+from gate_runs import HEALTHY, LONG, SMOKE, UNCHANGED, Session, read  # noqa: E402
+from gate_tables import write_tables  # noqa: E402
+
+from gates import Run  # noqa: E402
+
+K, M = 5, 3
+MARK = "benchmarks/gate_faults.py"
+OTHERS = [name for name in JUDGES if name != "ours"]
+
+
+def judged(baseline: list[Run], candidate: list[Run], session: Session) -> dict[str, Any]:
+    """Each judge's word, and the checks of ours that block or warn."""
+    said = verdict(baseline, candidate, policy_for(session.tier))
+    moved = {check.metric: str(check.outcome) for check in said.checks if check.outcome in ("BLOCK", "WARN")}
+    others = {name: JUDGES[name](baseline, candidate, session.tier) for name in OTHERS}
+    return {**others, "ours": str(said.outcome), "reason_code": str(said.reason_code), "moved": moved}
+
+
+def lines(found: dict[str, dict[str, Any]]) -> list[str]:
+    """One row per fault. The others' words by initial: B(LOCK), P(ASS), I(NCONCLUSIVE)."""
+    table = [f"| fault | {' | '.join(OTHERS)} | ours | what moved |", "|---" * (len(OTHERS) + 3) + "|"]
+    for name, row in found.items():
+        words = " | ".join(row[other][0] for other in OTHERS)
+        moved = ", ".join(check if word == "BLOCK" else f"{check} ({word})" for check, word in row["moved"].items())
+        table.append(f"| {name} | {words} | {row['ours']} | {moved or row['reason_code']} |")
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
+    asked = parser.parse_args()
+    unchanged = {}
+    for session in [*HEALTHY, *LONG]:
+        if session.kind.startswith(UNCHANGED):
+            unchanged.setdefault((session.algo, session.tier), read(asked.folder, session)[:K])
+    found = {
+        f"{session.algo}, {session.tier}: {session.kind}": judged(
+            unchanged[session.algo, session.tier], read(asked.folder, session)[:M], session
+        )
+        for session in [*SMOKE, *LONG]
+        if not session.kind.startswith(UNCHANGED)
+    }
+    table = lines(found)
+    print("\n".join(table))
+    if asked.write:
+        write_tables(asked.write, table, MARK)
+    print(json.dumps({"benchmark": "gate faults", **found}))
+
+
+if __name__ == "__main__":
+    main()
