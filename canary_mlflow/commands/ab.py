@@ -71,9 +71,11 @@ def ab(
 
 def tier_of(overrides: Sequence[str]) -> str:
     """The tier that the overrides name, else smoke. Raises UsageError for an unknown one, which the runs would find out
-    only in their worktrees."""
+    only in their worktrees, and for a policy, which they would not use."""
     from canary_mlflow.policies import option_names
 
+    if rules := next((word for word in overrides if word.startswith(("gate=", "gate."))), ""):
+        raise UsageError(f"found {rules!r}; a comparison of revisions is judged by --policy NAME|PATH; write it so")
     tier = next((word.partition("=")[2] for word in overrides if word.startswith("tier=")), "smoke")
     valid = option_names("tier")
     if tier not in valid:

@@ -60,8 +60,16 @@ def test_the_first_look_has_two_pairs_at_least() -> None:
     assert [first_pairs(load_policy(tier)) for tier in ("smoke", "perf", "nightly")] == [3, 3, 3]
 
 
-@pytest.mark.parametrize("words", [("tier=zzz",), ("tier=zzz", "--policy", "smoke", "--dry-run")])
-def test_an_unknown_tier_is_refused_before_git_is_asked(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("tier=zzz",), "unknown tier 'zzz'; expected one of nightly, perf, smoke"),
+        (("tier=zzz", "--policy", "smoke", "--dry-run"), "unknown tier 'zzz'; expected one of nightly, perf, smoke"),
+        (("gate=perf",), "found 'gate=perf'; a comparison of revisions is judged by --policy NAME|PATH"),
+        (("gate.rules.step_time.margin=0.3", "--dry-run"), "is judged by --policy"),
+    ],
+)
+def test_what_the_runs_could_not_use_is_refused_before_git_is_asked(words: tuple[str, ...], said: str) -> None:
     result = CliRunner().invoke(canary, ["ab", *words, "--baseline", "no-such-ref", "--candidate", "no-such-ref"])
     assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
-    assert "unknown tier 'zzz'; expected one of nightly, perf, smoke" in result.output
+    assert said in result.output
