@@ -11,8 +11,8 @@ import numpy as np
 
 from canary_mlflow.pages.curves import envelope, said_of
 from canary_mlflow.pages.downsampling import keep_envelope, keep_peaks
+from canary_mlflow.reports.charts import Chart, Curve, Mark, Range
 from canary_mlflow.reports.panels import PANELS, PROMISED, SERIES, Panel, label, target_of
-from canary_mlflow.reports.study import Chart, Curve, Mark, Range
 from canary_mlflow.tracking.schema import BY_NAME
 from gates.records import Run, Series
 

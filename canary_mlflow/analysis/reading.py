@@ -11,8 +11,9 @@ from canary_mlflow.analysis import charts, figures, ledger, troubles
 from canary_mlflow.analysis.memory import memory_of
 from canary_mlflow.analysis.subject import Subject
 from canary_mlflow.errors import NoSuchRun, StoreError
+from canary_mlflow.reports.charts import Mark
 from canary_mlflow.reports.decision import Decision, RunWarning
-from canary_mlflow.reports.study import Mark, RunPart, Study
+from canary_mlflow.reports.study import RunPart, Study
 from canary_mlflow.tracking.histories import run_from
 from canary_mlflow.tracking.points import read_points
 from canary_mlflow.tracking.session import NAME_TAG, get_run

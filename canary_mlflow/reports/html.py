@@ -8,8 +8,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.reports import advice, figures, pictures, wording
+from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision
-from canary_mlflow.reports.study import Chart, Study
+from canary_mlflow.reports.study import Study
 from canary_mlflow.reports.tones import tone
 from gates.metrics import METRICS
 from gates.wording import figure

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canary_mlflow.reports.study import Chart, Correlation, Study
+from canary_mlflow.reports.charts import Chart
+from canary_mlflow.reports.study import Correlation, Study
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -6,62 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision, decision_to_dict
-
-Steps = NDArray[np.int64]
-Values = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Curve:
-    """One series of one run, finite values only. `name`: canonical; `run`: how to call the run."""
-
-    name: str
-    label: str
-    run: str
-    steps: Steps
-    values: Values
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Range:
-    """A lowest and a highest value at each step: the champion's, or one spread to each side of a mean."""
-
-    steps: Steps
-    low: Values
-    high: Values
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mark:
-    """A warning on a chart."""
-
-    step: int
-    stream: str
-    level: str
-    run: str
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Chart:
-    """One picture. `slug`: its name as a file; `said`: sentences about what no curve can show.
-
-    `around`: (run, the spread around its first series), where the panel has one.
-    """
-
-    title: str
-    slug: str
-    unit: str
-    log: bool = False
-    target: float | None = None
-    curves: Sequence[Curve] = ()
-    band: Range | None = None
-    around: Sequence[tuple[str, Range]] = ()
-    marks: Sequence[Mark] = ()
-    said: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
