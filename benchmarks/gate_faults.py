@@ -2,7 +2,8 @@
 
     python benchmarks/gate_faults.py FOLDER [--write docs/gate.md]
 
-FOLDER: what benchmarks/gate_runs.py made. The others judge the step time alone; a run that broke off has what it has.
+FOLDER: what benchmarks/gate_runs.py made. The first rows are controls: other sessions of the same code, the last of
+them beside a load. The others judge the step time alone; a run that broke off has what it has.
 The last line is one JSON object; --write puts the table between its marks in a Markdown file.
 """
 
@@ -51,17 +52,16 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
     asked = parser.parse_args()
-    unchanged = {}
-    for session in [*HEALTHY, *LONG]:
-        if session.kind.startswith(UNCHANGED):
-            unchanged.setdefault((session.algo, session.tier), read(asked.folder, session)[:K])
-    found = {
-        f"{session.algo}, {session.tier}: {session.kind}": judged(
-            unchanged[session.algo, session.tier], read(asked.folder, session)[:M], session
-        )
-        for session in [*SMOKE, *LONG]
-        if not session.kind.startswith(UNCHANGED)
-    }
+    standard: dict[tuple[str, str], list[Run]] = {}
+    found = {}
+    for session in [*HEALTHY, *SMOKE, *LONG]:
+        runs = read(asked.folder, session)
+        if session.kind.startswith(UNCHANGED) and (session.algo, session.tier) not in standard:
+            standard[session.algo, session.tier] = runs[:K]
+            continue
+        load = ", beside a load" if session.beside_load else ""
+        name = f"{session.algo}, {session.tier}: {session.kind}{load}"
+        found[name] = judged(standard[session.algo, session.tier], runs[:M], session)
     table = lines(found)
     print("\n".join(table))
     if asked.write:

@@ -1,22 +1,20 @@
-"""What unchanged runs say about a place: the spread of each metric, what a policy can resolve, how often it errs."""
+"""What unchanged runs say about a place: the spread of each metric, what a tier can resolve, how often it errs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import chdtri
 
 from gates.comparisons import Values
-from gates.design import Design
 from gates.judge import judge
-from gates.planning import block_chance, limits, pass_chance
 from gates.plausibility import implausible
-from gates.policy import KnownPriors, MetricRule, Policy, Role, Scale, Worse
+from gates.policy import KnownPriors, MetricRule, Policy, Role, Scale
 from gates.priors import Prior, learn_prior
-from gates.readings import read, yardstick
+from gates.readings import Reading, read, yardstick
 from gates.records import Run, Version
 from gates.rule_parser import LEAST_SPREAD
 from gates.verdict import Outcome
@@ -30,8 +28,9 @@ class MetricSpread:
     `groups` groups, and `upper`, which the true one does not exceed with confidence UPPER: None where all runs are
     equal, which says nothing about that.
 
-    `margin`: the policy's, on the same scale, which is the log one where `relative`. `prior`: what to store, None where
-    the runs do not differ at all. `odd`: the run of a group that is too far off the others to be believed.
+    `expected` and `margin`: the policy's, on the same scale, which is the log one where `relative`. `prior`: what to
+    store, None where the runs do not differ at all. `odd`: the run of a group that is too far off the others to be
+    believed.
     """
 
     rule: MetricRule
@@ -39,6 +38,7 @@ class MetricSpread:
     groups: int
     sd: float
     upper: float | None
+    expected: float
     margin: float
     relative: bool
     prior: Prior | None
@@ -63,7 +63,8 @@ def spreads(policy: Policy, groups: Sequence[Sequence[Run]]) -> list[MetricSprea
 
 
 def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -> MetricSpread | None:
-    sets = [readings for readings in (read(policy, rule, group)[0] for group in groups) if len(readings) >= 2]
+    read_sets = _each_seed_once(rule, [read(policy, rule, group)[0] for group in groups])
+    sets = [readings for readings in read_sets if len(readings) >= 2]
     if not sets:
         return None
     everyone = [reading for readings in sets for reading in readings]
@@ -79,11 +80,28 @@ def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -
         groups=len(sets),
         sd=math.sqrt(pooled),
         upper=math.sqrt(pooled) * uncertainty(sum(dfs)) or None,
+        expected=stick.prior,
         margin=stick.margin,
         relative=stick.relative,
         prior=learn_prior(variances, dfs) if stick.scale is rule.scale else None,
         odd=tuple(problem for problem in odd if problem),
     )
+
+
+def _each_seed_once(rule: MetricRule, sets: Sequence[Sequence[Reading]]) -> list[list[Reading]]:
+    """Of a metric that follows from its seed, sessions of the same seeds say one thing: bit-equal series count once."""
+    if not rule.info.repeatable:
+        return [list(readings) for readings in sets]
+    seen: list[Reading] = []
+    found = []
+    for readings in sets:
+        found.append([one for one in readings if one.seed is None or not any(_same(one, other) for other in seen)])
+        seen += found[-1]
+    return found
+
+
+def _same(one: Reading, other: Reading) -> bool:
+    return one.seed == other.seed and one.series.same_values(other.series)
 
 
 def _variance(harms: Values) -> float:
@@ -97,17 +115,16 @@ def uncertainty(df: int) -> float:
     return math.sqrt(df / float(chdtri(df, UPPER)))
 
 
-def harm_margin(rule: MetricRule) -> float:
-    """The rule's margin in harm units."""
-    if rule.scale is Scale.IDENTITY:
-        return rule.margin
-    return -math.log1p(-rule.margin) if rule.worse is Worse.LOWER else math.log1p(rule.margin)
+def margins(policy: Policy, groups: Sequence[Sequence[Run]]) -> dict[str, float]:
+    """The margin of every rule that the groups have numbers for, on the scale of its spread: that of a signed loss or
+    of a capped increase follows from the numbers."""
+    return {each.rule.name: each.margin for each in spreads(policy, groups)}
 
 
-def resolvable(rule: MetricRule, k: int = 5, m: int = 3) -> float:
-    """The largest spread between runs at which k against m runs tell half a margin from nothing with 95 %
-    confidence; above it the tier is too noisy."""
-    return 0.5 * harm_margin(rule) / (1.6448536269514722 * math.sqrt(1 / k + 1 / m))
+def resolvable(margin: float, k: int = 5, m: int = 3) -> float:
+    """The largest spread between runs (scale of the margin) at which k against m runs tell half a margin from nothing
+    with 95 % confidence; above it the tier is too noisy."""
+    return 0.5 * margin / (1.6448536269514722 * math.sqrt(1 / k + 1 / m))
 
 
 def known_priors(name: str, when: dict[str, str], found: Sequence[MetricSpread]) -> KnownPriors:
@@ -138,58 +155,3 @@ def resplit(policy: Policy, runs: Sequence[Run], k: int, m: int, splits: int, rn
         block=outcomes.count(Outcome.BLOCK) / splits,
         passed=outcomes.count(Outcome.PASS) / splits,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Power:
-    """The chance that one metric alone ends in BLOCK or PASS when the true harm is `effect` margins."""
-
-    baseline_runs: int
-    candidate_runs: int
-    effect: float
-    block: float
-    passed: float
-
-
-def power(
-    policy: Policy,
-    margin: float,
-    sd: float,
-    sizes: Sequence[tuple[int, int]],
-    effects: Sequence[float],
-    *,
-    prior_df: float | None = None,
-    role: Role = Role.GATE,
-    two_sided: bool = False,
-) -> list[Power]:
-    """The chances at spread `sd` and `margin` (same scale), known as a prior of `prior_df` degrees of freedom (None: as
-    many as the policy's), and BLOCK at the level that Holm leaves the worst of all gate metrics. An ADVISORY metric
-    never blocks; one on IGNORE does not pass either."""
-    designs = [Design(baseline_runs=k, candidate_runs=m, paired=False, two_sided=two_sided) for k, m in sizes]
-    known = replace(policy, prior_df=policy.prior_df if prior_df is None else prior_df)
-    return [each for design in designs for each in _powers(known, margin, sd, design, effects, role)]
-
-
-def _powers(
-    policy: Policy, margin: float, sd: float, design: Design, effects: Sequence[float], role: Role
-) -> Iterator[Power]:
-    family = max(1, sum(rule.role is Role.GATE for rule in policy.rules))
-    enough = design.candidate_runs >= policy.min_candidate_runs and design.baseline_runs >= policy.min_baseline_runs
-    within = limits(
-        design,
-        margin=margin,
-        sd=sd,
-        prior_df=policy.prior_df,
-        alpha_pass=policy.alpha_pass,
-        alpha_harm=policy.alpha_block / family,
-        alpha_order=policy.alpha_block,
-    )
-    for effect in effects:
-        truth = effect * margin
-        yield Power(
-            baseline_runs=design.baseline_runs,
-            candidate_runs=design.candidate_runs,
-            effect=effect,
-            block=block_chance(within, truth) if enough and role is Role.GATE else 0.0,
-            passed=pass_chance(within, truth) if role is not Role.IGNORE else 0.0,
-        )

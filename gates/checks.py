@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gates.check_builders import label, make_check, undecided
 from gates.comparisons import Comparison
-from gates.planning import POWER, pass_probability, runs_needed
+from gates.planning import POWER, enough_to_block, pass_probability, runs_needed
 from gates.policy import MetricRule, Policy, Role, Worse
 from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
 from gates.weighing import Weighed
@@ -37,7 +37,7 @@ def conclude(policy: Policy, weighed: Weighed, significant: bool, family: int, p
         reason = f"{line}, {verb} with {p_value(found.p_harm)}{sure}"
         if rule.role is Role.ADVISORY:
             return make_check(rule, CheckOutcome.WARN, reason, evidence=evidence, notes=weighed.notes)
-        if _enough_to_block(policy, found):
+        if enough_to_block(policy, found.design):
             return make_check(rule, CheckOutcome.BLOCK, reason, ReasonCode.REGRESSION, evidence, notes=weighed.notes)
     return _inconclusive(plan, weighed, found, evidence, line, family)
 
@@ -59,7 +59,7 @@ def _inconclusive(
     elif harmless is None:
         code, more = ReasonCode.TOO_NOISY, None
         what = "too noisy here for this limit, no number of runs up to 20 would decide"
-    elif not could_pass or (found.harm > found.margin and not _enough_to_block(policy, found)):
+    elif not could_pass or (found.harm > found.margin and not enough_to_block(policy, found.design)):
         code, more = ReasonCode.TOO_FEW_RUNS, max(harmless, at_estimate or 0, least)
         what = f"too few runs to decide, {runs(more)} per side would"
     else:
@@ -87,12 +87,6 @@ def _runs_for_order(found: Comparison, alpha: float) -> int | None:
     return next(
         runs for runs in range(2, 100) if replace(found, design=found.design.grown(runs)).chance_of_order <= alpha
     )
-
-
-def _enough_to_block(policy: Policy, found: Comparison) -> bool:
-    design = found.design
-    baseline_runs = design.averaged * design.baseline_runs
-    return design.candidate_runs >= policy.min_candidate_runs and baseline_runs >= policy.min_baseline_runs
 
 
 def _line(rule: MetricRule, evidence: Evidence) -> str:

@@ -19,9 +19,10 @@ from gates.priors import Spread, Squares, moderate, pool
 Values = NDArray[np.float64]
 
 _ONE_SIDED_95 = 1.6448536269514722
-PRIOR_SHARE = 1 / 4
-"""What a prior may be worth for BLOCK, in the runs' own degrees of freedom: with all of it, five metrics twice as noisy
-as their priors blocked 1.3 to 3 % of unchanged sides (docs/gate.md)."""
+PRIOR_SHARE, PRIOR_MOST = 1 / 4, 1.5
+"""What a prior may be worth for BLOCK: a share of the runs' own degrees of freedom, and no more than 5 against 3 runs
+give it. With all of it, five metrics twice as noisy as their priors blocked 1.3 to 3 % of unchanged sides
+(docs/gate.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +134,8 @@ def compare(
     if paired and sums:
         squares = pool(squares, squares_of([averaged * baseline + candidate], 1.0 + averaged))
     share = PRIOR_SHARE if min(len(baseline), len(candidate)) > 1 else math.inf  # a single run warns, but never blocks
-    spread = _at_least(floor_variance, moderate(squares, known, prior_df, share))
+    most = PRIOR_MOST if math.isfinite(share) else math.inf
+    spread = _at_least(floor_variance, moderate(squares, known, prior_df, share, most))
     noisier = squares.df > 0 and squares.variance > known
     own = Spread(variance=squares.variance, df=squares.df, prior_df=0.0) if noisier else None
     expected = moderate(squares, known, prior_df)

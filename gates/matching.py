@@ -11,9 +11,6 @@ import numpy as np
 from gates.comparisons import Comparison, Values, compare
 from gates.policy import MetricRule, Policy, Worse
 from gates.readings import Reading, Yardstick
-from gates.records import Run
-
-TRAINING_LOSSES = ("loss", "policy_loss")
 
 Matched = list[tuple[list[Reading], Reading]]
 """Each of the candidate's readings, in the order of seeds, with those of the baseline that stand against it."""
@@ -28,27 +25,6 @@ def match_by_seed(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> 
         return None
     ordered = sorted(baseline, key=_by_seed)
     return [(ordered[each * i : each * (i + 1)], r) for i, r in enumerate(sorted(candidate, key=_by_seed))]
-
-
-def identical(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> bool:
-    """True if the baseline has more than half of the candidate's seeds, and bit for bit its series in all of them: code
-    that computes the same in these computes the same in others."""
-    held = _by_seeds(baseline)
-    shared = {reading.seed for reading in candidate} & held.keys() - {None}
-    same = all(r.series.same_values(other.series) for r in candidate if r.seed in shared for other in held[r.seed])
-    return bool(shared) and same and 2 * len(shared) > len({(r.seed, r.seed is None and r.run_id) for r in candidate})
-
-
-def same_training(baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
-    """False if runs of one seed recorded training losses that differ: then a number that they have in common, such as
-    48 of 64 right answers, is equal by chance."""
-    return all(
-        run.series[name].same_values(other.series[name])
-        for run in candidate
-        for other in baseline
-        for name in TRAINING_LOSSES
-        if run.seed == other.seed and name in run.series and name in other.series
-    )
 
 
 def compare_readings(
@@ -92,14 +68,15 @@ def _in_pairs(stick: Yardstick, matched: Matched) -> tuple[Values, Values]:
 def _apart(rule: MetricRule, stick: Yardstick, readings: Sequence[Reading]) -> Values:
     """One number for each run, or for each seed where a metric follows its seed: runs of one seed then say one thing,
     and counting each blocked up to 12 % of unchanged sides."""
-    groups = _by_seeds(readings)
+    groups = by_seeds(readings)
     if not rule.info.repeatable or len(groups) == len(readings):
         return stick.harms(readings)
     alone = [[reading] for reading in groups.pop(None, [])]
     return np.array([math.fsum(stick.harms(runs)) / len(runs) for runs in [*groups.values(), *alone]])
 
 
-def _by_seeds(readings: Sequence[Reading]) -> dict[int | None, list[Reading]]:
+def by_seeds(readings: Sequence[Reading]) -> dict[int | None, list[Reading]]:
+    """The readings of each seed; None: those without one."""
     found: dict[int | None, list[Reading]] = {}
     for reading in readings:
         found.setdefault(reading.seed, []).append(reading)

@@ -10,6 +10,7 @@ from scipy.special import nctdtr, ndtr, ndtri, stdtrit
 
 from gates.comparisons import Comparison, Values, compare
 from gates.design import Design
+from gates.policy import Policy
 from gates.priors import Spread
 
 MAX_RUNS = 20
@@ -125,8 +126,15 @@ def runs_needed(found: Comparison, *, truth: float, alpha_pass: float, alpha_blo
     return None
 
 
+def enough_to_block(policy: Policy, design: Design) -> bool:
+    """Whether both sides have as many runs as the policy asks for before statistics may block."""
+    baseline_runs = design.averaged * design.baseline_runs
+    return design.candidate_runs >= policy.min_candidate_runs and baseline_runs >= policy.min_baseline_runs
+
+
 def smallest_detectable(found: Comparison, alpha_block: float) -> float:
-    """The smallest true harm that these runs would block with 80 % chance, in harm units.
+    """The smallest true harm that these runs would block with 80 % chance, in harm units, where there are enough of
+    them to block and the spread is what BLOCK takes it for.
 
     The shift that a non-central t needs, by the normal approximation of Abramowitz & Stegun 26.7.10: a figure for
     people, wanted for every metric of every verdict.
@@ -134,7 +142,7 @@ def smallest_detectable(found: Comparison, alpha_block: float) -> float:
     df = found.spread.df
     limit = critical(df, alpha_block, found.design)
     shift = limit * (1 - 1 / (4 * df)) + _POWER_QUANTILE * math.sqrt(1 + limit**2 / (2 * df))
-    error = found.design.error(found.expected)
+    error = found.design.error(found.spread)
     return max(shift * error, found.margin + _POWER_QUANTILE * error)
 
 

@@ -37,7 +37,7 @@ def implausible(
         return ""
     return (
         f"{rule.info.label} {_shown(here, rule)} -> {_shown(there, rule)} is {better:.1f} times better: "
-        "too good to be believed; a slip in one side's unit?"
+        "too good to be believed, perhaps a slip in one side's unit"
     )
 
 
@@ -60,7 +60,7 @@ def _percent(rule: MetricRule, everyone: Sequence[Reading]) -> str:
     if odd.value <= 1 or all(reading.value > 1 for reading in everyone):
         return ""
     shown = _shown(odd.value, rule)
-    return f"{rule.info.label} of run {odd.run_id} is {shown}, others lie between 0 and 1: percent, or a slip?"
+    return f"{rule.info.label} of run {odd.run_id} is {shown}, others are not above 1: perhaps percent, or a slip"
 
 
 def _sign_lost(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
@@ -70,7 +70,7 @@ def _sign_lost(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequenc
     if not crossed or max(sizes) > 2 * min(sizes):
         return ""
     here, there = (_shown(median(reading.value for reading in side), rule) for side in (baseline, candidate))
-    return f"{rule.info.label} {here} -> {there} has changed its sign: a slip in one side's file?"
+    return f"{rule.info.label} {here} -> {there} has changed its sign: perhaps a slip in one side's file"
 
 
 def _shown(value: float, rule: MetricRule) -> str:

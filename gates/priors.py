@@ -15,6 +15,8 @@ from scipy.special import digamma, fdtri, polygamma
 MOST_DF = 10.0
 """What a learnt prior may be worth until it rests on MANY_GROUPS groups: of 10 groups, half are off by 35 %."""
 MANY_GROUPS = 30
+LEAST_DF = 2.0
+"""Below it a fit says that the groups differ too much for one prior, and its spread is far from what was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +56,11 @@ class Squares:
         return self.total / self.df
 
 
-def moderate(squares: Squares, prior_variance: float, prior_df: float, share: float = math.inf) -> Spread:
-    """Combine what runs differ by with a prior variance worth `prior_df` degrees of freedom, but no more than `share`
-    times those of the runs, where they have any.
+def moderate(
+    squares: Squares, prior_variance: float, prior_df: float, share: float = math.inf, most: float = math.inf
+) -> Spread:
+    """Combine what runs differ by with a prior variance worth `prior_df` degrees of freedom, but no more than `most`,
+    and `share` times those of the runs, where they have any.
 
     A prior that the data contradict (F test at 1 %) is dropped: on runs twelve times noisier than their prior, keeping
     it blocked unchanged code six times as often.
@@ -64,7 +68,7 @@ def moderate(squares: Squares, prior_variance: float, prior_df: float, share: fl
     df = squares.df
     if df >= 2 and squares.variance / prior_variance > float(fdtri(df, prior_df, 0.99)):
         return Spread(variance=squares.variance, df=df, prior_df=0.0)
-    weight = min(prior_df, share * df) if df else prior_df
+    weight = min(prior_df, most, share * df) if df else prior_df
     total = weight + df
     return Spread(variance=(weight * prior_variance + squares.total) / total, df=total, prior_df=weight)
 
@@ -102,15 +106,16 @@ def fit_prior(variances: Sequence[float], dfs: Sequence[float]) -> tuple[float, 
 
 
 def learn_prior(variances: Sequence[float], dfs: Sequence[float]) -> Prior | None:
-    """What groups of unchanged runs say: calibrated from one or two, learnt from more; None where none has a spread."""
+    """What groups of unchanged runs say: calibrated from one or two, learnt from more, where these agree so far that
+    the fit is worth LEAST_DF; None where none has a spread."""
     pairs = [(variance, df) for variance, df in zip(variances, dfs, strict=True) if variance > 0 and df > 0]
     total = sum(df for _, df in pairs)
     if not pairs:
         return None
-    if len(pairs) < 3:
+    variance, df = fit_prior(*zip(*pairs, strict=True)) if len(pairs) >= 3 else (math.nan, 0.0)
+    if df < LEAST_DF:
         pooled = sum(variance * df for variance, df in pairs) / total
         return Prior(sd=math.sqrt(pooled), df=min(total, MOST_DF), kind="calibrated")
-    variance, df = fit_prior(*zip(*pairs, strict=True))
     if len(pairs) < MANY_GROUPS:
         df = min(df, MOST_DF)
     return Prior(sd=math.sqrt(variance), df=min(df, total), kind="learnt")

@@ -127,9 +127,12 @@ def _side(given: Iterable[Run], why_not: Callable[[Run], str]) -> Side:
 
 def facts(baseline: Side, candidate: Side) -> dict[str, str]:
     """What overlays look at: the candidate's workload and hardware, less what its runs disagree on, and for each
-    metric whether any run of either side has it (`recorded`) or none (`absent`)."""
-    recorded = {name for run in (*baseline.evidence, *candidate.evidence) for name in run.series}
-    found = {name: "recorded" if name in recorded else "absent" for name in METRICS}
+    metric whether a run of the baseline has it (`recorded`), one of the candidate's alone (`new`: there is nothing to
+    compare it with) or none (`absent`)."""
+    before, now = ({name for run in side.evidence for name in run.series} for side in (baseline, candidate))
+    if not baseline.evidence:
+        before, now = now, set()
+    found = {name: "recorded" if name in before else "new" if name in now else "absent" for name in METRICS}
     for pick in (_workload, _hardware):
         for key, values in _values(candidate.evidence or candidate.runs, pick).items():
             if len(values) == 1:

@@ -6,17 +6,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gates.check_builders import label, make_check, undecided
+from gates.check_builders import make_check, undecided
 from gates.comparisons import Comparison
-from gates.matching import compare_readings, identical, same_training
-from gates.planning import smallest_detectable
+from gates.identity import identical, identity_check, same_code, same_training
+from gates.matching import compare_readings
+from gates.planning import enough_to_block, smallest_detectable
 from gates.plausibility import implausible
-from gates.policy import MetricRule, Policy, Role, Scale, Worse
+from gates.policy import MetricRule, Policy, Role, Worse
 from gates.readings import Reading, Yardstick, constant_tokens, read, yardstick
 from gates.records import Run
 from gates.summaries import SUMMARIES
 from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
-from gates.wording import quantity, runs
+from gates.wording import runs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,14 +72,14 @@ def weigh(
     if not left or not right:
         return Weighed(rule=rule, check=_missing(rule, left, right, why_left, why_right))
     notes = tuple(_notes(left, right, len(baseline), len(candidate)))
-    if rule.info.repeatable and identical(left, right) and same_training(baseline, candidate):
-        return Weighed(rule=rule, check=_identical(rule, left, right, notes))
+    if rule.info.repeatable and same_code(policy, rule, left, right) and same_training(baseline, candidate):
+        return Weighed(rule=rule, check=identity_check(rule, left, right, notes))
     stick = yardstick(policy, rule, left, right)
     if isinstance(stick, str):
         return Weighed(rule=rule, check=undecided(rule, stick, ReasonCode.MISSING_DATA))
     if problem := implausible(policy.implausible_ratio, rule, stick, left, right):
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.SUSPECT_DATA))
-    if problem := _unequal_progress(rule, left, right):
+    if problem := _unequal_progress(rule, [*left, *right], _unread(candidate, right)):
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.NOT_COMPARABLE))
     found = compare_readings(policy, rule, stick, left, right, trusted)
     evidence = _evidence(policy, rule, stick, found, left, right, family)
@@ -98,7 +99,8 @@ def _evidence(
     family: int,
 ) -> Evidence:
     low, high = sorted(stick.change(end) for end in found.interval(policy.alpha_pass))
-    detectable = stick.change(smallest_detectable(found, policy.alpha_block / family))
+    can_block = enough_to_block(policy, found.design) and not found.too_noisy
+    detectable = smallest_detectable(found, policy.alpha_block / family) if can_block else None
     return Evidence(
         unit=rule.unit,
         baseline=stick.centre(stick.harms(left)),
@@ -112,7 +114,7 @@ def _evidence(
         margin=stick.change(stick.margin),
         p_harm=found.p_harm,
         p_noninferior=found.p_noninferior,
-        smallest_detectable=abs(detectable),
+        smallest_detectable=None if detectable is None else abs(stick.change(detectable)),
         paired=found.design.paired,
         spread=math.sqrt(found.spread.variance),
         prior=policy.prior_of(rule).kind if found.spread.prior_df else "dropped",
@@ -129,31 +131,17 @@ def _missing(rule: MetricRule, left: list[Reading], right: list[Reading], why_le
     return make_check(rule, CheckOutcome.NOT_JUDGED, reason)
 
 
-def _identical(rule: MetricRule, left: list[Reading], right: list[Reading], notes: tuple[str, ...]) -> Check:
-    mean = math.fsum(reading.value for reading in right) / len(right)
-    evidence = Evidence(
-        unit=rule.unit,
-        baseline=mean,
-        candidate=mean,
-        baseline_runs=len(left),
-        candidate_runs=len(right),
-        relative=rule.scale is Scale.LOG,
-        change=0.0,
-        paired=True,
-        identical=True,
-    )
-    seeds = {reading.seed for reading in right}
-    shared = len(seeds & {reading.seed for reading in left})
-    where = f"all {shared} seeds" if shared == len(seeds) else f"both sides' {shared} seeds"
-    what = f"{quantity(mean, rule.unit)}, bit-identical in {where}" if len(seeds) > 1 else "bit-identical"
-    return make_check(rule, CheckOutcome.PASS, f"{label(rule)} {what}", evidence=evidence, notes=notes)
+def _unread(runs: Sequence[Run], readings: list[Reading]) -> list[int]:
+    """The last steps of runs that gave no number: one that ended too early for that has not got as far either."""
+    read_ids = {reading.run_id for reading in readings}
+    return [run.last_step for run in runs if run.run_id not in read_ids and run.last_step > 0]
 
 
-def _unequal_progress(rule: MetricRule, left: list[Reading], right: list[Reading]) -> str:
+def _unequal_progress(rule: MetricRule, readings: list[Reading], unread: list[int]) -> str:
     """The second half of a short run is not the second half of a long one: what is learned by then differs."""
     if not SUMMARIES[rule.reduction].of_progress:
         return ""
-    ends = [int(reading.series.steps[-1]) for reading in (*left, *right)]
+    ends = [*unread, *(int(reading.series.steps[-1]) for reading in readings)]
     if min(ends) >= 0.9 * max(ends):
         return ""
     return f"the runs end at different steps ({min(ends)} and {max(ends)}), so {rule.info.label} is not comparable"

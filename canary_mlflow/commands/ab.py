@@ -11,6 +11,8 @@ from canary_mlflow.commands.shared import json_option, print_decision, require_t
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
 
+PLANNED = ("repeats", "register")
+
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("overrides", nargs=-1, metavar="[OVERRIDES]...")
@@ -70,13 +72,17 @@ def ab(
 
 
 def tier_of(overrides: Sequence[str]) -> str:
-    """The tier that the overrides name, else smoke. Raises UsageError for an unknown one, which the runs would find out
-    only in their worktrees, and for a policy, which they would not use."""
+    """The tier that the overrides name, else smoke; of several the last, as Hydra takes it. Raises UsageError for an
+    unknown one, which the runs would find out only in their worktrees, and for words that the runs would not use."""
     from canary_mlflow.policies import option_names
 
-    if rules := next((word for word in overrides if word.startswith(("gate=", "gate."))), ""):
-        raise UsageError(f"found {rules!r}; a comparison of revisions is judged by --policy NAME|PATH; write it so")
-    tier = next((word.partition("=")[2] for word in overrides if word.startswith("tier=")), "smoke")
+    pairs = [(word.lstrip("+~").partition("=")[0], word) for word in overrides]
+    for key, word in pairs:
+        if key.partition(".")[0] == "gate":
+            raise UsageError(f"found {word!r}; a comparison of revisions is judged by --policy NAME|PATH; write it so")
+        if key in PLANNED:
+            raise UsageError(f"found {word!r}; the plan of looks says how many runs are made, and none is registered")
+    tier = next((word.partition("=")[2] for key, word in reversed(pairs) if key == "tier"), "smoke")
     valid = option_names("tier")
     if tier not in valid:
         raise UsageError(f"unknown tier {tier!r}; expected one of {', '.join(valid)}; write tier={valid[-1]}")

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from canary_mlflow.reports.calibration import Calibration
     from gates import Policy, Run
     from gates.calibration import Resplits
-    from gates.sides import Side
 
 SPLITS = 200
 SIZES = ((5, 3), (3, 3), (2, 2))
@@ -60,11 +59,8 @@ def calibrate(
 def read_groups(
     sessions: Sequence[str], files: Sequence[str], uri: str | None
 ) -> tuple[list[tuple[Run, ...]], list[str]]:
-    """The finished runs, each once, a group for each session, or one for all files; and why others are left out.
-
-    Raises UsageError where there are too few.
-    """
-    from gates.wording import listed
+    """The finished runs, each once, a group for each session, or one for all files; and why others are left out."""
+    from canary_mlflow.analysis.unchanged import each_once
 
     if bool(sessions) == bool(files):
         raise UsageError("canary calibrate: found neither or both; expected session ids, or --files; give one of them")
@@ -79,82 +75,30 @@ def read_groups(
         groups = [find_evidence(client, session).evidence.runs for session in counts_of]
         again = [f"session {name}: it was given {n} times, it counts once" for name, n in counts_of.items() if n > 1]
     good, left_out = each_once(groups)
-    left_out = [*again, *left_out]
-    if not any(len(group) > 1 for group in good):
-        counts = ", ".join(str(len(group)) for group in good)
-        why = f" ({listed(left_out)})" if left_out else ""
-        raise UsageError(
-            f"canary calibrate: found {counts} finished runs{why}; expected a group of at least 2; add runs"
-        )
-    return good, left_out
-
-
-def each_once(groups: Sequence[Sequence[Run]]) -> tuple[list[tuple[Run, ...]], list[str]]:
-    """The finished runs of each group, and why others are left out. A run of several groups, or a copy of one, counts
-    in the largest alone: counted twice, it would make the spread look surer than it is."""
-    from gates.records import Version
-    from gates.sides import candidate_side, once
-
-    everyone = candidate_side(Version(model="", version=None, runs=tuple(run for group in groups for run in group)))
-    waiting = {run.run_id for run in everyone.finished}
-    good = []
-    for group in sorted(groups, key=len, reverse=True):
-        good.append(once(run for run in group if run.run_id in waiting))
-        waiting -= {run.run_id for run in group}
-    return good, list(everyone.left_out)
+    return good, [*again, *left_out]
 
 
 def calibrated(policy: str, groups: Sequence[Sequence[Run]], left_out: Sequence[str] = ()) -> Calibration:
-    """What the groups say by this policy. Raises UsageError for one that there is not, and for runs of mixed work."""
+    """What the groups say by this policy. Raises UsageError for one that there is not, for runs of mixed work and for
+    too few of them."""
+    from canary_mlflow.analysis.unchanged import healthy, refuse_mixed, shared_facts
     from canary_mlflow.policies import load_policy
-    from canary_mlflow.reports.calibration import Calibration, notes_on
-    from gates.calibration import spreads
+    from canary_mlflow.reports.calibration import Calibration, notes_on, tier_names
+    from gates.calibration import margins, spreads
 
     refuse_mixed(groups)
     facts, when = shared_facts(groups)
     rules = load_policy(policy).resolve(facts)
-    found = spreads(rules, groups)
+    good, unfit = healthy(rules, groups, left_out)
+    found = spreads(rules, good)
     return Calibration(
         policy=rules,
         when=when,
         spreads=found,
-        resplits=resplits(rules, groups),
-        notes=[*left_out, *notes_on(groups, found)],
+        margins={tier: margins(load_policy(tier).resolve(facts), good) for tier in tier_names()},
+        resplits=resplits(rules, good),
+        notes=[*unfit, *notes_on(good, found)],
     )
-
-
-def refuse_mixed(groups: Sequence[Sequence[Run]]) -> None:
-    """Raise UsageError unless all runs did one work on one hardware: their spread is stored for what they share, and
-    would be taken for that of either."""
-    from gates.sides import mismatches
-
-    side = pooled(groups)
-    keys = [*mismatches(side, side, "workload"), *mismatches(side, side, "hardware")]
-    mixed = [f"{each.key}: {each.baseline}" for each in keys]
-    if mixed:
-        raise UsageError(
-            f"canary calibrate: found runs of more than one workload or hardware ({', '.join(mixed)}); expected "
-            "unchanged runs of one; calibrate each alone"
-        )
-
-
-def pooled(groups: Sequence[Sequence[Run]]) -> Side:
-    """The runs of all groups as one side of a comparison, on which the gate finds what they share."""
-    from gates.sides import Side
-
-    runs = tuple(run for group in groups for run in group)
-    return Side(runs=runs, evidence=runs, left_out=())
-
-
-def shared_facts(groups: Sequence[Sequence[Run]]) -> tuple[dict[str, str], dict[str, str]]:
-    """What all runs agree on: all facts, to choose a policy's rules; and those that a stored spread holds for."""
-    from gates.sides import facts
-
-    side = pooled(groups)
-    found = facts(side, side)
-    hardware = {key for run in side.runs for key in run.hardware}
-    when = {key: found[key] for key in sorted(hardware | {"algo", "model", "tier"}) if key in found}
-    return found, when
 
 
 def resplits(policy: Policy, groups: Sequence[Sequence[Run]]) -> Resplits | None:

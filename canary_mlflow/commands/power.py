@@ -44,14 +44,15 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
     """
     from canary_mlflow.policies import load_policy
     from canary_mlflow.reports.power import KnownSpread, as_dict, lines, title
-    from gates.calibration import harm_margin
-    from gates.calibration import power as chances
+    from gates.metrics import METRICS
     from gates.policy import Worse
+    from gates.power import harm_margin
+    from gates.power import power as chances
 
     if png is not None:
         check_place(png)
     asked = load_policy(policy)
-    rules = asked.resolve(read_facts(fact))
+    rules = asked.resolve({**dict.fromkeys(METRICS, "recorded"), **read_facts(fact)})  # what is asked about is there
     chosen = find_rule(rules, rule)
     known = expected(asked, rules, chosen) if spread is None else KnownSpread(sd=read_spread(spread), kind="given")
     two_sided = chosen.worse is Worse.BOTH

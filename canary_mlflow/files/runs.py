@@ -18,7 +18,8 @@ MILLISECONDS = ("step_time_ms", "step_ms")
 
 def read_side(paths: Sequence[Path]) -> tuple[Version, tuple[str, ...]]:
     """One side of a comparison, and what the readers noted; a run is called by its path. Raises UsageError."""
-    read = [read_run(path) for path in paths]
+    called: dict[Path, Path] = {}
+    read = [read_run(called.setdefault(path.resolve(), path)) for path in paths]  # one file, however it is written
     notes = [f"{run.run_id}: {note}" for run, found in read for note in found]
     return Version(model="", version=None, runs=tuple(run for run, _ in read)), tuple(dict.fromkeys(notes))
 

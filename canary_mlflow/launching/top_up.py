@@ -13,8 +13,8 @@ from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.sides import read_sides
 from canary_mlflow.registry.versions import champion_number, find_version
-from canary_mlflow.reports.advice import lasting
 from canary_mlflow.reports.decision import Decision
+from canary_mlflow.reports.more_runs import lasting
 from canary_mlflow.tracking.histories import read_version
 from canary_mlflow.tracking.session import minutes_of_runs
 from gates.looks import WithoutSource

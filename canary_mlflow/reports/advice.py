@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from urllib.parse import quote
 
-from canary_mlflow.policies import policy_names
 from canary_mlflow.reports.decision import Decision, Question
-from gates.planning import MAX_RUNS
-from gates.verdict import Outcome, ReasonCode, Verdict
+from canary_mlflow.reports.more_runs import champion_is_short, more_runs, no_number
+from gates.verdict import Outcome, ReasonCode
+
+QUIETER = "Run it again while the machine is quiet: what disturbed the clocks is named above."
 
 
 def next_step(decision: Decision) -> str:
@@ -68,9 +69,12 @@ def after_change(decision: Decision) -> str:
         return f"{done} There is no champion to compare with; a session with register=true makes the first."
     if verdict.outcome is Outcome.BLOCK:
         return f"{done} {champion_stays(decision)} Look at what is marked BLOCK, mend it and run again."
+    if verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT:
+        return f"{done} {champion_stays(decision)} {QUIETER}"
     if verdict.outcome is Outcome.INCONCLUSIVE and verdict.more_runs:
         needed = verdict.more_runs
-        return f"{done} {champion_stays(decision)} About {needed} runs per side would decide: repeats={needed}"
+        words = champion_is_short(verdict, needed) or f"About {needed} runs per side would decide: repeats={needed}"
+        return f"{done} {champion_stays(decision)} {words}"
     return f"{done} {champion_stays(decision)}"
 
 
@@ -86,7 +90,9 @@ def after_files(decision: Decision) -> str:
     if verdict.reason_code is ReasonCode.MISSING_DATA:
         return "Give files that have what is missing, then judge again."
     if verdict.reason_code is ReasonCode.SUSPECT_DATA:
-        return "Mend or leave out the file named above, then judge again."
+        return "Mend or leave out what is named above, then judge again."
+    if verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT:
+        return QUIETER
     if verdict.more_runs:
         return f"About {verdict.more_runs} files per side would decide."
     return f"{no_number(verdict.reason_code)}; look at the noise on that machine, or at a tier with wider limits."
@@ -117,52 +123,11 @@ def more_evidence(decision: Decision) -> str:
         return "Look at the run named above; leave it out or run it again."
     if verdict.reason_code is ReasonCode.MISSING_DATA:
         return "Run it again so that every run finishes and records what the policy must have."
+    if verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT:
+        return QUIETER
     if verdict.more_runs:
         return more_runs(decision, verdict.more_runs)
     return f"{no_number(verdict.reason_code)}; look at the noise on this machine, or choose: {bless_command(decision)}"
-
-
-def more_runs(decision: Decision, needed: int) -> str:
-    """How to get `needed` runs a side: a champion's are added only where the policy makes fresh ones."""
-    verdict = decision.verdict
-    have = f"{len(verdict.candidate_runs)} against {len(verdict.baseline_runs)}"
-    if len(verdict.baseline_runs) < needed and verdict.policy.get("looks", {}).get("fresh_baseline") == "never":
-        return (
-            f"About {needed} runs per side would decide (now {have}), and the champion's runs stay as they are: train "
-            f"its code again with repeats={needed}, which makes that the champion, then this one."
-        )
-    missing = 0 if plan_is_over(verdict) else max(0, needed - len(verdict.candidate_runs))
-    each = decision.run_minutes
-    time = f", {lasting(missing * each)} for the candidate's {missing} more" if each is not None and missing else ""
-    add = f", or add them: {top_up_command(decision)}" if missing else ""
-    return f"About {needed} runs per side would decide (now {have}{time}): train with repeats={needed}{add}."
-
-
-def top_up_command(decision: Decision) -> str:
-    """The command that adds runs; a policy of the user's own must be named again."""
-    policy = str(decision.verdict.policy.get("name", ""))
-    own = "" if policy in (*policy_names(), "") else f" --policy FILE (that of policy {policy})"
-    return f"canary gate {shlex.quote(decision.model)} {decision.version} --top-up{own}"
-
-
-def no_number(code: ReasonCode) -> str:
-    """Why more runs are not advised."""
-    if code is ReasonCode.NEAR_MARGIN:
-        return f"It is so near the limit that more than {MAX_RUNS} runs per side would be needed"
-    return f"No number of runs up to {MAX_RUNS} per side would decide"
-
-
-def plan_is_over(verdict: Verdict) -> bool:
-    """Whether this was the last look of its plan: topping up would make no run."""
-    plan = verdict.policy.get("looks", {}).get("runs", ())
-    return verdict.look is not None and verdict.look >= len(plan)
-
-
-def lasting(minutes: float) -> str:
-    """`about 12 min`, `about 3 h`, `under a minute`."""
-    if minutes < 1:
-        return "under a minute"
-    return f"about {minutes:.0f} min" if minutes < 100 else f"about {minutes / 60:.0f} h"
 
 
 def bless_command(decision: Decision) -> str:

@@ -24,11 +24,13 @@ VAGUE = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What a set of unchanged runs says by one policy; `when`: the facts that the spreads hold for."""
+    """What a set of unchanged runs says by one policy; `when`: the facts that the spreads hold for;
+    `margins`: of each tier's rules, on the scale of the spreads."""
 
     policy: Policy
     when: Mapping[str, str]
     spreads: Sequence[MetricSpread]
+    margins: Mapping[str, Mapping[str, float]]
     resplits: Resplits | None
     notes: Sequence[str]
 
@@ -69,10 +71,10 @@ def lines(found: Calibration) -> Iterator[str]:
     yield ""
     yield f"  {'metric':20s} {'runs':>4s} {'spread':>10s} {'up to':>10s} {'shipped':>10s} {'margin':>10s}  resolved by"
     for each in found.spreads:
-        values = (each.sd, each.upper, each.rule.prior, _margin(each))
+        values = (each.sd, each.upper, each.expected, _margin(each))
         words = ["-" if value is None else amount(value, each.rule, each.relative) for value in values]
         cells = " ".join(f"{word:>10s}" for word in words)
-        yield f"  {each.rule.name:20s} {each.runs:4d} {cells}  {_tiers_of(each)}"
+        yield f"  {each.rule.name:20s} {each.runs:4d} {cells}  {_tiers_of(found, each)}"
     yield ""
     sides = "{} runs against {}".format(*RESOLVING)
     yield f"up to: the {_LEVEL} upper confidence bound of the spread (equal runs have none). shipped: the policy's."
@@ -91,10 +93,10 @@ def as_dict(found: Calibration) -> dict[str, Any]:
             "scale": (Scale.LOG if each.relative else Scale.IDENTITY).value,
             "spread": each.sd,
             "spread_upper": each.upper,
-            "shipped": each.rule.prior,
+            "shipped": each.expected,
             "margin": each.margin,
-            "resolved_by": resolved_in(each),
-            "perhaps_resolved_by": perhaps_in(each),
+            "resolved_by": resolved_in(found, each),
+            "perhaps_resolved_by": perhaps_in(found, each),
             "prior": None if each.prior is None else vars(each.prior),
         }
         for each in found.spreads
@@ -108,31 +110,31 @@ def as_dict(found: Calibration) -> dict[str, Any]:
     }
 
 
-def resolved_in(each: MetricSpread) -> list[str]:
+def resolved_in(found: Calibration, each: MetricSpread) -> list[str]:
     """The shipped tiers whose margin can be resolved whatever the spread may be, the widest margin first."""
     if each.upper is None:  # equal runs: two may be so by chance
-        return _resolved_at(each, each.sd) if each.runs - each.groups >= 2 else []
-    return _resolved_at(each, each.upper)
+        return _resolved_at(found, each, each.sd) if each.runs - each.groups >= 2 else []
+    return _resolved_at(found, each, each.upper)
 
 
-def perhaps_in(each: MetricSpread) -> list[str]:
+def perhaps_in(found: Calibration, each: MetricSpread) -> list[str]:
     """Those that could resolve the measured spread, but not all that it may be."""
-    sure = resolved_in(each)
-    return [tier for tier in _resolved_at(each, each.sd) if tier not in sure]
+    sure = resolved_in(found, each)
+    return [tier for tier in _resolved_at(found, each, each.sd) if tier not in sure]
 
 
-def _resolved_at(each: MetricSpread, spread: float) -> list[str]:
-    rules = {tier: next((r for r in load_policy(tier).rules if r.name == each.rule.name), None) for tier in _tiers()}
-    return [tier for tier, rule in rules.items() if rule is not None and spread <= resolvable(rule, *RESOLVING)]
+def _resolved_at(found: Calibration, each: MetricSpread, spread: float) -> list[str]:
+    limits = {tier: margins.get(each.rule.name) for tier, margins in found.margins.items()}
+    return [tier for tier, margin in limits.items() if margin is not None and spread <= resolvable(margin, *RESOLVING)]
 
 
-def _tiers_of(each: MetricSpread) -> str:
-    sure, perhaps = ", ".join(resolved_in(each)), ", ".join(perhaps_in(each))
-    found = "; ".join(part for part in (sure, perhaps and f"perhaps {perhaps}") if part)
-    return found or "no tier: too noisy"
+def _tiers_of(found: Calibration, each: MetricSpread) -> str:
+    sure, perhaps = ", ".join(resolved_in(found, each)), ", ".join(perhaps_in(found, each))
+    return "; ".join(part for part in (sure, perhaps and f"perhaps {perhaps}") if part) or "no tier: too noisy"
 
 
-def _tiers() -> list[str]:
+def tier_names() -> list[str]:
+    """The shipped tiers, the widest margin first."""
     return sorted(policy_names(), key=lambda tier: -load_policy(tier).rules[0].margin)
 
 
@@ -150,7 +152,7 @@ def amount(value: float, rule: MetricRule, relative: bool) -> str:
 
 def _resplit(policy: Policy, splits: Resplits | None) -> Iterator[str]:
     if splits is None:
-        yield "Too few runs to judge them against each other; four are needed."
+        yield "No group has four runs, which judging them against each other takes: canary run repeats=5 makes five."
         return
     yield (
         f"{splits.splits} random splits of one group, {splits.k} against {splits.m} runs, policy {policy.name}: "

@@ -25,7 +25,7 @@ def meaning(check: Check) -> str:
         return "within the limit"
     if check.outcome in (CheckOutcome.BLOCK, CheckOutcome.WARN):
         return "beyond the limit"
-    size = detectable(found)
+    size = "" if check.role is Role.ADVISORY else detectable(found)
     return f"{undecided(check)}; harm of {size} would show" if size else undecided(check)
 
 

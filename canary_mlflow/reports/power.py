@@ -8,9 +8,10 @@ from typing import Any
 
 from canary_mlflow.reports.calibration import amount
 from gates import MetricRule, Policy
-from gates.calibration import Power
 from gates.policy import Scale
+from gates.power import Power
 from gates.summaries import SUMMARIES
+from gates.wording import quantity
 
 SOURCES = {
     "shipped": "shipped with the policy",
@@ -39,6 +40,9 @@ def lines(table: Sequence[Power], policy: Policy, rule: MetricRule, known: Known
     yield f"{title(policy, rule, known)}; chance of BLOCK / PASS in %"
     yield f"spread: standard deviation between equal runs{stored}; --spread takes another ({_meaning(rule)})"
     yield from (f"Note: {note}." for note in known.notes)
+    if rule.max_increase is not None:
+        most = quantity(rule.max_increase, rule.unit)
+        yield f"The margin is never more than {most}: beyond that the chances are those of a smaller one."
     if rule.role == "advisory":
         yield f"{rule.name} is advisory in this policy: it never blocks"
     if rule.role == "ignore":

@@ -129,6 +129,7 @@ def row(decision: Decision, check: Check) -> Row:
     if (found := check.evidence) is not None:
         relative, unit = found.relative, found.unit
         ends = figures.interval(found.change_low, found.change_high, relative=relative, unit=unit)
+        ends = "identical" if found.identical else ends  # said here too, because a narrow table has no meanings
         both = rule.get("worse") == "both"
         cells = {
             "baseline": figures.quantity(found.baseline, unit),
@@ -145,7 +146,8 @@ def evidence_note(decision: Decision) -> str:
     verdict = decision.verdict
     runs = figures.count(len(verdict.candidate_runs), "candidate run")
     against = f" against {figures.count(len(verdict.baseline_runs), 'baseline run')}" if verdict.baseline_runs else ""
-    return f"{runs}{against}, policy {verdict.policy.get('name', '?')}.{how_to_read(decision)}"
+    session = f", session {decision.session_id}" if decision.session_id else ""
+    return f"{runs}{against}, policy {verdict.policy.get('name', '?')}{session}.{how_to_read(decision)}"
 
 
 def warning(found: RunWarning) -> str:

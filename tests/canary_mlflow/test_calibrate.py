@@ -69,7 +69,7 @@ def test_a_table_for_people_and_nothing_stored_unasked(runs: list[str]) -> None:
     code, text = called("calibrate", "--files", *runs[:3])
     assert code == 0
     assert "step_time" in text
-    assert "Too few runs to judge them against each other" in text
+    assert "No group has four runs" in text
     assert not Path(PRIORS_FILE).exists()
     row = next(
         line.split() for line in called("calibrate", "--files", *runs, "--policy", "nightly")[1].splitlines()[3:]
@@ -323,7 +323,7 @@ def test_power_is_drawn(tmp_path: Path) -> None:
 def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, part: str
 ) -> None:
-    monkeypatch.setattr("gates.calibration.power", None)
+    monkeypatch.setattr("gates.power.power", None)
     code, text = called("power", "--policy", "smoke", "--png", str(tmp_path / name))
     assert (code, len(text.splitlines())) == (2, 1)
     assert part in text
@@ -332,3 +332,44 @@ def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_computed
 def test_measured_spreads_are_not_committed_by_accident() -> None:
     ignored = Path(__file__).parents[2].joinpath(".gitignore").read_text().splitlines()
     assert f"/{PRIORS_FILE}" in ignored, "they hold for one machine"
+
+
+def seeded(runs: list[str], levels: dict[int, float]) -> list[str]:
+    for name, (seed, level) in zip(runs, levels.items(), strict=False):
+        Path(name).with_suffix(".json").write_text(json.dumps({"seed": seed, "eval_loss": level}))
+    return runs[: len(levels)]
+
+
+def test_sessions_of_the_same_seeds_say_one_thing_of_what_follows_from_the_seed(runs: list[str]) -> None:
+    """Losses of equal code are bit-equal in each session: more sessions make their spread no surer."""
+    levels = {0: 0.5, 1: 0.52, 2: 0.53}
+    sessions = [[*read_side([Path(name) for name in part])[0].runs] for part in (seeded(runs[:3], levels),)]
+    again = [*read_side([Path(name) for name in seeded(runs[3:6], levels)])[0].runs]
+    one, two = calibrated("smoke", sessions), calibrated("smoke", [*sessions, again])
+    (alone,), (both,) = ([s for s in found.spreads if s.rule.name == "eval_loss"] for found in (one, two))
+    assert (both.runs, both.sd, both.upper) == (alone.runs, alone.sd, alone.upper) == (3, alone.sd, alone.upper)
+    assert next(s.runs for s in two.spreads if s.rule.name == "step_time") == 6
+
+
+def test_runs_that_a_hard_check_blocks_are_no_standard(runs: list[str]) -> None:
+    rows = Path(runs[0]).read_text().splitlines()
+    Path(runs[0]).write_text("\n".join([*rows[:50], '{"step": 51, "step_time": 0.1, "loss": NaN}', *rows[51:]]) + "\n")
+    found = called("calibrate", "--files", *runs, "--json")[1]
+    assert found["metrics"]["step_time"]["runs"] == 7
+    assert any("r0.jsonl: nonfinite" in note and "no standard" in note for note in found["notes"])
+
+
+def test_tiers_are_said_to_resolve_by_the_margin_that_the_judge_would_take(runs: list[str]) -> None:
+    """Of 80 GB, 1000 MiB are 1.2 %, whatever the policy's 20 % say."""
+    for name, peak in zip(runs, np.linspace(79_000, 82_000, 8), strict=True):
+        Path(name).with_suffix(".json").write_text(json.dumps({"peak_memory": peak}))
+    memory = called("calibrate", "--files", *runs, "--json")[1]["metrics"]["peak_memory"]
+    assert memory["margin"] < 0.013 < memory["spread_upper"]
+    assert memory["resolved_by"] == []
+
+
+def test_power_takes_a_metric_that_is_asked_about_for_one_that_is_recorded() -> None:
+    words = ("power", "--policy", "smoke", "--fact", "backend=cpu", "--json")
+    assert called(*words, "--rule", "step_cost")[1]["role"] == "gate"
+    assert called(*words, "--rule", "step_time")[1]["role"] == "advisory"
+    assert "never more than 1000 MiB" in called("power", "--policy", "smoke", "--rule", "peak_memory")[1]

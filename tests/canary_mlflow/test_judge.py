@@ -153,6 +153,20 @@ def test_one_run_without_a_metric(save: Save) -> None:
     assert (code, check(verdict, "loss")["outcome"]) == (3, "INCONCLUSIVE"), "what vanished does not pass"
 
 
+@pytest.mark.parametrize("more", [{"eval_loss": 5.0}, {"kl": 1.0}])
+def test_what_the_candidate_alone_records_does_not_take_the_loss_out_of_the_verdict(save: Save, more: Any) -> None:
+    before = side(save, "a", 0)
+    now = [save(f"b{i}.jsonl", {**rows(i), "loss": 1.4 * rows(i)["loss"]}, more if i == 0 else None) for i in range(3)]
+    code, verdict = judged(before, now)
+    assert (code, check(verdict, "loss")["outcome"]) == (1, "BLOCK")
+
+
+@pytest.mark.parametrize("steps", [60, 5])
+def test_a_run_that_ended_early_is_not_as_good_as_one_that_went_on(save: Save, steps: int) -> None:
+    code, verdict = judged(side(save, "a", 0, 5), [*side(save, "b", 10, 4), save("short.jsonl", rows(20, steps=steps))])
+    assert (code, verdict["reason_code"]) == (3, "not-comparable")
+
+
 def test_all_values_equal(save: Save) -> None:
     def flat(name: str, time: float) -> list[Path]:
         columns = {**rows(0), "step_time": np.full(STEPS, time), "loss": np.full(STEPS, 0.5)}
@@ -187,6 +201,8 @@ def test_the_same_run_twice_is_one(save: Save) -> None:
     assert verdict["candidate_runs"] == [str(once.with_name("copy.jsonl"))]
     assert any("once.jsonl: it is run" in note and "again" in note for note in verdict["notes"])
     assert any("once.jsonl: it was given 2 times" in note for note in verdict["notes"])
+    spelt = once.parent / ".." / once.parent.name / once.name
+    assert judged(side(save, "a", 0), [once, spelt])[1]["candidate_runs"] == [str(once)]
     code, verdict = judged([once], [once])
     assert (code, verdict["reason_code"]) == (3, "missing-data")
 

@@ -209,6 +209,8 @@ def test_advice_is_set_apart_and_comes_last() -> None:
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5), "train with repeats=5, or add them: canary gate"),
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5, policy=OURS), "--top-up --policy FILE (that of policy ours)"),
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5, policy=NO_FRESH), "train its code again with repeats=5"),
+        (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5, policy=NO_FRESH, look=1), "Its plan may decide sooner: canary"),
+        (unclear(ReasonCode.INVALID_ENVIRONMENT), "Run it again while the machine is quiet"),
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=3, policy=NO_FRESH), "(now 3 against 3): train with repeats=3."),
         (unclear(ReasonCode.NOT_COMPARABLE), "Compare like with like"),
         (unclear(ReasonCode.MISSING_DATA), "Run it again so that every run finishes"),

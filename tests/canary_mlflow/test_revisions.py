@@ -65,6 +65,9 @@ def test_the_first_look_has_two_pairs_at_least() -> None:
     [
         (("tier=zzz",), "unknown tier 'zzz'; expected one of nightly, perf, smoke"),
         (("tier=zzz", "--policy", "smoke", "--dry-run"), "unknown tier 'zzz'; expected one of nightly, perf, smoke"),
+        (("tier=smoke", "tier=zzz"), "unknown tier 'zzz'"),
+        (("++gate.alpha_block=0.5",), "is judged by --policy"),
+        (("repeats=50",), "found 'repeats=50'; the plan of looks says how many runs are made"),
         (("gate=perf",), "found 'gate=perf'; a comparison of revisions is judged by --policy NAME|PATH"),
         (("gate.rules.step_time.margin=0.3", "--dry-run"), "is judged by --policy"),
     ],

@@ -80,7 +80,7 @@ def all_gates(policy):
     ("metric", "before", "after", "words"),
     [
         ("eval_loss", 0.58, -0.58, "evaluation loss 0.580 -> -0.580 has changed its sign"),
-        ("eval_accuracy", 0.8, 80.0, "is 80.0, others lie between 0 and 1: percent"),
+        ("eval_accuracy", 0.8, 80.0, "is 80.0, others are not above 1: perhaps percent"),
     ],
 )
 def test_better_by_a_slip_of_the_pen_is_no_pass(smoke, make_version, metric, before, after, words):

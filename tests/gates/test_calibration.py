@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from canary_mlflow.policies import load_policy
-from gates.calibration import harm_margin, power
 from gates.comparisons import compare
 from gates.policy import Role, Worse
+from gates.power import harm_margin, power
 
 DRAWS = 3000
 

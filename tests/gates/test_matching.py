@@ -95,7 +95,7 @@ def test_where_seeds_change_nothing_pairs_rest_on_as_many_runs_as_two_sides(smok
         "sums and differences have all that the sides have"
     )
     assert found.paired
-    assert found.spread == pytest.approx(np.sqrt((squares + 2 * 0.02**2) / 10))
+    assert found.spread == pytest.approx(np.sqrt((squares + 1.5 * 0.02**2) / 9.5))
     data = np.array([-0.1, -0.05, 0.0, 0.05, 0.1])  # what the order of a seed's data does to both sides
     found = check(
         judge(smoke, version(*side("a", before * np.exp(data))), version(*side("b", now * np.exp(data)))), "step_time"
@@ -146,9 +146,13 @@ def test_runs_of_one_seed_count_once_for_what_follows_the_seed(smoke, make_run):
 
 def test_identity_in_most_of_the_seeds_is_enough(smoke, made):
     stored = made("a", {0: 0.5, 1: 0.55})
-    found = check(judge(smoke, version(*stored), version(*made("b", {0: 0.5, 1: 0.55, 2: 0.7}))), "eval_loss")
+    found = check(judge(smoke, version(*stored), version(*made("b", {0: 0.5, 1: 0.55, 2: 0.6}))), "eval_loss")
     assert (found.outcome, found.evidence.identical) == (Outcome.PASS, True)
     assert "bit-identical in both sides' 2 seeds" in found.reason
+    assert found.evidence.baseline == found.evidence.candidate == pytest.approx(0.525), "the mean of what is shared"
+    for level, outcome in ((0.7, "INCONCLUSIVE"), (5.5, "INCONCLUSIVE")):
+        beyond = check(judge(smoke, version(*stored), version(*made("b", {0: 0.5, 1: 0.55, 2: level}))), "eval_loss")
+        assert beyond.outcome == outcome, "a seed of its own that is worse than the baseline's worst by over a margin"
     other = check(judge(smoke, version(*stored), version(*made("b", {0: 0.5, 1: 0.56, 2: 0.7}))), "eval_loss")
     assert not other.evidence.identical
 

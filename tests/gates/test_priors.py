@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gates.calibration import power, resolvable, resplit, spreads
+from gates.calibration import resolvable, resplit, spreads
 from gates.comparisons import compare
+from gates.power import power
 from gates.priors import fit_prior, learn_prior
 
 
@@ -66,7 +67,7 @@ def test_spreads_of_unchanged_runs(smoke, make_version):
     pooled = math.sqrt(np.mean([np.var(each, ddof=1) for each in logs]))
     assert found["step_time"].sd == pytest.approx(pooled, rel=0.05)
     assert (found["step_time"].runs, found["step_time"].groups, found["step_time"].prior.kind) == (12, 3, "learnt")
-    assert resolvable(found["step_time"].rule) == pytest.approx(0.058, abs=0.002)
+    assert resolvable(found["step_time"].margin) == pytest.approx(0.058, abs=0.002)
     assert "iteration_time" not in found
 
 

@@ -1,0 +1,68 @@
+"""How many runs would decide, and by which of the ways that there are they can be had."""
+
+from __future__ import annotations
+
+import shlex
+
+from canary_mlflow.policies import policy_names
+from canary_mlflow.reports.decision import Decision
+from gates.planning import MAX_RUNS
+from gates.verdict import ReasonCode, Verdict
+
+
+def more_runs(decision: Decision, needed: int) -> str:
+    """How to get `needed` runs a side, by the ways that there are."""
+    verdict = decision.verdict
+    if words := champion_is_short(verdict, needed):
+        plan = verdict.policy["looks"]["runs"]
+        goes_on = verdict.look is not None and verdict.look < len(plan)
+        return f"{words} Its plan may decide sooner: {top_up_command(decision)}" if goes_on else words
+    missing = max(0, needed - len(verdict.candidate_runs)) if plan_reaches(verdict, needed) else 0
+    each = decision.run_minutes
+    time = f", {lasting(missing * each)} for the candidate's {missing} more" if each is not None and missing else ""
+    add = f", or add them: {top_up_command(decision)}" if missing else ""
+    return f"About {needed} runs per side would decide (now {have(verdict)}{time}): train with repeats={needed}{add}."
+
+
+def have(verdict: Verdict) -> str:
+    """`3 against 5`."""
+    return f"{len(verdict.candidate_runs)} against {len(verdict.baseline_runs)}"
+
+
+def champion_is_short(verdict: Verdict, needed: int) -> str:
+    """What to do where the champion has fewer runs than are needed, '' where it has not: its runs are added to only
+    where the policy always makes fresh ones."""
+    looks = verdict.policy.get("looks", {})
+    if len(verdict.baseline_runs) >= needed or looks.get("fresh_baseline", "always") == "always":
+        return ""
+    return (
+        f"About {needed} runs per side would decide (now {have(verdict)}), and the champion's stay as they are: train "
+        f"its code again with repeats={needed}, which makes that the champion, then this one."
+    )
+
+
+def top_up_command(decision: Decision) -> str:
+    """The command that adds runs; a policy of the user's own must be named again."""
+    policy = str(decision.verdict.policy.get("name", ""))
+    own = "" if policy in (*policy_names(), "") else f" --policy FILE (that of policy {policy})"
+    return f"canary gate {shlex.quote(decision.model)} {decision.version} --top-up{own}"
+
+
+def no_number(code: ReasonCode) -> str:
+    """Why more runs are not advised."""
+    if code is ReasonCode.NEAR_MARGIN:
+        return f"It is so near the limit that more than {MAX_RUNS} runs per side would be needed"
+    return f"No number of runs up to {MAX_RUNS} per side would decide all of it"
+
+
+def plan_reaches(verdict: Verdict, needed: int) -> bool:
+    """Whether topping up would make that many runs of the candidate."""
+    plan = verdict.policy.get("looks", {}).get("runs", (needed,))
+    return bool(needed <= plan[-1]) and (verdict.look is None or verdict.look < len(plan))
+
+
+def lasting(minutes: float) -> str:
+    """`about 12 min`, `about 3 h`, `under a minute`."""
+    if minutes < 1:
+        return "under a minute"
+    return f"about {minutes:.0f} min" if minutes < 100 else f"about {minutes / 60:.0f} h"
