@@ -28,7 +28,7 @@ class MetricSpread:
     `groups` groups, and `upper`, which the true one does not exceed with confidence UPPER: None where all runs are
     equal, which says nothing about that.
 
-    `expected` and `margin`: the policy's, on the same scale, which is the log one where `relative`. `prior`: what to
+    `shipped` and `margin`: the policy's, on the same scale, which is the log one where `relative`. `prior`: what to
     store, None where the runs do not differ at all. `odd`: the run of a group that is too far off the others to be
     believed.
     """
@@ -38,7 +38,7 @@ class MetricSpread:
     groups: int
     sd: float
     upper: float | None
-    expected: float
+    shipped: float
     margin: float
     relative: bool
     prior: Prior | None
@@ -80,7 +80,7 @@ def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -
         groups=len(sets),
         sd=math.sqrt(pooled),
         upper=math.sqrt(pooled) * uncertainty(sum(dfs)) or None,
-        expected=stick.prior,
+        shipped=rule.prior * stick.prior / policy.prior_of(rule).sd,  # of a signed loss in its own unit
         margin=stick.margin,
         relative=stick.relative,
         prior=learn_prior(variances, dfs) if stick.scale is rule.scale else None,

@@ -71,7 +71,7 @@ def lines(found: Calibration) -> Iterator[str]:
     yield ""
     yield f"  {'metric':20s} {'runs':>4s} {'spread':>10s} {'up to':>10s} {'shipped':>10s} {'margin':>10s}  resolved by"
     for each in found.spreads:
-        values = (each.sd, each.upper, each.expected, _margin(each))
+        values = (each.sd, each.upper, each.shipped, _margin(each))
         words = ["-" if value is None else amount(value, each.rule, each.relative) for value in values]
         cells = " ".join(f"{word:>10s}" for word in words)
         yield f"  {each.rule.name:20s} {each.runs:4d} {cells}  {_tiers_of(found, each)}"
@@ -93,7 +93,7 @@ def as_dict(found: Calibration) -> dict[str, Any]:
             "scale": (Scale.LOG if each.relative else Scale.IDENTITY).value,
             "spread": each.sd,
             "spread_upper": each.upper,
-            "shipped": each.expected,
+            "shipped": each.shipped,
             "margin": each.margin,
             "resolved_by": resolved_in(found, each),
             "perhaps_resolved_by": perhaps_in(found, each),
