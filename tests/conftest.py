@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from workplace import Workplace
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Signing keys of the tests' own: not those of whoever runs them.
 os.environ["CANARY_KEYS"] = tempfile.mkdtemp(prefix="canary-test-keys-")
+
+# A shell's background job ignores Ctrl-C, and so would all that the tests start: some of them send one.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

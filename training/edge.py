@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 from collections.abc import Callable
+from types import FrameType
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from canary_mlflow.edge import as_one_line
 from canary_mlflow.errors import CanaryError, Interrupted, UsageError, one_line
-from training import stopping
 
 
 def ended(work: Callable[[], int]) -> int:
     """Do the work and return its exit code, or that of the error it ended with."""
-    stopping.listen()
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         return work()
     except CanaryError as error:
@@ -35,3 +36,7 @@ def ended(work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("canary: interrupted; the runs so far are recorded as FAILED", file=sys.stderr)
         return Interrupted.exit_code
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    raise Interrupted(f"stopped by {signal.Signals(signum).name}; the runs so far are recorded as FAILED")

@@ -23,7 +23,6 @@ from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.session import adopt_run, close_run, create_child_run, finish_session, open_session
 from canary_mlflow.tracking.store import prepare_store
-from training import stopping
 from training.adding import InSession, say
 from training.checks import runs_of
 from training.compose import to_plain
@@ -59,7 +58,6 @@ def _train_and_judge(
             results += _rest(client, session, config, results, scratch)
         ended = max(code_of(result) for result in results)
         if ended in (0, 1):
-            stopping.check()
             decision = judge(client, model, session, config, results, scratch)
             text.show(decision, sys.stderr)
             publish_study(client, decision)
@@ -130,7 +128,6 @@ def train_one(
 
     `run_id`: of a run that exists already and is to be this one.
     """
-    stopping.check()
     plain = to_plain(config)
     tags = {**run_tags(config), "canary.role": role}
     alone = run_id is None  # runs that are added to a session have another process that keeps it

@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from training import stopping
-
 GRACE = 20.0  # seconds a run has to record its end after SIGTERM
 AHEAD = 3  # processes that load their libraries at the same time, half a GiB each
 GO = b"go\n"
@@ -72,7 +70,6 @@ def workers(folders: Sequence[Path], algo: str, threads: int) -> Iterator[Iterat
         while batch:
             for worker in batch:
                 while worker.process.poll() is None and not (worker.folder / "ready").exists():
-                    stopping.check()
                     time.sleep(0.02)
             yield from batch
             batch = start(len(started))
