@@ -51,6 +51,7 @@ class Recorder:
         self.lost = 0  # values that are nowhere
         self.why_lost = ""  # the first reason
         self.undelivered: Path | None = None  # where the rest was left
+        self.why_waiting = ""  # after `close`: what the store said last before we gave up
         store = without_password(client.tracking_uri)
         self.backlog = backlog or Backlog(folder / UNDELIVERED, run_id=run_id, store=store)
         self._courier = Courier(client, run_id)
@@ -106,14 +107,11 @@ class Recorder:
         while thread.is_alive() and not self._attempts.over():
             thread.join(0.1 if timeout > 0.1 else timeout)
         self._thread = None  # one that still hangs in a call sends nothing more after it
+        # Kept now: what that call fails with later, perhaps because this process is ending, is not why we gave up.
+        self.why_waiting = self._attempts.why or "it did not answer in time"
         if error := self._keep():
             self._lose(self.backlog.forget(), f"{self.backlog.path}: {error.strerror}")
         return self.lost + self.backlog.values
-
-    @property
-    def why_waiting(self) -> str:
-        """What the store said last."""
-        return self._attempts.why or "it did not answer in time"
 
     def losses(self) -> Iterator[str]:
         """After `close`: what is lost, and what still waits, in sentences."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -106,11 +107,15 @@ def test_a_tag_that_mlflow_refuses_keeps_no_row_waiting(
 
 def test_a_server_that_only_hangs_keeps_its_rows_on_disk(tmp_path: Path) -> None:
     """It takes the connection and never answers; whoever ends this process after a while loses nothing."""
+    others = threading.enumerate()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         recorder = Recorder(MlflowClient(f"http://127.0.0.1:{listening.getsockname()[1]}"), "r1", tmp_path)
         for step in range(1, 11):
             recorder.put(step, {"loss": float(step)})
         assert recorder.close(timeout=1.0) == 10
+        (sending,) = set(threading.enumerate()) - set(others)
     assert recorder.undelivered is not None
     assert len(recorder.undelivered.read_text().splitlines()) == 11
+    sending.join(30)  # the server is gone now, so its call fails, with a reason that is not why we gave up
+    assert not sending.is_alive()
     assert "it did not answer in time" in next(iter(recorder.losses()))
