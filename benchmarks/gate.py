@@ -6,8 +6,7 @@ Simulated runs with fixed seeds always; with --data, pools of published unchange
 with --store, unchanged runs that this project made. On real pools every judge sees the same random splits without
 replacement, and the intervals are those of a bootstrap over runs, because splits share runs. Slowdowns of real runs are
 their own step times multiplied. Then the time of a decision, and of reading the evidence, beside MLflow's own call. The
-last line is one JSON object; --write puts the tables between the marks in a Markdown file, --picture draws the
-simulated ones.
+last line is one JSON object; --write puts the tables between the marks in a Markdown file.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from gate_data import NOISE, STEPS, folder_pools, simulated, slower, store_pools  # noqa: E402  # the path is set above
 from gate_judges import CALIBRATED, JUDGES, STEP_LIMIT, calibrated  # noqa: E402
-from gate_pictures import draw_judges  # noqa: E402
 from gate_speed import decision_time, reading_times, speed_lines  # noqa: E402
 from gate_tables import ours_against_promises, pool_table, simulated_tables, write_tables  # noqa: E402
 
@@ -137,7 +135,6 @@ def main() -> int:
     parser.add_argument("--data", type=Path, help="a folder with aa/ and perf/")
     parser.add_argument("--store", nargs="*", default=[], help="tracking URIs of stores that this project filled")
     parser.add_argument("--no-speed", action="store_true", help="leave the timings out")
-    parser.add_argument("--picture", type=Path, help="an SVG of the simulated grid")
     parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
     arguments = parser.parse_args()
     lines: list[str] = []
@@ -149,8 +146,6 @@ def main() -> int:
     }
     if set(arguments.tiers) == set(STEPS):
         lines += simulated_tables(grid, arguments.repeats, (K, M))
-        if arguments.picture:
-            draw_judges(grid, arguments.picture)
         result["ours_simulated"] = ours_against_promises(grid, arguments.repeats)
     result["simulated"] = grid
     if arguments.data:

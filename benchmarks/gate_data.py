@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from scipy.signal import lfilter
+from sessions import runs_of
 
 from gates import Run, Series
 
@@ -123,16 +124,11 @@ def _groups(path: Path) -> dict[str, list[Run]]:
 
 def store_pools(uris: Sequence[str]) -> dict[str, list[Run]]:
     """Unchanged finished runs of stores made by this project, by canary."""
-    from canary_mlflow.tracking.histories import read_runs
-    from canary_mlflow.tracking.store import experiment_id, prepare_store
-
     pools: dict[str, list[Run]] = defaultdict(list)
-    for uri in uris:
-        client = prepare_store(uri)
-        found = client.search_runs([experiment_id(client, "canary")], "tags.`canary.role` = 'run'", max_results=5000)
-        healthy = [row for row in found if row.data.tags.get("canary.fault", "none") in ("none", "")]
-        for row, run in zip(healthy, read_runs(client, [row.info.run_id for row in healthy]), strict=True):
-            tier = run.workload.get("tier", row.data.tags.get("canary.tier", "?"))
+    for row, run in (found for uri in uris for found in runs_of(uri)):
+        tags = row.data.tags
+        if tags.get("canary.fault", "none") in ("none", ""):
+            tier = run.workload.get("tier", tags.get("canary.tier", "?"))
             pools[f"{run.workload.get('algo', '?')} {tier}"].append(run)
     return dict(pools)
 

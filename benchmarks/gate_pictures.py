@@ -1,11 +1,20 @@
-"""The picture of benchmarks/gate.py: what each judge gets wrong, and what it finds, on the same simulated runs."""
+"""What each judge gets wrong, and what it finds, on the same simulated runs: the tables of benchmarks/gate.py, drawn.
+
+python benchmarks/gate_pictures.py [docs/gate.md] [docs/gate-judges.svg]
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
-from gate_data import NOISE, STEPS
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from gate_data import NOISE, STEPS  # noqa: E402  # the path is set above
+from gate_tables import read_simulated_tables  # noqa: E402
 
 COLOURS = {"smoke": "#0072b2", "perf": "#d55e00", "nightly": "#009e73"}
 MARKS = dict(zip(NOISE, ("o", "s", "^", "x"), strict=True))
@@ -56,3 +65,15 @@ def _legend(figure: Any) -> None:
         Line2D([], [], color="0.3", marker=mark, linestyle="", label=SPREADS[noise]) for noise, mark in MARKS.items()
     ]
     figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), frameon=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", type=Path, nargs="?", default=ROOT / "docs" / "gate.md")
+    parser.add_argument("picture", type=Path, nargs="?", default=ROOT / "docs" / "gate-judges.svg")
+    asked = parser.parse_args()
+    draw_judges(read_simulated_tables(asked.tables.read_text(encoding="utf-8")), asked.picture)
+
+
+if __name__ == "__main__":
+    main()

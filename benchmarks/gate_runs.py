@@ -5,14 +5,13 @@
 81 unchanged runs of the embedded canaries (27 of each algorithm, in sessions of nine; every third session is made while
 two busy loops hold the CPU), and three runs of each fault below; each session in a store of its own,
 FOLDER/<label>/mlflow.db. What is there already is not trained again. benchmarks/gate.py --store judges the unchanged
-ones against each other, benchmarks/gate_faults.py the faults against them. About half an hour on two cores.
+ones against each other, benchmarks/gate_faults.py the faults against them. Each session prints the seconds it took.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import subprocess
 import sys
 import time
@@ -21,9 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from gates import Run  # noqa: E402  # the path is set above
+from sessions import runs_of, store_of, train  # noqa: E402  # the path is set above
+
+from gates import Run  # noqa: E402
 
 ALGOS = ("sft", "dpo", "ppo")
 UNCHANGED = "unchanged"
@@ -46,9 +47,6 @@ class Session:
     def label(self) -> str:
         """Also the folder's name."""
         return f"{self.algo}-{self.tier}-{self.kind}".replace(" ", "_")
-
-    def store(self, folder: Path) -> Path:
-        return folder / self.label / "mlflow.db"
 
 
 def _of(algo: str, kind: str, *words: str, tier: str = "smoke") -> Session:
@@ -93,23 +91,12 @@ SESSIONS = [*HEALTHY, *SMOKE, *LONG]
 
 def make(folder: Path, session: Session) -> None:
     """Train the session's runs unless its store is there."""
-    store = session.store(folder)
-    if store.exists():
+    place = folder / session.label
+    if store_of(place).exists():
         return
-    store.parent.mkdir(parents=True)
     started = time.perf_counter()
-    words = [f"algo={session.algo}", f"tier={session.tier}", f"repeats={session.repeats}", *session.words]
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
     with _load(BUSY_LOOPS if session.beside_load else 0):
-        done = subprocess.run(
-            [sys.executable, "-m", "training", *words],
-            cwd=store.parent,
-            env={**kept, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-        )
-    if not store.exists() or done.returncode == 2:
-        raise SystemExit(f"{session.label}: {done.stderr.strip()[-500:]}")
+        train(place, [f"algo={session.algo}", f"tier={session.tier}", f"repeats={session.repeats}", *session.words])
     print(f"{session.label}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
 
 
@@ -126,12 +113,8 @@ def _load(loops: int) -> Iterator[None]:
 
 def read(folder: Path, session: Session) -> list[Run]:
     """The session's runs, the failed ones too, in the order of their seeds."""
-    from canary_mlflow.tracking.histories import read_runs
-    from canary_mlflow.tracking.store import experiment_id, prepare_store
-
-    client = prepare_store(f"sqlite:///{session.store(folder).resolve()}")
-    found = client.search_runs([experiment_id(client, "canary")], "tags.`canary.role` = 'run'")
-    return sorted(read_runs(client, [run.info.run_id for run in found]), key=lambda run: run.seed or 0)
+    found = runs_of(f"sqlite:///{store_of(folder / session.label).resolve()}")
+    return sorted((run for _, run in found), key=lambda run: run.seed or 0)
 
 
 def main() -> None:

@@ -37,6 +37,25 @@ def simulated_tables(results: dict[str, Any], repeats: int, sides: tuple[int, in
     return lines
 
 
+def read_simulated_tables(text: str) -> dict[str, Any]:
+    """The shares that `simulated_tables` wrote: cell → judge → effect → answer."""
+    found: dict[str, Any] = defaultdict(dict)
+    tier = ""
+    for line in text.splitlines():
+        first, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        if cells == list(NOISE):
+            tier = first
+        elif tier and len(cells) == len(NOISE) and cells[0].count("/") == 3:
+            for noise, cell in zip(NOISE, cells, strict=True):
+                blocked, power, passed, slipped = (float(figure) / 100 for figure in cell.split("/"))
+                unchanged = {"BLOCK": blocked, "PASS": passed}
+                harmed = {"1.5 margins": {"BLOCK": power}, "at the margin": {"PASS": slipped}}
+                found[f"{tier} {noise}"][first] = {"unchanged": unchanged, **harmed}
+        elif not line.startswith("|"):
+            tier = ""
+    return dict(found)
+
+
 def pool_table(title: str, results: dict[str, Any]) -> list[str]:
     """Real pools, each source in one row: its pools' mean share of BLOCK of unchanged runs, the upper end of the mean's
     95 % interval over runs, the worst pool; and the mean share of BLOCK at 1.5 margins."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
+from sessions import runs_of, store_of, train
 
 ROOT = Path(__file__).resolve().parents[1]
 ALGOS = ("sft", "dpo", "ppo")
@@ -36,18 +35,8 @@ def make(folder: Path, algo: str, fault: str, seeds: int, words: list[str]) -> N
     if any(folder.glob(f"{algo}-{fault}-*.jsonl")):
         return
     place = folder / f"{algo}-{fault}"
-    place.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "training", f"algo={algo}", f"fault={fault}", f"repeats={seeds}", *words],
-        cwd=place,
-        env={**kept, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode == 2:
-        raise SystemExit(f"{algo} {fault}: {done.stderr.strip()[-500:]}")
+    train(place, [f"algo={algo}", f"fault={fault}", f"repeats={seeds}", *words])
     written = 0
     for number, rows in enumerate(_recorded(place), 1):
         lines = "".join(json.dumps({"step": step} | row) + "\n" for step, row in rows)
@@ -62,13 +51,9 @@ def fault_step(fault: str) -> int:
 
 
 def _recorded(place: Path) -> Iterator[list[tuple[int, dict[str, float]]]]:
-    from canary_mlflow.tracking.histories import read_runs
     from canary_mlflow.tracking.schema import STABILITY
-    from canary_mlflow.tracking.store import experiment_id, prepare_store
 
-    client = prepare_store(f"sqlite:///{place}/mlflow.db")
-    found = client.search_runs([experiment_id(client, "canary")], "tags.`canary.role` = 'run'", order_by=["start_time"])
-    for run in read_runs(client, [one.info.run_id for one in found]):
+    for _, run in runs_of(f"sqlite:///{store_of(place)}"):
         rows: dict[int, dict[str, float]] = {}
         for name, series in run.series.items():
             if name in STABILITY:

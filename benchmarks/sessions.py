@@ -1,0 +1,48 @@
+"""Sessions of canary trainings that a benchmark makes, each in a folder with a store of its own, and their runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gates import Run
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def train(place: Path, words: Sequence[str]) -> int:
+    """Train a session in the folder and return its exit code. Raises SystemExit where its words are refused."""
+    place.mkdir(parents=True, exist_ok=True)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "training", *words],
+        cwd=place,
+        env={**kept, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode == 2:
+        raise SystemExit(f"{place.name}: {done.stderr.strip()[-500:]}")
+    return done.returncode
+
+
+def store_of(place: Path) -> Path:
+    """Where `train` leaves what it recorded."""
+    return place / "mlflow.db"
+
+
+def runs_of(uri: str) -> list[tuple[Any, Run]]:
+    """The runs of a store in the order they began: as MLflow has them, and as the gate reads them."""
+    from canary_mlflow.tracking.histories import read_runs
+    from canary_mlflow.tracking.store import experiment_id, prepare_store
+
+    client = prepare_store(uri)
+    found = client.search_runs(
+        [experiment_id(client, "canary")], "tags.`canary.role` = 'run'", order_by=["start_time"], max_results=5000
+    )
+    return list(zip(found, read_runs(client, [row.info.run_id for row in found]), strict=True))
