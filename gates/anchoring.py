@@ -6,22 +6,32 @@ from dataclasses import replace
 
 from gates.policy import MetricRule, Policy, Scale, Worse
 
+_LIMITS = ("margin", "max_increase")
+
 
 def anchored(policy: Policy) -> Policy:
     """The same policy with all margins `anchor_margins` times as wide."""
-    rules = {rule.name: replace(rule, margin=_wider(rule, policy.anchor_margins)) for rule in policy.rules}
+    times = policy.anchor_margins
+    of_tier = {rule.name: rule for rule in policy.rules}
     overlays = []
     for overlay in policy.overlays:
         changed = {name: dict(changes) for name, changes in overlay.rules.items()}
         for name, changes in changed.items():
-            if "margin" in changes:
-                changes["margin"] = _wider(replace(rules[name], **changes), policy.anchor_margins)
+            wide = _widened(replace(of_tier[name], **changes), times)
+            changes |= {key: getattr(wide, key) for key in _LIMITS if key in changes}
         overlays.append(replace(overlay, rules=changed))
-    name = f"{policy.name}, anchor"
-    return replace(policy, name=name, rules=tuple(rules.values()), overlays=tuple(overlays))
+    return replace(
+        policy,
+        name=f"{policy.name}, anchor",
+        signed_priors=times * policy.signed_priors,
+        rules=tuple(_widened(rule, times) for rule in policy.rules),
+        overlays=tuple(overlays),
+    )
 
 
-def _wider(rule: MetricRule, times: float) -> float:
-    """A fall of 100 % or more is no limit on the log scale."""
+def _widened(rule: MetricRule, times: float) -> MetricRule:
+    """The rule with limits so many times as wide. A fall of 100 % or more is no limit on the log scale."""
     falls = rule.scale is Scale.LOG and rule.worse is not Worse.HIGHER
-    return min(0.99, times * rule.margin) if falls else times * rule.margin
+    margin = min(0.99, times * rule.margin) if falls else times * rule.margin
+    most = None if rule.max_increase is None else times * rule.max_increase
+    return replace(rule, margin=margin, max_increase=most)

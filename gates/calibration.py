@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import chdtri
 
+from gates.comparability import incomparable
 from gates.comparisons import Values
 from gates.judge import judge
 from gates.plausibility import implausible
@@ -72,7 +73,10 @@ def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -
     if isinstance(stick, str):
         return None
     variances, dfs = [_variance(stick.harms(each)) for each in sets], [len(each) - 1 for each in sets]
-    odd = (implausible(policy.implausible_ratio, rule, stick, each, each) for each in sets)
+    odd = [implausible(policy.implausible_ratio, rule, stick, each, each) for each in sets]
+    odd += [incomparable(policy, rule, stick, each, each) for each in sets]
+    shipped = yardstick(replace(policy, priors=()), rule, everyone, everyone)
+    assert not isinstance(shipped, str)
     pooled = sum(variance * df for variance, df in zip(variances, dfs, strict=True)) / sum(dfs)
     return MetricSpread(
         rule=rule,
@@ -80,7 +84,7 @@ def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -
         groups=len(sets),
         sd=math.sqrt(pooled),
         upper=math.sqrt(pooled) * uncertainty(sum(dfs)) or None,
-        shipped=rule.prior * stick.prior / policy.prior_of(rule).sd,  # of a signed loss in its own unit
+        shipped=shipped.prior,
         margin=stick.margin,
         relative=stick.relative,
         prior=learn_prior(variances, dfs) if stick.scale is rule.scale else None,

@@ -10,7 +10,7 @@ from gates.planning import POWER, enough_to_block, pass_probability, runs_needed
 from gates.policy import MetricRule, Policy, Role, Worse
 from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
 from gates.weighing import Weighed
-from gates.wording import change, p_value, quantity, runs
+from gates.wording import change, limit, p_value, quantity, runs
 
 
 def conclude(policy: Policy, weighed: Weighed, significant: bool, family: int, plan: Policy) -> Check:
@@ -61,7 +61,8 @@ def _inconclusive(
         what = "too noisy here for this limit, no number of runs up to 20 would decide"
     elif not could_pass or (found.harm > found.margin and not enough_to_block(policy, found.design)):
         code, more = ReasonCode.TOO_FEW_RUNS, max(harmless, at_estimate or 0, least)
-        what = f"too few runs to decide, {runs(more)} per side would"
+        other = " of other seeds" if weighed.repeated else ""
+        what = f"too few runs to decide, {runs(more)} per side{other} would"
     else:
         code, more = ReasonCode.NEAR_MARGIN, at_estimate
         what = "too close to the limit to decide" + (f", {runs(more)} per side would" if more else "")
@@ -96,7 +97,6 @@ def _line(rule: MetricRule, evidence: Evidence) -> str:
     assert evidence.candidate is not None
     assert evidence.change is not None
     assert evidence.margin is not None
-    limit = change(evidence.margin, relative, unit)
-    limit = f"+-{limit[1:]}" if rule.worse is Worse.BOTH else limit
+    within = limit(evidence.margin, relative, unit, both=rule.worse is Worse.BOTH)
     sides = f"{quantity(evidence.baseline, unit)} -> {quantity(evidence.candidate, unit)}"
-    return f"{label(rule)} {sides} ({change(evidence.change, relative, unit)}, limit {limit})"
+    return f"{label(rule)} {sides} ({change(evidence.change, relative, unit)}, limit {within})"

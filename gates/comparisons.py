@@ -21,8 +21,8 @@ Values = NDArray[np.float64]
 _ONE_SIDED_95 = 1.6448536269514722
 PRIOR_SHARE, PRIOR_MOST = 1 / 4, 1.5
 """What a prior may be worth for BLOCK: a share of the runs' own degrees of freedom, and no more than 5 against 3 runs
-give it. With all of it, five metrics twice as noisy as their priors blocked 1.3 to 3 % of unchanged sides
-(docs/gate.md)."""
+give it: with all of it, more than 1 % of unchanged sides are blocked whose metrics are all twice as noisy as their
+priors (docs/gate.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +133,9 @@ def compare(
     squares = squares_of(groups, per_run)
     if paired and sums:
         squares = pool(squares, squares_of([averaged * baseline + candidate], 1.0 + averaged))
-    share = PRIOR_SHARE if min(len(baseline), len(candidate)) > 1 else math.inf  # a single run warns, but never blocks
-    most = PRIOR_MOST if math.isfinite(share) else math.inf
-    spread = _at_least(floor_variance, moderate(squares, known, prior_df, share, most))
+    single = min(len(baseline), len(candidate)) == 1  # it warns, but never blocks
+    most = math.inf if single else min(PRIOR_SHARE * squares.df, PRIOR_MOST)
+    spread = _at_least(floor_variance, moderate(squares, known, prior_df, most))
     noisier = squares.df > 0 and squares.variance > known
     own = Spread(variance=squares.variance, df=squares.df, prior_df=0.0) if noisier else None
     expected = moderate(squares, known, prior_df)

@@ -10,8 +10,9 @@ from gates.priors import Spread
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """How many runs each side has, whether both directions count as harm, and whether runs pair up by seed: then
-    `averaged` runs of the baseline stand, as their mean, against one of the candidate."""
+    """How many numbers each side has, whether both directions count as harm, and whether they pair up by seed.
+    `averaged`: how many runs are behind each of the baseline's, at least; a pair sets the mean of exactly so many
+    against one run of the candidate."""
 
     baseline_runs: int
     candidate_runs: int

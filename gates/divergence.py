@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gates.paradigm import Paradigm, paradigm_of
 from gates.policy import HardChecks
 from gates.records import Run
 from gates.summaries import Values, iqm
@@ -17,9 +18,8 @@ MIN_POINTS = 20
 
 def divergence(hard: HardChecks, run: Run) -> str | None:
     """What went wrong in one clause, '' for nothing, None where the run has no series that could tell."""
-    # An RL loss is scaled by its own advantages: it rose in half of the healthy public GRPO histories seen.
-    supervised = run.workload.get("algo", "") in _SUPERVISED  # KTO has a KL too
-    tests = _RL_TESTS if not supervised and any(name in run.series for name in _RL_SERIES) else _LOSS_TESTS
+    rewarded = paradigm_of(run.workload.get("algo", ""), run.series.keys()) is Paradigm.REINFORCEMENT
+    tests = _RL_TESTS if rewarded else _LOSS_TESTS
     judged = False
     for name, test in tests:
         values = run.series[name].finite_only().values if name in run.series else np.array([])
@@ -105,8 +105,6 @@ def _worst_window(values: Values, width: int = 5) -> float:
 
 
 Test = Callable[[HardChecks, Values], str]
-_SUPERVISED = ("sft", "dpo", "kto", "orpo", "cpo", "reward")
-_RL_SERIES = ("kl", "reward_mean", "score_mean")
 _LOSS_TESTS: tuple[tuple[str, Test], ...] = (("loss", _loss_diverged),)
 _RL_TESTS: tuple[tuple[str, Test], ...] = (
     ("kl", _kl_exploded),

@@ -36,7 +36,7 @@ def compare_readings(
     trusted: bool,
 ) -> Comparison:
     """Compare what both sides' runs say by one rule, in pairs where their seeds allow it."""
-    matched = match_by_seed(left, right) if len(right) >= 2 else None
+    matched = match_by_seed(left, right) if len(right) >= _pairs_from(rule, left, right) else None
     # Runs of one seed see the same data in the same order: the wobble of such a series is shared, no noise
     # of a pair.
     shared = matched is not None and rule.info.repeatable
@@ -52,11 +52,19 @@ def compare_readings(
         prior_df=known.df,
         floor_variance=floor,
         paired=matched is not None,
-        averaged=len(matched[0][0]) if matched else 1,
+        averaged=max(1, len(left) // len(sides[0])),
         sums=not rule.info.repeatable,
         two_sided=rule.worse is Worse.BOTH,
         trusted=trusted,
     )
+
+
+def _pairs_from(rule: MetricRule, left: Sequence[Reading], right: Sequence[Reading]) -> int:
+    """How many pairs there must be to compare in pairs. The spread of two rests on one degree of freedom, which blocked
+    harm of three margins in every second case only; that of their runs as two sides rests on two and more, and is too
+    large where the seed has a part in it, never too small. Two that were made beside each other share a machine too.
+    """
+    return 3 if rule.info.repeatable or len(left) > len(right) else 2
 
 
 def _in_pairs(stick: Yardstick, matched: Matched) -> tuple[Values, Values]:

@@ -12,7 +12,7 @@ class MetricInfo:
 
     `repeatable` metrics follow from seed, code and data alone, so bit-equal series prove that nothing
     changed. `may_be_signed` metrics are positive as a rule: judged on the log scale, on the identity scale
-    where they are not. A `share` lies between 0 and 1.
+    where they are not. A `share` lies between 0 and 1. `of_iterations`: measured once an iteration, not a step.
     """
 
     label: str
@@ -22,10 +22,11 @@ class MetricInfo:
     repeatable: bool = True
     may_be_signed: bool = False
     share: bool = False
+    of_iterations: bool = False
 
 
-def _cost(label: str, unit: str, worse: str = "higher") -> MetricInfo:
-    return MetricInfo(label=label, unit=unit, worse=worse, scale="log", repeatable=False)
+def _cost(label: str, unit: str, worse: str = "higher", of_iterations: bool = False) -> MetricInfo:
+    return MetricInfo(label=label, unit=unit, worse=worse, scale="log", repeatable=False, of_iterations=of_iterations)
 
 
 def _loss(label: str) -> MetricInfo:
@@ -52,9 +53,9 @@ METRICS: dict[str, MetricInfo] = {
     "tokens_per_second": _cost("tokens per second", "tokens/s", worse="lower"),
     "peak_memory": _cost("peak memory", "MiB"),
     "reserved_memory": _cost("reserved memory", "MiB"),
-    "iteration_time": _cost("iteration time", "s"),
-    "iteration_cpu_time": _cost("iteration CPU time", "s"),
-    "iteration_cost": _cost("iteration cost", "kernels"),
+    "iteration_time": _cost("iteration time", "s", of_iterations=True),
+    "iteration_cpu_time": _cost("iteration CPU time", "s", of_iterations=True),
+    "iteration_cost": _cost("iteration cost", "kernels", of_iterations=True),
     "sentinel_time": _cost("sentinel kernel", "s"),
     "loss": _loss("loss"),
     "policy_loss": _loss("policy loss"),

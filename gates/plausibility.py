@@ -10,6 +10,9 @@ from gates.policy import MetricRule, Worse
 from gates.readings import Reading, Yardstick
 from gates.wording import quantity
 
+MOST_MIB = 1e7
+"""10 TiB: more than any machine has for one training, and 10 MiB in bytes, less than any training takes."""
+
 
 def implausible(
     ratio: float, rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]
@@ -21,6 +24,8 @@ def implausible(
     norm, a KL) do differ by such factors, and those on the identity scale know no factors; but shares are
     no percents, and a loss that becomes as negative as it was positive has lost its sign on the way.
     """
+    if rule.info.unit == "MiB" and (found := _bytes(rule, [*baseline, *candidate])):
+        return found
     if rule.info.share:
         return _percent(rule, [*baseline, *candidate])
     if not stick.relative:
@@ -52,6 +57,13 @@ def _odd_one(ratio: float, rule: MetricRule, side: Sequence[Reading], everyone: 
         f"{rule.info.label} of run {odd.run_id} is {_shown(odd.value, rule)}, {factor:.1f} times off the median of all "
         f"runs ({_shown(middle, rule)}): a slip in its file or unit, or a machine in trouble; mend it or leave it out"
     )
+
+
+def _bytes(rule: MetricRule, everyone: Sequence[Reading]) -> str:
+    largest = max(everyone, key=lambda reading: (reading.value, reading.run_id))
+    if largest.value < MOST_MIB:
+        return ""
+    return f"{rule.info.label} of run {largest.run_id} is {_shown(largest.value, rule)}: perhaps bytes; expected MiB"
 
 
 def _percent(rule: MetricRule, everyone: Sequence[Reading]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gates.looks import Looks
 from gates.metrics import METRICS, MetricInfo
+from gates.paradigm import paradigm_of
 from gates.priors import Prior
 from gates.summaries import SUMMARIES
 
@@ -126,7 +127,7 @@ class KnownPriors:
 
     def applies(self, facts: Mapping[str, str]) -> bool:
         """True if the facts match; an empty `when` always does."""
-        return all(facts.get(key, "") in values for key, values in self.when.items())
+        return _match(self.when, facts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +140,12 @@ class Overlay:
 
     def applies(self, facts: Mapping[str, str]) -> bool:
         """True if the facts (such as backend=cpu, algo=dpo) match."""
-        return all(facts.get(key, "") in values for key, values in self.when.items())
+        return _match(self.when, facts)
+
+
+def _match(when: Mapping[str, tuple[str, ...]], facts: Mapping[str, str]) -> bool:
+    """Whether each fact has one of its values; PPO is ppo."""
+    return all(facts.get(key, "").lower() in {value.lower() for value in values} for key, values in when.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +163,7 @@ class Policy:
     min_steps: int
     prior_df: float
     implausible_ratio: float
+    signed_priors: float
     anchor_margins: float
     looks: Looks
     validity: ValidityRules
@@ -166,7 +173,10 @@ class Policy:
     priors: tuple[KnownPriors, ...] = ()
 
     def resolve(self, facts: Mapping[str, str]) -> Policy:
-        """The policy for these facts: matching overlays applied in their order, none left to apply."""
+        """The policy for these facts: matching overlays applied in their order, none left to apply. How runs learn
+        (`paradigm`: supervised or reinforcement) is a fact that follows from the others."""
+        recorded = [name for name, value in facts.items() if value == "recorded"]
+        facts = {"paradigm": paradigm_of(facts.get("algo", ""), recorded), **facts}
         rules = {rule.name: rule for rule in self.rules}
         for overlay in self.overlays:
             if overlay.applies(facts):

@@ -22,6 +22,7 @@ from gates.fields import (
     unknown,
 )
 from gates.looks import FreshBaseline, Looks, WithoutSource
+from gates.paradigm import Paradigm
 from gates.policy import Bootstrap, HardChecks, KnownPriors, Overlay, Policy, PolicyError, Scale, ValidityRules
 from gates.priors import Prior
 from gates.rule_parser import LEAST_SPREAD, RULE_KEYS, check_rule, parse_rule
@@ -71,7 +72,10 @@ def _known_priors(name: Any, body: Any) -> KnownPriors:
 
 
 def _when(path: str, body: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
-    return {str(key): facts(f"{path}.when.{key}", value) for key, value in body.items()}
+    found = {str(key): facts(f"{path}.when.{key}", value) for key, value in body.items()}
+    if unknown := sorted(set(found.get("paradigm", ())) - set(Paradigm)):
+        raise PolicyError(f"{path}.when.paradigm: found {unknown[0]!r}; valid: {', '.join(Paradigm)}")
+    return found
 
 
 def _looks(path: str, body: Any) -> Looks:
@@ -137,6 +141,7 @@ _POLICY: dict[str, Reader] = {
     "min_steps": count(1),
     "prior_df": number(0, above=True),
     "implausible_ratio": number(1, above=True),
+    "signed_priors": number(0, above=True),
     "anchor_margins": number(1),
     "looks": _looks,
     "validity": lambda path, value: ValidityRules(**fields(path, value, _VALIDITY)),

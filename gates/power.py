@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gates.design import Design
-from gates.planning import block_chance, limits, pass_chance
+from gates.planning import block_chance, enough_to_block, limits, pass_chance
 from gates.policy import MetricRule, Policy, Role, Scale, Worse
 
 
@@ -45,7 +45,7 @@ def _powers(
     policy: Policy, margin: float, sd: float, design: Design, effects: Sequence[float], role: Role
 ) -> Iterator[Power]:
     family = max(1, sum(rule.role is Role.GATE for rule in policy.rules))
-    enough = design.candidate_runs >= policy.min_candidate_runs and design.baseline_runs >= policy.min_baseline_runs
+    enough = enough_to_block(policy, design)
     within = limits(
         design,
         margin=margin,

@@ -56,11 +56,8 @@ class Squares:
         return self.total / self.df
 
 
-def moderate(
-    squares: Squares, prior_variance: float, prior_df: float, share: float = math.inf, most: float = math.inf
-) -> Spread:
-    """Combine what runs differ by with a prior variance worth `prior_df` degrees of freedom, but no more than `most`,
-    and `share` times those of the runs, where they have any.
+def moderate(squares: Squares, prior_variance: float, prior_df: float, most: float = math.inf) -> Spread:
+    """Combine what runs differ by with a prior variance worth `prior_df` degrees of freedom, but no more than `most`.
 
     A prior that the data contradict (F test at 1 %) is dropped: on runs twelve times noisier than their prior, keeping
     it blocked unchanged code six times as often.
@@ -68,7 +65,7 @@ def moderate(
     df = squares.df
     if df >= 2 and squares.variance / prior_variance > float(fdtri(df, prior_df, 0.99)):
         return Spread(variance=squares.variance, df=df, prior_df=0.0)
-    weight = min(prior_df, most, share * df) if df else prior_df
+    weight = min(prior_df, most)
     total = weight + df
     return Spread(variance=(weight * prior_variance + squares.total) / total, df=total, prior_df=weight)
 

@@ -19,7 +19,8 @@ _LARGEST_LOG = 700.0  # exp of it still is a float
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reading:
-    """A run's number `value` with its within-run standard error `se`, both in the metric's unit."""
+    """A run's number `value` with its within-run standard error `se`, both in the metric's unit; `last_step`: the
+    run's, which the series may end before."""
 
     run_id: str
     seed: int | None
@@ -27,6 +28,7 @@ class Reading:
     value: float
     se: float
     dropped: int
+    last_step: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +108,7 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
         value=value,
         se=within_run_se(summary, values),
         dropped=int(np.count_nonzero(~series.finite)),
+        last_step=max(run.last_step, int(series.steps[-1])),
     )
 
 
@@ -138,18 +141,24 @@ def yardstick(
     """The rule's scale, sign and margin for these readings (at least one per side), or why there is none."""
     sign = -1.0 if rule.worse is Worse.LOWER else 1.0
     values = [reading.value for reading in (*baseline, *candidate)]
-    scale, prior, margin = rule.scale, policy.prior_of(rule).sd, rule.margin
+    known = policy.prior_of(rule)
+    scale, prior, margin = rule.scale, known.sd, rule.margin
     if scale is Scale.LOG and min(values) <= 0:
         typical = math.fsum(sorted(abs(value) for value in values)) / len(values)
         if not rule.info.may_be_signed or typical == 0:
             return f"{rule.info.label} of {quantity(min(values), rule.info.unit)} has no relative change"
-        # A loss that goes through zero: three times its expected spread, in units of its own size.
-        return Yardstick(scale=Scale.IDENTITY, sign=sign, margin=3 * prior * typical, prior=prior * typical)
+        # A loss that goes through zero: some times its expected spread, in units of its own size.
+        margin = policy.signed_priors * prior * typical
+        return Yardstick(scale=Scale.IDENTITY, sign=sign, margin=margin, prior=prior * typical)
     if scale is Scale.LOG:
         margin = -math.log1p(-margin) if rule.worse is Worse.LOWER else math.log1p(margin)
     if rule.max_increase is not None:
         cap = rule.max_increase
         if scale is Scale.LOG:
             cap = math.log1p(cap / math.exp(math.fsum(math.log(r.value) for r in baseline) / len(baseline)))
+        # A shipped prior is stated beside the margin and keeps its share of it: large memory does not wobble more. Not
+        # where nothing else is known of the spread: one run a side would pass with any.
+        if known.kind == "shipped" and len(values) > 2:
+            prior *= min(1.0, cap / margin)
         margin = min(margin, cap)
     return Yardstick(scale=scale, sign=sign, margin=margin, prior=prior)

@@ -20,7 +20,8 @@ Statistic = Callable[[Values], Values]
 class Summary:
     """A way to reduce a series: the window of values that it looks at and the statistic taken there.
 
-    `logarithmic` statistics are logarithms of ratios already, so they are judged on the identity scale.
+    `logarithmic` statistics are logarithms of ratios already, so they are judged on the identity scale. `linear` ones
+    are the same whether a point is a step or the mean of several.
     `single` ones need one value only; all others need the policy's `min_steps` values after warm-up. What
     `of_progress` ones give depends on how far a run has come, so they compare runs of one length only. With
     fewer than `decides_from` values after warm-up the number is advice: too noisy to gate by.
@@ -29,6 +30,7 @@ class Summary:
     window: Callable[[Values, int], Values]
     statistic: Statistic
     logarithmic: bool = False
+    linear: bool = False
     single: bool = False
     of_progress: bool = False
     decides_from: int = 0
@@ -116,16 +118,16 @@ def _last(values: Values) -> Values:
 SUMMARIES: dict[str, Summary] = {
     "iqm": Summary(window=after_warmup, statistic=iqm),
     "median": Summary(window=after_warmup, statistic=_median),
-    "mean": Summary(window=after_warmup, statistic=_mean),
+    "mean": Summary(window=after_warmup, statistic=_mean, linear=True),
     "p10": Summary(window=after_warmup, statistic=_tenth_percentile),
-    "tail_mean": Summary(window=last_half, statistic=_mean, of_progress=True),
+    "tail_mean": Summary(window=last_half, statistic=_mean, linear=True, of_progress=True),
     "tail_area": Summary(window=last_half, statistic=trimmed_mean, of_progress=True),
     "tail_excess": Summary(window=after_warmup, statistic=tail_excess, logarithmic=True, decides_from=300),
     "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True, decides_from=300),
     "max": Summary(window=everything, statistic=_max, single=True),
     "last": Summary(window=everything, statistic=_last, single=True, of_progress=True),
     # The mean of tokens-per-second per step over-weights fast steps; see `rate`.
-    "rate": Summary(window=after_warmup, statistic=_mean),
+    "rate": Summary(window=after_warmup, statistic=_mean, linear=True),
 }
 
 

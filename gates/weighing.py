@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gates.check_builders import make_check, undecided
+from gates.comparability import incomparable, unread
 from gates.comparisons import Comparison
 from gates.identity import identical, identity_check, same_code, same_training
 from gates.matching import compare_readings
@@ -15,7 +16,6 @@ from gates.plausibility import implausible
 from gates.policy import MetricRule, Policy, Role, Worse
 from gates.readings import Reading, Yardstick, constant_tokens, read, yardstick
 from gates.records import Run
-from gates.summaries import SUMMARIES
 from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
 from gates.wording import runs
 
@@ -24,7 +24,8 @@ from gates.wording import runs
 class Weighed:
     """A rule with what both sides say about it: `found` when it was tested, else the final `check`.
 
-    `doubt`: why a BLOCK would not be the candidate's doing, '' for nothing.
+    `doubt`: why a BLOCK would not be the candidate's doing, '' for nothing. `repeated`: some runs are of one seed,
+    which this metric follows, and count once.
     """
 
     rule: MetricRule
@@ -33,6 +34,7 @@ class Weighed:
     evidence: Evidence | None = None
     notes: tuple[str, ...] = ()
     doubt: str = ""
+    repeated: bool = False
 
     def noting(self, note: str) -> Weighed:
         """The same with one more note."""
@@ -79,14 +81,15 @@ def weigh(
         return Weighed(rule=rule, check=undecided(rule, stick, ReasonCode.MISSING_DATA))
     if problem := implausible(policy.implausible_ratio, rule, stick, left, right):
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.SUSPECT_DATA))
-    if problem := _unequal_progress(rule, [*left, *right], _unread(candidate, right)):
+    if problem := incomparable(policy, rule, stick, left, right, unread(candidate, right)):
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.NOT_COMPARABLE))
     found = compare_readings(policy, rule, stick, left, right, trusted)
     evidence = _evidence(policy, rule, stick, found, left, right, family)
     design = found.design
-    if (design.averaged * design.baseline_runs, design.candidate_runs) != (len(left), len(right)):
-        notes = (*notes, "runs of one seed count as one")
-    return Weighed(rule=rule, found=found, evidence=evidence, notes=notes)
+    behind = design.baseline_runs * (design.averaged if design.paired else 1)
+    repeated = (behind, design.candidate_runs) != (len(left), len(right))
+    notes = (*notes, "runs of one seed count as one") if repeated else notes
+    return Weighed(rule=rule, found=found, evidence=evidence, notes=notes, repeated=repeated)
 
 
 def _evidence(
@@ -129,22 +132,6 @@ def _missing(rule: MetricRule, left: list[Reading], right: list[Reading], why_le
     if rule.role is Role.GATE and (rule.must_have or vanished):
         return make_check(rule, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.MISSING_DATA)
     return make_check(rule, CheckOutcome.NOT_JUDGED, reason)
-
-
-def _unread(runs: Sequence[Run], readings: list[Reading]) -> list[int]:
-    """The last steps of runs that gave no number: one that ended too early for that has not got as far either."""
-    read_ids = {reading.run_id for reading in readings}
-    return [run.last_step for run in runs if run.run_id not in read_ids and run.last_step > 0]
-
-
-def _unequal_progress(rule: MetricRule, readings: list[Reading], unread: list[int]) -> str:
-    """The second half of a short run is not the second half of a long one: what is learned by then differs."""
-    if not SUMMARIES[rule.reduction].of_progress:
-        return ""
-    ends = [*unread, *(int(reading.series.steps[-1]) for reading in readings)]
-    if min(ends) >= 0.9 * max(ends):
-        return ""
-    return f"the runs end at different steps ({min(ends)} and {max(ends)}), so {rule.info.label} is not comparable"
 
 
 def _notes(left: list[Reading], right: list[Reading], asked_left: int, asked_right: int) -> Iterator[str]:

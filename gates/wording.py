@@ -34,6 +34,16 @@ def change(value: float, relative: bool, unit: str) -> str:
     return f"{sign}{quantity(abs(value), unit)}"
 
 
+def limit(margin: float, relative: bool, unit: str, both: bool) -> str:
+    """The largest change that is tolerated, with its direction. What may change neither way by a factor has two:
+    1.3 times as much is as far as 1 / 1.3."""
+    if not both:
+        return change(margin, relative, unit)
+    if relative:
+        return f"{change(1 / (1 + margin) - 1, relative, unit)} / {change(margin, relative, unit)}"
+    return f"±{change(margin, relative, unit)[1:]}"
+
+
 def p_value(p: float) -> str:
     """'p = 0.0004', or 'p < 0.0001'."""
     return "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}" if p < 0.01 else f"p = {p:.2f}"

@@ -83,7 +83,7 @@ def calibrated(policy: str, groups: Sequence[Sequence[Run]], left_out: Sequence[
     too few of them."""
     from canary_mlflow.analysis.unchanged import healthy, refuse_mixed, shared_facts
     from canary_mlflow.policies import load_policy
-    from canary_mlflow.reports.calibration import Calibration, notes_on, tier_names
+    from canary_mlflow.reports.calibration import Calibration, notes_on, tier_names, unknown_place
     from gates.calibration import margins, spreads
 
     refuse_mixed(groups)
@@ -97,7 +97,7 @@ def calibrated(policy: str, groups: Sequence[Sequence[Run]], left_out: Sequence[
         spreads=found,
         margins={tier: margins(load_policy(tier).resolve(facts), good) for tier in tier_names()},
         resplits=resplits(rules, good),
-        notes=[*unfit, *notes_on(good, found)],
+        notes=[*unfit, *unknown_place(when), *notes_on(good, found)],
     )
 
 

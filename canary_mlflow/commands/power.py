@@ -52,7 +52,9 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
     if png is not None:
         check_place(png)
     asked = load_policy(policy)
-    rules = asked.resolve({**dict.fromkeys(METRICS, "recorded"), **read_facts(fact)})  # what is asked about is there
+    # What is asked about is there; who learns from examples has no held-out reward besides.
+    there = [metric for metric in METRICS if metric == rule or metric != "eval_reward"]
+    rules = asked.resolve({**dict.fromkeys(there, "recorded"), **read_facts(fact)})
     chosen = find_rule(rules, rule)
     known = expected(asked, rules, chosen) if spread is None else KnownSpread(sd=read_spread(spread), kind="given")
     two_sided = chosen.worse is Worse.BOTH

@@ -41,6 +41,13 @@ def notes_on(groups: Sequence[Sequence[Run]], spreads: Sequence[MetricSpread]) -
     return [*_few(spreads), *odd, *_seeds(groups)]
 
 
+def unknown_place(when: Mapping[str, str]) -> list[str]:
+    """Where a spread that is stored would be taken for that of any run."""
+    if when:
+        return []
+    return ["the runs name neither hardware nor algorithm: stored, their spread is taken for any run's in that folder"]
+
+
 def _few(spreads: Sequence[MetricSpread]) -> list[str]:
     least = min(spreads, key=lambda each: each.runs - each.groups, default=None)
     times = uncertainty(least.runs - least.groups) if least else 0.0

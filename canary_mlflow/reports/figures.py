@@ -27,9 +27,8 @@ def interval(low: float | None, high: float | None, *, relative: bool, unit: str
 
 
 def limit(margin: float | None, *, relative: bool, unit: str, both: bool) -> str:
-    """The largest change that is tolerated, with its direction; ± when it holds both ways."""
-    text = change(margin, relative=relative, unit=unit)
-    return f"±{text[1:]}" if both and margin is not None else text
+    """The largest change that is tolerated, with its direction; both where it holds both ways."""
+    return NOTHING if margin is None else wording.limit(margin, relative, unit, both)
 
 
 def count(things: int, noun: str) -> str:

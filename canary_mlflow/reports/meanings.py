@@ -19,8 +19,6 @@ def meaning(check: Check) -> str:
     found = check.evidence
     if found is None:
         return check.reason
-    if found.identical:
-        return "bit-identical"
     if check.outcome is CheckOutcome.PASS:
         return "within the limit"
     if check.outcome in (CheckOutcome.BLOCK, CheckOutcome.WARN):
@@ -61,6 +59,13 @@ def how_to_read(decision: Decision) -> str:
 
 
 def confidence(decision: Decision) -> str:
-    """` (90 % confidence)`: a range leaves `alpha_pass` out at each end."""
-    alpha = decision.verdict.policy.get("alpha_pass")
-    return f" ({100 * (1 - 2 * alpha):.4g} % confidence)" if isinstance(alpha, float) else ""
+    """` (90 % confidence)`: a range leaves `alpha_pass` out at each end, and half of that where both directions are
+    harm."""
+    alpha, rules = decision.verdict.policy.get("alpha_pass"), decision.verdict.policy.get("rules", {})
+    if not isinstance(alpha, float):
+        return ""
+    ranges = [check for check in decision.verdict.checks if check.evidence and check.evidence.change_low is not None]
+    shown = [rules.get(check.metric, {}) for check in ranges]
+    two_sided = any(rule.get("worse") == "both" for rule in shown)
+    besides = f", {100 * (1 - alpha):.4g} % where it may change neither way" if two_sided else ""
+    return f" ({100 * (1 - 2 * alpha):.4g} % confidence{besides})"

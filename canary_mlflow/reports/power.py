@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from canary_mlflow.reports.calibration import amount
+from canary_mlflow.reports.figures import count
 from gates import MetricRule, Policy
 from gates.policy import Scale
 from gates.power import Power
@@ -43,6 +44,9 @@ def lines(table: Sequence[Power], policy: Policy, rule: MetricRule, known: Known
     if rule.max_increase is not None:
         most = quantity(rule.max_increase, rule.unit)
         yield f"The margin is never more than {most}: beyond that the chances are those of a smaller one."
+    others = sum(each.role == "gate" and each.name != rule.name for each in policy.rules)
+    if rule.role == "gate" and others:
+        yield f"BLOCK shares its level with {count(others, 'other metric')} that may decide; with fewer it blocks more"
     if rule.role == "advisory":
         yield f"{rule.name} is advisory in this policy: it never blocks"
     if rule.role == "ignore":

@@ -129,7 +129,7 @@ def row(decision: Decision, check: Check) -> Row:
     if (found := check.evidence) is not None:
         relative, unit = found.relative, found.unit
         ends = figures.interval(found.change_low, found.change_high, relative=relative, unit=unit)
-        ends = "identical" if found.identical else ends  # said here too, because a narrow table has no meanings
+        ends = "bit-identical" if found.identical else ends
         both = rule.get("worse") == "both"
         cells = {
             "baseline": figures.quantity(found.baseline, unit),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gates.paradigm import OF_PREFERENCES, OF_REWARDS, REINFORCEMENT
 from gates.watch.advice import explain
 from gates.watch.alarm import Alarm
 from gates.watch.band import Band
@@ -11,10 +12,6 @@ from gates.watch.choosing import detectors
 from gates.watch.policy import OnCritical, WatchPolicy
 from gates.watch.warning import Finding, Level, WatchWarning
 
-RL = frozenset({"ppo", "grpo", "rloo"})
-_RL_STREAMS = frozenset({"reward_mean", "reward_std", "score_mean", "advantage_mean", "response_length"})
-# DPO, KTO and reward models log rewards too, and have a loss that falls.
-_PREFERENCE_STREAMS = frozenset({"reward_margin", "reward_accuracy", "chosen_reward"})
 _RISES = frozenset({"loss_rise", "loss_rising", "grad_spike", "drift"})
 _VERDICTS = ("healthy", "warned", "critical", "failed")
 
@@ -45,7 +42,7 @@ class Watch:
         bands: Mapping[str, Band] | None = None,
     ) -> None:
         self.policy = policy
-        self._rl: bool | None = algo in RL if algo else None
+        self._rl: bool | None = algo in REINFORCEMENT if algo else None
         self._max_steps = max_steps
         self._bands = bands or {}
         self._streams: dict[str, _Stream | None] = {}
@@ -164,9 +161,9 @@ class Watch:
     def _open(self, name: str, row: Mapping[str, float]) -> _Stream | None:
         """Choose the rules of a stream that is seen for the first time."""
         if self._rl is None:
-            if not _PREFERENCE_STREAMS.isdisjoint(row):
+            if not OF_PREFERENCES.isdisjoint(row):
                 self._rl = False
-            elif not _RL_STREAMS.isdisjoint(row):
+            elif not OF_REWARDS.isdisjoint(row):
                 self._rl = True
                 self._streams.pop("loss", None)  # it came alone, and was taken for one that must fall
         rows = self.policy.rows

@@ -103,13 +103,22 @@ def test_few_runs_leave_the_spread_uncertain(runs: list[str]) -> None:
 def test_runs_of_one_seed_are_named_as_a_poor_standard(runs: list[str]) -> None:
     assert called("calibrate", "--files", *runs, "--json")[1]["notes"] == []
     for number, name in enumerate(runs):
-        Path(name).with_suffix(".json").write_text(json.dumps({"seed": number % 4}))
+        Path(name).with_suffix(".json").write_text(json.dumps({"seed": number % 4, "workload": {"algo": "sft"}}))
     assert called("calibrate", "--files", *runs[:4], "--json")[1]["notes"] == []
     assert (
         "several runs of a group have seeds 0, 1, 2, 3"
         in called("calibrate", "--files", *runs, "--json")[1]["notes"][0]
     )
     assert "calibrate with runs of different seeds" in called("calibrate", "--files", *runs)[1]
+
+
+def test_runs_that_do_not_say_where_they_were_made_are_named_so(runs: list[str]) -> None:
+    for name in runs:
+        Path(name).with_suffix(".json").unlink()
+    [note] = called("calibrate", "--files", *runs, "--json")[1]["notes"]
+    assert note == (
+        "the runs name neither hardware nor algorithm: stored, their spread is taken for any run's in that folder"
+    )
 
 
 @pytest.mark.parametrize(
@@ -287,10 +296,11 @@ def test_a_spread_that_cannot_be_one_is_refused(spread: str) -> None:
 def test_power_says_of_a_rule_that_it_does_not_decide() -> None:
     for rule, role, line in (
         ("loss", "advisory", "loss is advisory in this policy: it never blocks"),
-        ("eval_reward", "ignore", "eval_reward is ignored in this policy: it never blocks and never passes"),
+        ("eval_loss", "ignore", "eval_loss is ignored in this policy: it never blocks and never passes"),
     ):
-        assert line in called("power", "--policy", "smoke", "--rule", rule)[1].splitlines()
-        found = called("power", "--policy", "smoke", "--rule", rule, "--json")[1]
+        asked = ("power", "--policy", "smoke", "--rule", rule, *(("--fact", "algo=ppo") if role == "ignore" else ()))
+        assert line in called(*asked)[1].splitlines()
+        found = called(*asked, "--json")[1]
         assert found["role"] == role
         assert {row["block"] for row in found["chances"]} == {0.0}
         assert (max(row["passed"] for row in found["chances"]) > 0.9) is (role == "advisory")

@@ -178,7 +178,23 @@ def test_figures_have_human_units(made: Evidence, expected: tuple[str, ...]) -> 
 
 def test_limit_of_a_metric_that_may_move_neither_way() -> None:
     made = check("grad_norm", evidence=evidence(unit="", margin=0.3))
-    assert "±30 %" in text.render(decision(verdict(checks=(made,))))
+    assert "-23.1 % / +30 %" in text.render(decision(verdict(checks=(made,)))), "1 / 1.3 is as far as 1.3"
+
+
+@pytest.mark.parametrize(
+    ("metric", "ends", "words"),
+    [
+        ("step_time", {}, "(90 % confidence)"),
+        ("grad_norm", {}, "(90 % confidence, 95 % where it may change neither way)"),
+        ("grad_norm", {"change_low": None, "change_high": None, "identical": True}, ""),
+    ],
+)
+def test_the_confidence_of_ranges_is_that_of_those_shown(metric: str, ends: dict[str, Any], words: str) -> None:
+    policy = {"name": "smoke", "rules": RULES, "alpha_pass": 0.05}
+    made = check(metric, evidence=evidence(**ends))
+    said = " ".join(text.render(decision(verdict(checks=(made,), policy=policy))).split())
+    assert words in said
+    assert ("confidence" in said) is bool(words)
 
 
 def test_identical_series_are_called_so() -> None:

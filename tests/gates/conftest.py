@@ -87,6 +87,11 @@ def smoke() -> Policy:
     return load_policy("smoke")
 
 
+@pytest.fixture(scope="session")
+def perf() -> Policy:
+    return load_policy("perf")
+
+
 def deep_merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():

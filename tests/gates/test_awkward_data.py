@@ -8,13 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from verdicts import check
 
 from gates import CheckOutcome, ReasonCode, Role, judge, verdict_to_dict
-
-
-def check(verdict, name):
-    return next(check for check in verdict.checks if check.metric == name)
-
 
 AWKWARD = {
     "no runs": {"count": 0},
@@ -81,6 +77,7 @@ def all_gates(policy):
     [
         ("eval_loss", 0.58, -0.58, "evaluation loss 0.580 -> -0.580 has changed its sign"),
         ("eval_accuracy", 0.8, 80.0, "is 80.0, others are not above 1: perhaps percent"),
+        ("peak_memory", 9e8, 9e8, "is 900000000 MiB: perhaps bytes; expected MiB"),
     ],
 )
 def test_better_by_a_slip_of_the_pen_is_no_pass(smoke, make_version, metric, before, after, words):

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from verdicts import check
 
 from gates import CheckOutcome, Outcome, ReasonCode, Run, Series, Version, judge
 from gates.divergence import divergence
@@ -20,10 +21,6 @@ def wobbly(values, sd=0.05):
 
 def verdict_of(policy, *runs):
     return judge(policy, None, Version(model="canary", version="2", runs=runs))
-
-
-def check(verdict, name):
-    return next(check for check in verdict.checks if check.metric == name)
 
 
 def test_healthy_first_version_has_only_no_baseline_against_it(smoke, make_version):

@@ -6,13 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from verdicts import check
 
 from canary_mlflow.policies import load_policy
 from gates import CheckOutcome, Outcome, ReasonCode, Role, Version, judge
-
-
-def check(verdict, name):
-    return next(check for check in verdict.checks if check.metric == name)
 
 
 def answer(verdict):
@@ -210,6 +207,24 @@ def test_the_memory_limit_is_the_smaller_of_share_and_amount(smoke, make_version
     big = {"peak_memory": 40.0}
     large = judge(smoke, make_version("a", factor=big), make_version("b", factor=big))
     assert check(large, "peak_memory").evidence.margin == pytest.approx(1000 / (40 * 920), rel=0.01)
+
+
+@pytest.mark.parametrize("tier", ["smoke", "perf", "nightly"])
+@pytest.mark.parametrize(("gib", "more", "outcome"), [(70, 0, "PASS"), (128, 0, "PASS"), (70, 2.0, "BLOCK")])
+def test_memory_of_a_large_gpu_is_resolved(tier, make_run, gib, more, outcome):
+    """The cap makes 200 MiB of the limit there; a spread of half a percent of 70 GiB would hide even equal numbers."""
+
+    def side(name, count, size):
+        rng = np.random.default_rng(list(name.encode()))
+        series_ = [{"peak_memory": [1024 * size + rng.normal(0, 5)]} for _ in range(count)]
+        return Version(
+            model="m", version=name, runs=tuple(make_run(f"{name}{i}", None, series_=s) for i, s in enumerate(series_))
+        )
+
+    found = judge(load_policy(tier), side("a", 5, gib), side("b", 3, gib + more))
+    assert check(found, "peak_memory").outcome == outcome
+    single = judge(load_policy(tier), side("a", 1, gib), side("b", 1, gib + more))
+    assert check(single, "peak_memory").outcome != Outcome.PASS, "one run a side says nothing of so small a spread"
 
 
 # --- pairs

@@ -6,16 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import stats
+from verdicts import check
 
 from gates import Outcome, ReasonCode, Version, judge
 from gates.comparisons import compare
 from gates.priors import Squares, pool
 
 SEEDS = (0, 1, 2, 3, 4)
-
-
-def check(verdict, name):
-    return next(found for found in verdict.checks if found.metric == name)
 
 
 def version(*made, fresh=()):
@@ -140,6 +137,7 @@ def test_runs_of_one_seed_count_once_for_what_follows_the_seed(smoke, make_run):
     found = check(judge(smoke, side("a", [0] * 5, 0.5), side("b", [1] * 3, 0.65)), "eval_loss")
     assert (found.outcome, found.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_FEW_RUNS)
     assert "runs of one seed count as one" in found.notes
+    assert "per side of other seeds would" in found.reason, "more of these would not"
     apart = check(judge(smoke, side("a", range(5), 0.5), side("b", range(5, 8), 0.65)), "eval_loss")
     assert apart.outcome == Outcome.BLOCK
 
@@ -171,7 +169,24 @@ def test_which_of_two_runs_of_a_seed_stands_in_a_pair_is_not_left_to_their_names
 def test_runs_of_a_seed_count_towards_the_least_that_may_block(smoke, made):
     stored = [*made("a", {0: 0.58, 1: 0.581}), *made("c", {0: 0.582, 1: 0.583})]
     found = check(judge(smoke, version(*stored), version(*made("b", {0: 0.8, 1: 0.801}))), "eval_loss")
-    assert (found.outcome, found.evidence.paired) == (Outcome.BLOCK, True)
+    assert found.outcome == Outcome.BLOCK, "two of each of two seeds are four, and three may block"
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_two_seeds_show_a_great_harm_as_two_sides(perf, make_run, each):
+    """One degree of freedom, which two pairs have, blocked 30 % more of a 5 % limit every second time only."""
+    rng = np.random.default_rng(5)
+
+    def side(name, count, loss):
+        runs = [
+            make_run(f"{name}{seed}{i}", seed, series_={"eval_loss": [loss * np.exp(rng.normal(0, 0.01))]})
+            for seed in (0, 1)
+            for i in range(count)
+        ]
+        return version(*runs)
+
+    found = [check(judge(perf, side("a", each, 0.6), side("b", 1, 0.78)), "eval_loss") for _ in range(20)]
+    assert [one.outcome for one in found] == [Outcome.BLOCK] * 20
 
 
 def test_a_mean_of_runs_and_a_single_one_show_nothing_by_their_order():

@@ -225,8 +225,9 @@ KEYS = [
     (STEP + "prior", 0.5, {"factor": {"step_time": 1.4}}),
     (STEP + "must_have", False, {"series_": {"step_time": None}, "both": True}),
     ("rules.peak_memory.max_increase", 10.0, {"factor": {"peak_memory": 1.1}}),
+    ("signed_priors", 0.1, {"factor": {"eval_loss": -1.0}, "both": True}),
     ("overlays.cpu.when", {"backend": "cuda"}, {"factor": {"step_time": 1.4}}),
-    ("overlays.ppo.rules.loss.role", "gate", {"workload": {"algo": "ppo"}, "both": True}),
+    ("overlays.reinforcement.rules.loss.role", "gate", {"workload": {"algo": "ppo"}, "both": True}),
 ]
 
 
@@ -338,3 +339,19 @@ def test_the_anchor_has_wider_margins(smoke_with, make_version):
         b.margin == pytest.approx(min(0.99, 2 * a.margin)) or b.margin == 2 * a.margin
         for a, b in zip(policy.rules, twice.rules, strict=True)
     )
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "after"),
+    [("peak_memory", 70000.0, 71500.0), ("eval_loss", -1.0, -0.93)],  # limits of 1000 MiB, and of three priors
+)
+def test_the_anchor_widens_caps_and_limits_below_zero_too(smoke, make_version, metric, before, after):
+    sides = [make_version(name, series_={metric: [x]}) for name, x in (("a", before), ("b", after))]
+    assert judge(smoke, *sides).outcome == "BLOCK"
+    assert judge(anchored(smoke), *sides).outcome == "PASS"
+
+
+def test_a_fact_that_has_two_values_knows_no_third(plain):
+    plain["overlays"]["no_evaluation"]["when"]["paradigm"] = "superwised"
+    with pytest.raises(PolicyError, match="found 'superwised'; valid: supervised, reinforcement"):
+        parse_policy(plain)

@@ -3,7 +3,7 @@ in runs of the perf tier on a GPU that have every series a row looks at. docs/ga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,13 @@ Change = Callable[[Any], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Struck:
-    """What is done to a run: series by name, fields of the run, and the algorithm whose rules judge it."""
+    """What is done to a run: series by name, fields of the run, the algorithm whose rules judge it, and the series that
+    neither side has."""
 
     series: Mapping[str, Change] = field(default_factory=dict)
     fields: Mapping[str, Any] = field(default_factory=dict)
     algo: str = "dpo"
+    lacking: tuple[str, ...] = ()
 
 
 def times(factor: float) -> Change:
@@ -100,6 +102,10 @@ FAULTS: dict[str, tuple[Struck, dict[str, str]]] = {
     ),
     "training loss 8 % higher": (Struck(series={"loss": times(1.08)}), {"loss": "WARN"}),
     "mean reward lower by 1.2": (Struck(series={"reward_mean": plus(-1.2)}, algo="ppo"), {"reward_mean": "WARN"}),
+    "mean score lower by 1.2, no reward recorded": (
+        Struck(series={"score_mean": plus(-1.2)}, algo="ppo", lacking=("eval_reward", "reward_mean")),
+        {"score_mean": "BLOCK"},
+    ),
     "gradients 1.6 times as large": (Struck(series={"grad_norm": times(1.6)}), {"grad_norm": "WARN"}),
     "gradients 1.6 times as small": (Struck(series={"grad_norm": times(1 / 1.6)}), {"grad_norm": "WARN"}),
     "entropy 1.6 times as small": (Struck(series={"entropy": times(1 / 1.6)}, algo="ppo"), {"entropy": "WARN"}),
@@ -123,8 +129,8 @@ FAULTS: dict[str, tuple[Struck, dict[str, str]]] = {
 }
 
 
-def run(name: str, algo: str) -> Run:
-    """A healthy run that has whatever any row looks at; its noise follows from its name."""
+def run(name: str, algo: str, lacking: Sequence[str] = ()) -> Run:
+    """A healthy run that has whatever any row looks at, but for `lacking`; its noise follows from its name."""
     rng = np.random.default_rng(list(name.encode()))
 
     def wobble(sd: float, level: float = 1.0) -> Any:
@@ -137,11 +143,13 @@ def run(name: str, algo: str) -> Run:
         "loss": np.linspace(0.69, 0.55, STEPS) * wobble(0.01),
         "entropy": wobble(0.05, 2.0),
         "reward_mean": 1 + rng.normal(0, 0.1, STEPS),
+        "score_mean": 1 + rng.normal(0, 0.1, STEPS),
         "clip_fraction": 0.1 + rng.normal(0, 0.01, STEPS),
         "eval_loss": np.array([0.58 * float(np.exp(rng.normal(0, 0.005)))]),
         **{name: wobble(0.04) for name in POSITIVE},
         **{name: np.array([level + rng.normal(0, 0.01)]) for name, level in LAST.items()},
     }
+    values = {name: found for name, found in values.items() if name not in lacking}
     steps = {name: np.arange(STEPS - len(x) + 1, STEPS + 1) for name, x in values.items()}
     return Run(
         run_id=name,
@@ -166,7 +174,7 @@ def struck(healthy: Run, how: Struck) -> Run:
 
 def moved(how: Struck) -> dict[str, str]:
     """The checks that block or warn, five healthy runs against three with the fault."""
-    sides = [[run(f"{side}{i}", how.algo) for i in range(count)] for side, count in (("a", 5), ("b", 3))]
+    sides = [[run(f"{side}{i}", how.algo, how.lacking) for i in range(count)] for side, count in (("a", 5), ("b", 3))]
     sides[1] = [struck(one, how) for one in sides[1]]
     left, right = (Version(model="canary", version=str(i), runs=tuple(side)) for i, side in enumerate(sides))
     checks = judge(load_policy("perf"), left, right).checks

@@ -1,0 +1,113 @@
+"""Series that one number cannot be taken from alike are not compared, whatever that number says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from verdicts import check
+
+from gates import Outcome, Run, Series, Version, judge
+from gates.verdict import ReasonCode
+
+STEPS = 1000
+
+
+def run(
+    name: str,
+    *,
+    every: int = 1,
+    first: int = 1,
+    gap: tuple[int, int] = (0, 0),
+    spikes: float = 1.0,
+    loss: float = 1.0,
+    longer: float = 0.0,
+) -> Run:
+    """A training with slow steps (5 %) and a falling, skewed loss; each point the mean of `every` steps. Steps may grow
+    `longer` on the way; points before `first` and inside `gap` are missing."""
+    rng = np.random.default_rng(list(name.encode()))
+    times = 0.1 * np.exp(rng.normal(0, 0.01) + rng.normal(0, 0.1, STEPS))
+    times[rng.random(STEPS) < 0.05] *= spikes
+    times *= 1 + longer * np.arange(STEPS) / STEPS
+    losses = loss * np.linspace(2, 0.5, STEPS) * np.exp(rng.normal(0, 0.01) + rng.normal(0, 0.1, STEPS))
+    steps = np.arange(every, STEPS + 1, every)
+    held = {}
+    for metric, values in {"step_time": times, "loss": losses}.items():
+        points = values.reshape(-1, every).mean(axis=1)
+        kept = (steps >= first) & ~((gap[0] <= steps) & (steps < gap[1]))
+        held[metric] = Series(name=metric, steps=steps[kept], values=points[kept])
+    return Run(run_id=name, seed=None, series=held, completed=True, learned=True, last_step=STEPS)
+
+
+def version(name: str, count: int, **how: Any) -> Version:
+    return Version(model="m", version=name, runs=tuple(run(f"{name}{i}", **how) for i in range(count)))
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 10), (10, 1)])
+def test_single_steps_and_means_of_ten_do_not_compare(perf, before, now):
+    found = judge(perf, version("a", 5, every=before, spikes=4.0), version("b", 3, every=now, spikes=4.0))
+    assert (found.outcome, found.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.NOT_COMPARABLE)
+    assert "every 1 and every 10 steps" in check(found, "step_time").reason
+    alike = judge(perf, version("a", 5, every=10, spikes=4.0), version("b", 3, every=10, spikes=4.0))
+    assert check(alike, "step_time").outcome == Outcome.PASS
+
+
+@pytest.mark.parametrize("sides", [(501, 1), (1, 501)])
+def test_a_file_that_begins_where_the_run_was_resumed_is_no_whole_training(perf, sides):
+    before, now = sides
+    found = judge(perf, version("a", 5, first=before), version("b", 3, first=now, loss=1.075))
+    assert check(found, "loss").reason_code is ReasonCode.NOT_COMPARABLE
+    assert "begin at different steps (1 and 501)" in check(found, "loss").reason
+    whole = judge(perf, version("a", 5, first=501), version("b", 3, first=501))
+    assert whole.outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("gap", [(101, 801), (401, 701)])
+def test_rows_that_are_missing_in_the_middle_move_the_halves(perf, gap):
+    found = judge(perf, version("a", 5), version("b", 3, gap=gap, loss=1.09))
+    assert check(found, "loss").reason_code is ReasonCode.NOT_COMPARABLE
+    assert check(found, "step_time").outcome == Outcome.PASS, "a level that does not change is judged"
+
+
+@pytest.mark.parametrize("metric", ["step_time", "step_time_drift"])
+def test_times_that_grow_on_the_way_are_compared_over_the_same_part(perf, metric):
+    found = judge(perf, version("a", 5, longer=0.5), version("b", 3, longer=0.5, first=501))
+    assert check(found, metric).reason_code is ReasonCode.NOT_COMPARABLE
+    assert "begin at different steps (1 and 501)" in check(found, metric).reason
+    assert "changes on the way" in check(found, metric).reason
+    level = judge(perf, version("a", 5), version("b", 3, first=501))
+    assert check(level, metric).outcome == Outcome.PASS
+
+
+def test_a_run_without_the_metric_is_no_shorter_run(perf):
+    """One of the candidate's runs made no evaluation; the others' last one was before the end."""
+    evaluated = Series(name="eval_loss", steps=np.array([400, 850]), values=np.array([0.6, 0.5]))
+
+    def side(name, without):
+        runs = [run(f"{name}{i}") for i in range(4)]
+        with_it = [replace(one, series={**one.series, "eval_loss": evaluated}) for one in runs]
+        return Version(model="m", version=name, runs=tuple(runs[:without] + with_it[without:]))
+
+    found = check(judge(perf, side("a", 0), side("b", 1)), "eval_loss")
+    assert found.outcome == Outcome.PASS
+    assert "1 candidate run without enough data left out" in found.notes
+
+
+def test_iterations_are_counted_whatever_steps_they_have(perf):
+    """Twice as many passes over each rollout: the steps of an iteration double, and its time does."""
+
+    def side(name, count, per_iteration, seconds):
+        runs = []
+        for i in range(count):
+            rng = np.random.default_rng([i, per_iteration])
+            values = seconds * np.linspace(1, 1.2, 100) * np.exp(rng.normal(0, 0.02, 100))
+            series = Series(name="iteration_time", steps=per_iteration * np.arange(1, 101), values=values)
+            one = run(f"{name}{i}")
+            runs.append(replace(one, series={**one.series, "iteration_time": series}, workload={"algo": "ppo"}))
+        return Version(model="m", version=name, runs=tuple(runs))
+
+    assert check(judge(perf, side("a", 5, 4, 1.0), side("b", 3, 8, 2.0)), "iteration_time").outcome == Outcome.BLOCK
+    alike = check(judge(perf, side("a", 5, 4, 1.0), side("b", 3, 4, 1.0)), "iteration_time")
+    assert alike.outcome == Outcome.PASS
