@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from gates.policy import PolicyError
@@ -65,12 +66,15 @@ def flag(path: str, value: Any) -> bool:
     return value
 
 
-def choice(options: type[StrEnum]) -> Reader:
+def choice(options: type[StrEnum], *, kept_for: Mapping[StrEnum, str] = MappingProxyType({})) -> Reader:
+    """One of the options; `kept_for`: those that are not for writing here, and why."""
+    valid = [option for option in options if option not in kept_for]
+
     def read(path: str, value: Any) -> StrEnum:
-        try:
+        if value in valid:
             return options(value)
-        except ValueError:
-            raise PolicyError(f"{path}: found {value!r}; valid: {', '.join(options)}") from None
+        why = "".join(f"{reason}; " for option, reason in kept_for.items() if option == value)
+        raise PolicyError(f"{path}: found {value!r}; {why}valid: {', '.join(valid)}")
 
     return read
 

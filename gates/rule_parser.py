@@ -16,7 +16,7 @@ LEAST_SPREAD = 1e-12
 
 RULE_KEYS: dict[str, Reader] = {
     "metric": one_of(METRICS, "metric"),
-    "role": choice(Role),
+    "role": choice(Role, kept_for={Role.HARD: "hard checks stand under 'hard:'"}),
     "reduction": one_of(SUMMARIES, "reduction"),
     "scale": choice(Scale),
     "worse": choice(Worse),
@@ -43,10 +43,6 @@ def parse_rule(name: str, body: Any, names: Iterable[Any]) -> MetricRule:
 def check_rule(path: str, rule: MetricRule) -> None:
     """Refuse combinations that would judge the wrong thing."""
     summary, info = SUMMARIES[rule.reduction], rule.info
-    if rule.role is Role.HARD:
-        raise PolicyError(
-            f"{path}.role: found 'hard'; hard checks stand under 'hard:'; expected gate, advisory, ignore"
-        )
     if rule.reduction == "rate" and rule.metric != "tokens_per_second":
         raise PolicyError(f"{path}.reduction: found 'rate' for '{rule.metric}'; it is for tokens_per_second only")
     if summary.logarithmic and rule.scale is Scale.LOG:

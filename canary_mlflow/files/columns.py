@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,53 +11,12 @@ from typing import Any
 import numpy as np
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files.history import History
+from canary_mlflow.files.column import Column
+from canary_mlflow.files.limits import SHOWN
 from canary_mlflow.files.names import is_canonical, name_of_column, step_column
-from gates.records import Series
 
-MAX_ROWS = 5_000_000
-"""More rows than optimizer steps of any run that this watches; reading them would only fill the memory."""
-MAX_RESTARTS = 20
-"""A run is resumed a few times; a file that goes back more often is not in the order of training."""
 _LAST_STEP = 2**53  # beyond it a float, which CSV gives, is no exact step
 _NUMBERS = {float, int}
-SHOWN = 8  # columns named in an error
-
-
-def too_many_rows(path: Path) -> UsageError:
-    """The refusal of a file beyond MAX_ROWS."""
-    return UsageError(
-        f"{path}: more than {MAX_ROWS:,} rows; expected at most one row per optimizer step of one run; "
-        "keep every tenth row, or split it into one file per run"
-    )
-
-
-class Column:
-    """The values of one metric so far, their steps strictly rising."""
-
-    __slots__ = ("doubled", "last", "name", "restarts", "returned", "steps", "texts", "values")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.steps = array("q")
-        self.values = array("d")
-        self.last = -1
-        self.doubled = 0
-        self.texts = 0
-        self.restarts = 0
-        self.returned = (0, 0, 0)  # row, from step, to step: the first time that steps went back
-
-    def rewind(self, step: int, row: int) -> None:
-        """Forget what stands at `step` and after it: the row that comes now was written later."""
-        if step == self.last:
-            self.doubled += 1
-        else:
-            if not self.restarts:
-                self.returned = (row, self.last, step)
-            self.restarts += 1
-        keep = bisect_left(self.steps, step)
-        del self.steps[keep:]
-        del self.values[keep:]
 
 
 class Columns:
@@ -73,8 +30,8 @@ class Columns:
         self.rows = 0
         self.stepless = 0
         self._ignored: set[str] = set()  # columns of text: no metrics
-        self._dropped: list[str] = []  # those of them that held numbers too
-        self._seen: dict[str, None] = {}
+        self.dropped: list[str] = []  # those of them that held numbers too
+        self.seen: dict[str, None] = {}
 
     def add_all(self, rows: Iterable[Mapping[str, Any]], first: int) -> None:
         """Add rows in the file's order; `first` is the number of the first one, for messages."""
@@ -141,7 +98,7 @@ class Columns:
             key = step_column(row)
             if key is None:
                 self.stepless += 1
-                self._seen.update(dict.fromkeys(list(row)[:SHOWN]))
+                self.seen.update(dict.fromkeys(list(row)[:SHOWN]))
                 return None
             self.step_key = key
         step = row[key]
@@ -188,79 +145,8 @@ class Columns:
             )
         self._ignored.add(key)
         if len(self.columns.pop(key).values):
-            self._dropped.append(key)
+            self.dropped.append(key)
         return None
-
-    def history(self, kind: str, notes: Iterable[str], *, planned: Any = None) -> History:
-        """What was collected, as a history."""
-        return History(
-            path=self.path,
-            kind=kind,
-            series=self.series(),
-            notes=(*notes, *self.notes()),
-            max_steps=planned if isinstance(planned, int) and planned > 0 else None,
-        )
-
-    def series(self) -> dict[str, Series]:
-        """The finished series by name. Raises UsageError where there is nothing to judge."""
-        if not self.rows:
-            raise UsageError(f"{self.path}: holds no {self.row_word}; expected the history of a run; nothing to judge")
-        if self.step_key is None:
-            found = ", ".join(self._seen) or "nothing"
-            raise UsageError(
-                f"{self.path}: no step in any {self.row_word}; found {found}; expected a column step or global_step"
-            )
-        found_series: dict[str, Series] = {}
-        for column in self.columns.values():
-            if not len(column.values):
-                continue
-            if column.restarts > MAX_RESTARTS:
-                raise UsageError(
-                    f"{self.path}: steps go back {column.restarts} times ({column.name}); expected the order of "
-                    "training; sort the rows, or split them into one file per run"
-                )
-            series = Series(
-                name=column.name,
-                steps=np.array(column.steps, dtype=np.int64),
-                values=np.array(column.values, dtype=np.float64),
-            )
-            # Two columns of one name, `loss` and `train/loss`: the fuller one, else the one that is in trouble.
-            before = found_series.get(column.name)
-            if before is None or _weight(before) < _weight(series):
-                found_series[column.name] = series
-        if not found_series:
-            raise UsageError(f"{self.path}: no number beside the step; expected columns such as loss; nothing to judge")
-        return found_series
-
-    def notes(self) -> tuple[str, ...]:
-        """One sentence for each thing that was mended."""
-        notes = []
-        if self.stepless:
-            notes.append(f"{_count(self.stepless, self.row_word)} without a step left out")
-        back = max(self.columns.values(), key=lambda column: column.restarts, default=None)
-        if back is not None and back.restarts:
-            row, before, after = back.returned
-            times = f" ({back.restarts} times in all)" if back.restarts > 1 else ""
-            notes.append(
-                f"steps go back from {before} to {after} at {self.row_word} {row}{times}: read as a run that was "
-                "resumed or started again; what was written later counts"
-            )
-        doubled = max((column.doubled for column in self.columns.values()), default=0)
-        if doubled:
-            notes.append(f"{_count(doubled, 'step')} written twice: the later value counts")
-        if self._dropped:
-            notes.append(f"partly text, left out: {', '.join(self._dropped[:SHOWN])}")
-        named = Counter(column.name for column in self.columns.values() if len(column.values))
-        if twice := [name for name, count in named.items() if count > 1]:
-            notes.append(f"several columns for one metric, one of them read: {', '.join(twice[:SHOWN])}")
-        texts = [column.name for column in self.columns.values() if column.texts]
-        if texts:
-            notes.append(f"numbers written as text, read as numbers: {', '.join(texts[:SHOWN])}")
-        return tuple(notes)
-
-
-def _weight(series: Series) -> tuple[int, int]:
-    return len(series.steps), int(np.count_nonzero(~series.finite))
 
 
 def _from_text(text: str) -> float | None:
@@ -273,8 +159,3 @@ def _from_text(text: str) -> float | None:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _count(number: int, word: str) -> str:
-    many = "entries" if word == "entry" else f"{word}s"
-    return f"{number:,} {word if number == 1 else many}"

@@ -12,8 +12,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files.columns import MAX_ROWS, Columns, too_many_rows
+from canary_mlflow.files.columns import Columns
+from canary_mlflow.files.finishing import history_of
 from canary_mlflow.files.history import History
+from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.verl import is_verl, translate
 
 PATTERN = "*tfevents*"
@@ -66,7 +68,7 @@ def read_events(path: Path, files: list[Path]) -> History:
         columns.add(known, number)
         if number > MAX_ROWS:
             raise too_many_rows(path)
-    return columns.history(kind, notes)
+    return history_of(columns, kind, notes)
 
 
 def _by_step(files: list[Path], notes: list[str]) -> Iterator[tuple[int, dict[str, float]]]:

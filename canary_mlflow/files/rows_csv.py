@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files.columns import MAX_ROWS, Columns, too_many_rows
+from canary_mlflow.files.columns import Columns
+from canary_mlflow.files.finishing import history_of
 from canary_mlflow.files.history import History
+from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.names import STEPS, step_column
 from canary_mlflow.files.text import refuse_huge
 
@@ -47,7 +49,7 @@ def read_csv(path: Path, rest: TextIO, header: str, notes: list[str]) -> History
                 raise too_many_rows(path)
     except csv.Error as error:
         raise UsageError(f"{path}: is no CSV ({error}); expected a header and one row per step; mend it") from None
-    return columns.history("csv", notes)
+    return history_of(columns, "csv", notes)
 
 
 def _value(cell: str) -> Any:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files.columns import MAX_ROWS, Columns, too_many_rows
+from canary_mlflow.files.columns import Columns
+from canary_mlflow.files.finishing import history_of
 from canary_mlflow.files.history import History
+from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.text import refuse_huge
 from canary_mlflow.files.verl import is_verl, translate
 
@@ -28,7 +30,7 @@ def read_json(path: Path, body: Any, notes: list[str]) -> History:
         )
     columns = Columns(path, row_word="entry" if state is body else "row")
     columns.add_all(rows, 1)
-    return columns.history("trainer_state" if state is body else "json", notes, planned=state.get("max_steps"))
+    return history_of(columns, "trainer_state" if state is body else "json", notes, planned=state.get("max_steps"))
 
 
 def read_jsonl(path: Path, rest: Iterable[str], first: str, notes: list[str]) -> History:
@@ -50,7 +52,7 @@ def read_jsonl(path: Path, rest: Iterable[str], first: str, notes: list[str]) ->
         number += len(some)
         if columns.rows > MAX_ROWS:
             raise too_many_rows(path)
-    return columns.history(kind, notes)
+    return history_of(columns, kind, notes)
 
 
 def _together(lines: list[str]) -> list[Any] | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, TextIO, cast
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files.columns import MAX_ROWS, too_many_rows
+from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 
 _GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSource, UsageError
 from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of, seeds_without_fresh
 from canary_mlflow.launching.makers import Launched, Maker
+from canary_mlflow.launching.missing import Missing, Turn
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.sides import read_sides
@@ -23,12 +24,10 @@ from gates.records import Version
 from gates.sides import candidate_side, planned
 from gates.top_up import TopUp, next_look, next_seeds, to_run_again
 from gates.verdict import ReasonCode, Verdict
-from gates.wording import listed, runs
+from gates.wording import runs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-ORDER = "b c c b"  # so that neither side always has the earlier, cooler machine
 
 
 @dataclass
@@ -63,7 +62,7 @@ class Plan:
             if self.dry_run or self.ended or self.step is None or self.step.look is None:
                 self.make_a_baseline(decision)
                 return decision
-            self.make(self.seeds(self.step.candidate_runs))
+            self.make(self.missing(self.step.candidate_runs))
             self.make_again()
 
     def sides(self) -> tuple[str | None, Version | None, Version]:
@@ -105,17 +104,10 @@ class Plan:
     def plan_in_words(self, candidate: Version) -> str:
         """What the next look needs."""
         assert self.step is not None
-        seeds = self.seeds(self.step.candidate_runs)
-        verb = "would make" if self.dry_run else "making"
-        first = self.without_fresh() if self.beside else []
-        fresh = f", each beside a fresh run of the champion (order {ORDER})" if self.beside else ""
-        fresh += (
-            f", after one for what is there (seeds {listed([str(seed) for seed in first], most=9)})" if first else ""
-        )
+        missing = self.missing(self.step.candidate_runs)
         minutes = minutes_of_runs(self.client, candidate.runs[0].session) if candidate.runs else None
-        count = len(first) + (2 if self.beside else 1) * len(seeds)
-        time = f", {lasting(count * minutes)}" if minutes is not None else ""
-        return f"{verb} {runs(len(seeds), 'more')} (seeds {listed([str(seed) for seed in seeds], most=9)}){fresh}{time}"
+        time = f", {lasting(missing.count * minutes)}" if minutes is not None else ""
+        return f"{'would make' if self.dry_run else 'making'} {missing.words()}{time}"
 
     def go_without(self, error: NoSource) -> None:
         """The champion's code cannot be had: go on with its stored runs, or stop, as the policy says."""
@@ -130,38 +122,25 @@ class Plan:
         """Whether the plan is over because there is no fresh baseline."""
         return bool(self.lost) and self.policy.looks.without_source is WithoutSource.INCONCLUSIVE
 
-    def seeds(self, wanted: int) -> list[int]:
-        """Those of the missing runs."""
+    def missing(self, wanted: int) -> Missing:
+        """The runs that the candidate lacks for so many, and the champion's that belong to them."""
         _, baseline, candidate = self.sides()
-        have = planned(candidate_side(candidate).evidence)
-        return next_seeds(wanted - have, seeds_of(baseline.runs if baseline else ()), seeds_of(candidate.runs))
+        evidence = candidate_side(candidate).evidence
+        behind, fresh = (baseline.runs, baseline.fresh) if baseline else ((), ())
+        seeds = next_seeds(wanted - planned(evidence), seeds_of(behind), seeds_of(candidate.runs))
+        first = seeds_without_fresh(self.client, evidence, fresh) if self.beside else ()
+        return Missing(seeds=tuple(seeds), beside=self.beside, first=tuple(first))
 
-    def without_fresh(self) -> list[int]:
-        """The seeds of the candidate's runs that a fresh run of the champion can still stand beside."""
-        _, baseline, candidate = self.sides()
-        return seeds_without_fresh(self.client, candidate_side(candidate).evidence, baseline.fresh if baseline else ())
-
-    def make(self, seeds: Sequence[int]) -> None:
+    def make(self, missing: Missing) -> None:
         """The runs of the next look."""
         champion, _, _ = self.sides()
-        for turn, seed in list(self.turns(seeds)):
-            if turn == "candidate" and not self.ended:
+        for turn, seed in missing.turns():
+            if turn is Turn.CANDIDATE and not self.ended:
                 self.say(f"making a run of the candidate, seed {seed}")
                 self.maker.candidate(seed)
-            elif turn == "fresh" and self.beside and champion is not None:
+            elif turn is Turn.FRESH and self.beside and champion is not None:
                 self.say(f"making a run of champion version {champion}, seed {seed}")
                 self.make_fresh(champion, seed)
-
-    def turns(self, seeds: Sequence[int]) -> Iterator[tuple[str, int]]:
-        """The candidate's runs; with fresh ones of the champion in the order b c c b, after one for each of the
-        candidate's that has none yet: one pair more tells much (benchmarks/gate_plans.py)."""
-        if not self.beside:
-            yield from (("candidate", seed) for seed in seeds)
-            return
-        yield from (("fresh", seed) for seed in self.without_fresh())
-        for number, seed in enumerate(seeds):
-            turns = (("fresh", seed), ("candidate", seed))
-            yield from turns if number % 2 == 0 else reversed(turns)
 
     def make_fresh(self, champion: str, seed: int) -> None:
         try:
@@ -187,7 +166,7 @@ class Plan:
         """A version that passed on fewer runs than block by statistics could not stop its successor."""
         have = decision.verdict.planned_runs or 0
         if decision.promoted and not decision.bootstrapped and have < self.policy.min_baseline_runs:
-            seeds = self.seeds(self.policy.min_baseline_runs)
+            seeds = self.missing(self.policy.min_baseline_runs).seeds
             self.say(f"{runs(len(seeds), 'more')}, so that the new champion can be a baseline")
             for seed in seeds:
                 self.maker.candidate(seed)

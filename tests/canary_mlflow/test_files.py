@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files import History, columns, read_history
+from canary_mlflow.files import History, limits, read_history
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = [{"step": step, "loss": 3.0 / step, "grad_norm": 1.5, "epoch": 0.1} for step in range(1, 6)]
@@ -184,10 +184,10 @@ def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_more_rows_than_any_run_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
-    monkeypatch.setattr("canary_mlflow.files.columns.MAX_ROWS", 1000)
+    monkeypatch.setattr("canary_mlflow.files.limits.MAX_ROWS", 1000)
     monkeypatch.setattr("canary_mlflow.files.rows_json.MAX_ROWS", 1000)
     monkeypatch.setattr("canary_mlflow.files.rows_csv.MAX_ROWS", 1000)
-    assert columns.MAX_ROWS == 1000
+    assert limits.MAX_ROWS == 1000
     for body in (
         lines([{"step": step, "loss": 1.0} for step in range(1002)]),
         "step,loss\n" + "".join(f"{step},1\n" for step in range(1002)),

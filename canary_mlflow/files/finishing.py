@@ -1,0 +1,94 @@
+"""What was read becomes a history: a series per metric, and a sentence for each thing that was mended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files.columns import Columns
+from canary_mlflow.files.history import History
+from canary_mlflow.files.limits import MAX_RESTARTS, SHOWN
+from gates.records import Series
+
+
+def history_of(read: Columns, kind: str, notes: Iterable[str], *, planned: Any = None) -> History:
+    """What was collected, as a history."""
+    return History(
+        path=read.path,
+        kind=kind,
+        series=series_of(read),
+        notes=(*notes, *notes_of(read)),
+        max_steps=planned if isinstance(planned, int) and planned > 0 else None,
+    )
+
+
+def series_of(read: Columns) -> dict[str, Series]:
+    """The finished series by name. Raises UsageError where there is nothing to judge."""
+    if not read.rows:
+        raise UsageError(f"{read.path}: holds no {read.row_word}; expected the history of a run; nothing to judge")
+    if read.step_key is None:
+        found = ", ".join(read.seen) or "nothing"
+        raise UsageError(
+            f"{read.path}: no step in any {read.row_word}; found {found}; expected a column step or global_step"
+        )
+    found_series: dict[str, Series] = {}
+    for column in read.columns.values():
+        if not len(column.values):
+            continue
+        if column.restarts > MAX_RESTARTS:
+            raise UsageError(
+                f"{read.path}: steps go back {column.restarts} times ({column.name}); expected the order of "
+                "training; sort the rows, or split them into one file per run"
+            )
+        series = Series(
+            name=column.name,
+            steps=np.array(column.steps, dtype=np.int64),
+            values=np.array(column.values, dtype=np.float64),
+        )
+        # Two columns of one name, `loss` and `train/loss`: the fuller one, else the one that is in trouble.
+        before = found_series.get(column.name)
+        if before is None or _weight(before) < _weight(series):
+            found_series[column.name] = series
+    if not found_series:
+        raise UsageError(f"{read.path}: no number beside the step; expected columns such as loss; nothing to judge")
+    return found_series
+
+
+def notes_of(read: Columns) -> tuple[str, ...]:
+    """One sentence for each thing that was mended."""
+    notes = []
+    if read.stepless:
+        notes.append(f"{_count(read.stepless, read.row_word)} without a step left out")
+    back = max(read.columns.values(), key=lambda column: column.restarts, default=None)
+    if back is not None and back.restarts:
+        row, before, after = back.returned
+        times = f" ({back.restarts} times in all)" if back.restarts > 1 else ""
+        notes.append(
+            f"steps go back from {before} to {after} at {read.row_word} {row}{times}: read as a run that was "
+            "resumed or started again; what was written later counts"
+        )
+    doubled = max((column.doubled for column in read.columns.values()), default=0)
+    if doubled:
+        notes.append(f"{_count(doubled, 'step')} written twice: the later value counts")
+    if read.dropped:
+        notes.append(f"partly text, left out: {', '.join(read.dropped[:SHOWN])}")
+    named = Counter(column.name for column in read.columns.values() if len(column.values))
+    if twice := [name for name, count in named.items() if count > 1]:
+        notes.append(f"several columns for one metric, one of them read: {', '.join(twice[:SHOWN])}")
+    texts = [column.name for column in read.columns.values() if column.texts]
+    if texts:
+        notes.append(f"numbers written as text, read as numbers: {', '.join(texts[:SHOWN])}")
+    return tuple(notes)
+
+
+def _weight(series: Series) -> tuple[int, int]:
+    return len(series.steps), int(np.count_nonzero(~series.finite))
+
+
+def _count(number: int, word: str) -> str:
+    many = "entries" if word == "entry" else f"{word}s"
+    return f"{number:,} {word if number == 1 else many}"

@@ -1,0 +1,54 @@
+"""The runs that a look of a plan still needs: whose, of which seeds, in which order, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gates.wording import listed, runs
+
+ORDER = "b c c b"  # so that neither side always has the earlier, cooler machine
+
+
+class Turn(StrEnum):
+    """Whose run is made."""
+
+    FRESH = "fresh"  # the champion's, made now
+    CANDIDATE = "candidate"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The candidate's missing runs by seed. `beside`: each with a fresh run of the champion of the same seed;
+    `first`: the seeds of the candidate's runs that stand there without one."""
+
+    seeds: tuple[int, ...]
+    beside: bool = False
+    first: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many runs that is."""
+        return len(self.first) + (2 if self.beside else 1) * len(self.seeds)
+
+    def turns(self) -> Iterator[tuple[Turn, int]]:
+        """Who runs with which seed, in order. The fresh runs that are lacking come first: one pair more tells much
+        (benchmarks/gate_plans.py)."""
+        if not self.beside:
+            yield from ((Turn.CANDIDATE, seed) for seed in self.seeds)
+            return
+        yield from ((Turn.FRESH, seed) for seed in self.first)
+        for number, seed in enumerate(self.seeds):
+            turns = ((Turn.FRESH, seed), (Turn.CANDIDATE, seed))
+            yield from turns if number % 2 == 0 else reversed(turns)
+
+    def words(self) -> str:
+        """What is made, as in "2 more runs (seeds 3 and 4), each beside a fresh run of the champion"."""
+        fresh = f", each beside a fresh run of the champion (order {ORDER})" if self.beside else ""
+        earlier = f", after one for what is there ({_seeds(self.first)})" if self.first else ""
+        return f"{runs(len(self.seeds), 'more')} ({_seeds(self.seeds)}){fresh}{earlier}"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seeds {listed([str(seed) for seed in seeds], most=9)}"
