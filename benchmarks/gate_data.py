@@ -134,11 +134,15 @@ def store_pools(uris: Sequence[str]) -> dict[str, list[Run]]:
 
 
 def _run(name: str, values: dict[str, Any]) -> Run:
-    held = {
-        key: Series(name=key, steps=np.arange(1, len(x) + 1), values=np.asarray(x, dtype=np.float64))
-        for key, x in values.items()
-    }
-    return Run(run_id=name, seed=None, series=held, last_step=len(values["step_time"]))
+    last = len(values["step_time"])
+    held = {key: series_of(key, x, last) for key, x in values.items()}
+    return Run(run_id=name, seed=None, series=held, last_step=last)
+
+
+def series_of(name: str, values: Sequence[float], last: int) -> Series:
+    """One value per step from 1 on; a single one, such as an evaluation, stands at the last step."""
+    steps = np.arange(1, len(values) + 1) if len(values) > 1 else np.array([last])
+    return Series(name=name, steps=steps, values=np.asarray(values, dtype=np.float64))
 
 
 def _lines(path: Path) -> Sequence[Any]:

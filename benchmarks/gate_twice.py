@@ -15,10 +15,11 @@ import json
 import math
 
 import numpy as np
+from gate_data import series_of
 from scipy.stats import beta
 
 from canary_mlflow.policies import load_policy
-from gates import Outcome, Policy, Run, Series, Version, comparisons, judge
+from gates import Outcome, Policy, Run, Version, comparisons, judge
 
 STEPS = {"smoke": 100, "perf": 500, "nightly": 500}  # enough for tails and drifts to decide, where they do
 LEVELS = {"step_time": 0.02, "peak_memory": 900.0, "eval_loss": 0.58}
@@ -36,7 +37,7 @@ def made(policy: Policy, times: float, run_id: str, rng: np.random.Generator) ->
     slow = np.arange(policy.warmup_steps + 7, count, 50)
     steps[slow] += math.expm1(0.03 + spread["step_time_tail"]) * judged / len(slow)
     series = {"step_time": level["step_time"] * steps, **{n: [level[n]] for n in ("peak_memory", "eval_loss")}}
-    held = {n: Series(name=n, steps=np.arange(1, len(v) + 1), values=np.asarray(v, float)) for n, v in series.items()}
+    held = {name: series_of(name, values, count) for name, values in series.items()}
     facts = {"workload": {"algo": "dpo"}, "hardware": {"backend": "cuda"}}
     return Run(run_id=run_id, seed=None, series=held, completed=True, learned=True, last_step=count, **facts)
 

@@ -175,7 +175,7 @@ class Policy:
     def resolve(self, facts: Mapping[str, str]) -> Policy:
         """The policy for these facts: matching overlays applied in their order, none left to apply. How runs learn
         (`paradigm`: supervised or reinforcement) is a fact that follows from the others."""
-        recorded = [name for name, value in facts.items() if value == "recorded"]
+        recorded = [name for name, value in facts.items() if value in ("recorded", "early")]
         facts = {"paradigm": paradigm_of(facts.get("algo", ""), recorded), **facts}
         rules = {rule.name: rule for rule in self.rules}
         for overlay in self.overlays:

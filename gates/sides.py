@@ -126,13 +126,16 @@ def _side(given: Iterable[Run], why_not: Callable[[Run], str]) -> Side:
 
 
 def facts(baseline: Side, candidate: Side) -> dict[str, str]:
-    """What overlays look at: the candidate's workload and hardware, less what its runs disagree on, and for each
-    metric whether a run of the baseline has it (`recorded`), one of the candidate's alone (`new`: there is nothing to
-    compare it with) or none (`absent`)."""
-    before, now = ({name for run in side.evidence for name in run.series} for side in (baseline, candidate))
-    if not baseline.evidence:
-        before, now = now, set()
-    found = {name: "recorded" if name in before else "new" if name in now else "absent" for name in METRICS}
+    """What overlays look at: the candidate's workload and hardware, less what its runs disagree on, and for each metric
+    whether the baseline has it in the second half of a run (`recorded`), only before (`early`: at a step that tells
+    little of what was learned), the candidate alone (`new`: nothing to compare it with) or neither (`absent`)."""
+    known, other = (baseline, candidate) if baseline.evidence else (candidate, baseline)
+    before, now = ({name for run in side.evidence for name in run.series} for side in (known, other))
+    late = {
+        name for run in known.evidence for name, series in run.series.items() if series.in_second_half(run.last_step)
+    }
+    states = (("recorded", late), ("early", before), ("new", now))
+    found = {name: next((word for word, names in states if name in names), "absent") for name in METRICS}
     for pick in (_workload, _hardware):
         for key, values in _values(candidate.evidence or candidate.runs, pick).items():
             if len(values) == 1:

@@ -144,6 +144,8 @@ def _notes(left: list[Reading], right: list[Reading], asked_left: int, asked_rig
     for side, without in (("baseline", asked_left - len(left)), ("candidate", asked_right - len(right))):
         if without:
             yield f"{runs(without, side)} without enough data left out"
+    if not any(reading.series.in_second_half(reading.last_step) for reading in (*left, *right)):
+        yield "nothing from the second half of the training"
     longest = [max(len(reading.series.values) for reading in side) for side in (left, right)]
     if min(longest) < 0.9 * max(longest):
         yield f"unequal lengths: {longest[0]} against {longest[1]} values"

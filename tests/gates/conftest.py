@@ -14,9 +14,11 @@ from gates import Policy, Run, Series, Version, parse_policy, policy_to_dict
 STEPS = np.arange(1, 101)
 
 
-def series(name: str, values: Any) -> Series:
+def series(name: str, values: Any, last: int | None = None) -> Series:
+    """One value per step from 1 on; `last`: the step that a single one, such as an evaluation, stands at."""
     values = np.asarray(values, dtype=float)
-    return Series(name=name, steps=np.arange(1, len(values) + 1), values=values)
+    steps = np.arange(1, len(values) + 1) if last is None or len(values) > 1 else np.full(len(values), last)
+    return Series(name=name, steps=steps, values=values)
 
 
 def build_run(
@@ -46,7 +48,7 @@ def build_run(
     }
     plain |= {name: values for name, values in (series_ or {}).items()}
     held = {
-        name: series(name, np.asarray(values, dtype=float) * (factor or {}).get(name, 1.0))
+        name: series(name, np.asarray(values, dtype=float) * (factor or {}).get(name, 1.0), steps)
         for name, values in plain.items()
         if values is not None
     }

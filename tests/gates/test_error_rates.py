@@ -25,7 +25,7 @@ def simulated(rng, name, spread, slow=0.0):
         "loss": np.linspace(0.7, 0.55, 100) * np.exp(rng.normal(0, 0.02, 100)),
         "grad_norm": np.exp(rng.normal(0, 0.05) + rng.normal(0, 0.1, 100)),
     }
-    held = {k: Series(name=k, steps=STEPS[: len(v)], values=v.astype(float)) for k, v in values.items()}
+    held = {k: Series(name=k, steps=STEPS[-len(v) :], values=v.astype(float)) for k, v in values.items()}
     facts = {"workload": {"algo": "dpo"}, "hardware": {"backend": "cuda"}}
     return Run(run_id=name, seed=None, series=held, learned=True, last_step=100, **facts)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from verdicts import check
 
-from gates import Outcome, Version, judge
+from gates import Outcome, Series, Version, judge
 from gates.paradigm import Paradigm, paradigm_of
 
 QUIET = {"eval_loss": None, "loss": None}
@@ -53,6 +55,25 @@ def test_without_an_evaluation_the_training_reward_decides(smoke, side, algo):
 def test_what_learns_from_preferences_is_judged_by_its_loss(smoke, side, algo, besides):
     found = judge(smoke, side("a", algo, loss=0.5, **besides), side("b", algo, loss=0.75, **besides))
     assert check(found, "loss").outcome == Outcome.BLOCK
+
+
+@pytest.mark.parametrize(
+    ("algo", "held_out", "training", "good", "bad"),
+    [("sft", "eval_loss", "loss", 0.5, 0.75), ("ppo", "eval_reward", "reward_mean", 5.0, 1.0)],
+)
+def test_an_evaluation_of_the_untrained_model_alone_decides_not_alone(smoke, side, algo, held_out, training, good, bad):
+    """As `eval_on_start` leaves it, or MLflow, whose step is 0 where none is given: its place may mean either."""
+
+    def at(step, name, level):
+        made = side(name, algo, **{held_out: good, training: level})
+        moved = Series(name=held_out, steps=np.array([step]), values=made.runs[0].series[held_out].values)
+        return replace(made, runs=tuple(replace(r, series={**r.series, held_out: moved}) for r in made.runs))
+
+    found = judge(smoke, at(0, "a", good), at(0, "b", bad))
+    assert (check(found, training).outcome, check(found, held_out).outcome) == (Outcome.BLOCK, Outcome.PASS)
+    assert any("nothing from the second half of the training" in note for note in found.notes)
+    assert judge(smoke, at(0, "a", good), at(0, "b", good)).outcome == Outcome.PASS
+    assert judge(smoke, at(100, "a", good), at(100, "b", bad)).outcome == Outcome.PASS, "the held-out one decides"
 
 
 @pytest.mark.parametrize("algo", ["distill", ""])
