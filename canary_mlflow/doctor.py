@@ -60,7 +60,8 @@ def nvidia_gpus() -> list[str]:
 
 def store(tracking_uri: str | None) -> Iterator[Finding]:
     """The MLflow store: reachable, room left, nothing forgotten."""
-    from canary_mlflow.tracking.store import prepare_store, resolve, sqlite_file
+    from canary_mlflow.tracking.places import sqlite_file
+    from canary_mlflow.tracking.store import prepare_store, resolve
 
     began = time.perf_counter()
     try:
@@ -82,7 +83,7 @@ def store(tracking_uri: str | None) -> Iterator[Finding]:
 
 def disk(client: MlflowClient) -> Finding:
     """Room where the embedded store lives; for a server, in the working folder."""
-    from canary_mlflow.tracking.store import sqlite_file
+    from canary_mlflow.tracking.places import sqlite_file
 
     file = sqlite_file(client.tracking_uri)
     folder = file.parent if file else Path.cwd()

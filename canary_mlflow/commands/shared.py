@@ -41,7 +41,8 @@ policy_option = click.option(
 
 def open_store(uri: str | None) -> MlflowClient:
     """The client of a store that is there; raises StoreError otherwise, and makes none to look into."""
-    from canary_mlflow.tracking.store import prepare_store, resolve, sqlite_file
+    from canary_mlflow.tracking.places import sqlite_file
+    from canary_mlflow.tracking.store import prepare_store, resolve
 
     file = sqlite_file(resolve(uri))
     if file is not None and not file.exists():

@@ -25,7 +25,8 @@ def ui(port: int, tracking_uri: str | None) -> None:
     mlflow server --app-name canary-auth
     """
     from canary_mlflow.registry.plugin import guarded_uri
-    from canary_mlflow.tracking.store import prepare_store, resolve, sqlite_file
+    from canary_mlflow.tracking.places import sqlite_file
+    from canary_mlflow.tracking.store import prepare_store, resolve
 
     uri = resolve(tracking_uri)
     if uri.startswith(("http://", "https://")):

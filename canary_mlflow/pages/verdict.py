@@ -1,4 +1,4 @@
-"""A row of the ledger as a page: the verdict with its evidence, and whether the row is still what was signed."""
+"""A row of the ledger, or the verdict on a session, as a page: the judgement with its evidence."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from canary_mlflow.errors import CanaryError, NoSuchRun, NoSuchVersion, Refused
+from canary_mlflow.errors import NoSuchRun, NoSuchVersion, Refused
 from canary_mlflow.ledger import table
-from canary_mlflow.ledger.keys import key_folder, load_public, public_files
-from canary_mlflow.ledger.rows import FIRST, Row, faults
+from canary_mlflow.ledger.rows import Row
 from canary_mlflow.pages.curves import read_series
 from canary_mlflow.pages.database import has_ledger, reading
 from canary_mlflow.pages.facts import read_facts
 from canary_mlflow.pages.forest import ForestRow, forest
 from canary_mlflow.pages.models import read_champions
 from canary_mlflow.pages.run import find_run
+from canary_mlflow.pages.signature import Signature, signature_of
 from canary_mlflow.registry.server_files import behind_server
 from canary_mlflow.reports import advice
 from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict
@@ -30,19 +30,6 @@ from gates.records import Run
 from gates.verdict import Verdict, verdict_from_dict
 
 BEGINS = ("bootstrap",)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Signature:
-    """Whether the ledger's row holds; `problems` are sentences, none of which is good."""
-
-    key_id: str
-    problems: Sequence[str]
-
-    @property
-    def stranger(self) -> bool:
-        """Whether nothing speaks against it but that this machine does not know the key."""
-        return len(self.problems) == 1 and "is not among the trusted ones" in self.problems[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,15 +198,3 @@ def decision_of(row: Row, facts: Mapping[str, Any]) -> Decision | None:
         champion_after=str(row.version) if row.moves else before,
         session_id=facts.get("session"),
     )
-
-
-def signature_of(row: Row, before: Row | None) -> Signature:
-    """Digest, signature and chain of one row, checked now with the keys that this machine trusts."""
-    previous = FIRST if row.seq == 1 else before.digest if before is not None else None
-    try:
-        problems = list(faults(row, previous, load_public(public_files(key_folder()))))
-    except (CanaryError, OSError) as error:
-        problems = [f"the trusted keys cannot be read: {error}"]
-    if previous is None:
-        problems.append(f"row {row.seq - 1}, which it follows, is missing")
-    return Signature(key_id=row.key_id, problems=problems)

@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 
 from canary_mlflow.errors import StoreError
 from canary_mlflow.registry.plugin import plain_uri
-from canary_mlflow.tracking.store import sqlite_file
+from canary_mlflow.tracking.places import sqlite_file
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

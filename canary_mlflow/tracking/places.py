@@ -1,10 +1,10 @@
-"""Where a run's files lie, and what may be said of the store's address."""
+"""Where a store and a run's files lie, and what may be said of the store's address."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -14,6 +14,15 @@ def without_password(uri: str) -> str:
     """A store's address as it may be shown and written down."""
     password = urlsplit(uri).password
     return uri.replace(f":{password}@", ":***@") if password else uri
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The absolute path of a SQLite URI's database; None for any other store, or one in memory."""
+    scheme, _, path = uri.partition(":///")
+    path = path.partition("?")[0]
+    if scheme.partition("+")[0] != "sqlite" or path in ("", ":memory:"):
+        return None
+    return Path(unquote(path)).absolute()
 
 
 def artifact_folder(client: MlflowClient, run_id: str) -> Path | None:

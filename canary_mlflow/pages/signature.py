@@ -1,0 +1,35 @@
+"""Whether a row of the ledger is still what was signed, checked as the page is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from canary_mlflow.errors import CanaryError
+from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+from canary_mlflow.ledger.rows import FIRST, Row, faults
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """Whether the ledger's row holds; `problems` are sentences, none of which is good."""
+
+    key_id: str
+    problems: Sequence[str]
+
+    @property
+    def stranger(self) -> bool:
+        """Whether nothing speaks against it but that this machine does not know the key."""
+        return len(self.problems) == 1 and "is not among the trusted ones" in self.problems[0]
+
+
+def signature_of(row: Row, before: Row | None) -> Signature:
+    """Digest, signature and chain of one row, checked now with the keys that this machine trusts."""
+    previous = FIRST if row.seq == 1 else before.digest if before is not None else None
+    try:
+        problems = list(faults(row, previous, load_public(public_files(key_folder()))))
+    except (CanaryError, OSError) as error:
+        problems = [f"the trusted keys cannot be read: {error}"]
+    if previous is None:
+        problems.append(f"row {row.seq - 1}, which it follows, is missing")
+    return Signature(key_id=row.key_id, problems=problems)

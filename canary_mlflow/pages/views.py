@@ -1,0 +1,123 @@
+"""The pages themselves: each route reads what it shows and hands it to its template, or answers in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import Refused
+from canary_mlflow.pages.asking import argument, as_answer, readers, whole_number
+from canary_mlflow.pages.curves import as_json, champion_bands, curves
+from canary_mlflow.pages.database import reading, registry_uri, tracking_uri
+from canary_mlflow.pages.facts import read_facts
+from canary_mlflow.pages.history import read_history
+from canary_mlflow.pages.overview import read_overview
+from canary_mlflow.pages.run import RunPage, find_run, read_run
+from canary_mlflow.pages.verdict import read_ledger_page, read_session_page
+from canary_mlflow.reports import wording
+from canary_mlflow.reports.panels import PANELS, target_of
+
+if TYPE_CHECKING:
+    from flask import Response
+
+
+def may_see(page: RunPage) -> RunPage:
+    """The page, unless it is about what the reader may not see. Raises Refused."""
+    if not readers().experiment(page.run.experiment):
+        raise Refused(f"run {page.run.run_id}: in an experiment that you may not read")
+    return page
+
+
+def overview() -> str:
+    """The first page."""
+    from flask import render_template
+
+    asked = readers()
+    found = read_overview(tracking_uri(), registry_uri(), asked.model, asked.experiment)
+    return render_template("canary/overview.html", page=found)
+
+
+def run() -> str:
+    """A run."""
+    from flask import render_template
+
+    page = may_see(read_run(tracking_uri(), registry_uri(), argument("id", 64)))
+    targets = {panel.title: target_of(panel, page.params) for panel in PANELS}
+    return render_template("canary/run.html", page=page, run=page.run, panels=PANELS, targets=targets)
+
+
+def run_json() -> Response:
+    """The curves of a run, or what is new since ?after=STEP: one bulk read."""
+    run_id, after = argument("id", 64), whole_number("after")
+    with reading(tracking_uri()) as connection:
+        found = find_run(connection, run_id)
+        if not readers().experiment(found.experiment):
+            raise Refused(f"run {run_id}: in an experiment that you may not read")
+        drawn = curves(connection, found, after)
+    marks = [{"step": one.step, "stream": one.stream, "level": one.level.name} for one in found.warnings]
+    return as_answer({"running": found.running, "warnings": marks, **drawn})
+
+
+def band_json() -> Response:
+    """The champion's band behind a run's curves."""
+    page = may_see(read_run(tracking_uri(), registry_uri(), argument("id", 64)))
+    bands = champion_bands(tracking_uri(), page.champion.run_ids) if page.champion.run_ids else {}
+    series = {name: as_json(band.steps, band.low, band.high) for name, band in bands.items()}
+    return as_answer({"said": page.champion.said, "version": page.champion.version, "series": series})
+
+
+def verdict() -> str:
+    """A ledger row (?row=), or the verdict on a session (?session=), which has no row where it left no version."""
+    from flask import render_template
+
+    row = whole_number("row")
+    if row is not None:
+        page = read_ledger_page(tracking_uri(), registry_uri(), row, readers().model)
+    else:
+        page = read_session_page(tracking_uri(), registry_uri(), argument("session", 64), readers().model)
+        with reading(tracking_uri()) as connection:
+            own = read_facts(connection, [argument("session", 64)], latest=())
+        if not all(readers().experiment(one.experiment) for one in own.values()):
+            raise Refused("session: in an experiment that you may not read")
+    found = page.decision
+    told = {} if found is None else {
+        "title": wording.title(found),
+        "reason": wording.reason(found),
+        "note": wording.evidence_note(found),
+        "hard": wording.hard_gates(found),
+        "obstacles": wording.obstacles(found),
+        "not_judged": wording.not_judged(found),
+    }  # fmt: skip
+    return render_template("canary/verdict.html", page=page, decision=found, words=wording.WORDS, **told)
+
+
+def model() -> str:
+    """A model's history."""
+    from flask import render_template
+
+    name = argument("name")
+    if not readers().model(name):
+        raise Refused(f"model {name!r}: one that you may not read")
+    return render_template("canary/model.html", page=read_history(registry_uri(), name))
+
+
+def model_json() -> Response:
+    """The metric trends of a model."""
+    name = argument("name")
+    if not readers().model(name):
+        raise Refused(f"model {name!r}: one that you may not read")
+    found = read_history(registry_uri(), name)
+    trends = [{"name": one.name, "unit": one.unit, "points": list(one.points)} for one in found.trends]
+    champions = [reign.entry.row.version for reign in found.reigns]
+    return as_answer({"champions": champions, "trends": trends})
+
+
+ROUTES: dict[str, Callable[[], Any]] = {
+    "/": overview,
+    "/run": run,
+    "/run.json": run_json,
+    "/band.json": band_json,
+    "/verdict": verdict,
+    "/model": model,
+    "/model.json": model_json,
+}

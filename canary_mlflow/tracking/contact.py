@@ -1,0 +1,147 @@
+"""The first contact with a tracking store: one process at a time, quietly, refused in seconds and in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from filelock import FileLock, Timeout
+
+from canary_mlflow.errors import StoreError, one_line
+from canary_mlflow.tracking.places import sqlite_file, without_password
+
+LOCK_SECONDS = 120.0  # making a SQLite store takes 3 s on an idle machine
+CHATTY = ("alembic", "mlflow.store.db.utils", "mlflow.tracking._tracking_service.utils")
+# For the first contact only: MLflow's own defaults keep a user waiting for minutes before saying that nobody is there.
+PROBE = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+
+
+@contextlib.contextmanager
+def first_contact(uri: str) -> Iterator[None]:
+    """One process at a time, without MLflow's patience and its chatter. Raises StoreError."""
+    with _locked(uri), _quiet(), _environment(PROBE if uri.startswith("http") else {}):
+        yield
+
+
+def check_file(file: Path) -> None:
+    """Raise StoreError now: MLflow retries an unusable database for 100 seconds."""
+    import sqlite3
+
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{file.parent}: {error.strerror}; expected a folder for the tracking store") from error
+    for place in (file.parent, file) if file.exists() else (file.parent,):
+        if not os.access(place, os.W_OK):
+            raise StoreError(f"{place}: not writable; expected a place for the tracking store; set MLFLOW_TRACKING_URI")
+    if not file.exists():
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+            connection.execute("SELECT name FROM sqlite_master LIMIT 1")
+    except sqlite3.Error as error:
+        raise StoreError(
+            f"{file}: {one_line(error)}; expected an MLflow SQLite database; move it away, or set MLFLOW_TRACKING_URI"
+        ) from error
+
+
+def create_sqlite(file: Path) -> None:
+    """Make the tables aside and move them in: a process killed half-way would leave a store that never opens."""
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    with tempfile.TemporaryDirectory(prefix=".mlflow-new-", dir=file.parent) as folder:
+        made = Path(folder) / file.name
+        try:
+            MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+            os.replace(made, file)
+        except (MlflowException, OSError) as error:
+            raise StoreError(f"{file}: cannot make the tracking store: {one_line(error)}") from error
+
+
+def check_database(uri: str) -> None:
+    """Connect once, without MLflow's ten retries. Raises StoreError."""
+    import sqlalchemy
+    from mlflow.store.db.db_types import DATABASE_ENGINES
+
+    if urlsplit(uri).scheme.partition("+")[0] not in DATABASE_ENGINES:
+        return
+    timeout = {"connect_timeout": 10} if uri.startswith("postgresql") else {}
+    try:
+        engine = sqlalchemy.create_engine(uri, connect_args=timeout, poolclass=sqlalchemy.pool.NullPool)
+        with engine.connect():
+            pass
+    except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
+        raise StoreError(refusal(uri, error)) from error
+
+
+def refusal(uri: str, error: Exception) -> str:
+    """Why a store cannot be used, in one line without its password."""
+    why = one_line(error)
+    if "Max retries exceeded" in why or "Connection refused" in why:
+        why = "nobody answers there"
+    hint = "start the server, or set MLFLOW_TRACKING_URI" if uri.startswith("http") else "set MLFLOW_TRACKING_URI"
+    return f"tracking store {without_password(uri)}: {why}; expected a store that MLflow can use; {hint}"
+
+
+@contextlib.contextmanager
+def _locked(uri: str) -> Iterator[None]:
+    """One process at a time makes or upgrades the tables. A server does so for itself."""
+    if uri.startswith("http"):
+        yield
+        return
+    file = sqlite_file(uri)
+    digest = hashlib.sha256(uri.encode()).hexdigest()[:16]
+    place = f"{file}.lock" if file else f"{tempfile.gettempdir()}/canary-mlflow-{os.getuid()}-{digest}.lock"
+    lock = FileLock(place)
+    try:
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=LOCK_SECONDS)
+    except Timeout as error:
+        raise StoreError(
+            f"{place}: held for {LOCK_SECONDS:.0f} s by another process; expected a store to be ready in seconds; "
+            "end that process, then try again"
+        ) from error
+    except OSError as error:
+        raise StoreError(
+            f"{place}: {error.strerror}; expected a writable folder for the tracking store; set MLFLOW_TRACKING_URI"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep 60 lines of migration history off the screen."""
+    before = {name: logging.getLogger(name).level for name in CHATTY}
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set what the user has not set, for a while."""
+    added = {key: value for key, value in values.items() if key not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for key in added:
+            os.environ.pop(key, None)
