@@ -225,3 +225,10 @@ def test_design_information():
     assert Design(baseline_runs=5, candidate_runs=3, paired=False).information == pytest.approx(15 / 8)
     assert Design(baseline_runs=3, candidate_runs=3, paired=True).information == pytest.approx(3 / 2)
     assert Design(baseline_runs=3, candidate_runs=3, paired=True, averaged=2).information == pytest.approx(3 / 1.5)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_spread_that_no_float_holds_is_too_noisy_and_warns_nobody():
+    far = compare(np.array([0.0, 1e300]), np.array([-1e300, 0.0, 1e300]), margin=1.0, prior=0.3, prior_df=4.0)
+    assert far.too_noisy
+    assert far.p_noninferior > 0.05
