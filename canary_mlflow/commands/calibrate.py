@@ -24,7 +24,7 @@ SIZES = ((5, 3), (3, 3), (2, 2))
 
 
 @click.command(cls=ManyWords, epilog=EXIT_CODES)
-@click.argument("sessions", nargs=-1, metavar="[SESSION]...")
+@click.argument("sessions", nargs=-1, metavar="[SESSION|MODEL/VERSION]...")
 @click.option("--files", multiple=True, metavar="FILE…", help="Unchanged runs as files, instead of recorded sessions.")
 @click.option("--policy", default="smoke", show_default=True, metavar="NAME|PATH", help="Whose metrics are measured.")
 @click.option("--write", is_flag=True, help="Store the spreads in canary-priors.yaml, which every policy then reads.")
@@ -38,7 +38,7 @@ def calibrate(
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Measure what unchanged runs differ by: sessions of one version each (run ids), or files of one.
+    """Measure what unchanged runs differ by: sessions (run ids) or versions of unchanged code, or files of one.
 
     Five runs are enough to begin with. With several sessions the spread inside each counts, and from three on it is
     learnt from all of them.
@@ -63,7 +63,7 @@ def read_groups(
     from canary_mlflow.analysis.unchanged import each_once
 
     if bool(sessions) == bool(files):
-        raise UsageError("canary calibrate: found neither or both; expected session ids, or --files; give one of them")
+        raise UsageError("canary calibrate: found neither or both; expected sessions or versions, or --files; give one of them")
     if files:
         from canary_mlflow.files.runs import read_side
 

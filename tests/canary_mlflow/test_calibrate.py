@@ -124,7 +124,7 @@ def test_runs_that_do_not_say_where_they_were_made_are_named_so(runs: list[str])
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        ((), "expected session ids, or --files"),
+        ((), "expected sessions or versions, or --files"),
         (("--files", "r0.jsonl"), "expected a group of at least 2"),
         (("--files", "r0.jsonl", "r1.jsonl", "--policy", "weekly"), "policy 'weekly' not found"),
     ],
