@@ -12,6 +12,8 @@ from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
 from gates.weighing import Weighed
 from gates.wording import change, limit, p_value, quantity, runs
 
+ENOUGH = 0  # no more runs than there are
+
 
 def conclude(policy: Policy, weighed: Weighed, significant: bool, family: int, plan: Policy) -> Check:
     """The check's outcome; `significant`: worse than no harm at the family's error level (Holm).
@@ -56,6 +58,7 @@ def _inconclusive(
     if found.too_noisy and found.harm > found.margin:
         code, more = ReasonCode.TOO_NOISY, _runs_for_order(found, policy.alpha_block)
         what = f"too noisy here for the t test; {_order(found, more)}"
+        more = None if more == ENOUGH else more
     elif harmless is None:
         code, more = ReasonCode.TOO_NOISY, None
         what = "too noisy here for this limit, no number of runs up to 20 would decide"
@@ -74,6 +77,8 @@ def _inconclusive(
 
 
 def _order(found: Comparison, count: int | None) -> str:
+    if count == ENOUGH:
+        return "all of the candidate's runs are worse, but too unequal among themselves, quieter ones would tell"
     if count is None:
         return "some of the candidate's runs are no worse than the baseline's, quieter ones would tell"
     if found.design.paired:
@@ -82,9 +87,12 @@ def _order(found: Comparison, count: int | None) -> str:
 
 
 def _runs_for_order(found: Comparison, alpha: float) -> int | None:
-    """Runs per side whose order alone can show harm; None where the runs that are there are out of that order."""
+    """Runs per side whose order alone can bear out a test; ENOUGH where these are it, so that the test itself does not
+    show harm; None where they are out of that order."""
     if not found.separated:
         return None
+    if found.chance_of_order <= alpha:
+        return ENOUGH
     return next(
         runs for runs in range(2, 100) if replace(found, design=found.design.grown(runs)).chance_of_order <= alpha
     )

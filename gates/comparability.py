@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from gates.policy import MetricRule, Policy
+from gates.policy import MetricRule
 from gates.readings import Reading, Yardstick
 from gates.records import Run
 from gates.summaries import SUMMARIES, iqm
@@ -24,7 +22,6 @@ _PLACES = {
 
 
 def incomparable(
-    policy: Policy,
     rule: MetricRule,
     stick: Yardstick,
     baseline: Sequence[Reading],
@@ -40,7 +37,7 @@ def incomparable(
         return _other_progress(rule, everyone, too_early)
     if SUMMARIES[rule.reduction].of_progress and (where := _other_part(rule, everyone, too_early, longest)):
         return f"the runs {where}, so {rule.info.label} is not comparable"
-    grows = not rule.info.repeatable and any(_changes(policy, rule, stick, reading) for reading in everyone)
+    grows = not rule.info.repeatable and any(_changes(rule, stick, reading) for reading in everyone)
     if grows and (where := _other_part(rule, everyone, too_early, longest)):
         return f"the runs {where}, and {rule.info.label} changes on the way, so it is not comparable"
     return _other_points(rule, everyone)
@@ -80,9 +77,9 @@ def _other_part(rule: MetricRule, readings: Sequence[Reading], too_early: Sequen
     return ""
 
 
-def _changes(policy: Policy, rule: MetricRule, stick: Yardstick, reading: Reading) -> bool:
+def _changes(rule: MetricRule, stick: Yardstick, reading: Reading) -> bool:
     """Whether a run's level moves by more than half a margin from its first third to its last."""
-    values = reading.series.finite_only().values[policy.warmup_steps :]
+    values = reading.series.finite_only().values[reading.warmup :]
     third = max(1, len(values) // 3)
     early, late = float(iqm(values[:third])), float(iqm(values[-third:]))
     relative = stick.relative or SUMMARIES[rule.reduction].logarithmic
@@ -101,5 +98,4 @@ def _other_points(rule: MetricRule, readings: Sequence[Reading]) -> str:
 
 def _spacings(readings: Sequence[Reading]) -> list[float]:
     """How many steps a point stands for, of each series that says it."""
-    steps = [reading.series.steps for reading in readings if len(reading.series.steps) > 1]
-    return [float(np.median(np.diff(each))) for each in steps]
+    return [reading.series.spacing for reading in readings if len(reading.series.steps) > 1]

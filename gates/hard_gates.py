@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from gates.divergence import divergence
+from gates.nonfinite import nonfinite
 from gates.policy import Policy, Role
 from gates.records import Run
 from gates.sides import CRASHES, Side
@@ -21,25 +20,13 @@ _CRASH_WORDS = {
 }
 _BROKEN = "broken:"
 _OPTIONAL = ("invariants", "watch")
-_COUNT = "nonfinite"
-# An explained variance or a reward spread may be undefined in a healthy run; these may not.
-_NEVER_UNDEFINED = (
-    _COUNT,
-    "loss",
-    "grad_norm",
-    "policy_loss",
-    "value_loss",
-    "kl",
-    "eval_loss",
-    "eval_reward",
-)
 
 
 def hard_checks(policy: Policy, side: Side) -> tuple[Check, ...]:
     """The hard checks that the policy asks for, over all runs that are evidence."""
     asked = [
         ("completed", policy.hard.completed, _completed),
-        ("nonfinite", policy.hard.nonfinite, _nonfinite),
+        ("nonfinite", policy.hard.nonfinite, nonfinite),
         ("divergence", policy.hard.divergence, _divergence),
         ("learned", policy.hard.learned, _learned),
         ("invariants", policy.hard.invariants, _invariants),
@@ -74,32 +61,6 @@ def _completed(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
         if run.failure in CRASHES
     ]
     return problems, f"all {len(runs)} runs finished"
-
-
-def _nonfinite(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
-    problems = []
-    for run in runs:
-        where = _first_nonfinite(run)
-        if run.nan_steps or run.inf_steps or where:
-            counts = [(run.nan_steps, "NaN"), (run.inf_steps, "Inf")]
-            kinds = " and ".join(f"{count} {kind}" for count, kind in counts if count)
-            problems.append(f"{kinds or 'non-finite'} steps" + (f", first {where}" if where else ""))
-    return problems, "no NaN or Inf at any step"
-
-
-def _first_nonfinite(run: Run) -> str:
-    """'at step 12 (loss)' for the earliest non-finite count, or value of a metric that is never undefined."""
-    found = []
-    for name in _NEVER_UNDEFINED:
-        if name in run.series:
-            series = run.series[name]
-            bad = series.values > 0 if name == _COUNT else ~series.finite
-            if np.any(bad):
-                found.append((int(series.steps[np.argmax(bad)]), name == _COUNT, name))
-    if not found:
-        return ""
-    step, counted, name = min(found)
-    return f"at step {step}" + ("" if counted else f" ({name})")
 
 
 def _learned(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:

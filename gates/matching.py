@@ -43,7 +43,7 @@ def compare_readings(
     floor = 0.0 if shared else stick.variance_floor([*left, *right])
     known = policy.prior_of(rule)
     # A shipped prior is of runs as wholes; what short runs wobble besides, a measured one has in it already.
-    prior = math.sqrt(stick.prior**2 + floor) if known.kind == "shipped" else stick.prior
+    prior = math.hypot(stick.prior, math.sqrt(floor)) if known.kind == "shipped" else stick.prior
     sides = _in_pairs(stick, matched) if matched else (_apart(rule, stick, left), _apart(rule, stick, right))
     return compare(
         *sides,

@@ -6,12 +6,16 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from gates.policy import MetricRule, Worse
-from gates.readings import Reading, Yardstick
+import numpy as np
+
+from gates.policy import MetricRule, Scale, Worse
+from gates.readings import LEAST_POINTS, Reading, Yardstick
 from gates.wording import quantity
 
 MOST_MIB = 1e7
 """10 TiB: more than any machine has for one training, and 10 MiB in bytes, less than any training takes."""
+_NOTHING = 1e-6  # of a loss
+_STANDING = 0.02  # of the steps; a coarse clock may miss one
 
 
 def implausible(
@@ -22,14 +26,20 @@ def implausible(
     Inside a side, the largest number `ratio` times the smallest. Between the sides only where the candidate is so
     much better: that much worse is a regression, whatever its cause. Metrics that may move both ways (a gradient
     norm, a KL) do differ by such factors, and those on the identity scale know no factors; but shares are
-    no percents, and a loss that becomes as negative as it was positive has lost its sign on the way.
+    no percents, a loss that becomes as negative as it was positive has lost its sign on the way, and one that is
+    nothing has no labels left. Clocks do not stand still.
     """
     if rule.info.unit == "MiB" and (found := _bytes(rule, [*baseline, *candidate])):
         return found
     if rule.info.share:
         return _percent(rule, [*baseline, *candidate])
+    if not rule.info.repeatable and (found := _standing_clock(rule, [*baseline, *candidate])):
+        return found
+    if found := _limit_beyond_reach(rule, stick, baseline, candidate):
+        return found
     if not stick.relative:
-        return _sign_lost(rule, baseline, candidate) if rule.info.may_be_signed else ""
+        signed = rule.info.may_be_signed
+        return _sign_lost(rule, baseline, candidate) or _other_size(rule, baseline, candidate) if signed else ""
     if rule.worse is Worse.BOTH:
         return ""
     for side in (baseline, candidate):
@@ -41,7 +51,7 @@ def implausible(
     if better < ratio:
         return ""
     return (
-        f"{rule.info.label} {_shown(here, rule)} -> {_shown(there, rule)} is {better:.1f} times better: "
+        f"{rule.info.label} {_shown(here, rule)} -> {_shown(there, rule)} is {_times(better)} better: "
         "too good to be believed, perhaps a slip in one side's unit"
     )
 
@@ -54,7 +64,7 @@ def _odd_one(ratio: float, rule: MetricRule, side: Sequence[Reading], everyone: 
     odd = max(side, key=lambda reading: (abs(math.log(reading.value / middle)), reading.run_id))
     factor = max(odd.value / middle, middle / odd.value)
     return (
-        f"{rule.info.label} of run {odd.run_id} is {_shown(odd.value, rule)}, {factor:.1f} times off the median of all "
+        f"{rule.info.label} of run {odd.run_id} is {_shown(odd.value, rule)}, {_times(factor)} off the median of all "
         f"runs ({_shown(middle, rule)}): a slip in its file or unit, or a machine in trouble; mend it or leave it out"
     )
 
@@ -83,6 +93,47 @@ def _sign_lost(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequenc
         return ""
     here, there = (_shown(median(reading.value for reading in side), rule) for side in (baseline, candidate))
     return f"{rule.info.label} {here} -> {there} has changed its sign: perhaps a slip in one side's file"
+
+
+def _other_size(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
+    """A loss above zero that is nothing now, or further below zero: no label is left to learn, or a slip."""
+    here, there = (median(reading.value for reading in side) for side in (baseline, candidate))
+    if here <= 0 or -here <= there < -_NOTHING * here or there > _NOTHING * here:
+        return ""
+    return (
+        f"{rule.info.label} {_shown(here, rule)} -> {_shown(there, rule)}: too good to be believed, perhaps nothing is "
+        "left to learn from, or a slip in one side's file"
+    )
+
+
+def _limit_beyond_reach(
+    rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]
+) -> str:
+    """Rewards of right and wrong answers, 0 to 1, by a limit in units of a reward model: no fall would cross it."""
+    values = [reading.series.finite_only().values for reading in (*baseline, *candidate)]
+    unlike = rule.worse is not Worse.LOWER or rule.info.scale != Scale.IDENTITY or min(map(len, values)) < LEAST_POINTS
+    if unlike or any(each.min() < 0 or each.max() > 1 for each in values):
+        return ""
+    if stick.margin < max(reading.value for reading in baseline):
+        return ""
+    return (
+        f"{rule.info.label} lies between 0 and 1, where no fall crosses a limit of {_shown(stick.margin, rule)}: give "
+        f"rules.{rule.name} a margin of its own in a policy"
+    )
+
+
+def _standing_clock(rule: MetricRule, everyone: Sequence[Reading]) -> str:
+    """Times and costs of zero or less: of a clock that stood still, or of steps that were not made."""
+    for reading in everyone:
+        values = reading.series.finite_only().values[reading.warmup :]
+        count = int(np.count_nonzero(values <= 0))
+        if count > _STANDING * len(values):
+            return f"{rule.info.label} of run {reading.run_id} is zero or less at {count} of {len(values)} steps"
+    return ""
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.1f} times" if factor < 1e6 else f"{factor:.1e} times"
 
 
 def _shown(value: float, rule: MetricRule) -> str:

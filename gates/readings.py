@@ -14,13 +14,15 @@ from gates.records import Run, Series
 from gates.summaries import SUMMARIES, rate, within_run_se
 from gates.wording import quantity
 
+LEAST_POINTS = 8
+"""Fewer means of several steps are no middle of anything."""
 _LARGEST_LOG = 700.0  # exp of it still is a float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reading:
     """A run's number `value` with its within-run standard error `se`, both in the metric's unit; `last_step`: the
-    run's, which the series may end before."""
+    run's, which the series may end before; `warmup`: how many points of the series are warm-up."""
 
     run_id: str
     seed: int | None
@@ -29,6 +31,7 @@ class Reading:
     se: float
     dropped: int
     last_step: int
+    warmup: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,17 +91,18 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
     series = _series(policy, rule, run)
     if series is None or not len(series.values):
         return f"{rule.info.label} was not recorded"
-    summary = SUMMARIES[rule.reduction]
-    values = summary.values(series, policy.warmup_steps)
-    if not len(values):
+    if not np.any(series.finite):
         return f"{rule.info.label} has no finite value"
+    summary = SUMMARIES[rule.reduction]
+    warmup, least = points(policy, series)
+    values = summary.values(series, warmup)
     if not summary.single:
-        usable = int(np.count_nonzero(series.finite[policy.warmup_steps :]))
-        if usable < policy.min_steps:
-            return f"{rule.info.label} has {usable} values after warm-up, the policy asks for {policy.min_steps}"
+        usable = int(np.count_nonzero(series.finite[warmup:]))
+        if usable < least:
+            return f"{rule.info.label} has {usable} values after warm-up, the policy asks for {least}"
         if rule.role is Role.GATE and usable < summary.decides_from:
             return f"{rule.info.label} has {usable} values after warm-up, to decide takes {summary.decides_from}"
-    value = summary(series, policy.warmup_steps)
+    value = summary(series, warmup)
     if not math.isfinite(value):
         return f"{rule.reduction} of {rule.info.label} is not defined for these values"
     return Reading(
@@ -109,7 +113,17 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
         se=within_run_se(summary, values),
         dropped=int(np.count_nonzero(~series.finite)),
         last_step=max(run.last_step, int(series.steps[-1])),
+        warmup=warmup,
     )
+
+
+def points(policy: Policy, series: Series) -> tuple[int, int]:
+    """How many points of the series are warm-up, and how many must follow: one for each of the policy's steps, or for
+    as many steps where the points stand for several (a loss that is logged every tenth step) and would be too few."""
+    usable, spacing = int(np.count_nonzero(series.finite[policy.warmup_steps :])), series.spacing
+    if usable >= policy.min_steps or spacing <= 1:
+        return policy.warmup_steps, policy.min_steps
+    return math.ceil(policy.warmup_steps / spacing), max(LEAST_POINTS, math.ceil(policy.min_steps / spacing))
 
 
 def _series(policy: Policy, rule: MetricRule, run: Run) -> Series | None:
@@ -118,7 +132,8 @@ def _series(policy: Policy, rule: MetricRule, run: Run) -> Series | None:
     tokens, times = run.series.get("tokens"), run.series.get("step_time")
     if tokens is None or times is None:
         return None
-    return rate(tokens.finite_only(), times.finite_only(), policy.warmup_steps)
+    times = times.finite_only()
+    return rate(tokens.finite_only(), times, points(policy, times)[0])
 
 
 def constant_tokens(policy: Policy, rule: MetricRule, runs: Sequence[Run]) -> float | None:
@@ -128,11 +143,26 @@ def constant_tokens(policy: Policy, rule: MetricRule, runs: Sequence[Run]) -> fl
     for run in runs:
         if "tokens" not in run.series:
             return None
-        counted = run.series["tokens"].finite_only().values[policy.warmup_steps :]
+        series = run.series["tokens"].finite_only()
+        counted = series.values[points(policy, series)[0] :]
         if not len(counted):
             return None
         means.append(float(np.mean(counted)))
     return max(means) if means and max(means) <= (1 + rule.margin / 5) * min(means) else None
+
+
+def stalls(policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
+    """Whether the candidate's mean step time rose beside its middle by half the rule's margin: rare long steps, to
+    which an IQM is blind. Not where a tail of step times decides by itself."""
+    tail = SUMMARIES["tail_excess"]
+    sides = [[run.series["step_time"] for run in side if "step_time" in run.series] for side in (baseline, candidate)]
+    gated = any(other.reduction == "tail_excess" and other.role is Role.GATE for other in policy.rules)
+    shortest = min((len(series.values) - policy.warmup_steps for side in sides for series in side), default=0)
+    if not all(sides) or (gated and shortest >= tail.decides_from):
+        return False
+    excess = [[tail(series, points(policy, series)[0]) for series in side] for side in sides]
+    before, now = (math.fsum(side) / len(side) for side in excess)
+    return now - before > math.log1p(rule.margin) / 2
 
 
 def yardstick(
@@ -158,7 +188,7 @@ def yardstick(
             cap = math.log1p(cap / math.exp(math.fsum(math.log(r.value) for r in baseline) / len(baseline)))
         # A shipped prior is stated beside the margin and keeps its share of it: large memory does not wobble more. Not
         # where nothing else is known of the spread: one run a side would pass with any.
-        if known.kind == "shipped" and len(values) > 2:
+        if known.kind == "shipped" and len(values) > 2 and margin > 0:
             prior *= min(1.0, cap / margin)
         margin = min(margin, cap)
     return Yardstick(scale=scale, sign=sign, margin=margin, prior=prior)

@@ -47,6 +47,11 @@ class Series:
         """True if it goes on into the second half of a run that ends at `last_step`."""
         return len(self.steps) > 0 and 2 * int(self.steps[-1]) >= last_step
 
+    @property
+    def spacing(self) -> float:
+        """How many steps a point stands for: the median distance of two; 1 where there is no second point."""
+        return float(np.median(np.diff(self.steps))) if len(self.steps) > 1 else 1.0
+
     def same_values(self, other: Series) -> bool:
         """True if both hold the same steps and bit-equal values (NaN equals NaN)."""
         return bool(

@@ -14,7 +14,7 @@ from gates.matching import compare_readings
 from gates.planning import enough_to_block, smallest_detectable
 from gates.plausibility import implausible
 from gates.policy import MetricRule, Policy, Role, Worse
-from gates.readings import Reading, Yardstick, constant_tokens, read, yardstick
+from gates.readings import Reading, Yardstick, constant_tokens, read, stalls, yardstick
 from gates.records import Run
 from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
 from gates.wording import runs
@@ -66,13 +66,14 @@ def weigh(
 ) -> Weighed:
     """Compare one metric. `family`: how many gate metrics share the error level (for what is detectable)."""
     tokens = constant_tokens(policy, rule, [*baseline, *candidate]) if rule.reduction == "rate" else None
-    if tokens is not None:
+    if tokens is not None and not stalls(policy, rule, baseline, candidate):
         reason = f"a step has {tokens:.0f} tokens in every run, so this is step time again and is judged there"
         return Weighed(rule=rule, check=make_check(rule, CheckOutcome.NOT_JUDGED, reason))
     left, why_left = read(policy, rule, baseline)
     right, why_right = read(policy, rule, candidate)
     if not left or not right:
-        return Weighed(rule=rule, check=_missing(rule, left, right, why_left, why_right))
+        there = all(any(_has(rule, run) for run in side) for side in (baseline, candidate))
+        return Weighed(rule=rule, check=_missing(rule, left, right, why_left, why_right, there))
     notes = tuple(_notes(left, right, len(baseline), len(candidate)))
     if rule.info.repeatable and same_code(policy, rule, left, right) and same_training(baseline, candidate):
         return Weighed(rule=rule, check=identity_check(rule, left, right, notes))
@@ -81,7 +82,7 @@ def weigh(
         return Weighed(rule=rule, check=undecided(rule, stick, ReasonCode.MISSING_DATA))
     if problem := implausible(policy.implausible_ratio, rule, stick, left, right):
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.SUSPECT_DATA))
-    if problem := incomparable(policy, rule, stick, left, right, unread(candidate, right)):
+    if problem := incomparable(rule, stick, left, right, unread(candidate, right)):
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.NOT_COMPARABLE))
     found = compare_readings(policy, rule, stick, left, right, trusted)
     evidence = _evidence(policy, rule, stick, found, left, right, family)
@@ -124,12 +125,19 @@ def _evidence(
     )
 
 
-def _missing(rule: MetricRule, left: list[Reading], right: list[Reading], why_left: str, why_right: str) -> Check:
-    """A gate metric that the baseline has and the candidate has not must not pass by silence."""
+def _has(rule: MetricRule, run: Run) -> bool:
+    return rule.metric in run.series and bool(run.series[rule.metric].finite.any())
+
+
+def _missing(
+    rule: MetricRule, left: list[Reading], right: list[Reading], why_left: str, why_right: str, there: bool
+) -> Check:
+    """A gate metric that the baseline has and the candidate has not must not pass by silence, nor one that both have
+    (`there`) with too few values."""
     sides = [name for name, side in (("baseline", left), ("candidate", right)) if not side]
     reason = f"{why_right or why_left} (in the {' and the '.join(sides)})"
     vanished = bool(left) and not right
-    if rule.role is Role.GATE and (rule.must_have or vanished):
+    if rule.role is Role.GATE and (rule.must_have or vanished or there):
         return make_check(rule, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.MISSING_DATA)
     return make_check(rule, CheckOutcome.NOT_JUDGED, reason)
 

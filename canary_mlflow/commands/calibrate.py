@@ -63,7 +63,9 @@ def read_groups(
     from canary_mlflow.analysis.unchanged import each_once
 
     if bool(sessions) == bool(files):
-        raise UsageError("canary calibrate: found neither or both; expected sessions or versions, or --files; give one of them")
+        raise UsageError(
+            "canary calibrate: found neither or both; expected sessions or versions, or --files; give one of them"
+        )
     if files:
         from canary_mlflow.files.runs import read_side
 

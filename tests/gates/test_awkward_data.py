@@ -76,6 +76,8 @@ def all_gates(policy):
     ("metric", "before", "after", "words"),
     [
         ("eval_loss", 0.58, -0.58, "evaluation loss 0.580 -> -0.580 has changed its sign"),
+        ("eval_loss", 0.58, 0.0, "evaluation loss 0.580 -> 0: too good to be believed"),
+        ("eval_loss", 0.58, -50.0, "evaluation loss 0.580 -> -50.0: too good to be believed"),
         ("eval_accuracy", 0.8, 80.0, "is 80.0, others are not above 1: perhaps percent"),
         ("peak_memory", 9e8, 9e8, "is 900000000 MiB: perhaps bytes; expected MiB"),
     ],
@@ -102,6 +104,39 @@ def test_what_is_no_slip_passes(smoke, make_version, metric, before, after):
         make_version("b", series_={metric: [after]}),
     )
     assert check(verdict, metric).outcome is CheckOutcome.PASS
+
+
+def test_a_clock_that_stands_still_at_some_steps_is_no_speed(smoke, make_version):
+    """Every second step took no time at all, and the others half as much again."""
+    verdict = judge(smoke, make_version("a"), make_version("b", series_={"step_time": [0.0, 0.03] * 50}))
+    assert check(verdict, "step_time").reason_code is ReasonCode.SUSPECT_DATA
+    assert "step time of run b0 is zero or less at 45 of 90 steps" in check(verdict, "step_time").reason
+    once = judge(smoke, make_version("a"), make_version("b", series_={"step_time": [0.02] * 50 + [0.0] + [0.02] * 49}))
+    assert check(once, "step_time").reason_code is not ReasonCode.SUSPECT_DATA
+
+
+@pytest.mark.parametrize(("before", "now", "code"), [(0.84, 0.35, "suspect-data"), (3.84, 3.35, "pass")])
+def test_rewards_of_right_and_wrong_are_not_judged_by_a_limit_of_other_rewards(smoke, make_version, before, now, code):
+    def side(name, level):
+        rewards = np.clip(level + np.linspace(-0.1, 0.1, 100), 0, max(1, level + 1))
+        workload = {"algo": "grpo", "max_steps": "100"}
+        return make_version(name, series_={"reward_mean": rewards, "eval_loss": None}, workload=workload)
+
+    verdict = judge(smoke, side("a", before), side("b", now))
+    assert verdict.reason_code == code
+    if code != "pass":
+        assert "no fall crosses a limit of 1.00: give rules.reward_mean a margin" in verdict.reason
+
+
+def test_a_margin_of_nothing_and_a_candidate_beyond_measure_end_in_a_verdict(smoke, make_version):
+    none = replace(smoke, rules=tuple(replace(rule, margin=0.0) for rule in smoke.rules))
+    assert judge(none, make_version("a"), make_version("b")).reason
+    far = judge(
+        smoke, make_version("a", series_={"eval_loss": [-0.1]}), make_version("b", series_={"eval_loss": [1e200]})
+    )
+    assert check(far, "eval_loss").outcome is not CheckOutcome.PASS
+    tiny = judge(smoke, make_version("a"), make_version("b", series_={"eval_loss": [1e-300]}))
+    assert len(check(tiny, "eval_loss").reason) < 200
 
 
 def test_dropped_values_and_unequal_lengths_are_said(smoke, make_version):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from verdicts import check
 
+from canary_mlflow.policies import load_policy
 from gates import Outcome, Run, Series, Version, judge
 from gates.verdict import ReasonCode
 
@@ -52,6 +53,34 @@ def test_single_steps_and_means_of_ten_do_not_compare(perf, before, now):
     assert "every 1 and every 10 steps" in check(found, "step_time").reason
     alike = judge(perf, version("a", 5, every=10, spikes=4.0), version("b", 3, every=10, spikes=4.0))
     assert check(alike, "step_time").outcome == Outcome.PASS
+
+
+@pytest.mark.parametrize(("tier", "every"), [("smoke", 50), ("perf", 10), ("perf", 25), ("nightly", 50)])
+def test_what_is_logged_every_so_many_steps_is_judged_all_the_same(tier, every):
+    """Transformers logs a loss every `logging_steps`, and a script of one's own the time of every step."""
+
+    def side(name, count, loss):
+        made = [run(f"{name}{i}") for i in range(count)]
+        seldom = [run(f"{name}{i}", every=every, loss=loss).series["loss"] for i in range(count)]
+        both = (replace(one, series={**one.series, "loss": its}) for one, its in zip(made, seldom, strict=True))
+        return Version(model="m", version=name, runs=tuple(both))
+
+    policy = load_policy(tier)
+    assert check(judge(policy, side("a", 5, 1.0), side("b", 5, 2.0)), "loss").outcome == Outcome.BLOCK
+    unchanged = check(judge(policy, side("a", 5, 1.0), side("b", 5, 1.0)), "loss")
+    assert (unchanged.outcome == Outcome.BLOCK, unchanged.evidence.candidate_runs) == (False, 5)
+
+
+def test_what_both_sides_have_too_little_of_is_no_pass(perf):
+    found = judge(perf, *(replace_loss(version(name, 5), every=200) for name in "ab"))
+    assert (found.outcome, found.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
+    assert "loss has 4 values after warm-up, the policy asks for 8" in check(found, "loss").reason
+
+
+def replace_loss(made: Version, every: int) -> Version:
+    seldom = [run(one.run_id, every=every).series["loss"] for one in made.runs]
+    runs = (replace(one, series={**one.series, "loss": its}) for one, its in zip(made.runs, seldom, strict=True))
+    return replace(made, runs=tuple(runs))
 
 
 @pytest.mark.parametrize("sides", [(501, 1), (1, 501)])

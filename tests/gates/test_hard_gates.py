@@ -68,6 +68,23 @@ def test_one_non_finite_step_blocks(smoke, make_run, fields, words):
     assert words in check(verdict, "nonfinite").reason
 
 
+def test_the_first_overflows_of_fp16_find_its_loss_scale(smoke, make_run):
+    def verdict(norms, **fields):
+        series = {"grad_norm": norms, **fields.pop("series", {})}
+        return check(verdict_of(smoke, make_run("a"), make_run("b", series_=series, **fields)), "nonfinite")
+
+    first = [np.inf] * 2 + [1.0] * 98
+    assert verdict(first).outcome == Outcome.PASS
+    assert "by which fp16 finds its loss scale" in verdict(first).reason
+    counted = {"nonfinite": [1] * 2 + [0] * 98}
+    assert verdict(first, series=counted, inf_steps=2, workload={"precision": "fp16"}).outcome == Outcome.PASS
+    assert verdict(first, series=counted, inf_steps=3).outcome == Outcome.BLOCK
+    assert verdict(first, workload={"precision": "bf16"}).outcome == Outcome.BLOCK
+    assert verdict(first, series={"loss": [np.nan] + [0.5] * 99}).outcome == Outcome.BLOCK
+    assert verdict([np.inf] * 4 + [1.0] * 96).outcome == Outcome.BLOCK
+    assert verdict([np.nan] * 100).outcome == Outcome.BLOCK
+
+
 def test_what_every_run_did_alike_is_said_once(smoke, make_run):
     alike = [make_run(name, nan_steps=2) for name in "abc"]
     assert check(verdict_of(smoke, *alike), "nonfinite").reason == "3 of 3 runs: 2 NaN steps"

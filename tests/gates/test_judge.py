@@ -194,6 +194,15 @@ def test_constant_tokens_make_tokens_per_second_a_copy_of_step_time(smoke, make_
     assert "512 tokens" in check(verdict, "tokens_per_second").reason
 
 
+def test_rare_long_steps_make_it_none(smoke, make_version):
+    """Every tenth step takes twenty times as long: the middle of the step times does not see it."""
+    stalls = np.where(np.arange(100) % 10 == 9, 0.4, 0.02)
+    flat = {"tokens": np.full(100, 512)}
+    verdict = judge(smoke, make_version("a", series_=flat), make_version("b", series_={**flat, "step_time": stalls}))
+    assert check(verdict, "step_time").outcome is CheckOutcome.PASS
+    assert check(verdict, "tokens_per_second").outcome is CheckOutcome.BLOCK
+
+
 def test_fewer_tokens_in_the_same_time_block(smoke, make_version):
     verdict = judge(smoke, make_version("a"), make_version("b", factor={"tokens": 0.7}))
     assert answer(verdict) == (Outcome.BLOCK, ReasonCode.REGRESSION)
@@ -320,3 +329,16 @@ def test_tails_and_drifts_of_short_runs_are_advice(make_version, steps, role):
     roles = {check.metric: check.role for check in verdict.checks}
     assert roles["step_time_tail"] == roles["step_time_drift"] == role
     assert roles["step_time"] == "gate"
+
+
+def test_an_order_that_is_there_already_is_not_asked_for(perf, make_version, make_run):
+    """Ten runs of ten are worse, one of them by far: more of the same order would not make the t test surer."""
+
+    def side(name, factors):
+        runs = (make_run(f"{name}{i}", steps=300, factor={"step_time": by}) for i, by in enumerate(factors))
+        return Version(model="m", version=name, runs=tuple(runs))
+
+    wild = [1.02, 1.015, 1.03, 1.02, 1.6, 1.02, 1.02, 1.5, 1.03, 1.02]
+    found = check(judge(perf, side("a", [1.0] * 10), side("b", wild)), "step_time")
+    assert "all of the candidate's runs are worse, but too unequal among themselves" in found.reason
+    assert found.more_runs is None

@@ -117,6 +117,8 @@ def test_an_iteration_is_judged_whatever_the_algorithm_is_called(smoke, side):
         ("", ("policy_loss", "kl"), Paradigm.REINFORCEMENT),
         ("RewardTrainer", ("loss", "reward_mean"), Paradigm.SUPERVISED),
         ("xpo", ("kl", "reward_margin"), Paradigm.SUPERVISED),
+        ("", ("loss", "reward_mean", "reward_std", "reward_accuracy"), Paradigm.REINFORCEMENT),
+        ("DAPO", ("loss", "reward_mean", "reward_accuracy"), Paradigm.REINFORCEMENT),
     ],
 )
 def test_learning_by_name_else_by_what_was_recorded(algo, metrics, expected):
