@@ -20,6 +20,20 @@ PRIORS_FILE = "canary-priors.yaml"
 """In the working folder, beside the embedded store: what `canary calibrate` measured here."""
 
 
+class _OnceEach(yaml.SafeLoader):
+    """YAML in which no key is given twice: the second would take the first one's place without a word."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """The mapping of a node. Raises YAMLError."""
+        keys = [key.value for key, _ in node.value]
+        if twice := next((key for at, key in enumerate(keys) if key in keys[:at]), None):
+            line = node.start_mark.line + 1
+            raise yaml.YAMLError(
+                f"found {twice!r} twice in the mapping of line {line}; expected each key once; join them"
+            )
+        return super().construct_mapping(node, deep)
+
+
 def conf_dir() -> Path:
     """The folder that holds `gate/*.yaml` and `watch/*.yaml`.
 
@@ -138,7 +152,7 @@ def _locate(source: str, folder: Path, kind: str) -> Path:
 
 def _read(path: Path, key: str = "rules") -> Mapping[str, Any]:
     try:
-        body = yaml.safe_load(path.read_text(encoding="utf-8"))
+        body = yaml.load(path.read_text(encoding="utf-8"), Loader=_OnceEach)
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: not UTF-8, or a number too long
         raise UsageError(f"policy file {path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
     if not isinstance(body, Mapping):

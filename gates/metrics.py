@@ -45,6 +45,9 @@ def _share(label: str, worse: str) -> MetricInfo:
     return MetricInfo(label=label, unit="", worse=worse, scale="identity", share=True)
 
 
+RECORDINGS = ("recorded", "early", "new", "absent")
+"""What a policy's overlays may ask of a metric: see gates.sides.facts."""
+
 METRICS: dict[str, MetricInfo] = {
     "step_time": _cost("step time", "s"),
     "step_cpu_time": _cost("step CPU time", "s"),

@@ -22,6 +22,7 @@ from gates.fields import (
     unknown,
 )
 from gates.looks import FreshBaseline, Looks, WithoutSource
+from gates.metrics import METRICS, RECORDINGS
 from gates.paradigm import Paradigm
 from gates.policy import Bootstrap, HardChecks, KnownPriors, Overlay, Policy, PolicyError, Scale, ValidityRules
 from gates.priors import Prior
@@ -35,7 +36,8 @@ def parse_policy(body: Mapping[str, Any]) -> Policy:
     Raises PolicyError with one line: the key, the value found, the valid ones.
     """
     found = fields("policy", body, _POLICY)
-    overlays = [_overlay(name, overlay) for name, overlay in mapping("overlays", found["overlays"]).items()]
+    given = mapping("overlays", found["overlays"]).items()
+    overlays = [_overlay(name, overlay) for name, overlay in given if overlay is not None]  # none: a base's, taken away
     bodies = mapping("rules", found["rules"])
     rules = {str(name): parse_rule(str(name), rule, bodies) for name, rule in bodies.items()}
     for overlay in overlays:
@@ -73,8 +75,12 @@ def _known_priors(name: Any, body: Any) -> KnownPriors:
 
 def _when(path: str, body: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
     found = {str(key): facts(f"{path}.when.{key}", value) for key, value in body.items()}
-    if unknown := sorted(set(found.get("paradigm", ())) - set(Paradigm)):
-        raise PolicyError(f"{path}.when.paradigm: found {unknown[0]!r}; valid: {', '.join(Paradigm)}")
+    for key, values in found.items():
+        valid = Paradigm if key == "paradigm" else RECORDINGS if key in METRICS else ()
+        if valid and (wrong := sorted(set(values) - set(valid))):
+            raise PolicyError(f"{path}.when.{key}: found {wrong[0]!r}; valid: {', '.join(valid)}")
+        if key not in METRICS and not set(RECORDINGS).isdisjoint(values):
+            raise unknown(f"{path}.when", "metric", key, METRICS)
     return found
 
 

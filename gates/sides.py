@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from gates.metrics import CLOCKS, METRICS
+from gates.metrics import CLOCKS, METRICS, RECORDINGS
 from gates.records import Run, Series, Version
 from gates.verdict import Difference
 
@@ -134,8 +134,8 @@ def facts(baseline: Side, candidate: Side) -> dict[str, str]:
     late = {
         name for run in known.evidence for name, series in run.series.items() if series.in_second_half(run.last_step)
     }
-    states = (("recorded", late), ("early", before), ("new", now))
-    found = {name: next((word for word, names in states if name in names), "absent") for name in METRICS}
+    states = tuple(zip(RECORDINGS, (late, before, now, METRICS), strict=True))
+    found = {name: next(word for word, names in states if name in names) for name in METRICS}
     for pick in (_workload, _hardware):
         for key, values in _values(candidate.evidence or candidate.runs, pick).items():
             if len(values) == 1:

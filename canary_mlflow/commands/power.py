@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,7 +46,6 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
     """
     from canary_mlflow.policies import load_policy
     from canary_mlflow.reports.power import KnownSpread, as_dict, lines, title
-    from gates.metrics import METRICS
     from gates.policy import Worse
     from gates.power import harm_margin
     from gates.power import power as chances
@@ -52,11 +53,10 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
     if png is not None:
         check_place(png)
     asked = load_policy(policy)
-    # What is asked about is there; who learns from examples has no held-out reward besides.
-    there = [metric for metric in METRICS if metric == rule or metric != "eval_reward"]
-    rules = asked.resolve({**dict.fromkeys(there, "recorded"), **read_facts(fact)})
+    rules, notes = deciding(asked, rule, read_facts(fact))
     chosen = find_rule(rules, rule)
     known = expected(asked, rules, chosen) if spread is None else KnownSpread(sd=read_spread(spread), kind="given")
+    known = replace(known, notes=(*notes, *known.notes))
     two_sided = chosen.worse is Worse.BOTH
     find = partial(
         chances,
@@ -79,6 +79,30 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
         return
     for line in lines(table, rules, chosen, known):
         click.echo(line)
+
+
+def deciding(asked: Policy, rule: str, facts: Mapping[str, str]) -> tuple[Policy, tuple[str, ...]]:
+    """The policy for these facts, with whatever else must have been recorded, or not, for the rule to decide; where it
+    takes other facts, those in a sentence."""
+    from gates.metrics import METRICS
+    from gates.paradigm import paradigm_of
+    from gates.policy import Role
+
+    # What is asked about is there; who learns from examples has no held-out reward besides.
+    there = {metric: "recorded" for metric in METRICS if metric == rule or metric != "eval_reward"}
+    there["paradigm"] = paradigm_of(facts.get("algo", ""), ())
+    rules, needs = asked.resolve({**there, **facts}), []
+    for overlay in asked.overlays:
+        if find_rule(rules, rule).role is Role.GATE:
+            return rules, ()
+        if overlay.rules.get(rule, {}).get("role") is Role.GATE:
+            besides = {key: "absent" if "absent" in values else values[0] for key, values in overlay.when.items()}
+            metrics = {key: value for key, value in besides.items() if key in METRICS}
+            trial = asked.resolve({**there, **metrics, **facts})
+            if find_rule(trial, rule).role is Role.GATE:
+                return trial, ()
+            needs.append(" ".join(f"--fact {key}={value}" for key, value in besides.items() if key not in METRICS))
+    return rules, (f"{rule} decides with {' or '.join(needs)}",) if any(needs) else ()
 
 
 def expected(asked: Policy, resolved: Policy, rule: MetricRule) -> KnownSpread:

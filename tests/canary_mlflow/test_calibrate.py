@@ -236,6 +236,23 @@ def test_sessions_of_the_store_count_their_runs_once(recorded: Any, usual_sessio
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "role"),
+    [
+        (("reward_mean", "--fact", "algo=grpo"), "gate"),
+        (("loss",), "gate"),
+        (("step_cost",), "advisory"),
+        (("step_cost", "--fact", "backend=cpu"), "gate"),
+        (("step_time",), "gate"),
+    ],
+)
+def test_power_is_that_of_a_rule_where_it_decides(words: tuple[str, ...], role: str) -> None:
+    found = called("power", "--policy", "perf", "--json", "--rule", *words)[1]
+    assert found["role"] == role
+    assert max(row["block"] for row in found["chances"]) > (0.9 if role == "gate" else -1)
+    assert found["notes"] == ([] if role == "gate" else ["step_cost decides with --fact backend=cpu"])
+
+
 def test_power_knows_the_stored_spread_and_a_given_one(runs: list[str]) -> None:
     def chance(*words: str) -> dict[tuple[int, float], Any]:
         found = called("power", "--policy", "perf", "--json", *words)[1]
@@ -295,7 +312,7 @@ def test_a_spread_that_cannot_be_one_is_refused(spread: str) -> None:
 
 def test_power_says_of_a_rule_that_it_does_not_decide() -> None:
     for rule, role, line in (
-        ("loss", "advisory", "loss is advisory in this policy: it never blocks"),
+        ("grad_norm", "advisory", "grad_norm is advisory in this policy: it never blocks"),
         ("eval_loss", "ignore", "eval_loss is ignored in this policy: it never blocks and never passes"),
     ):
         asked = ("power", "--policy", "smoke", "--rule", rule, *(("--fact", "algo=ppo") if role == "ignore" else ()))

@@ -90,3 +90,18 @@ def test_wrong_files_are_refused_in_one_line(tmp_path, text, words):
 def test_unknown_name_lists_the_valid_ones():
     with pytest.raises(UsageError, match="policy 'smok' not found; valid: nightly, perf, smoke, or the path"):
         load_policy("smok")
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path):
+    """YAML would take the second for the whole rule, and the margin above it would be gone without a word."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("base: perf\nrules:\n  step_time: {margin: 0.03}\n  step_time: {prior: 0.01}\n")
+    with pytest.raises(UsageError, match="found 'step_time' twice in the mapping of line 3; expected each key once"):
+        load_policy(mine)
+
+
+def test_a_base_without_one_of_its_overlays(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("base: perf\nrules: {loss: {role: ignore}}\noverlays: {no_evaluation: null}\n")
+    rules = load_policy(mine).resolve({"eval_loss": "absent"}).rules
+    assert next(rule for rule in rules if rule.name == "loss").role is Role.IGNORE

@@ -45,6 +45,8 @@ BAD = [
     ("rules.step_time.role", "hard", "hard checks stand under 'hard:'; valid: gate, advisory, ignore"),
     ("rules.step_time.role", False, "rules.step_time.role: found False; valid: gate"),
     ("rules.step_time.role", [], "found []; valid: gate"),
+    ("overlays.cpu.when.step_cost", "record", "overlays.cpu.when.step_cost: found 'record'; valid: recorded, early, new"),
+    ("overlays.cpu.when.step_tiem", "recorded", "overlays.cpu.when: unknown metric 'step_tiem'"),
     ("rules.step_time.scale", "linear", "valid: log, identity"),
     ("rules.step_time.worse", "up", "valid: higher, lower, both"),
     ("rules.step_time.worse", "lower", "step_time is worse when higher"),
@@ -105,6 +107,16 @@ def test_wrong_values_are_refused_in_one_line(plain, path, value, words):
         parse_policy(plain)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_overlay_of_the_base_can_be_taken_away(plain):
+    """Without it a rule of one's own says what the base's overlay would say otherwise."""
+    facts = {"eval_loss": "absent"}
+    put(plain, "rules.loss.role", "ignore")
+    by_base = {rule.name: rule.role for rule in parse_policy(plain).resolve(facts).rules}
+    put(plain, "overlays.no_evaluation", None)
+    by_own = {rule.name: rule.role for rule in parse_policy(plain).resolve(facts).rules}
+    assert (by_base["loss"], by_own["loss"]) == (Role.GATE, Role.IGNORE)
 
 
 def every_key(plain, prefix=""):
