@@ -4,27 +4,33 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from math import isnan
 
 
 class Column:
     """The values of one metric so far, their steps strictly rising."""
 
-    __slots__ = ("doubled", "last", "name", "restarts", "returned", "steps", "texts", "values")
+    __slots__ = ("_twice", "changed", "doubled", "last", "name", "restarts", "returned", "steps", "texts", "values")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.steps = array("q")
         self.values = array("d")
         self.last = -1
-        self.doubled = 0
+        self.doubled = 0  # steps with more than one row
+        self.changed = 0  # of these, with another value
+        self._twice = -1
         self.texts = 0
         self.restarts = 0
         self.returned = (0, 0, 0)  # row, from step, to step: the first time that steps went back
 
-    def rewind(self, step: int, row: int) -> None:
-        """Forget what stands at `step` and after it: the row that comes now was written later."""
+    def rewind(self, step: int, value: float, row: int) -> None:
+        """Forget what stands at `step` and after it: the row that comes now, with `value`, was written later."""
         if step == self.last:
-            self.doubled += 1
+            if step != self._twice:
+                self.doubled += 1
+                self.changed += value != self.values[-1] and not (isnan(value) and isnan(self.values[-1]))
+            self._twice = step
         else:
             if not self.restarts:
                 self.returned = (row, self.last, step)

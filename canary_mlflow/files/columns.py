@@ -87,7 +87,7 @@ class Columns:
                 if value is None:
                     continue
             if step <= column.last:
-                column.rewind(step, number)
+                column.rewind(step, value, number)
             column.last = step
             column.steps.append(step)
             column.values.append(value)

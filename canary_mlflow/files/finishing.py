@@ -11,8 +11,14 @@ import numpy as np
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.history import History
-from canary_mlflow.files.limits import MAX_RESTARTS, SHOWN
+from canary_mlflow.files.limits import MAX_RESTARTS, MOST_TWICE, SHOWN
+from canary_mlflow.files.names import is_canonical
+from canary_mlflow.tracking.schema import FOREIGN
 from gates.records import Series
+from gates.wording import listed
+
+TELLING = ("loss", "accuracy", "memory", "_mem_")
+"""Parts of names that plainly say what a run learned or took, were they read."""
 
 
 def history_of(read: Columns, kind: str, notes: Iterable[str], *, planned: Any = None) -> History:
@@ -44,6 +50,11 @@ def series_of(read: Columns) -> dict[str, Series]:
                 f"{read.path}: steps go back {column.restarts} times ({column.name}); expected the order of "
                 "training; sort the rows, or split them into one file per run"
             )
+        if is_canonical(column.name) and column.changed > max(1, MOST_TWICE * len(column.steps)):
+            raise UsageError(
+                f"{read.path}: {column.changed:,} of {len(column.steps):,} steps have several values of {column.name}; "
+                f"expected one {read.row_word} per optimizer step; keep one rank or split, or add up micro-steps"
+            )
         series = Series(
             name=column.name,
             steps=np.array(column.steps, dtype=np.int64),
@@ -71,14 +82,17 @@ def notes_of(read: Columns) -> tuple[str, ...]:
             f"steps go back from {before} to {after} at {read.row_word} {row}{times}: read as a run that was "
             "resumed or started again; what was written later counts"
         )
-    doubled = max((column.doubled for column in read.columns.values()), default=0)
-    if doubled:
+    known = [column for column in read.columns.values() if is_canonical(column.name)]
+    if doubled := max((column.doubled for column in known), default=0):
         notes.append(f"{_count(doubled, 'step')} written twice: the later value counts")
     if read.dropped:
         notes.append(f"partly text, left out: {', '.join(read.dropped[:SHOWN])}")
     named = Counter(column.name for column in read.columns.values() if len(column.values))
     if twice := [name for name, count in named.items() if count > 1]:
         notes.append(f"several columns for one metric, one of them read: {', '.join(twice[:SHOWN])}")
+    strangers = [column.name for column in read.columns.values() if not is_canonical(column.name)]
+    if unread := [name.removeprefix(FOREIGN) for name in strangers if any(word in name.lower() for word in TELLING)]:
+        notes.append(f"nothing is read from {listed(unread, SHOWN)}: name them as docs/gate.md does, or leave them out")
     texts = [column.name for column in read.columns.values() if column.texts]
     if texts:
         notes.append(f"numbers written as text, read as numbers: {', '.join(texts[:SHOWN])}")

@@ -10,6 +10,8 @@ MAX_ROWS = 5_000_000
 """More rows than optimizer steps of any run that this watches; reading them would only fill the memory."""
 MAX_RESTARTS = 20
 """A run is resumed a few times; a file that goes back more often is not in the order of training."""
+MOST_TWICE = 0.1
+"""Of the steps: a row for each rank, split or micro-step is no history of optimizer steps."""
 SHOWN = 8  # columns named in an error
 
 

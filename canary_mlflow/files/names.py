@@ -22,6 +22,7 @@ RENAMED = {
     "peak_memory_mb": "peak_memory",
     "train_loss": "loss",
     "val_loss": "eval_loss",
+    "valid_loss": "eval_loss",
     "Training Loss": "loss",
     "training_loss": "loss",
     "Validation Loss": "eval_loss",
@@ -72,7 +73,7 @@ VERL_SUMS: Mapping[str, tuple[str, ...]] = {  # parts of an iteration, seconds
 }
 
 # wandb and TensorBoard put the split first; Transformers' own key of an evaluation is eval_<key>.
-PREFIXES = {"train/": "", "eval/": "eval_"}
+PREFIXES = {"train/": "", "eval/": "eval_", "val/": "eval_", "valid/": "eval_", "validation/": "eval_"}
 
 # In this order: a wandb export has `_step` (its own row count) beside the trainer's `train/global_step`.
 STEPS = ("step", "global_step", "train/global_step", "trainer/global_step", "iteration", "_step")
@@ -81,13 +82,13 @@ STEPS = ("step", "global_step", "train/global_step", "trainer/global_step", "ite
 @cache
 def name_of_column(column: str) -> str:
     """The canonical name of a file's column, or `trl/<column>`."""
-    found = _known(column)
-    if found:
-        return found
-    for prefix, instead in PREFIXES.items():
-        found = _known(instead + column.removeprefix(prefix)) if column.startswith(prefix) else None
-        if found:
+    for word in dict.fromkeys((column, column.lower())):
+        if found := _known(word):
             return found
+        for prefix, instead in PREFIXES.items():
+            found = _known(instead + word.removeprefix(prefix)) if word.startswith(prefix) else None
+            if found:
+                return found
     return column if column.startswith(FOREIGN) else FOREIGN + column
 
 

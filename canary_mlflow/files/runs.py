@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,11 @@ from canary_mlflow.files.sidecar import Sidecar, read_sidecar, sidecar_of
 from canary_mlflow.tracking.schema import FOREIGN
 from gates.records import Run, Series, Version
 
-MILLISECONDS = ("step_time_ms", "step_ms")
+OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, its units in one of ours)
+    "step_time_ms": ("step_time", 1000),
+    "step_ms": ("step_time", 1000),
+    **dict.fromkeys(("peak_memory_gb", "peak_memory_gib", "max_memory_gb", "max_mem_gb"), ("peak_memory", 1 / 1024)),
+}
 
 
 def read_side(paths: Sequence[Path]) -> tuple[Version, tuple[str, ...]]:
@@ -58,13 +62,13 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
 
 
 def _derived(history: History) -> dict[str, Series]:
-    """The history's series, with a step time in milliseconds turned into seconds, and the tokens of a step where only
-    their rate was written."""
+    """The history's series, those of other units turned into ours, and the tokens of a step where only their rate was
+    written."""
     series = dict(history.series)
-    for name in MILLISECONDS:
-        found = series.get(FOREIGN + name)
-        if found is not None and "step_time" not in series:
-            series["step_time"] = Series(name="step_time", steps=found.steps, values=found.values / 1000)
+    for theirs, (name, unit) in OTHER_UNITS.items():
+        found = series.get(FOREIGN + theirs)
+        if found is not None and name not in series:
+            series[name] = Series(name=name, steps=found.steps, values=found.values / unit)
     rate, time = series.get("tokens_per_second"), series.get("step_time")
     if rate is not None and time is not None and "tokens" not in series:
         steps, at, there = np.intersect1d(rate.steps, time.steps, return_indices=True)

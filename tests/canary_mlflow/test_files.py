@@ -13,6 +13,7 @@ import pytest
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files import History, limits, read_history
+from canary_mlflow.files.runs import read_run
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = [{"step": step, "loss": 3.0 / step, "grad_norm": 1.5, "epoch": 0.1} for step in range(1, 6)]
@@ -129,6 +130,41 @@ def test_what_a_resumed_run_wrote_later_counts(tmp_path: Path) -> None:
     again = [{"step": step, "loss": 9.0} for step in (3, 4)]
     history = read_history(write(tmp_path, "a.jsonl", lines([*ROWS, *again])))
     assert values(history, "loss") == [3.0, 1.5, 9.0, 9.0]
+
+
+@pytest.mark.parametrize(
+    "several", [{"rank": [0, 1, 2, 3]}, {"split": ["train", "eval"]}, {"micro_step": list(range(8))}]
+)
+def test_a_row_for_each_of_several_parts_of_a_step_is_refused(tmp_path: Path, several: dict[str, list[object]]) -> None:
+    """The last of them would stand for the step, and rank 0's memory or half of its time be gone."""
+    [(key, parts)] = several.items()
+    rows = [{"step": step, key: part, "loss": 2.0 + at} for step in range(20) for at, part in enumerate(parts)]
+    with pytest.raises(UsageError, match="20 of 20 steps have several values of loss; expected one line per optimizer"):
+        read_history(write(tmp_path, "a.jsonl", lines(rows)))
+
+
+def test_the_same_row_twice_is_one_and_an_epoch_beside_an_evaluation_none(tmp_path: Path) -> None:
+    history = read_history(write(tmp_path, "a.jsonl", lines([row for row in ROWS for _ in range(3)])))
+    assert history.notes == ("5 steps written twice: the later value counts",)
+    evaluated = [{"step": 5, "eval_loss": 2.0, "epoch": 1.0}]
+    assert read_history(write(tmp_path, "b.jsonl", lines([*ROWS, *evaluated]))).notes == ()
+
+
+@pytest.mark.parametrize("name", ["Loss", "LOSS", "train/loss", "Train/Loss"])
+def test_a_column_is_known_in_any_case(tmp_path: Path, name: str) -> None:
+    assert set(read_history(write(tmp_path, "a.csv", f"step,{name}\n1,2.0\n2,1.0\n")).series) == {"loss"}
+
+
+def test_units_of_a_columns_name_are_turned_into_ours(tmp_path: Path) -> None:
+    run, _ = read_run(write(tmp_path, "a.csv", "step,step_time_ms,max_mem_gb\n1,20,40\n2,30,50\n"))
+    assert run.series["step_time"].values.tolist() == [0.02, 0.03]
+    assert run.series["peak_memory"].values.tolist() == [40 * 1024, 50 * 1024]
+
+
+def test_what_is_not_read_though_it_says_what_was_learned_is_named(tmp_path: Path) -> None:
+    rows = [{"step": step, "loss": 1.0, "eval_wiki_loss": 2.0, "epoch": 0.5} for step in range(5)]
+    [note] = read_history(write(tmp_path, "a.jsonl", lines(rows))).notes
+    assert note.startswith("nothing is read from eval_wiki_loss: ")
 
 
 whole_state = json.dumps({"log_history": ROWS}, indent=1)

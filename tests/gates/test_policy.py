@@ -45,7 +45,11 @@ BAD = [
     ("rules.step_time.role", "hard", "hard checks stand under 'hard:'; valid: gate, advisory, ignore"),
     ("rules.step_time.role", False, "rules.step_time.role: found False; valid: gate"),
     ("rules.step_time.role", [], "found []; valid: gate"),
-    ("overlays.cpu.when.step_cost", "record", "overlays.cpu.when.step_cost: found 'record'; valid: recorded, early, new"),
+    (
+        "overlays.cpu.when.step_cost",
+        "record",
+        "overlays.cpu.when.step_cost: found 'record'; valid: recorded, early, new",
+    ),
     ("overlays.cpu.when.step_tiem", "recorded", "overlays.cpu.when: unknown metric 'step_tiem'"),
     ("rules.step_time.scale", "linear", "valid: log, identity"),
     ("rules.step_time.worse", "up", "valid: higher, lower, both"),
