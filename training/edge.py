@@ -34,9 +34,9 @@ def ended(work: Callable[[], int]) -> int:
         line.show()
         return int(line.exit_code)
     except KeyboardInterrupt:
-        print("canary: interrupted; the runs so far are recorded as FAILED", file=sys.stderr)
+        print("canary: interrupted; runs that had not ended are recorded as FAILED", file=sys.stderr)
         return Interrupted.exit_code
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
-    raise Interrupted(f"stopped by {signal.Signals(signum).name}; the runs so far are recorded as FAILED")
+    raise Interrupted(f"stopped by {signal.Signals(signum).name}; runs that had not ended are recorded as FAILED")

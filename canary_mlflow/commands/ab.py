@@ -11,7 +11,7 @@ from canary_mlflow.commands.shared import json_option, print_decision, require_t
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
 
-PLANNED = ("repeats", "register")
+PLANNED = ("repeats", "register", "seed")
 
 
 @click.command(epilog=EXIT_CODES)
@@ -81,7 +81,9 @@ def tier_of(overrides: Sequence[str]) -> str:
         if key.partition(".")[0] == "gate":
             raise UsageError(f"found {word!r}; a comparison of revisions is judged by --policy NAME|PATH; write it so")
         if key in PLANNED:
-            raise UsageError(f"found {word!r}; the plan of looks says how many runs are made, and none is registered")
+            raise UsageError(
+                f"found {word!r}; the plan of looks says which runs are made, and none is registered; leave it out"
+            )
     tier = next((word.partition("=")[2] for key, word in reversed(pairs) if key == "tier"), "smoke")
     valid = option_names("tier")
     if tier not in valid:

@@ -116,13 +116,16 @@ def resplits(policy: Policy, groups: Sequence[Sequence[Run]]) -> Resplits | None
 
 def store(folder: Path, found: Calibration) -> Path:
     """Write the spreads beside those of other places, at the end, where they win over others with as many facts
-    (Policy.prior_of); the same facts are written over. Raises UsageError for a file of another form."""
+    (Policy.prior_of); the same facts are written over. Raises UsageError for a file of another form, and for spreads
+    that a slip has made: no later run would contradict one that is far too large."""
     import yaml
 
     from canary_mlflow.policies import PRIORS_FILE, read_priors
     from gates.calibration import known_priors
     from gates.policy_writer import known_to_dict
 
+    if odd := [f"{each.rule.name}: {problem}" for each in found.spreads for problem in each.odd]:
+        raise UsageError(f"canary calibrate --write: found {odd[0]}; expected unchanged runs alone; nothing was stored")
     path = folder / PRIORS_FILE
     name = " ".join([found.policy.name, *found.when.values()])
     priors = {key: known for key, known in read_priors(path).items() if key != name} if path.exists() else {}

@@ -15,7 +15,7 @@ from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.sides import read_sides
 from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.reports.decision import Decision
-from canary_mlflow.reports.more_runs import lasting
+from canary_mlflow.reports.more_runs import NO_FRESH, NO_MORE, lasting
 from canary_mlflow.tracking.histories import read_version
 from canary_mlflow.tracking.session import minutes_of_runs
 from gates.looks import WithoutSource
@@ -83,7 +83,7 @@ class Plan:
             try:
                 said.append(f"more runs are made from {self.maker.prepare()}")
             except NoSource as error:
-                said.append(f"no more runs can be made: {error}")
+                said.append(f"{NO_MORE}: {error}")
                 self.step = None
                 return said
         if self.step.look is not None and self.beside:
@@ -94,6 +94,8 @@ class Plan:
             except NoSource as error:
                 self.go_without(error)
                 self.step = next_look(self.policy, verdict)
+        if self.ended:
+            return [self.lost]
         said += [self.lost] if self.lost else []
         if verdict.reason_code is ReasonCode.NO_BASELINE or self.ended:
             return said
@@ -113,8 +115,8 @@ class Plan:
         """The champion's code cannot be had: go on with its stored runs, or stop, as the policy says."""
         self.beside = False
         stops = self.policy.looks.without_source is WithoutSource.INCONCLUSIVE
-        what = "and the policy does not go on without one" if stops else "judged against the stored runs"
-        self.lost = f"no fresh baseline, {what}: {error}"
+        what = NO_FRESH if stops else "no fresh baseline, judged against the stored runs"
+        self.lost = f"{what}: {error}"
         self.say(self.lost)
 
     @property
@@ -127,7 +129,8 @@ class Plan:
         _, baseline, candidate = self.sides()
         evidence = candidate_side(candidate).evidence
         behind, fresh = (baseline.runs, baseline.fresh) if baseline else ((), ())
-        seeds = next_seeds(wanted - planned(evidence), seeds_of(behind), seeds_of(candidate.runs))
+        # Those of its evidence: the seed of a run that was broken off is made again, and its partner is not alone.
+        seeds = next_seeds(wanted - planned(evidence), seeds_of(behind), seeds_of(evidence))
         first = seeds_without_fresh(self.client, evidence, fresh) if self.beside else ()
         return Missing(seeds=tuple(seeds), beside=self.beside, first=tuple(first))
 

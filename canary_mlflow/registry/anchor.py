@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from canary_mlflow.reports.decision import SLOW_DRIFT
 from canary_mlflow.tracking.histories import read_version
 from gates.anchoring import anchored
 from gates.judge import judge
@@ -53,6 +54,6 @@ def against_anchor(
         verdict,
         outcome=found.outcome,
         reason_code=found.reason_code,
-        reason=f"Slow drift, against the anchor (version {number}): {found.reason}",
+        reason=f"{SLOW_DRIFT} (version {number}): {found.reason}",
         checks=(*verdict.checks, *(replace(check, metric=f"{check.metric}, anchor") for check in blocking)),
     )

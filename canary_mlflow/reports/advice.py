@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from urllib.parse import quote
 
-from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.reports.decision import SLOW_DRIFT, Decision, Question
 from canary_mlflow.reports.more_runs import champion_is_short, more_runs, no_number
 from gates.verdict import Outcome, ReasonCode
 
@@ -47,9 +47,13 @@ def after_promotion(decision: Decision) -> str:
 
 def after_block(decision: Decision) -> str:
     """BLOCK of a version."""
+    anchored = ""
+    if decision.verdict.reason.startswith(SLOW_DRIFT):
+        anchor = f'canary override {shlex.quote(decision.model)} {decision.version} --alias anchor --reason "…"'
+        anchored = f", and so that the next ones are not held to the old anchor: {anchor}"
     return (
         f"{champion_stays(decision)} Look at what is marked BLOCK, mend it and run again; if the change is meant: "
-        f"{bless_command(decision)} --despite-block{dry(decision)}"
+        f"{bless_command(decision)} --despite-block{anchored}{dry(decision)}"
     )
 
 

@@ -27,6 +27,10 @@ class Question(StrEnum):
 LABELLED = (Question.COMPARISON, Question.REVISIONS, Question.FILES)  # their sides are no versions
 
 
+SLOW_DRIFT = "Slow drift, against the anchor"
+"""How the reason begins of a version that the anchor blocks."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunWarning:
     """What the watch said while one of the candidate's runs went on; `run`: how to call that run."""

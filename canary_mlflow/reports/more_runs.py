@@ -9,13 +9,17 @@ from canary_mlflow.reports.decision import Decision
 from gates.planning import MAX_RUNS
 from gates.verdict import ReasonCode, Verdict
 
+NO_MORE = "no more runs can be made"
+NO_FRESH = "no fresh baseline, and the policy does not go on without one"
+"""How notes begin of a plan that cannot go on: its command is no advice then."""
+
 
 def more_runs(decision: Decision, needed: int) -> str:
     """How to get `needed` runs a side, by the ways that there are."""
     verdict = decision.verdict
     if words := champion_is_short(verdict, needed):
         plan = verdict.policy["looks"]["runs"]
-        goes_on = verdict.look is not None and verdict.look < len(plan)
+        goes_on = verdict.look is not None and plan_reaches(verdict, plan[-1])
         return f"{words} Its plan may decide sooner: {top_up_command(decision)}" if goes_on else words
     missing = max(0, needed - len(verdict.candidate_runs)) if plan_reaches(verdict, needed) else 0
     each = decision.run_minutes
@@ -33,7 +37,8 @@ def champion_is_short(verdict: Verdict, needed: int) -> str:
     """What to do where the champion has fewer runs than are needed, '' where it has not: its runs are added to only
     where the policy always makes fresh ones."""
     looks = verdict.policy.get("looks", {})
-    if len(verdict.baseline_runs) >= needed or looks.get("fresh_baseline", "always") == "always":
+    grows = looks.get("fresh_baseline", "always") == "always" and plan_reaches(verdict, 0)
+    if len(verdict.baseline_runs) >= needed or grows:
         return ""
     return (
         f"About {needed} runs per side would decide (now {have(verdict)}), and the champion's stay as they are: train "
@@ -56,9 +61,11 @@ def no_number(code: ReasonCode) -> str:
 
 
 def plan_reaches(verdict: Verdict, needed: int) -> bool:
-    """Whether topping up would make that many runs of the candidate."""
-    plan = verdict.policy.get("looks", {}).get("runs", (needed,))
-    return bool(needed <= plan[-1]) and (verdict.look is None or verdict.look < len(plan))
+    """Whether topping up would make that many runs of the candidate; with 0 whether it would make any."""
+    plan = verdict.policy.get("looks", {}).get("runs", (MAX_RUNS,))
+    ended = any(note.startswith((NO_MORE, NO_FRESH)) for note in verdict.notes)
+    made = len(plan) if verdict.look is None and (verdict.planned_runs or 0) >= plan[-1] else verdict.look or 0
+    return not ended and bool(needed <= plan[-1]) and made < len(plan)
 
 
 def lasting(minutes: float) -> str:

@@ -100,6 +100,17 @@ def test_few_runs_leave_the_spread_uncertain(runs: list[str]) -> None:
     assert (many["spread_upper"] < 2 * many["spread"], many["perhaps_resolved_by"]) == (True, [])
 
 
+def test_a_slip_is_said_and_never_stored(runs: list[str]) -> None:
+    """A spread of a thousand would keep every later run from a verdict, and none contradicts one that is too large."""
+    rows = [json.loads(line) for line in Path(runs[0]).read_text().splitlines()]
+    Path(runs[0]).write_text("".join(json.dumps({**row, "step_time": 1000 * row["step_time"]}) + "\n" for row in rows))
+    assert any("a slip in its file" in note for note in called("calibrate", "--files", *runs, "--json")[1]["notes"])
+    code, text = called("calibrate", "--files", *runs, "--write")
+    assert (code, len(text.splitlines())) == (2, 1)
+    assert "expected unchanged runs alone; nothing was stored" in text
+    assert not Path("canary-priors.yaml").exists()
+
+
 def test_runs_of_one_seed_are_named_as_a_poor_standard(runs: list[str]) -> None:
     assert called("calibrate", "--files", *runs, "--json")[1]["notes"] == []
     for number, name in enumerate(runs):

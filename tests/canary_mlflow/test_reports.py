@@ -65,6 +65,9 @@ def hard(metric: str, outcome: CheckOutcome = CheckOutcome.PASS, reason: str = "
 OURS = {"name": "ours", "rules": RULES}
 NO_FRESH = {"name": "smoke", "rules": RULES, "looks": {"runs": [1, 3], "fresh_baseline": "never"}}
 
+ENDED = "no more runs can be made: its code is gone"
+OVER = {"name": "nightly", "rules": RULES, "looks": {"runs": [1, 3], "fresh_baseline": "always"}}
+
 
 def verdict(outcome: Outcome = Outcome.BLOCK, code: ReasonCode = ReasonCode.REGRESSION, **changes: Any) -> Verdict:
     values: dict[str, Any] = {
@@ -226,6 +229,9 @@ def test_advice_is_set_apart_and_comes_last() -> None:
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5, policy=OURS), "--top-up --policy FILE (that of policy ours)"),
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5, policy=NO_FRESH), "train its code again with repeats=5"),
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5, policy=NO_FRESH, look=1), "Its plan may decide sooner: canary"),
+        (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5, baseline_runs=tuple("abcde"), notes=(ENDED,)), "repeats=5."),
+        (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5, look=2, policy=OVER), "train its code again with repeats=5"),
+        (decision(verdict(reason="Slow drift, against the anchor (version 1): Step")), "--alias anchor --reason"),
         (unclear(ReasonCode.INVALID_ENVIRONMENT), "Run it again while the machine is quiet"),
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=3, policy=NO_FRESH), "(now 3 against 3): train with repeats=3."),
         (unclear(ReasonCode.NOT_COMPARABLE), "Compare like with like"),

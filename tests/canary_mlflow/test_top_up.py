@@ -124,6 +124,16 @@ def test_fresh_baseline_runs_come_in_the_order_b_c_c_b(guarded: Any, late: Polic
     assert len(decision.verdict.baseline_runs) == 3 + 2
 
 
+def test_the_seed_of_a_run_that_was_broken_off_is_made_again(guarded: Any, late: Policy) -> None:
+    """The champion's run of that seed would be without a partner for good."""
+    going = plan(guarded, late)
+    broken = going.maker.record(1, 1.0, {"canary.failure": "interrupted"})
+    guarded.client.set_terminated(broken, "FAILED")
+    decision = going.carry_out()
+    assert going.maker.calls == ["c1", "c2"]
+    assert decision.verdict.outcome is Outcome.PASS
+
+
 def test_the_first_run_gets_its_fresh_one_too_where_it_was_made_here_and_today(guarded: Any, late: Policy) -> None:
     would = replace(plan(guarded, with_fresh(late), host=platform.node()), dry_run=True).carry_out()
     said = "would make 2 more runs (seeds 1, 2), each beside a fresh run of the champion (order b c c b), after one for"

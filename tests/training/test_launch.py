@@ -55,7 +55,7 @@ def test_ctrl_c_while_the_runs_load_is_one_line(workplace: Workplace) -> None:
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: the session and its runs
     _, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
-    assert err.strip() == "canary: interrupted; the runs so far are recorded as FAILED"
+    assert err.strip() == "canary: interrupted; runs that had not ended are recorded as FAILED"
     assert {run.info.status for run in runs(workplace, "session")} <= {"FAILED"}
 
 
