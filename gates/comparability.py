@@ -33,6 +33,9 @@ def incomparable(
     everyone = [*baseline, *candidate]
     longest = max(reading.last_step for reading in everyone)
     too_early = [end for end in unread if end < (1 - UNEQUAL) * longest]
+    if rule.must_have and too_early:
+        where = _PLACES[1.0].format(min(too_early), f"{longest:.0f}")
+        return f"the runs {where}: if one failed, what is recorded of it must say so"
     if SUMMARIES[rule.reduction].single:
         return _other_progress(rule, everyone, too_early)
     if SUMMARIES[rule.reduction].of_progress and (where := _other_part(rule, everyone, too_early, longest)):

@@ -71,7 +71,7 @@ def judge(
         checks=tuple(checks),
         differences=environment_differences(left, right) if comparable else (),
         policy=policy_to_dict(policy),
-        baseline_runs=tuple(run.run_id for run in (*left.evidence, *pairs.made)),
+        baseline_runs=tuple(run.run_id for run in (*left.evidence, *pairs.beside)),
         candidate_runs=tuple(run.run_id for run in right.evidence),
         more_runs=_more_runs(checks) if outcome is Outcome.INCONCLUSIVE else None,
         look=look,

@@ -110,6 +110,20 @@ def test_times_that_grow_on_the_way_are_compared_over_the_same_part(perf, metric
     assert check(level, metric).outcome == Outcome.PASS
 
 
+def test_runs_that_end_before_they_give_a_number_are_not_left_out_in_silence(perf):
+    """Four of five candidates stop at step 60, and nothing says that they failed."""
+
+    def stopped(one):
+        held = {"step_time": Series(name="step_time", steps=np.arange(1, 61), values=np.full(60, 0.1))}
+        return replace(one, series=held, last_step=60)
+
+    whole = version("b", 5)
+    some = replace(whole, runs=tuple(stopped(one) if at < 4 else one for at, one in enumerate(whole.runs)))
+    found = judge(perf, version("a", 5), some)
+    assert found.outcome == Outcome.INCONCLUSIVE
+    assert "the runs end at different steps (60 and 1000): if one failed" in check(found, "step_time").reason
+
+
 def test_a_run_without_the_metric_is_no_shorter_run(perf):
     """One of the candidate's runs made no evaluation; the others' last one was before the end."""
     evaluated = Series(name="eval_loss", steps=np.array([400, 850]), values=np.array([0.6, 0.5]))
