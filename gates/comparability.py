@@ -82,7 +82,8 @@ def _other_part(rule: MetricRule, readings: Sequence[Reading], too_early: Sequen
 
 def _changes(rule: MetricRule, stick: Yardstick, reading: Reading) -> bool:
     """Whether a run's level moves by more than half a margin from its first third to its last."""
-    values = reading.series.finite_only().values[reading.warmup :]
+    series = reading.series
+    values = series.values[reading.warmup :][series.finite[reading.warmup :]]
     third = max(1, len(values) // 3)
     early, late = float(iqm(values[:third])), float(iqm(values[-third:]))
     relative = stick.relative or SUMMARIES[rule.reduction].logarithmic

@@ -73,7 +73,8 @@ def _rebound(hard: HardChecks, loss: Values) -> str:
 
 def _noise(loss: Values, window: int) -> float:
     """Standard deviation of the difference of two windows' means, from neighbouring steps: a trend is no noise."""
-    return float(np.std(np.diff(loss)) / np.sqrt(max(1, window)))
+    with np.errstate(over="ignore"):  # beyond floats it is infinite, and nothing rises above it
+        return float(np.std(np.diff(loss)) / np.sqrt(max(1, window)))
 
 
 def _kl_exploded(hard: HardChecks, kl: Values) -> str:
