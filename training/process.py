@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -151,7 +151,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.kill()
             process.wait()
     if process.stdin:
-        process.stdin.close()
+        with suppress(BrokenPipeError):  # what a process that died while it loaded was never told is still to be sent
+            process.stdin.close()
 
 
 def _obituary(code: int) -> str:

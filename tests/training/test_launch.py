@@ -108,6 +108,18 @@ def test_an_exception_in_training_is_recorded_and_registers_nothing(workplace: W
     assert versions(workplace) == []
 
 
+def test_a_run_that_dies_while_it_loads_is_one_line(workplace: Workplace) -> None:
+    """As code does that cannot be imported; the traceback is its own process's."""
+    (workplace.folder / "sitecustomize.py").write_text(
+        "import os, sys\nif 'training.worker' in ' '.join(sys.orig_argv):\n    os._exit(1)\n"
+    )
+    done = workplace.train(*TINY, PYTHONPATH=f"{workplace.folder}{os.pathsep}{ROOT}")
+    assert (done.returncode, len(done.stderr.strip().splitlines())) == (4, 1), done.stderr
+    assert "its process ended with code 1 and left no word" in done.stderr
+    assert [run.info.status for run in runs(workplace, "run")] == ["FAILED"]
+    assert versions(workplace) == []
+
+
 def test_three_sessions_at_once_on_a_fresh_folder(workplace: Workplace) -> None:
     processes = [workplace.start("-m", "training", *TINY, "gate.bootstrap=auto") for _ in range(3)]
     for process in processes:
