@@ -18,8 +18,7 @@ def more_runs(decision: Decision, needed: int) -> str:
     """How to get `needed` runs a side, by the ways that there are."""
     verdict = decision.verdict
     if words := champion_is_short(verdict, needed):
-        plan = verdict.policy["looks"]["runs"]
-        goes_on = verdict.look is not None and plan_reaches(verdict, plan[-1])
+        goes_on = verdict.look is not None and plan_reaches(verdict, 0)
         return f"{words} Its plan may decide sooner: {top_up_command(decision)}" if goes_on else words
     missing = max(0, needed - len(verdict.candidate_runs)) if plan_reaches(verdict, needed) else 0
     each = decision.run_minutes
