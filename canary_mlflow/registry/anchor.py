@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,12 @@ from canary_mlflow.reports.decision import SLOW_DRIFT
 from canary_mlflow.tracking.histories import read_version
 from gates.anchoring import anchored
 from gates.judge import judge
+from gates.looks import FreshBaseline
+from gates.pairs import judged_in_pairs
 from gates.policy import Policy
 from gates.records import Run, Version
 from gates.verdict import CheckOutcome, Outcome, Verdict
+from gates.wording import listed, sentence_case
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -45,15 +49,28 @@ def against_anchor(
     number = anchor_number(client, candidate.model) if verdict.outcome is Outcome.PASS else None
     if number is None or number in (champion, candidate.version):
         return verdict
-    found = judge(anchored(policy), read_version(client, candidate.model, number), candidate)
-    if found.outcome is not Outcome.BLOCK:
-        said = f"against the anchor, version {number}, at {policy.anchor_margins:g} times the margins: {found.outcome}"
-        return replace(verdict, notes=(*verdict.notes, said))
+    pinned = read_version(client, candidate.model, number)
+    found = judge(anchored(policy), pinned, candidate)
     blocking = [check for check in found.checks if check.outcome is CheckOutcome.BLOCK]
+    own = [check for check in blocking if check.metric not in foreign_speeds(policy, pinned.runs, candidate.runs)]
+    if not own:
+        said = f"against the anchor, version {number}, at {policy.anchor_margins:g} times the margins: {found.outcome}"
+        if blocking:
+            said += f" by {listed([check.metric for check in blocking])}, which is no harm: it was made on another host"
+        return replace(verdict, notes=(*verdict.notes, said))
     return replace(
         verdict,
         outcome=found.outcome,
         reason_code=found.reason_code,
-        reason=f"{SLOW_DRIFT} (version {number}): {found.reason}",
-        checks=(*verdict.checks, *(replace(check, metric=f"{check.metric}, anchor") for check in blocking)),
+        reason=f"{SLOW_DRIFT} (version {number}): {sentence_case(own[0].reason)}.",
+        checks=(*verdict.checks, *(replace(check, metric=f"{check.metric}, anchor") for check in own)),
     )
+
+
+def foreign_speeds(policy: Policy, pinned: Sequence[Run], candidate: Sequence[Run]) -> frozenset[str]:
+    """The rules of speed where the anchor was made on other hosts and the policy judges speed by fresh runs, of which
+    an anchor has none."""
+    before, now = ({run.environment.get("host") for run in side} for side in (pinned, candidate))
+    if policy.looks.fresh_baseline is FreshBaseline.NEVER or before & now:
+        return frozenset()
+    return frozenset(rule.name for rule in policy.rules if judged_in_pairs(rule))

@@ -21,6 +21,7 @@ from canary_mlflow.registry.rollback import rollback
 from canary_mlflow.registry.session_gate import gate_change, gate_session
 from canary_mlflow.registry.versions import champion, register_version
 from canary_mlflow.reports.text import render
+from gates.looks import FreshBaseline
 from gates.policy import Bootstrap, Policy
 from gates.verdict import Outcome, ReasonCode, verdict_from_dict
 
@@ -275,6 +276,21 @@ def test_a_held_registry_lock_is_said_in_one_line(recorded: Any) -> None:
         locks.registry_lock(MlflowClient(recorded.uri), wait=0.1),
     ):
         pytest.fail("two promoters held the lock")
+
+
+@pytest.mark.parametrize(("fresh", "word"), [("always", "PASS"), ("never", "BLOCK")])
+def test_the_speed_of_an_anchor_of_another_host_is_no_drift(
+    recorded: Any, policy: Policy, fresh: str, word: str
+) -> None:
+    """Where speed is judged by fresh runs of today, an anchor has none; what follows from the code it still shows."""
+    looks = replace(policy.looks, fresh_baseline=FreshBaseline(fresh))
+    policy = replace(policy, anchor_margins=1.0, looks=looks)
+    for slower, host in ((1.0, "quick"), (1.08, "slow"), (1.16, "slow"), (1.27, "slow")):
+        version = recorded.version(slower=slower, tags={"canary.env.host": host})
+        decision = gate(recorded.client, recorded.model, version, policy)
+    assert decision.word == word
+    if word == "PASS":
+        assert "BLOCK by step_cost, which is no harm: it was made on another host" in " ".join(decision.verdict.notes)
 
 
 def test_small_steps_that_each_pass_are_stopped_by_the_anchor(recorded: Any, policy: Policy) -> None:
