@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from gates.check_builders import label, make_check, undecided
 from gates.comparisons import Comparison
@@ -15,10 +16,12 @@ from gates.wording import change, limit, p_value, quantity, runs
 ENOUGH = 0  # no more runs than there are
 
 
-def conclude(policy: Policy, weighed: Weighed, significant: bool, family: int, plan: Policy) -> Check:
+def conclude(
+    policy: Policy, weighed: Weighed, significant: bool, family: int, plan: Policy, power: float = POWER
+) -> Check:
     """The check's outcome; `significant`: worse than no harm at the family's error level (Holm).
 
-    `plan`: the policy with all of the error levels, for saying how many runs would decide.
+    `plan`: the policy with all of the error levels, for saying how many runs would decide with the chance `power`.
     """
     rule, found, evidence = weighed.rule, weighed.found, weighed.evidence
     if weighed.check or not found or not evidence:
@@ -41,20 +44,18 @@ def conclude(policy: Policy, weighed: Weighed, significant: bool, family: int, p
             return make_check(rule, CheckOutcome.WARN, reason, evidence=evidence, notes=weighed.notes)
         if enough_to_block(policy, found.design):
             return make_check(rule, CheckOutcome.BLOCK, reason, ReasonCode.REGRESSION, evidence, notes=weighed.notes)
-    return _inconclusive(plan, weighed, found, evidence, line, family)
+    return _inconclusive(plan, weighed, found, evidence, line, family, power)
 
 
 def _inconclusive(
-    policy: Policy, weighed: Weighed, found: Comparison, evidence: Evidence, line: str, family: int
+    policy: Policy, weighed: Weighed, found: Comparison, evidence: Evidence, line: str, family: int, power: float
 ) -> Check:
     """Say what is missing: runs, quiet, or distance from the limit; and how many runs would decide."""
     rule, alpha_block = weighed.rule, policy.alpha_block / family
     least = max(2, policy.min_candidate_runs, policy.min_baseline_runs) if found.harm > found.margin else 1
-    harmless = runs_needed(found, truth=0.0, alpha_pass=policy.alpha_pass, alpha_block=alpha_block, least=1)
-    at_estimate = runs_needed(
-        found, truth=max(0.0, found.harm), alpha_pass=policy.alpha_pass, alpha_block=alpha_block, least=least
-    )
-    could_pass = pass_probability(found, found.design, 0.0, policy.alpha_pass) >= POWER
+    needed = partial(runs_needed, found, alpha_pass=policy.alpha_pass, alpha_block=alpha_block, power=power)
+    harmless, at_estimate = needed(truth=0.0, least=1), needed(truth=max(0.0, found.harm), least=least)
+    could_pass = pass_probability(found, found.design, 0.0, policy.alpha_pass) >= power
     if found.too_noisy and found.harm > found.margin:
         code, more = ReasonCode.TOO_NOISY, _runs_for_order(found, policy.alpha_block)
         what = f"too noisy here for the t test; {_order(found, more)}"

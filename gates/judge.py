@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from gates.checks import conclude
-from gates.comparisons import holm
 from gates.hard_gates import hard_checks
+from gates.metric_checks import metric_checks
 from gates.notes import notes, of_checks
 from gates.pairs import Pairs, pair
-from gates.policy import MetricRule, Policy, Role
+from gates.policy import Policy, Role
 from gates.policy_writer import policy_to_dict
-from gates.records import Run, Version
-from gates.selection import weigh_selected
+from gates.records import Version
 from gates.sides import Side, baseline_side, candidate_side, environment_differences, facts, mismatches, planned
-from gates.summaries import SUMMARIES
-from gates.validity import superseded
 from gates.verdict import Check, CheckOutcome, Outcome, ReasonCode, Verdict
-from gates.weighing import Weighed
 from gates.wording import listed, runs, sentence_case
 
 # Which open question to name first: the one whose answer is needed before the next makes sense.
@@ -32,8 +27,6 @@ _PRECEDENCE = (
     ReasonCode.TOO_NOISY,
     ReasonCode.NEAR_MARGIN,
 )
-
-NO_PAIRS = Pairs()
 
 
 def judge(
@@ -56,9 +49,10 @@ def judge(
     plan = policy.resolve(facts(left, right))
     policy = plan if look is None else plan.spending(plan.looks.shares[look - 1] if share is None else share)
     pairs = pair(policy, baseline, right)
-    checks = [*hard_checks(policy, right), *_validity(baseline, left, right, pairs)]
+    checks, more_runs = [*hard_checks(policy, right), *_validity(baseline, left, right, pairs)], None
     if not any(check.outcome is CheckOutcome.INCONCLUSIVE for check in checks):
-        checks += metric_checks(policy, left, right, plan, pairs)
+        metrics = metric_checks(policy, left, right, plan, pairs)
+        checks, more_runs = [*checks, *metrics.checks], metrics.more_runs
     outcome, code, reason = _decide(checks)
     comparable = bool(left.evidence and right.evidence)
     return Verdict(
@@ -73,51 +67,11 @@ def judge(
         policy=policy_to_dict(policy),
         baseline_runs=tuple(run.run_id for run in (*left.evidence, *pairs.beside)),
         candidate_runs=tuple(run.run_id for run in right.evidence),
-        more_runs=_more_runs(checks) if outcome is Outcome.INCONCLUSIVE else None,
+        more_runs=more_runs if outcome is Outcome.INCONCLUSIVE else None,
         look=look,
         planned_runs=planned(right.evidence),
         notes=(*notes(policy, left, right, pairs), *of_checks(checks)),
     )
-
-
-def metric_checks(
-    policy: Policy, baseline: Side, candidate: Side, plan: Policy, pairs: Pairs = NO_PAIRS
-) -> list[Check]:
-    """One check per rule. Gate metrics share the error level alpha_block (Holm); advisory ones stand alone.
-
-    `plan` has the error levels of all looks together: what more runs could still spend.
-    """
-    recorded = {name for run in (*baseline.finished, *candidate.finished) for name in run.series}
-    again = superseded(policy, baseline.finished, candidate.finished, pairs.beside)
-    pairs = replace(pairs, made=tuple(run for run in pairs.beside if run.run_id not in again))
-    left, right = ([run for run in side.finished if run.run_id not in again] for side in (baseline, candidate))
-    rules = [
-        rule
-        for rule in (_advice_if_short(policy, rule, (left, right)) for rule in policy.rules)
-        if rule.role is Role.GATE or (rule.role is Role.ADVISORY and rule.metric in recorded)
-    ]
-    family = max(1, sum(rule.role is Role.GATE and rule.metric in recorded for rule in rules))
-    weighed = [weigh_selected(policy, rule, left, right, pairs, family) for rule in rules]
-    gates = [item for item in weighed if item.rule.role is Role.GATE and item.found]
-    rejected = holm([item.found.p_harm for item in gates if item.found], policy.alpha_block)
-    significant = {item.rule.name for item, reject in zip(gates, rejected, strict=True) if reject}
-    return [conclude(policy, item, _is_significant(policy, item, significant), family, plan) for item in weighed]
-
-
-def _advice_if_short(policy: Policy, rule: MetricRule, sides: Iterable[Sequence[Run]]) -> MetricRule:
-    """A rule that needs many values decides where each side has a run with so many; shorter ones have no part in it."""
-    least = SUMMARIES[rule.reduction].decides_from
-    if not least or rule.role is not Role.GATE:
-        return rule
-    lengths = [[len(run.series[rule.metric].values) for run in side if rule.metric in run.series] for side in sides]
-    short = any(found and max(found) - policy.warmup_steps < least for found in lengths)
-    return replace(rule, role=Role.ADVISORY) if short else rule
-
-
-def _is_significant(policy: Policy, item: Weighed, gates: set[str]) -> bool:
-    if item.rule.role is Role.ADVISORY:
-        return item.found is not None and item.found.p_harm <= policy.alpha_block
-    return item.rule.name in gates
 
 
 def _validity(baseline: Version | None, left: Side, right: Side, pairs: Pairs) -> list[Check]:
@@ -178,10 +132,3 @@ def _sentence(checks: Sequence[Check]) -> str:
     named = f"{first.metric}: " if first.role is Role.HARD and first.reason_code is ReasonCode.HARD_GATE else ""
     also = f"; also {listed([check.metric for check in checks[1:]])}" if len(checks) > 1 else ""
     return sentence_case(f"{named}{first.reason}{also}.")
-
-
-def _more_runs(checks: Sequence[Check]) -> int | None:
-    """Runs per side that would decide every open metric; None when one of them no number of runs would."""
-    needed = [check.more_runs for check in checks if check.outcome is CheckOutcome.INCONCLUSIVE]
-    known = [runs for runs in needed if runs is not None]
-    return max(known) if known and len(known) == len(needed) else None

@@ -112,8 +112,10 @@ def _normal_points(count: int, dimensions: int) -> Values:
     return np.asarray(ndtri((0.5 + np.outer(np.arange(1, count + 1), steps)) % 1.0))
 
 
-def runs_needed(found: Comparison, *, truth: float, alpha_pass: float, alpha_block: float, least: int) -> int | None:
-    """Runs per side (at least `least`) that decide with 80 % chance if the true harm is `truth`; None above
+def runs_needed(
+    found: Comparison, *, truth: float, alpha_pass: float, alpha_block: float, least: int, power: float = POWER
+) -> int | None:
+    """Runs per side (at least `least`) that decide with the chance `power` if the true harm is `truth`; None above
     20."""
     for runs in range(max(1, least), MAX_RUNS + 1):
         design = found.design.grown(runs)
@@ -121,7 +123,7 @@ def runs_needed(found: Comparison, *, truth: float, alpha_pass: float, alpha_blo
             chance = pass_probability(found, design, truth, alpha_pass)
         else:
             chance = block_probability(found, design, truth, alpha_block)
-        if chance >= POWER:
+        if chance >= power:
             return runs
     return None
 

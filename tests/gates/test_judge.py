@@ -342,3 +342,14 @@ def test_an_order_that_is_there_already_is_not_asked_for(perf, make_version, mak
     found = check(judge(perf, side("a", [1.0] * 10), side("b", wild)), "step_time")
     assert "all of the candidate's runs are worse, but too unequal among themselves" in found.reason
     assert found.more_runs is None
+
+
+def test_two_open_metrics_together_take_more_runs_than_either(perf, make_version):
+    """Each with 4 chances of 5 would leave one of them open in a third of all cases."""
+    both = {"factor": {"step_time": 1.06, "eval_loss": 1.04}}
+    verdict = judge(perf, make_version("a", 2), make_version("b", 2, **both))
+    open_ones = [item for item in verdict.checks if item.outcome is CheckOutcome.INCONCLUSIVE]
+    assert {item.metric for item in open_ones} >= {"step_time", "eval_loss"}
+    assert verdict.more_runs > max(item.more_runs for item in open_ones)
+    alone = judge(perf, make_version("a", 2), make_version("b", 2, factor={"step_time": 1.06}))
+    assert alone.more_runs == check(alone, "step_time").more_runs
