@@ -13,12 +13,7 @@ from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_RESTARTS, MOST_TWICE, SHOWN
 from canary_mlflow.files.names import is_canonical
-from canary_mlflow.tracking.schema import FOREIGN
 from gates.records import Series
-from gates.wording import listed
-
-TELLING = ("loss", "accuracy", "memory", "_mem_")
-"""Parts of names that plainly say what a run learned or took, were they read."""
 
 
 def history_of(read: Columns, kind: str, notes: Iterable[str], *, planned: Any = None) -> History:
@@ -90,9 +85,6 @@ def notes_of(read: Columns) -> tuple[str, ...]:
     named = Counter(column.name for column in read.columns.values() if len(column.values))
     if twice := [name for name, count in named.items() if count > 1]:
         notes.append(f"several columns for one metric, one of them read: {', '.join(twice[:SHOWN])}")
-    strangers = [column.name for column in read.columns.values() if not is_canonical(column.name)]
-    if unread := [name.removeprefix(FOREIGN) for name in strangers if any(word in name.lower() for word in TELLING)]:
-        notes.append(f"nothing is read from {listed(unread, SHOWN)}: name them as docs/gate.md does, or leave them out")
     texts = [column.name for column in read.columns.values() if column.texts]
     if texts:
         notes.append(f"numbers written as text, read as numbers: {', '.join(texts[:SHOWN])}")

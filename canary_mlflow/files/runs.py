@@ -8,16 +8,21 @@ from pathlib import Path
 import numpy as np
 
 from canary_mlflow.files.history import History
+from canary_mlflow.files.limits import SHOWN
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.sidecar import Sidecar, read_sidecar, sidecar_of
+from canary_mlflow.files.verl import MARKS
 from canary_mlflow.tracking.schema import FOREIGN
 from gates.records import Run, Series, Version
+from gates.wording import listed
 
 OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, its units in one of ours)
     "step_time_ms": ("step_time", 1000),
     "step_ms": ("step_time", 1000),
     **dict.fromkeys(("peak_memory_gb", "peak_memory_gib", "max_memory_gb", "max_mem_gb"), ("peak_memory", 1 / 1024)),
 }
+
+TELLING = ("loss", "accuracy", "memory", "_mem_")
 
 
 def read_side(paths: Sequence[Path]) -> tuple[Version, tuple[str, ...]]:
@@ -43,6 +48,8 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
     notes = (*history.notes, *history.gaps)
     if twice := sorted(steps.keys() & once.keys()):
         notes = (*notes, f"{beside} gives {', '.join(twice)}, which the steps have too: the steps count")
+    if unread := unread_of(history):
+        notes = (*notes, f"nothing is read from {listed(unread, SHOWN)}: name them as docs/gate.md does")
     if sidecar.unread:
         notes = (*notes, f"{beside} has keys that nothing reads: {', '.join(sidecar.unread)}")
     run = Run(
@@ -59,6 +66,14 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
         last_step=history.last_step,
     )
     return run, notes
+
+
+def unread_of(history: History) -> list[str]:
+    """The columns that no metric is made of, though their names plainly say what a run learned or took. verl's are
+    known one by one, and left alone where they measure something else (files/names.py)."""
+    strangers = [name.removeprefix(FOREIGN) for name in history.series if name.startswith(FOREIGN)]
+    telling = [name for name in strangers if any(word in name.lower() for word in TELLING)]
+    return [name for name in telling if name not in OTHER_UNITS and not name.startswith(MARKS)]
 
 
 def _derived(history: History) -> dict[str, Series]:

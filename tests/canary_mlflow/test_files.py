@@ -156,14 +156,15 @@ def test_a_column_is_known_in_any_case(tmp_path: Path, name: str) -> None:
 
 
 def test_units_of_a_columns_name_are_turned_into_ours(tmp_path: Path) -> None:
-    run, _ = read_run(write(tmp_path, "a.csv", "step,step_time_ms,max_mem_gb\n1,20,40\n2,30,50\n"))
+    run, notes = read_run(write(tmp_path, "a.csv", "step,step_time_ms,max_mem_gb\n1,20,40\n2,30,50\n"))
     assert run.series["step_time"].values.tolist() == [0.02, 0.03]
     assert run.series["peak_memory"].values.tolist() == [40 * 1024, 50 * 1024]
+    assert notes == ()
 
 
 def test_what_is_not_read_though_it_says_what_was_learned_is_named(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 1.0, "eval_wiki_loss": 2.0, "epoch": 0.5} for step in range(5)]
-    [note] = read_history(write(tmp_path, "a.jsonl", lines(rows))).notes
+    _, [note] = read_run(write(tmp_path, "a.jsonl", lines(rows)))
     assert note.startswith("nothing is read from eval_wiki_loss: ")
 
 
