@@ -13,8 +13,6 @@ from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
 from gates.weighing import Weighed
 from gates.wording import change, limit, p_value, quantity, runs
 
-ENOUGH = 0  # no more runs than there are
-
 
 def conclude(
     policy: Policy, weighed: Weighed, significant: bool, family: int, plan: Policy, power: float = POWER
@@ -57,9 +55,8 @@ def _inconclusive(
     harmless, at_estimate = needed(truth=0.0, least=1), needed(truth=max(0.0, found.harm), least=least)
     could_pass = pass_probability(found, found.design, 0.0, policy.alpha_pass) >= power
     if found.too_noisy and found.harm > found.margin:
-        code, more = ReasonCode.TOO_NOISY, _runs_for_order(found, policy.alpha_block)
-        what = f"too noisy here for the t test; {_order(found, more)}"
-        more = None if more == ENOUGH else more
+        code, (how, more) = ReasonCode.TOO_NOISY, _by_order(found, policy.alpha_block)
+        what = f"too noisy here for the t test; {how}"
     elif harmless is None:
         code, more = ReasonCode.TOO_NOISY, None
         what = "too noisy here for this limit, no number of runs up to 20 would decide"
@@ -77,26 +74,17 @@ def _inconclusive(
     return make_check(rule, outcome, reason, code_shown, evidence, more, harmless, weighed.notes)
 
 
-def _order(found: Comparison, count: int | None) -> str:
-    if count == ENOUGH:
-        return "all of the candidate's runs are worse, but too unequal among themselves, quieter ones would tell"
-    if count is None:
-        return "some of the candidate's runs are no worse than the baseline's, quieter ones would tell"
-    if found.design.paired:
-        return f"{count} pairs, the candidate's run worse in each, would show it"
-    return f"{runs(count)} per side, each worse than the baseline's worst, would show it"
-
-
-def _runs_for_order(found: Comparison, alpha: float) -> int | None:
-    """Runs per side whose order alone can bear out a test; ENOUGH where these are it, so that the test itself does not
-    show harm; None where they are out of that order."""
+def _by_order(found: Comparison, alpha: float) -> tuple[str, int | None]:
+    """What would show harm where only the order of the runs can bear out a test, and the runs per side that takes; None
+    where they are out of that order, and where these are enough for it, so that the test itself does not show harm."""
     if not found.separated:
-        return None
+        return "some of the candidate's runs are no worse than the baseline's, quieter ones would tell", None
     if found.chance_of_order <= alpha:
-        return ENOUGH
-    return next(
-        runs for runs in range(2, 100) if replace(found, design=found.design.grown(runs)).chance_of_order <= alpha
-    )
+        return "all of the candidate's runs are worse, but too unequal among themselves, quieter ones would tell", None
+    count = next(n for n in range(2, 100) if replace(found, design=found.design.grown(n)).chance_of_order <= alpha)
+    if found.design.paired:
+        return f"{count} pairs, the candidate's run worse in each, would show it", count
+    return f"{runs(count)} per side, each worse than the baseline's worst, would show it", count
 
 
 def _line(rule: MetricRule, evidence: Evidence) -> str:

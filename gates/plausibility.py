@@ -26,8 +26,7 @@ def implausible(
     Inside a side, the largest number `ratio` times the smallest. Between the sides only where the candidate is so
     much better: that much worse is a regression, whatever its cause. Metrics that may move both ways (a gradient
     norm, a KL) do differ by such factors, and those on the identity scale know no factors; but shares are
-    no percents, a loss that becomes as negative as it was positive has lost its sign on the way, and one that is
-    nothing has no labels left. Clocks do not stand still.
+    no percents, and a loss that is nothing now, or as negative as it was positive, is none. Clocks do not stand still.
     """
     if rule.info.unit == "MiB" and (found := _bytes(rule, [*baseline, *candidate])):
         return found
@@ -38,8 +37,7 @@ def implausible(
     if found := _limit_beyond_reach(rule, stick, baseline, candidate):
         return found
     if not stick.relative:
-        signed = rule.info.may_be_signed
-        return _sign_lost(rule, baseline, candidate) or _other_size(rule, baseline, candidate) if signed else ""
+        return _no_loss(rule, baseline, candidate) if rule.info.may_be_signed else ""
     if rule.worse is Worse.BOTH:
         return ""
     for side in (baseline, candidate):
@@ -85,24 +83,17 @@ def _percent(rule: MetricRule, everyone: Sequence[Reading]) -> str:
     return f"{rule.info.label} of run {odd.run_id} is {shown}, others are not above 1: perhaps percent, or a slip"
 
 
-def _sign_lost(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
-    """All above zero before, all below it now, and all about as large: losses that wobble about zero are not."""
-    sizes = [abs(reading.value) for reading in (*baseline, *candidate)]
-    crossed = min(r.value for r in baseline) > 0 > max(r.value for r in candidate)
-    if not crossed or max(sizes) > 2 * min(sizes):
-        return ""
-    here, there = (_shown(median(reading.value for reading in side), rule) for side in (baseline, candidate))
-    return f"{rule.info.label} {here} -> {there} has changed its sign: perhaps a slip in one side's file"
-
-
-def _other_size(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
-    """A loss above zero that is nothing now, or further below zero: no label is left to learn, or a slip."""
+def _no_loss(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
+    """All above zero before, and all nothing now, or half as far below zero or further: no label is left to learn from,
+    or a sign was lost. Losses that wobble about zero, or go a little below it, are losses."""
     here, there = (median(reading.value for reading in side) for side in (baseline, candidate))
-    if here <= 0 or -here <= there < -_NOTHING * here or there > _NOTHING * here:
+    largest = max(reading.value for reading in candidate)
+    nothing = max(abs(reading.value) for reading in candidate) <= _NOTHING * here
+    if min(reading.value for reading in baseline) <= 0 or not (nothing or (largest < 0 and there <= -here / 2)):
         return ""
     return (
         f"{rule.info.label} {_shown(here, rule)} -> {_shown(there, rule)}: too good to be believed, perhaps nothing is "
-        "left to learn from, or a slip in one side's file"
+        "left to learn from, or a sign was lost"
     )
 
 

@@ -75,7 +75,7 @@ def all_gates(policy):
 @pytest.mark.parametrize(
     ("metric", "before", "after", "words"),
     [
-        ("eval_loss", 0.58, -0.58, "evaluation loss 0.580 -> -0.580 has changed its sign"),
+        ("eval_loss", 0.58, -0.58, "evaluation loss 0.580 -> -0.580: too good to be believed"),
         ("eval_loss", 0.58, 0.0, "evaluation loss 0.580 -> 0: too good to be believed"),
         ("eval_loss", 0.58, -50.0, "evaluation loss 0.580 -> -50.0: too good to be believed"),
         ("eval_accuracy", 0.8, 80.0, "is 80.0, others are not above 1: perhaps percent"),
