@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.columns import Columns
-from canary_mlflow.files.finishing import history_of
+from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.names import STEPS, step_column

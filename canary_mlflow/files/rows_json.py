@@ -10,7 +10,7 @@ from typing import Any
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.columns import Columns
-from canary_mlflow.files.finishing import history_of
+from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.text import refuse_huge

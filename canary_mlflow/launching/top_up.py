@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import NoSource, UsageError
 from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of, seeds_without_fresh
 from canary_mlflow.launching.makers import Launched, Maker
-from canary_mlflow.launching.missing import Missing, Turn
+from canary_mlflow.launching.missing_runs import Missing, Turn
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.sides import read_sides
@@ -97,7 +97,7 @@ class Plan:
         if self.ended:
             return [self.lost]
         said += [self.lost] if self.lost else []
-        if verdict.reason_code is ReasonCode.NO_BASELINE or self.ended:
+        if verdict.reason_code is ReasonCode.NO_BASELINE:
             return said
         looks = f"look {verdict.look} of {len(self.policy.looks.runs)}"
         what = f", {self.plan_in_words(candidate)}" if self.step.look is not None else ""

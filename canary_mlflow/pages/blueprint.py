@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import CanaryError, NoSuchModel, NoSuchRun, NoSuchVersion, Refused, UsageError
-from canary_mlflow.pages.asking import READERS, Readers, as_answer
+from canary_mlflow.pages.requests import READERS, Readers, as_answer
 from canary_mlflow.pages.views import ROUTES, overview
 from canary_mlflow.reports.times import ago, duration, iso, moment
 from canary_mlflow.reports.tones import tone

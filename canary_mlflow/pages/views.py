@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import Refused
-from canary_mlflow.pages.asking import argument, as_answer, readers, whole_number
 from canary_mlflow.pages.curves import as_json, champion_bands, curves
 from canary_mlflow.pages.database import reading, registry_uri, tracking_uri
 from canary_mlflow.pages.facts import read_facts
 from canary_mlflow.pages.history import read_history
 from canary_mlflow.pages.overview import read_overview
+from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
 from canary_mlflow.pages.run import RunPage, find_run, read_run
 from canary_mlflow.pages.verdict import read_ledger_page, read_session_page
 from canary_mlflow.reports import wording

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.pages.asking import Readers
 from canary_mlflow.pages.blueprint import paths
+from canary_mlflow.pages.requests import Readers
 from canary_mlflow.server.requests import parse, query
 from canary_mlflow.server.routes import VERDICT, path
 

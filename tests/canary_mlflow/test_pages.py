@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from canary_mlflow.errors import StoreError
-from canary_mlflow.pages.asking import Readers
 from canary_mlflow.pages.blueprint import add_pages
 from canary_mlflow.pages.database import reading
 from canary_mlflow.pages.downsampling import keep_envelope, keep_peaks
+from canary_mlflow.pages.requests import Readers
 from canary_mlflow.pages.views import ROUTES
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
