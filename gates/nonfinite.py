@@ -65,9 +65,9 @@ def _mask(series: Series) -> NDArray[np.bool_]:
 def _first(run: Run, benign: Collection[int]) -> str:
     """'at step 12 (loss)' for the earliest non-finite count, or value of a metric that is never undefined."""
     found = [
-        (step, name != _COUNT, name) for name in _NEVER_UNDEFINED for step in _bad(run, name) if step not in benign
+        (step, name == _COUNT, name) for name in _NEVER_UNDEFINED for step in _bad(run, name) if step not in benign
     ]
     if not found:
         return ""
-    step, named, name = min(found)
-    return f"at step {step}" + (f" ({name})" if named else "")
+    step, counted, name = min(found)
+    return f"at step {step}" + ("" if counted else f" ({name})")

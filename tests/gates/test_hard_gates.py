@@ -58,6 +58,13 @@ def test_a_run_that_is_still_running_is_no_evidence(smoke, make_run):
         ({"nan_steps": 2}, "2 NaN steps"),
         ({"nan_steps": 1, "inf_steps": 4}, "1 NaN and 4 Inf steps"),
         ({"nan_steps": 1, "series_": {"nonfinite": [0] * 11 + [2] + [0] * 88}}, "first at step 12"),
+        (
+            {
+                "nan_steps": 1,
+                "series_": {"nonfinite": [0] * 9 + [1] + [0] * 90, "grad_norm": [1.0] * 9 + [np.nan] + [1.0] * 90},
+            },
+            "first at step 10 (grad_norm)",
+        ),
         ({"series_": {"loss": [0.5] * 30 + [np.nan] * 70}}, "non-finite steps, first at step 31 (loss)"),
         ({"series_": {"grad_norm": [1.0] * 4 + [sys.float_info.max] + [1.0] * 95}}, "step 5 (grad_norm)"),
     ],
