@@ -15,6 +15,10 @@ from gates.wording import figure
 MIN_POINTS = 20
 """Fewer points say nothing about divergence: a tenth of them would be a single one."""
 
+RISE_SIGMAS = 3.0
+"""A last tenth above the first by fewer standard deviations of their difference is luck. How often, without this and
+with it: test_a_loss_that_wobbles_by_half_seldom_counts_as_diverged."""
+
 
 def divergence(hard: HardChecks, run: Run) -> str | None:
     """What went wrong in one clause, '' for nothing, None where the run has no series that could tell."""
@@ -51,7 +55,9 @@ def _positive_loss_diverged(hard: HardChecks, loss: Values) -> str:
     """
     tenths = [float(iqm(part)) for part in np.array_split(loss, 10)]
     early, late = tenths[0], tenths[-1]
-    if late > hard.loss_ratio * early:
+    # In logarithms: the wobble of a loss is a share of it. That of the beginning: what diverges is wild afterwards.
+    wobble = _noise(np.log(loss[: max(10, len(loss) // 10)]), len(loss) // 10)
+    if late > hard.loss_ratio * early and np.log(late / early) > RISE_SIGMAS * wobble:
         return f"loss rose from {figure(early)} to {figure(late)}, over {hard.loss_ratio:g} times"
     return _rebound(hard, loss)
 

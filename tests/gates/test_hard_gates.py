@@ -184,6 +184,10 @@ def test_a_kl_makes_no_reinforcement_learning_of_kto(smoke, make_run):
     assert not divergence(smoke.hard, make_run("a", series_=rising, workload={"algo": "grpo"}))
 
 
+def loss_run(loss):
+    return Run(run_id="r", seed=None, series={"loss": Series.from_pairs("loss", enumerate(loss))})
+
+
 @pytest.mark.parametrize("steps", [40, 100])
 def test_the_noise_of_small_batches_is_no_blow_up(smoke, steps):
     """Losses like those of the embedded DPO canary: falling from ln 2, halved or doubled from step to step."""
@@ -191,9 +195,22 @@ def test_the_noise_of_small_batches_is_no_blow_up(smoke, steps):
         rng = np.random.default_rng(seed)
         trend = np.linspace(0.69, 0.42, steps)
         loss = trend * np.exp(rng.normal(0, 0.45, steps) - 0.1)
-        run = Run(run_id="r", seed=seed, series={"loss": Series.from_pairs("loss", enumerate(loss))})
-        assert divergence(smoke.hard, run) == ""
+        assert divergence(smoke.hard, loss_run(loss)) == ""
         # One that goes from there to three times its start, and stays, is one.
         loss[steps // 2 :] = 2.1 * np.exp(rng.normal(0, 0.3, steps - steps // 2))
-        run = Run(run_id="r", seed=seed, series={"loss": Series.from_pairs("loss", enumerate(loss))})
-        assert divergence(smoke.hard, run)
+        assert divergence(smoke.hard, loss_run(loss))
+
+
+@pytest.mark.parametrize(("steps", "healthy", "tripled"), [(40, 0.01, 0.35), (100, 0.005, 0.8), (300, 0.005, 0.99)])
+def test_a_loss_that_wobbles_by_half_seldom_counts_as_diverged(smoke, steps, healthy, tripled):
+    """Of 400 runs whose loss wobbles by 60 % from step to step: unchanged ones (12.8, 3.8 and 0 % by the levels of the
+    tenths alone), and ones that end at three times their start."""
+    rng = np.random.default_rng(5)
+
+    def share(factor: float) -> float:
+        rise = np.where(np.arange(steps) < steps // 2, 1.0, factor)
+        losses = np.linspace(0.69, 0.6, steps) * rise * np.exp(rng.normal(0, 0.6, (400, steps)))
+        return float(np.mean([bool(divergence(smoke.hard, loss_run(loss))) for loss in losses]))
+
+    assert share(1.0) <= healthy
+    assert share(3.0) >= tripled
