@@ -15,24 +15,33 @@ class Paradigm(StrEnum):
 
 
 _SUPERVISED = ("sft", "dpo", "kto", "orpo", "cpo", "rm", "gkd")
-REINFORCEMENT = ("ppo", "grpo", "rloo", "dapo", "gspo", "reinforce")
-OF_PREFERENCES = frozenset(
+_REINFORCEMENT = ("ppo", "grpo", "rloo", "dapo", "gspo", "reinforce")
+_OF_PREFERENCES = frozenset(
     {"chosen_reward", "rejected_reward", "reward_margin", "reward_accuracy", "eval_accuracy", "eval_margin"}
 )
-OF_REWARDS = frozenset({"reward_mean", "reward_std", "score_mean", "advantage_mean", "response_length"})
+_OF_REWARDS = frozenset({"reward_mean", "reward_std", "score_mean", "advantage_mean", "response_length"})
 _OF_POLICY_GRADIENTS = frozenset({"policy_loss", "clip_fraction", "approx_kl", "advantage_mean", "reward_std"})
 
 
 def paradigm_of(algo: str, metrics: Collection[str]) -> Paradigm:
-    """By the algorithm's name, else by what was recorded: the marks of a policy gradient, beside which an accuracy is
-    that of answers; or rewards. A KL alone is no such mark, distillation has one; and a reward model's training has a
-    mean reward, but only learning from preferences has what sets the preferred apart."""
+    """By the algorithm's name, else by what was recorded, else from examples."""
+    return named_paradigm(algo) or recorded_paradigm(metrics) or Paradigm.SUPERVISED
+
+
+def named_paradigm(algo: str) -> Paradigm | None:
+    """By the algorithm's name; None for one that is not known."""
     name = algo.lower()
-    if name in REINFORCEMENT:
+    if name in _REINFORCEMENT:
         return Paradigm.REINFORCEMENT
-    if name in _SUPERVISED or name.startswith("reward"):
-        return Paradigm.SUPERVISED
+    return Paradigm.SUPERVISED if name in _SUPERVISED or name.startswith("reward") else None
+
+
+def recorded_paradigm(metrics: Collection[str]) -> Paradigm | None:
+    """By the marks of a policy gradient, beside which an accuracy is that of answers; or by rewards; None where nothing
+    tells. A KL alone is no such mark, distillation has one; and a reward model's training has a mean reward, but only
+    learning from preferences has what sets the preferred apart."""
     if not _OF_POLICY_GRADIENTS.isdisjoint(metrics):
         return Paradigm.REINFORCEMENT
-    rewarded = OF_PREFERENCES.isdisjoint(metrics) and not OF_REWARDS.isdisjoint(metrics)
-    return Paradigm.REINFORCEMENT if rewarded else Paradigm.SUPERVISED
+    if not _OF_PREFERENCES.isdisjoint(metrics):
+        return Paradigm.SUPERVISED
+    return None if _OF_REWARDS.isdisjoint(metrics) else Paradigm.REINFORCEMENT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gates.paradigm import OF_PREFERENCES, OF_REWARDS, REINFORCEMENT
+from gates.paradigm import Paradigm, named_paradigm, recorded_paradigm
 from gates.watch.advice import explain
 from gates.watch.alarm import Alarm
 from gates.watch.band import Band
@@ -42,7 +42,7 @@ class Watch:
         bands: Mapping[str, Band] | None = None,
     ) -> None:
         self.policy = policy
-        self._rl: bool | None = algo in REINFORCEMENT if algo else None
+        self._paradigm = named_paradigm(algo)
         self._max_steps = max_steps
         self._bands = bands or {}
         self._streams: dict[str, _Stream | None] = {}
@@ -160,17 +160,15 @@ class Watch:
 
     def _open(self, name: str, row: Mapping[str, float]) -> _Stream | None:
         """Choose the rules of a stream that is seen for the first time."""
-        if self._rl is None:
-            if not OF_PREFERENCES.isdisjoint(row):
-                self._rl = False
-            elif not OF_REWARDS.isdisjoint(row):
-                self._rl = True
+        if self._paradigm is None:
+            self._paradigm = recorded_paradigm(row)
+            if self._paradigm is Paradigm.REINFORCEMENT and not self._lost:
                 self._streams.pop("loss", None)  # it came alone, and was taken for one that must fall
         rows = self.policy.rows
         always, numbers = detectors(
             name,
             self.policy,
-            rl=bool(self._rl),
+            rl=self._paradigm is Paradigm.REINFORCEMENT,
             burn_in=self._burn_in(),
             band=self._bands.get(name),
             note=self._notices.append,

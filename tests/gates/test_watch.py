@@ -193,6 +193,11 @@ def test_rl_is_told_from_the_streams_or_the_algorithm() -> None:
     apart = [{"loss": 0.0}, {"reward_mean": float(1)}] * 15
     assert watch(apart).verdict != "failed"
     assert watch([row | {"reward_mean": 1.0, "reward_margin": 0.1} for row in zeros]).verdict == "failed"
+    # Beside the marks of a policy gradient an accuracy is that of answers; a name that nobody knows says nothing.
+    graded = [row | {"reward_mean": 1.0, "reward_std": 0.5, "eval_accuracy": 0.4} for row in zeros]
+    assert watch(graded).verdict != "failed"
+    assert watch([row | {"reward_mean": 1.0} for row in zeros], algo="mine").verdict != "failed"
+    assert watch(zeros, algo="mine").verdict == "failed"
 
 
 def test_supervised_training_may_become_sure() -> None:
