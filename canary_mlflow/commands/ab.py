@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 import click
 
-from canary_mlflow.commands.shared import json_option, print_decision, require_training_stack, say, store_option
+from canary_mlflow.commands.shared import (
+    json_option,
+    print_decision,
+    print_json,
+    require_training_stack,
+    say,
+    store_option,
+)
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
 
@@ -53,17 +59,19 @@ def ab(
         for side, name in zip(revisions.SIDES, (baseline, candidate), strict=True)
     }
     if dry_run:
-        pairs = [
-            revisions.first_pairs(rules),
-            *(runs for runs in rules.looks.runs if runs > revisions.first_pairs(rules)),
-        ]
+        pairs = [runs for runs in rules.looks.runs if runs > revisions.first_pairs(rules)]
+        counts = [2 * each for each in (revisions.first_pairs(rules), *pairs)]
+        if as_json:
+            commits = {side: {"name": each.name, "commit": each.commit} for side, each in sides.items()}
+            print_json({**commits, "policy": rules.name, "runs": counts})
+            return
         click.echo(
             f"{sides['candidate']} against {sides['baseline']}, policy {rules.name}: would make "
-            f"{' or '.join(str(2 * each) for each in pairs)} runs, in the order b c c b, until they decide."
+            f"{' or '.join(map(str, counts))} runs, in the order b c c b, until they decide."
         )
         return
     require_training_stack()
-    with revisions.beside_each_other(prepare_store(tracking_uri), project, sides, shlex.join(overrides)) as trial:
+    with revisions.beside_each_other(prepare_store(tracking_uri), project, sides, overrides) as trial:
         verdict = revisions.carry_out(trial, rules, say)
         decision = revisions.report(trial, sides, verdict)
     print_decision(decision, as_json)

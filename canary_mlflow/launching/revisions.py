@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import filecmp
 import os
+import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.ci.job import ci_tags
 from canary_mlflow.errors import NoSource, UsageError
+from canary_mlflow.launching.composing import require_overrides
 from canary_mlflow.launching.projects import launch
 from canary_mlflow.launching.sources import Source, commit_of, worktree
 from canary_mlflow.registry import records
@@ -58,19 +60,17 @@ def first_pairs(policy: Policy) -> int:
 
 @contextmanager
 def beside_each_other(
-    client: MlflowClient, project: Path, revisions: dict[str, Revision], overrides: str
+    client: MlflowClient, project: Path, revisions: dict[str, Revision], overrides: Sequence[str]
 ) -> Iterator[Trial]:
-    """A trial with both worktrees and a session for each side under one parent run, all ended afterwards."""
+    """A trial with both worktrees and a session for each side under one parent run, all ended afterwards.
+
+    Raises UsageError for overrides that one of the two does not take, before there is any run.
+    """
     with (
         worktree(project, revisions["baseline"].commit, "--baseline") as one,
         worktree(project, revisions["candidate"].commit, "--candidate") as other,
     ):
         folders = dict(zip(SIDES, (one, other), strict=True))
-        name = " against ".join(str(revisions[side]) for side in reversed(SIDES))
-        parent = open_session(client, "canary", name, {"canary.role": "revisions", **ci_tags(os.environ)})
-        sessions = {
-            side: open_session(client, "canary", f"{side}: {revisions[side]}", {}, parent_id=parent) for side in SIDES
-        }
         sources = {
             side: Source(
                 folder=folders[side],
@@ -80,9 +80,18 @@ def beside_each_other(
             )
             for side in SIDES
         }
+        for side in SIDES:
+            require_overrides(sources[side], overrides, f"--{side} {revisions[side]}")
+        name = " against ".join(str(revisions[side]) for side in reversed(SIDES))
+        parent = open_session(client, "canary", name, {"canary.role": "revisions", **ci_tags(os.environ)})
+        sessions = {
+            side: open_session(client, "canary", f"{side}: {revisions[side]}", {}, parent_id=parent) for side in SIDES
+        }
         status = "FAILED"
         try:
-            yield Trial(client=client, parent=parent, sessions=sessions, sources=sources, overrides=overrides)
+            yield Trial(
+                client=client, parent=parent, sessions=sessions, sources=sources, overrides=shlex.join(overrides)
+            )
             status = "FINISHED"
         finally:
             for run_id in (*sessions.values(), parent):

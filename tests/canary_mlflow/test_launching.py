@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from mlflow import MlflowClient
 
+from canary_mlflow.cli import canary
 from canary_mlflow.errors import NoSource, UsageError
 from canary_mlflow.launching.makers import Launched
 from canary_mlflow.launching.sources import commit_of, source_of
@@ -53,6 +57,34 @@ def project(tmp_path_factory: pytest.TempPathFactory, commits: list[str]) -> Pat
     (folder / "README.md").write_text("changed\n")
     commits.append(commit(folder, "a change"))
     return folder
+
+
+@pytest.mark.parametrize(
+    ("word", "said"), [("bogus=1", "unknown key 'bogus'; expected one of"), ("algo=sftt", "unknown algo 'sftt'")]
+)
+def test_overrides_that_a_revision_does_not_take_are_refused_before_any_run(
+    project: Path, commits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, said: str
+) -> None:
+    monkeypatch.chdir(project)
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    sides = ["--baseline", commits[1], "--candidate", commits[2]]
+    result = CliRunner().invoke(canary, ["ab", word, *sides, "--tracking-uri", store])
+    assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
+    assert f"--baseline {commits[1][:10]}" in result.output
+    assert said in result.output
+    assert not MlflowClient(store).search_experiments(filter_string="name = 'canary'")
+
+
+def test_a_dry_run_of_two_revisions_in_words_and_in_json(
+    project: Path, commits: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    command = ["ab", "--baseline", commits[1][:12], "--candidate", "HEAD", "--policy", "perf", "--dry-run"]
+    words = CliRunner().invoke(canary, command)
+    assert "would make 6 or 10 runs" in words.output
+    found = json.loads(CliRunner().invoke(canary, [*command, "--json"]).output)
+    assert found["baseline"] == {"name": commits[1][:12], "commit": commits[1]}
+    assert (found["candidate"]["commit"], found["policy"], found["runs"]) == (commits[2], "perf", [6, 10])
 
 
 def recorded_at(project: Path, commit: str, **changes: str) -> dict[str, str]:

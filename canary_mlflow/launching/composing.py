@@ -1,0 +1,35 @@
+"""Whether a checkout's own code takes the overrides that its runs are to be made with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.launching.sources import Source
+
+_SECONDS = 120
+_WRONG_USE = 2  # the exit code of every command of the project
+
+
+def require_overrides(source: Source, overrides: Sequence[str], whose: str) -> None:
+    """Raises UsageError for overrides that the code there refuses: its words, before anything has been made.
+
+    Only where this Python runs that code: what another environment says, it says in its first run.
+    """
+    if source.env_manager != "local":
+        return
+    found = subprocess.run(
+        [sys.executable, "-m", "training", *overrides, "--cfg", "job"],
+        cwd=source.folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(source.folder), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+    if found.returncode == _WRONG_USE:
+        words = found.stderr.strip().splitlines() or ["its overrides were refused"]
+        raise UsageError(f"{whose}: {words[-1].removeprefix('canary: ')}")
