@@ -26,6 +26,7 @@ from canary_mlflow.commands.run import run
 from canary_mlflow.commands.ui import ui
 from canary_mlflow.commands.watch import watch
 from canary_mlflow.edge import EXIT_CODES, OUTSIDE, Edge
+from canary_mlflow.loading import collect_seldom
 
 COMMANDS = (
     run, gate, ab, compare, judge, watch, replay, report, ci, ui, import_, calibrate, power, bless, override, rollback,
@@ -66,6 +67,7 @@ for command in COMMANDS:
 
 def main() -> None:
     """The command's way in. A bug ends with 4: Python's own 1 would say BLOCK."""
+    collect_seldom()
     try:
         canary(prog_name="canary")
     except Exception:  # noqa: BLE001  # the outermost frame: shown whole, with the right exit code

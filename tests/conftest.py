@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 from workplace import Workplace
 
+from canary_mlflow.loading import collect_seldom
+
+# One process loads all that is tested here.
+collect_seldom()
 # As in a run's own process; before any test imports torch. Two threads round differently from one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Signing keys of the tests' own: not those of whoever runs them.

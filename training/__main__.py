@@ -18,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from canary_mlflow.errors import CanaryError
+from canary_mlflow.loading import collect_seldom
 from canary_mlflow.policies import conf_dir
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config
@@ -29,6 +30,7 @@ from training.preflight import check_outputs, preflight
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; errors become one line here and nowhere else."""
+    collect_seldom()
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # a machine without git can train; MLflow makes much of it
     register_schemas()
     return ended(lambda: _run(expand(sys.argv[1:] if arguments is None else arguments)))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 import yaml
 
 from canary_mlflow.errors import UsageError, one_line
+from canary_mlflow.loading import collect_seldom
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config
 from training.edge import ended
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the run that the command line asks for."""
+    collect_seldom()
     register_schemas()
     return ended(lambda: make(read(sys.argv[1:] if arguments is None else arguments)))
 

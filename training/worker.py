@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.loading import without_collecting
 from canary_mlflow.tracking.failures import Terminated, classify
 from training.algorithms import ALGORITHMS
 from training.errors import Stopped
@@ -58,8 +59,9 @@ def load(algo: str) -> None:
     """Import what the run will need: most of a smoke run's wall time, and no part of what is measured."""
     # peft imports bitsandbytes, which on some CPUs says each time that a faster 4-bit kernel could be installed.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
-    for name in (*LIBRARIES, ALGORITHMS[algo]):
-        import_module(name)
+    with without_collecting():
+        for name in (*LIBRARIES, ALGORITHMS[algo]):
+            import_module(name)
 
 
 def _follow_the_session() -> None:

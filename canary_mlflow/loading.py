@@ -1,0 +1,29 @@
+"""Loading libraries without the garbage collector, which goes over all that has been loaded again and again.
+
+What modules leave behind stays, hundreds of thousands of objects: most of what a collection costs while they come
+(benchmarks/smoke.py prints the CPU seconds of sessions).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SELDOM = 50_000  # objects; Python's own is 700 or 2000
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """For imports that stand together. What they made is never looked at again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def collect_seldom() -> None:
+    """For a command, which imports here and there until it ends; cycles are collected all the same."""
+    gc.set_threshold(SELDOM)
