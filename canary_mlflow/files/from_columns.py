@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.files.column import Column
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_RESTARTS, MOST_TWICE, SHOWN
@@ -50,11 +51,8 @@ def series_of(read: Columns) -> dict[str, Series]:
                 f"{read.path}: {column.changed:,} of {len(column.steps):,} steps have several values of {column.name}; "
                 f"expected one {read.row_word} per optimizer step; keep one rank or split, or add up micro-steps"
             )
-        series = Series(
-            name=column.name,
-            steps=np.array(column.steps, dtype=np.int64),
-            values=np.array(column.values, dtype=np.float64),
-        )
+        series = _series(column)
+        series = without_padding(series) if is_padded(series, read.rows) else series
         # Two columns of one name, `loss` and `train/loss`: the fuller one, else the one that is in trouble.
         before = found_series.get(column.name)
         if before is None or _weight(before) < _weight(series):
@@ -62,6 +60,22 @@ def series_of(read: Columns) -> dict[str, Series]:
     if not found_series:
         raise UsageError(f"{read.path}: no number beside the step; expected columns such as loss; nothing to judge")
     return found_series
+
+
+def is_padded(series: Series, rows: int) -> bool:
+    """Whether an evaluation's NaN are the empty cells of a table: it is in every row of the file, NaN in most of them
+    and a number in later ones. pandas has no other word for what was not measured."""
+    if not series.name.startswith("eval_") or len(series.values) < rows:
+        return False
+    missing, found = np.flatnonzero(np.isnan(series.values)), np.flatnonzero(series.finite)
+    # What is NaN from some step to the end has diverged.
+    return 2 * len(missing) > rows and len(found) > 0 and bool(missing[0] < found[-1])
+
+
+def without_padding(series: Series) -> Series:
+    """What was measured of such an evaluation."""
+    there = ~np.isnan(series.values)
+    return Series(name=series.name, steps=series.steps[there], values=series.values[there])
 
 
 def notes_of(read: Columns) -> tuple[str, ...]:
@@ -85,10 +99,21 @@ def notes_of(read: Columns) -> tuple[str, ...]:
     named = Counter(column.name for column in read.columns.values() if len(column.values))
     if twice := [name for name, count in named.items() if count > 1]:
         notes.append(f"several columns for one metric, one of them read: {', '.join(twice[:SHOWN])}")
+    series = (_series(column) for column in read.columns.values() if len(column.values))
+    if padded := [one.name for one in series if is_padded(one, read.rows)]:
+        notes.append(f"NaN in most rows and numbers in others, read as empty cells: {', '.join(padded[:SHOWN])}")
     texts = [column.name for column in read.columns.values() if column.texts]
     if texts:
         notes.append(f"numbers written as text, read as numbers: {', '.join(texts[:SHOWN])}")
     return tuple(notes)
+
+
+def _series(column: Column) -> Series:
+    return Series(
+        name=column.name,
+        steps=np.array(column.steps, dtype=np.int64),
+        values=np.array(column.values, dtype=np.float64),
+    )
 
 
 def _weight(series: Series) -> tuple[int, int]:

@@ -99,6 +99,25 @@ def test_nan_infinity_and_null(tmp_path: Path) -> None:
     assert (table.series["loss"].steps.tolist(), table.series["kl"].steps.tolist()) == ([1, 2], [2])
 
 
+def test_nan_that_fills_up_a_table_is_no_evaluation_and_one_that_diverged_is(tmp_path: Path) -> None:
+    def evaluation(found: list[float], keep: list[int]) -> tuple[list[float], tuple[str, ...]]:
+        rows = [
+            {"step": step, "loss": 2.0, **({"eval_loss": value} if step in keep else {})}
+            for step, value in enumerate(found, 1)
+        ]
+        history = read_history(write(tmp_path, "a.jsonl", lines(rows)))
+        return values(history, "eval_loss"), history.notes
+
+    every, nan = list(range(1, 9)), math.nan
+    read, notes = evaluation([nan, nan, nan, 2.5, nan, nan, nan, 2.4], every)
+    assert (read, notes) == ([2.5, 2.4], ("NaN in most rows and numbers in others, read as empty cells: eval_loss",))
+    for found, keep in (([2.5, 2.4] + [nan] * 6, every), ([nan, nan, 2.5, 2.4, 2.3, nan, 2.2, 2.1], every)):
+        assert sum(map(math.isnan, evaluation(found, keep)[0])) == sum(map(math.isnan, found))
+    # Evaluations in rows of their own: nothing had to be filled up.
+    read, notes = evaluation([nan, nan, nan, 2.5, nan, nan, nan, 2.4], [2, 3, 4])
+    assert (len(read), notes) == (3, ())
+
+
 def test_rows_come_in_order_with_what_was_logged_there(tmp_path: Path) -> None:
     rows = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "eval_loss": 2.5}, {"step": 4, "kl": 0.5}]
     assert list(read_history(write(tmp_path, "a.jsonl", lines(rows))).rows()) == [
