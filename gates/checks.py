@@ -30,6 +30,8 @@ def conclude(
     if within:
         reason = f"{line}, within the limit with {p_value(found.p_noninferior)}"
         return make_check(rule, CheckOutcome.PASS, reason, evidence=evidence, notes=weighed.notes)
+    if weighed.relief:
+        return make_check(rule, CheckOutcome.PASS, f"{line}, {weighed.relief}", evidence=evidence, notes=weighed.notes)
     if beyond and significant and found.shows_harm(policy.alpha_block):
         if weighed.doubt:
             doubted = f"{line}: {weighed.doubt}, so the candidate's code is not why"

@@ -100,6 +100,18 @@ def _entropy_collapsed(hard: HardChecks, entropy: Values) -> str:
     return f"entropy fell from {figure(early)} to {figure(late)}" if bad else ""
 
 
+def _reward_lost(hard: HardChecks, reward: Values) -> str:
+    """Half of what had been gained is gone at the end: far beyond the noise of two tenths, and more than a single step
+    wobbles by, because a reward wanders slowly in healthy runs."""
+    windows = np.array_split(reward, min(10, max(1, len(reward) // 10)))
+    levels = [float(iqm(part)) for part in windows]
+    early, best, late = levels[0], max(levels), levels[-1]
+    noise = max(hard.loss_sigmas * _noise(reward, len(windows[-1])), _noise(reward, 1))
+    if best - late <= max(0.5 * (best - early), noise):
+        return ""
+    return f"mean reward fell back to {figure(late)} from {figure(best)}, having begun at {figure(early)}"
+
+
 def _worst_window(values: Values, width: int = 5) -> float:
     """Largest median of five values in a row, after the first tenth: Adam's first PPO steps are wild in
     every run.
@@ -117,4 +129,5 @@ _RL_TESTS: tuple[tuple[str, Test], ...] = (
     ("kl", _kl_exploded),
     ("approx_kl", _update_exploded),
     ("entropy", _entropy_collapsed),
+    ("reward_mean", _reward_lost),
 )

@@ -36,6 +36,8 @@ def implausible(
         return found
     if found := _limit_beyond_reach(rule, stick, baseline, candidate):
         return found
+    if rule.info.may_be_signed and (found := _vanished(rule, baseline, candidate)):
+        return found
     if not stick.relative:
         return _no_loss(rule, baseline, candidate) if rule.info.may_be_signed else ""
     if rule.worse is Worse.BOTH:
@@ -100,17 +102,33 @@ def _no_loss(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[
 def _limit_beyond_reach(
     rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]
 ) -> str:
-    """Rewards of right and wrong answers, 0 to 1, by a limit in units of a reward model: no fall would cross it."""
+    """Rewards of right and wrong answers, 0 to 1, by a limit in units of a reward model: one that lets more than half
+    of what was reached be lost."""
     values = [reading.series.finite_only().values for reading in (*baseline, *candidate)]
-    unlike = rule.worse is not Worse.LOWER or rule.info.scale != Scale.IDENTITY or min(map(len, values)) < LEAST_POINTS
+    unlike = rule.worse is not Worse.LOWER or rule.info.scale != Scale.IDENTITY or sum(map(len, values)) < LEAST_POINTS
     if unlike or any(each.min() < 0 or each.max() > 1 for each in values):
         return ""
-    if stick.margin < max(reading.value for reading in baseline):
+    reached = max(reading.value for reading in baseline)
+    if stick.margin <= reached / 2:
         return ""
     return (
-        f"{rule.info.label} lies between 0 and 1, where no fall crosses a limit of {_shown(stick.margin, rule)}: give "
-        f"rules.{rule.name} a margin of its own in a policy"
+        f"{rule.info.label} lies between 0 and 1, where a limit of {_shown(stick.margin, rule)} lets more than half of "
+        f"{_shown(reached, rule)} be lost: give rules.{rule.name} a margin of its own in a policy"
     )
+
+
+def _vanished(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
+    """A loss that is exactly 0 at many steps, and was at none: no label is left to learn from, or a value that is no
+    number was logged as one."""
+    if any(np.any(reading.series.values == 0) for reading in baseline):
+        return ""
+    for reading in candidate:
+        count, length = int(np.count_nonzero(reading.series.values == 0)), len(reading.series.values)
+        if _STANDING * length < count < length:  # of one that is 0 throughout, `_no_loss` speaks
+            return (
+                f"{rule.info.label} of run {reading.run_id} is exactly 0 at {count} of {length} steps, before at none"
+            )
+    return ""
 
 
 def _standing_clock(rule: MetricRule, everyone: Sequence[Reading]) -> str:

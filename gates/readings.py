@@ -136,35 +136,6 @@ def _series(policy: Policy, rule: MetricRule, run: Run) -> Series | None:
     return rate(tokens.finite_only(), times, points(policy, times)[0])
 
 
-def constant_tokens(policy: Policy, rule: MetricRule, runs: Sequence[Run]) -> float | None:
-    """How many tokens a step has after warm-up when all runs agree to a fifth of the margin; None where they do not,
-    or none were counted. Then tokens per second are the step time turned over, and judging both counts one twice."""
-    means = []
-    for run in runs:
-        if "tokens" not in run.series:
-            return None
-        series = run.series["tokens"].finite_only()
-        counted = series.values[points(policy, series)[0] :]
-        if not len(counted):
-            return None
-        means.append(float(np.mean(counted)))
-    return max(means) if means and max(means) <= (1 + rule.margin / 5) * min(means) else None
-
-
-def stalls(policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
-    """Whether the candidate's mean step time rose beside its middle by half the rule's margin: rare long steps, to
-    which an IQM is blind. Not where a tail of step times decides by itself."""
-    tail = SUMMARIES["tail_excess"]
-    sides = [[run.series["step_time"] for run in side if "step_time" in run.series] for side in (baseline, candidate)]
-    gated = any(other.reduction == "tail_excess" and other.role is Role.GATE for other in policy.rules)
-    shortest = min((len(series.values) - policy.warmup_steps for side in sides for series in side), default=0)
-    if not all(sides) or (gated and shortest >= tail.decides_from):
-        return False
-    excess = [[tail(series, points(policy, series)[0]) for series in side] for side in sides]
-    before, now = (math.fsum(side) / len(side) for side in excess)
-    return now - before > math.log1p(rule.margin) / 2
-
-
 def yardstick(
     policy: Policy, rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]
 ) -> Yardstick | str:

@@ -43,9 +43,9 @@ class Series:
         keep = self.finite
         return Series(name=self.name, steps=self.steps[keep], values=self.values[keep])
 
-    def in_second_half(self, last_step: int) -> bool:
-        """True if it goes on into the second half of a run that ends at `last_step`."""
-        return len(self.steps) > 0 and 2 * int(self.steps[-1]) >= last_step
+    def reaches(self, share: float, last_step: int) -> bool:
+        """True if it goes on until that share of a run that ends at `last_step`."""
+        return len(self.steps) > 0 and int(self.steps[-1]) >= share * last_step
 
     @property
     def spacing(self) -> float:

@@ -10,6 +10,10 @@ from gates.metrics import CLOCKS, METRICS, RECORDINGS
 from gates.records import Run, Series, Version
 from gates.verdict import Difference
 
+LATE = 0.9
+"""Share of a run that an evaluation must reach: with eval_steps=200 of 500 the last one stands at 400, and knows
+nothing of a collapse after it."""
+
 NO_EVIDENCE = ("interrupted", "error")
 CRASHES = ("instability", "oom", "timeout", "crash")
 
@@ -127,12 +131,12 @@ def _side(given: Iterable[Run], why_not: Callable[[Run], str]) -> Side:
 
 def facts(baseline: Side, candidate: Side) -> dict[str, str]:
     """What overlays look at: the candidate's workload and hardware, less what its runs disagree on, and for each metric
-    whether the baseline has it in the second half of a run (`recorded`), only before (`early`: at a step that tells
-    little of what was learned), the candidate alone (`new`: nothing to compare it with) or neither (`absent`)."""
+    whether the baseline has it until the last tenth of a run (`recorded`), only before (`early`: what came afterwards
+    it does not tell), the candidate alone (`new`: nothing to compare it with) or neither (`absent`)."""
     known, other = (baseline, candidate) if baseline.evidence else (candidate, baseline)
     before, now = ({name for run in side.evidence for name in run.series} for side in (known, other))
     late = {
-        name for run in known.evidence for name, series in run.series.items() if series.in_second_half(run.last_step)
+        name for run in known.evidence for name, series in run.series.items() if series.reaches(LATE, run.last_step)
     }
     states = tuple(zip(RECORDINGS, (late, before, now, METRICS), strict=True))
     found = {name: next(word for word, names in states if name in names) for name in METRICS}

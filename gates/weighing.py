@@ -10,12 +10,14 @@ from gates.check_builders import make_check, undecided
 from gates.comparability import incomparable, unread
 from gates.comparisons import Comparison
 from gates.identity import identical, identity_check, same_code, same_training
+from gates.levels import no_harm
 from gates.matching import compare_readings
 from gates.planning import enough_to_block, smallest_detectable
 from gates.plausibility import implausible
 from gates.policy import MetricRule, Policy, Role, Worse
-from gates.readings import Reading, Yardstick, constant_tokens, read, stalls, yardstick
+from gates.readings import Reading, Yardstick, read, yardstick
 from gates.records import Run
+from gates.stalls import by_all_steps, constant_tokens, stalls
 from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
 from gates.wording import runs
 
@@ -24,8 +26,9 @@ from gates.wording import runs
 class Weighed:
     """A rule with what both sides say about it: `found` when it was tested, else the final `check`.
 
-    `doubt`: why a BLOCK would not be the candidate's doing, '' for nothing. `repeated`: some runs are of one seed,
-    which this metric follows, and count once.
+    `doubt`: why a BLOCK would not be the candidate's doing, '' for nothing. `relief`: why what is beyond the limit, or
+    may be, is no harm, '' for nothing. `repeated`: some runs are of one seed, which this metric follows, and count
+    once.
     """
 
     rule: MetricRule
@@ -34,6 +37,7 @@ class Weighed:
     evidence: Evidence | None = None
     notes: tuple[str, ...] = ()
     doubt: str = ""
+    relief: str = ""
     repeated: bool = False
 
     def noting(self, note: str) -> Weighed:
@@ -69,12 +73,15 @@ def weigh(
     if tokens is not None and not stalls(policy, rule, baseline, candidate):
         reason = f"a step has {tokens:.0f} tokens in every run, so this is step time again and is judged there"
         return Weighed(rule=rule, check=make_check(rule, CheckOutcome.NOT_JUDGED, reason))
+    given, rule = rule, by_all_steps(policy, rule, baseline, candidate)
     left, why_left = read(policy, rule, baseline)
     right, why_right = read(policy, rule, candidate)
     if not left or not right:
         there = all(any(_has(rule, run) for run in side) for side in (baseline, candidate))
         return Weighed(rule=rule, check=_missing(rule, left, right, why_left, why_right, there))
     notes = tuple(_notes(left, right, len(baseline), len(candidate)))
+    if rule != given:
+        notes = ("by the mean of all of them: rare long ones came up, to which their middle is blind", *notes)
     if rule.info.repeatable and same_code(policy, rule, left, right) and same_training(baseline, candidate):
         return Weighed(rule=rule, check=identity_check(rule, left, right, notes))
     stick = yardstick(policy, rule, left, right)
@@ -90,7 +97,9 @@ def weigh(
     behind = design.baseline_runs * (design.averaged if design.paired else 1)
     repeated = (behind, design.candidate_runs) != (len(left), len(right))
     notes = (*notes, "runs of one seed count as one") if repeated else notes
-    return Weighed(rule=rule, found=found, evidence=evidence, notes=notes, repeated=repeated)
+    open_still = found.p_noninferior > policy.alpha_pass
+    relief = no_harm(policy, rule, baseline, candidate, trusted=trusted) if open_still else ""
+    return Weighed(rule=rule, found=found, evidence=evidence, notes=notes, relief=relief, repeated=repeated)
 
 
 def _evidence(
@@ -152,7 +161,7 @@ def _notes(left: list[Reading], right: list[Reading], asked_left: int, asked_rig
     for side, without in (("baseline", asked_left - len(left)), ("candidate", asked_right - len(right))):
         if without:
             yield f"{runs(without, side)} without enough data left out"
-    if not any(reading.series.in_second_half(reading.last_step) for reading in (*left, *right)):
+    if not any(reading.series.reaches(0.5, reading.last_step) for reading in (*left, *right)):
         yield "nothing from the second half of the training"
     longest = [max(len(reading.series.values) for reading in side) for side in (left, right)]
     if min(longest) < 0.9 * max(longest):

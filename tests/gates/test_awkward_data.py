@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from verdicts import check
 
-from gates import CheckOutcome, ReasonCode, Role, judge, verdict_to_dict
+from gates import CheckOutcome, Outcome, ReasonCode, Role, Run, Series, Version, judge, verdict_to_dict
 
 AWKWARD = {
     "no runs": {"count": 0},
@@ -125,7 +125,8 @@ def test_rewards_of_right_and_wrong_are_not_judged_by_a_limit_of_other_rewards(s
     verdict = judge(smoke, side("a", before), side("b", now))
     assert verdict.reason_code == code
     if code != "pass":
-        assert "no fall crosses a limit of 1.00: give rules.reward_mean a margin" in verdict.reason
+        assert "where a limit of 1.00 lets more than half of" in verdict.reason
+        assert "give rules.reward_mean a margin of its own" in verdict.reason
 
 
 def test_a_margin_of_nothing_and_a_candidate_beyond_measure_end_in_a_verdict(smoke, make_version):
@@ -145,3 +146,46 @@ def test_dropped_values_and_unequal_lengths_are_said(smoke, make_version):
     assert "30 non-finite values left out" in check(short, "step_time").notes
     unequal = judge(smoke, make_version("a"), make_version("b", series_={"step_time": np.full(60, 0.02)}))
     assert "unequal lengths: 100 against 60 values" in check(unequal, "step_time").notes
+
+
+def test_a_loss_that_ends_in_zeros_is_suspect(smoke, make_version):
+    """As where every label is masked, or an overflow was logged as 0."""
+    zeros = {"loss": np.r_[np.linspace(2, 1, 70), np.zeros(30)], "eval_loss": None}
+    verdict = judge(
+        smoke, make_version("a", series_={**zeros, "loss": np.linspace(2, 1, 100)}), make_version("b", series_=zeros)
+    )
+    assert check(verdict, "loss").reason_code is ReasonCode.SUSPECT_DATA
+    assert "exactly 0 at 30 of 100 steps, before at none" in check(verdict, "loss").reason
+    same = judge(smoke, make_version("a", series_=zeros), make_version("b", series_=zeros))
+    assert check(same, "loss").reason_code is not ReasonCode.SUSPECT_DATA
+
+
+def test_an_evaluation_long_before_the_end_leaves_the_loss_to_decide(perf):
+    """eval_steps=200 of 500: the last evaluation stands at 400, and what came after it shows in the loss alone."""
+
+    def side(name, factor):
+        made = []
+        for index in range(4):
+            rng = np.random.default_rng([*name.encode(), index])
+            loss = np.linspace(2, 1, 500) * np.exp(rng.normal(0, 0.005) + rng.normal(0, 0.03, 500))
+            loss[400:] *= factor
+            held = {"step_time": np.full(500, 0.1) * np.exp(rng.normal(0, 0.01, 500)), "loss": loss}
+            series = {key: Series.from_pairs(key, enumerate(values, 1)) for key, values in held.items()}
+            evaluated = [(200, 1.6 * np.exp(rng.normal(0, 0.005))), (400, 1.2 * np.exp(rng.normal(0, 0.005)))]
+            series["eval_loss"] = Series.from_pairs("eval_loss", evaluated)
+            made.append(Run(run_id=f"{name}{index}", seed=None, series=series, last_step=500))
+        return Version(model="m", version=name, runs=tuple(made))
+
+    found = judge(perf, side("a", 1.0), side("b", 1.4))
+    assert (check(found, "loss").outcome, check(found, "eval_loss").outcome) == (CheckOutcome.BLOCK, CheckOutcome.PASS)
+    assert judge(perf, side("a", 1.0), side("c", 1.0)).outcome is Outcome.PASS
+
+
+def test_a_reward_of_the_evaluation_alone_is_held_to_its_reach_too(perf, make_version):
+    def side(name, level):
+        workload = {"algo": "grpo", "max_steps": "100"}
+        rewards = {"eval_reward": [level - 0.02, level, level + 0.01], "loss": None, "eval_loss": None}
+        return make_version(name, 4, series_=rewards, workload=workload)
+
+    verdict = judge(perf, side("a", 0.75), side("b", 0.4))
+    assert check(verdict, "eval_reward").reason_code is ReasonCode.SUSPECT_DATA

@@ -165,6 +165,7 @@ def test_healthy_ppo_passes_with_its_wild_start_and_rising_loss(smoke, make_run)
         ({"kl": np.linspace(0, 95, 50)}, "KL reached"),
         ({"approx_kl": np.r_[np.full(20, 2.0), np.zeros(30)]}, "approximate KL"),  # calm again at the end
         ({"entropy": np.geomspace(90, 0.01, 50)}, "entropy fell"),
+        ({"reward_mean": np.r_[np.linspace(1, 4, 40), np.full(10, 1.5)]}, "mean reward fell back to 1.50 from"),
     ],
 )
 def test_ppo_that_comes_apart_blocks(smoke, make_run, changed, words):
@@ -214,3 +215,12 @@ def test_a_loss_that_wobbles_by_half_seldom_counts_as_diverged(smoke, steps, hea
 
     assert share(1.0) <= healthy
     assert share(3.0) >= tripled
+
+
+def test_a_reward_that_wanders_is_not_lost(smoke, make_run):
+    """A random walk of small steps about what was reached, under a noise like that of batches."""
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        level = np.linspace(0.2, 0.5, 400) + np.cumsum(rng.normal(0, 0.004, 400))
+        reward = level + rng.normal(0, 0.1, 400)
+        assert divergence(smoke.hard, make_run("a", series_={"reward_mean": reward}, workload={"algo": "grpo"})) == ""

@@ -1,0 +1,78 @@
+"""Rare long steps are seen however short the runs are, and steps that got faster are not blamed for their pauses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from verdicts import check
+
+from canary_mlflow.policies import load_policy
+from gates import Outcome, Run, Series, Version, judge
+from gates.verdict import CheckOutcome
+
+
+def side(name: str, count: int, steps: int, times: Any, tokens: bool = False) -> Version:
+    """`times`: seconds of each step, of shape (steps,); hosts differ by 1 %, steps by 3 %."""
+    made = []
+    for index in range(count):
+        rng = np.random.default_rng([*name.encode(), index])
+        seconds = times * np.exp(rng.normal(0, 0.01) + rng.normal(0, 0.03, steps))
+        held = {"step_time": seconds, **({"tokens": np.full(steps, 512.0)} if tokens else {})}
+        series = {key: Series.from_pairs(key, enumerate(values, 1)) for key, values in held.items()}
+        made.append(Run(run_id=f"{name}{index}", seed=None, series=series, last_step=steps))
+    return Version(model="m", version=name, runs=tuple(made))
+
+
+def every(steps: int, nth: int, factor: float) -> Any:
+    return 0.1 * np.where(np.arange(1, steps + 1) % nth == 0, factor, 1.0)
+
+
+@pytest.mark.parametrize(("tier", "steps"), [("perf", 200), ("smoke", 100), ("smoke", 400), ("nightly", 250)])
+@pytest.mark.parametrize("tokens", [False, True])
+def test_every_tenth_step_five_times_as_long_is_no_pass(tier, steps, tokens):
+    plain, stalling = every(steps, 10, 1.0), every(steps, 10, 5.0)
+    policy = load_policy(tier)
+    found = judge(policy, side("a", 5, steps, plain, tokens), side("b", 3, steps, stalling, tokens))
+    assert found.outcome is Outcome.BLOCK
+    if not tokens:
+        assert "rare long ones came up" in check(found, "step_time").notes[0]
+    # Both sides alike: a schedule of pauses is none of the candidate's doing, nor are fewer of them.
+    for before, now in ((plain, plain), (stalling, stalling), (stalling, plain)):
+        alike = judge(policy, side("a", 5, steps, before, tokens), side("b", 3, steps, now, tokens))
+        assert check(alike, "step_time").outcome is CheckOutcome.PASS
+
+
+STEPS = 1000
+PAUSES = np.where(np.arange(1, STEPS + 1) % 50 == 0, 0.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "rule"),
+    [
+        (0.1 + PAUSES, 0.07 + PAUSES, "step_time_tail"),
+        (0.1 * np.where(np.arange(STEPS) < 400, 1.15, 1.0), np.full(STEPS, 0.1), "step_time_drift"),
+        (0.1 * np.where(np.arange(STEPS) < 400, 1.0, 0.9), np.full(STEPS, 0.088), "step_time_drift"),
+    ],
+)
+def test_a_ratio_that_grew_because_something_got_faster_passes(before, now, rule):
+    found = judge(load_policy("perf"), side("a", 5, STEPS, before), side("b", 3, STEPS, now))
+    assert found.outcome is Outcome.PASS
+    assert "but nothing takes longer for it: step time" in check(found, rule).reason
+
+
+@pytest.mark.parametrize(
+    ("now", "rule"),
+    [
+        (0.1 + 2 * PAUSES, "step_time_tail"),  # pauses twice as long
+        (0.097 + 2.5 * PAUSES, "step_time_tail"),  # beside steps that are a little faster
+        (0.1 * np.where(np.arange(STEPS) < 600, 1.0, 1.1), "step_time_drift"),
+        (0.1 * np.where(np.arange(STEPS) < 600, 0.93, 1.04), "step_time_drift"),  # faster first, slower in the end
+    ],
+)
+def test_a_ratio_that_grew_because_something_got_slower_blocks(now, rule):
+    found = judge(
+        load_policy("perf"), side("a", 5, STEPS, 0.1 + (PAUSES if "tail" in rule else 0)), side("b", 3, STEPS, now)
+    )
+    assert check(found, rule).outcome is CheckOutcome.BLOCK
