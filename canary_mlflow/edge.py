@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import click
 from click.exceptions import NoArgsIsHelpError
 
 from canary_mlflow.errors import CanaryError, UsageError
+from canary_mlflow.tracking.failures import Terminated
 
 EXIT_CODES = """\b
 Exit codes:
@@ -51,8 +56,11 @@ class Edge(click.Group):
             raise
         except click.UsageError as error:
             raise misused(error) from error
-        except KeyboardInterrupt as error:  # click would end with 1, which says BLOCK
-            raise OneLine("interrupted; `canary gate` may be run again, it judges anew", OUTSIDE) from error
+        except (KeyboardInterrupt, Terminated) as error:  # click would end with 1, which says BLOCK
+            how = str(error) or "interrupted"
+            raise OneLine(
+                f"{how}; `canary {ctx.invoked_subcommand}` may be run again, it begins anew", OUTSIDE
+            ) from error
         except BrokenPipeError:
             reader_left()
             ctx.exit(OUTSIDE)
@@ -61,6 +69,21 @@ class Edge(click.Group):
             if line is None:
                 raise
             raise line from error
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """SIGTERM unwinds as Ctrl-C does, for commands that have started something which has to be ended."""
+
+    def terminate(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signum, signal.SIG_IGN)  # a second one must not cut the ending short
+        raise Terminated(signum)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def as_one_line(error: Exception) -> OneLine | None:

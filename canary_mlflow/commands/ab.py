@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,8 +15,12 @@ from canary_mlflow.commands.shared import (
     say,
     store_option,
 )
-from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.edge import EXIT_CODES, unwinding
 from canary_mlflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from canary_mlflow.launching.revisions import Revision
+    from gates.policy import Policy
 
 PLANNED = ("repeats", "register", "seed")
 
@@ -58,25 +63,34 @@ def ab(
         side: revisions.resolve(project, name, side)
         for side, name in zip(revisions.SIDES, (baseline, candidate), strict=True)
     }
-    if dry_run:
-        pairs = [runs for runs in rules.looks.runs if runs > revisions.first_pairs(rules)]
-        counts = [2 * each for each in (revisions.first_pairs(rules), *pairs)]
-        if as_json:
-            commits = {side: {"name": each.name, "commit": each.commit} for side, each in sides.items()}
-            print_json({**commits, "policy": rules.name, "runs": counts})
-            return
-        click.echo(
-            f"{sides['candidate']} against {sides['baseline']}, policy {rules.name}: would make "
-            f"{' or '.join(map(str, counts))} runs, in the order b c c b, until they decide."
-        )
-        return
     require_training_stack()
-    with revisions.beside_each_other(prepare_store(tracking_uri), project, sides, overrides) as trial:
-        verdict = revisions.carry_out(trial, rules, say)
-        decision = revisions.report(trial, sides, verdict)
+    ctx.with_resource(unwinding())
+    with revisions.checked_out(project, sides, overrides) as sources:
+        if dry_run:
+            _plan(rules, sides, as_json)
+            return
+        with revisions.beside_each_other(prepare_store(tracking_uri), sources, sides, overrides) as trial:
+            verdict = revisions.carry_out(trial, rules, say)
+            decision = revisions.report(trial, sides, verdict)
     print_decision(decision, as_json)
     publish_study(trial.client, decision)
     ctx.exit(decision.exit_code)
+
+
+def _plan(rules: Policy, sides: Mapping[str, Revision], as_json: bool) -> None:
+    """What would be run: the numbers of runs at which the plan may end."""
+    from canary_mlflow.launching.revisions import first_pairs
+
+    first = first_pairs(rules)
+    counts = [2 * each for each in (first, *(runs for runs in rules.looks.runs if runs > first))]
+    if as_json:
+        commits = {side: {"name": each.name, "commit": each.commit} for side, each in sides.items()}
+        print_json({**commits, "policy": rules.name, "runs": counts})
+        return
+    click.echo(
+        f"{sides['candidate']} against {sides['baseline']}, policy {rules.name}: would make "
+        f"{' or '.join(map(str, counts))} runs, in the order b c c b, until they decide."
+    )
 
 
 def tier_of(overrides: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from canary_mlflow.commands.shared import (
     say,
     store_option,
 )
-from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.edge import EXIT_CODES, unwinding
 
 
 @click.command(epilog=EXIT_CODES)
@@ -52,6 +52,7 @@ def gate(
 
         if not dry_run:
             require_training_stack()
+            ctx.with_resource(unwinding())
         decision = carry_out(client, model, version, chosen, say, dry_run=dry_run)
     else:
         decision = judge_version(client, model, version, chosen, dry_run=dry_run)

@@ -47,6 +47,8 @@ class Revision:
 
 def resolve(project: Path, name: str, side: str) -> Revision:
     """Raises UsageError for one that git does not know."""
+    if not name or name.startswith("-"):
+        raise UsageError(f"--{side}: found {name!r}; expected a commit, branch or tag of this checkout")
     try:
         return Revision(name=name, commit=commit_of(project, name, f"--{side}"))
     except NoSource as error:
@@ -59,43 +61,43 @@ def first_pairs(policy: Policy) -> int:
 
 
 @contextmanager
-def beside_each_other(
-    client: MlflowClient, project: Path, revisions: dict[str, Revision], overrides: Sequence[str]
-) -> Iterator[Trial]:
-    """A trial with both worktrees and a session for each side under one parent run, all ended afterwards.
+def checked_out(project: Path, revisions: dict[str, Revision], overrides: Sequence[str]) -> Iterator[dict[str, Source]]:
+    """Side → its code, each in a worktree of its own, for a while.
 
-    Raises UsageError for overrides that one of the two does not take, before there is any run.
+    Raises UsageError for overrides that one of the two does not take, before there is any run; NoSource.
     """
     with (
         worktree(project, revisions["baseline"].commit, "--baseline") as one,
         worktree(project, revisions["candidate"].commit, "--candidate") as other,
     ):
-        folders = dict(zip(SIDES, (one, other), strict=True))
         sources = {
             side: Source(
-                folder=folders[side],
-                env_manager=manager_of(project, folders[side]),
-                commit=revisions[side].commit,
-                here=False,
+                folder=folder, env_manager=manager_of(project, folder), commit=revisions[side].commit, here=False
             )
-            for side in SIDES
+            for side, folder in zip(SIDES, (one, other), strict=True)
         }
-        for side in SIDES:
-            require_overrides(sources[side], overrides, f"--{side} {revisions[side]}")
-        name = " against ".join(str(revisions[side]) for side in reversed(SIDES))
-        parent = open_session(client, "canary", name, {"canary.role": "revisions", **ci_tags(os.environ)})
-        sessions = {
-            side: open_session(client, "canary", f"{side}: {revisions[side]}", {}, parent_id=parent) for side in SIDES
-        }
-        status = "FAILED"
-        try:
-            yield Trial(
-                client=client, parent=parent, sessions=sessions, sources=sources, overrides=shlex.join(overrides)
-            )
-            status = "FINISHED"
-        finally:
-            for run_id in (*sessions.values(), parent):
-                finish_session(client, run_id, status)
+        for side, source in sources.items():
+            require_overrides(source, overrides, f"--{side} {revisions[side]}")
+        yield sources
+
+
+@contextmanager
+def beside_each_other(
+    client: MlflowClient, sources: dict[str, Source], revisions: dict[str, Revision], overrides: Sequence[str]
+) -> Iterator[Trial]:
+    """A trial with a session for each side under one parent run, all ended afterwards."""
+    name = " against ".join(str(revisions[side]) for side in reversed(SIDES))
+    parent = open_session(client, "canary", name, {"canary.role": "revisions", **ci_tags(os.environ)})
+    sessions = {
+        side: open_session(client, "canary", f"{side}: {revisions[side]}", {}, parent_id=parent) for side in SIDES
+    }
+    status = "FAILED"
+    try:
+        yield Trial(client=client, parent=parent, sessions=sessions, sources=sources, overrides=shlex.join(overrides))
+        status = "FINISHED"
+    finally:
+        for run_id in (*sessions.values(), parent):
+            finish_session(client, run_id, status)
 
 
 def manager_of(project: Path, folder: Path) -> str:

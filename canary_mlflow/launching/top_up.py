@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from canary_mlflow.errors import NoSource, UsageError
+from canary_mlflow.errors import CanaryError, NoSource, UsageError
 from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of, seeds_without_fresh
 from canary_mlflow.launching.makers import Launched, Maker
 from canary_mlflow.launching.missing_runs import Missing, Turn
@@ -171,8 +171,11 @@ class Plan:
         if decision.promoted and not decision.bootstrapped and have < self.policy.min_baseline_runs:
             seeds = self.missing(self.policy.min_baseline_runs).seeds
             self.say(f"{runs(len(seeds), 'more')}, so that the new champion can be a baseline")
-            for seed in seeds:
-                self.maker.candidate(seed)
+            try:
+                for seed in seeds:
+                    self.maker.candidate(seed)
+            except CanaryError as error:  # it is champion already, and that is to be reported
+                self.say(f"not made: {error}; with so few runs as baseline no version is blocked by statistics")
 
 
 def top_up(

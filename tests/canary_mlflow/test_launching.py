@@ -6,13 +6,17 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from click.testing import CliRunner
 from mlflow import MlflowClient
+from workplace import Workplace
 
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import NoSource, UsageError
@@ -59,16 +63,23 @@ def project(tmp_path_factory: pytest.TempPathFactory, commits: list[str]) -> Pat
     return folder
 
 
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
 @pytest.mark.parametrize(
     ("word", "said"), [("bogus=1", "unknown key 'bogus'; expected one of"), ("algo=sftt", "unknown algo 'sftt'")]
 )
 def test_overrides_that_a_revision_does_not_take_are_refused_before_any_run(
-    project: Path, commits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, said: str
+    project: Path,
+    commits: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    word: str,
+    said: str,
+    dry: list[str],
 ) -> None:
     monkeypatch.chdir(project)
     store = f"sqlite:///{tmp_path}/mlflow.db"
     sides = ["--baseline", commits[1], "--candidate", commits[2]]
-    result = CliRunner().invoke(canary, ["ab", word, *sides, "--tracking-uri", store])
+    result = CliRunner().invoke(canary, ["ab", word, *dry, *sides, "--tracking-uri", store])
     assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
     assert f"--baseline {commits[1][:10]}" in result.output
     assert said in result.output
@@ -85,6 +96,48 @@ def test_a_dry_run_of_two_revisions_in_words_and_in_json(
     found = json.loads(CliRunner().invoke(canary, [*command, "--json"]).output)
     assert found["baseline"] == {"name": commits[1][:12], "commit": commits[1]}
     assert (found["candidate"]["commit"], found["policy"], found["runs"]) == (commits[2], "perf", [6, 10])
+
+
+@pytest.mark.parametrize("name", ["", "-x", "no-such-branch"])
+def test_a_revision_that_there_is_not_is_one_line(project: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(project)
+    result = CliRunner().invoke(canary, ["ab", f"--baseline={name}", "--candidate", "HEAD", "--dry-run"])
+    assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
+    assert "--baseline" in result.output
+
+
+def test_sigterm_ends_a_comparison_of_revisions_and_all_that_it_started(
+    project: Path, commits: list[str], workplace: Workplace
+) -> None:
+    sides = ["--baseline", commits[1], "--candidate", commits[2]]
+    words = ["algo=sft", "train.max_steps=100000", "--tracking-uri", workplace.uri]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "canary_mlflow.cli", "ab", *words, *sides],
+        cwd=project,
+        env=workplace.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (started := trainings(process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    assert "canary: stopped by SIGTERM; `canary ab` may be run again" in err
+    assert started
+    assert psutil.wait_procs(started, timeout=10)[1] == []
+    left = subprocess.run(["git", "-C", str(project), "worktree", "list"], capture_output=True, text=True, check=True)
+    assert len(left.stdout.splitlines()) == 1
+    client = MlflowClient(workplace.uri)
+    found = client.search_runs([item.experiment_id for item in client.search_experiments()])
+    assert {run.info.status for run in found} == {"FAILED"}
+
+
+def trainings(pid: int) -> list[psutil.Process]:
+    """The processes under one that train: those of runs, which were told so by their session."""
+    children = psutil.Process(pid).children(recursive=True)
+    return [each for each in children if "training.worker" in " ".join(each.cmdline())]
 
 
 def recorded_at(project: Path, commit: str, **changes: str) -> dict[str, str]:

@@ -106,6 +106,20 @@ def test_a_first_look_that_decides_makes_only_what_a_baseline_needs(guarded: Any
     assert going.maker.calls == ["c1"], "one run alone could never stop its successor"
 
 
+def test_a_promotion_is_reported_where_no_further_run_can_be_made(guarded: Any) -> None:
+    """As where the candidate's changes were never committed: it is champion already, and that is to be said."""
+    going = plan(guarded, load_policy("smoke"))
+
+    def lost(seed: int) -> None:
+        raise NoSource("its runs were made with changes that its commit does not hold")
+
+    said: list[str] = []
+    going.say, going.maker.candidate = said.append, lost
+    decision = going.carry_out()
+    assert (decision.verdict.outcome, decision.promoted, guarded.champion()) == (Outcome.PASS, True, going.version)
+    assert "not made: its runs were made with changes" in said[-1]
+
+
 def test_what_no_affordable_number_would_decide_ends_at_once(guarded: Any, late: Policy) -> None:
     rules = tuple(replace(rule, margin=0.0046) if rule.name == "step_cost" else rule for rule in late.rules)
     going = plan(guarded, replace(late, rules=rules))
