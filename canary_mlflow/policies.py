@@ -127,8 +127,20 @@ def _with_bases(body: Mapping[str, Any], folder: Path, kind: str) -> dict[str, A
         layers.append(_read(path))
     merged: dict[str, Any] = {}
     for layer in reversed(layers):
+        if merged:
+            _check_removals(layer, merged)
         merged = _merge(merged, {key: value for key, value in layer.items() if key != "base"})
     return merged
+
+
+def _check_removals(layer: Mapping[str, Any], below: Mapping[str, Any]) -> None:
+    """Raise UsageError for an overlay that is to be taken away and is not there: a slip would change nothing."""
+    overlays, there = layer.get("overlays"), below.get("overlays")
+    for name, body in overlays.items() if isinstance(overlays, Mapping) else ():
+        if body is None and isinstance(there, Mapping) and name not in there:
+            raise UsageError(
+                f"policy: overlays.{name}: null takes an overlay of the base away; it has {', '.join(there)}"
+            )
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def decide(policy: Policy, baseline: Version, candidate: Version, notes: Sequenc
 
     verdict = weigh_up(policy, baseline, candidate)
     return Decision(
-        verdict=replace(verdict, notes=(*notes, *verdict.notes)),
+        verdict=replace(verdict, notes=(*verdict.notes, *notes)),
         model="",
         question=Question.FILES,
         baseline_label=count(len(baseline.runs), "baseline file"),

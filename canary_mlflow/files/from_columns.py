@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -96,16 +97,33 @@ def notes_of(read: Columns) -> tuple[str, ...]:
         notes.append(f"{_count(doubled, 'step')} written twice: the later value counts")
     if read.dropped:
         notes.append(f"partly text, left out: {', '.join(read.dropped[:SHOWN])}")
-    named = Counter(column.name for column in read.columns.values() if len(column.values))
+    # One value beside a column of many is a summary, such as the `train_loss` that Transformers ends with.
+    named = Counter(column.name for column in read.columns.values() if len(column.values) > 1)
     if twice := [name for name, count in named.items() if count > 1]:
         notes.append(f"several columns for one metric, one of them read: {', '.join(twice[:SHOWN])}")
     series = (_series(column) for column in read.columns.values() if len(column.values))
     if padded := [one.name for one in series if is_padded(one, read.rows)]:
         notes.append(f"NaN in most rows and numbers in others, read as empty cells: {', '.join(padded[:SHOWN])}")
+    if holes := _holes(read):
+        notes.append(f"loss is missing in {_count(holes, read.row_word)} that have the rest of the training's columns")
     texts = [column.name for column in read.columns.values() if column.texts]
     if texts:
         notes.append(f"numbers written as text, read as numbers: {', '.join(texts[:SHOWN])}")
     return tuple(notes)
+
+
+def _holes(read: Columns) -> int:
+    """How many rows lack the loss alone, where nearly all have one: pandas writes NaN as an empty cell."""
+    training = [column for column in read.columns.values() if is_canonical(column.name) and column.name[:5] != "eval_"]
+    losses = [np.array(column.steps) for column in training if column.name == "loss"]
+    others = [
+        np.array(column.steps) for column in training if column.name != "loss" and 2 * len(column.steps) > read.rows
+    ]
+    if not losses or not others:
+        return 0
+    there = reduce(np.union1d, losses)
+    missing = len(np.setdiff1d(reduce(np.intersect1d, others), there))
+    return missing if 10 * missing < len(there) else 0
 
 
 def _series(column: Column) -> Series:

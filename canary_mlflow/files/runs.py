@@ -29,8 +29,18 @@ def read_side(paths: Sequence[Path]) -> tuple[Version, tuple[str, ...]]:
     """One side of a comparison, and what the readers noted; a run is called by its path. Raises UsageError."""
     called: dict[Path, Path] = {}
     read = [read_run(called.setdefault(path.resolve(), path)) for path in paths]  # one file, however it is written
-    notes = [f"{run.run_id}: {note}" for run, found in read for note in found]
-    return Version(model="", version=None, runs=tuple(run for run, _ in read)), tuple(dict.fromkeys(notes))
+    noted: dict[str, list[str]] = {}
+    for run, found in read:
+        for note in found:
+            noted.setdefault(note, []).append(run.run_id)
+    notes = [f"{_files(paths)}: {note}" for note, paths in noted.items()]
+    return Version(model="", version=None, runs=tuple(run for run, _ in read)), tuple(notes)
+
+
+def _files(paths: Sequence[str]) -> str:
+    """The first, and how many more: what is said of each of ten files is said once."""
+    others = len(dict.fromkeys(paths)) - 1
+    return paths[0] if not others else f"{paths[0]} and {others} more {'file' if others == 1 else 'files'}"
 
 
 def read_run(path: Path) -> tuple[Run, tuple[str, ...]]:
@@ -49,7 +59,7 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
     if twice := sorted(steps.keys() & once.keys()):
         notes = (*notes, f"{beside} gives {', '.join(twice)}, which the steps have too: the steps count")
     if unread := unread_of(history):
-        notes = (*notes, f"nothing is read from {listed(unread, SHOWN)}: name them as docs/gate.md does")
+        notes = (*notes, f"nothing is read from {listed(unread, SHOWN)}; what is a metric by another name takes ours")
     if sidecar.unread:
         notes = (*notes, f"{beside} has keys that nothing reads: {', '.join(sidecar.unread)}")
     run = Run(

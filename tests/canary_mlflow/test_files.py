@@ -118,6 +118,18 @@ def test_nan_that_fills_up_a_table_is_no_evaluation_and_one_that_diverged_is(tmp
     assert (len(read), notes) == (3, ())
 
 
+def test_a_loss_that_is_missing_in_a_few_rows_is_noted(tmp_path: Path) -> None:
+    """pandas writes NaN as an empty cell, and nobody would see it."""
+
+    def notes(missing: set[int], every: int = 1) -> tuple[str, ...]:
+        cells = ["" if step in missing or step % every else "2.0" for step in range(1, 101)]
+        body = "".join(f"{step},0.1,{cell}\n" for step, cell in enumerate(cells, 1))
+        return read_history(write(tmp_path, "a.csv", f"step,step_time,loss\n{body}")).notes
+
+    assert notes({50, 51, 52}) == ("loss is missing in 3 rows that have the rest of the training's columns",)
+    assert notes(set()) == notes(set(), every=10) == ()
+
+
 def test_rows_come_in_order_with_what_was_logged_there(tmp_path: Path) -> None:
     rows = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "eval_loss": 2.5}, {"step": 4, "kl": 0.5}]
     assert list(read_history(write(tmp_path, "a.jsonl", lines(rows))).rows()) == [
@@ -184,7 +196,7 @@ def test_units_of_a_columns_name_are_turned_into_ours(tmp_path: Path) -> None:
 def test_what_is_not_read_though_it_says_what_was_learned_is_named(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 1.0, "eval_wiki_loss": 2.0, "epoch": 0.5} for step in range(5)]
     _, [note] = read_run(write(tmp_path, "a.jsonl", lines(rows)))
-    assert note.startswith("nothing is read from eval_wiki_loss: ")
+    assert note.startswith("nothing is read from eval_wiki_loss; ")
 
 
 whole_state = json.dumps({"log_history": ROWS}, indent=1)

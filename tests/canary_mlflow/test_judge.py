@@ -287,3 +287,18 @@ def test_neither_mlflow_nor_torch_is_loaded(save: Save) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_what_is_noted_of_each_of_several_files_is_said_once_and_last(save: Save) -> None:
+    odd = {"step": np.arange(1, STEPS + 1), "my_loss": np.ones(STEPS)}
+    sides = [
+        [save(f"{name}{i}.csv", {**rows(first + i), "my_loss": odd["my_loss"]}) for i in range(3)]
+        for name, first in (("a", 0), ("b", 10))
+    ]
+    files = ["--baseline", *map(str, sides[0]), "--candidate", *map(str, sides[1]), str(sides[1][0])]
+    found = json.loads(CliRunner().invoke(canary, ["judge", *files, "--policy", "perf", "--json"]).stdout)
+    notes = found["verdict"]["notes"]
+    assert [note.partition("/a0.csv")[2] for note in notes[-2:-1]] == [
+        " and 2 more files: nothing is read from my_loss; what is a metric by another name takes ours"
+    ]
+    assert any("it was given 2 times" in note for note in notes[:-2])

@@ -105,3 +105,12 @@ def test_a_base_without_one_of_its_overlays(tmp_path):
     mine.write_text("base: perf\nrules: {loss: {role: ignore}}\noverlays: {no_evaluation: null}\n")
     rules = load_policy(mine).resolve({"eval_loss": "absent"}).rules
     assert next(rule for rule in rules if rule.name == "loss").role is Role.IGNORE
+
+
+def test_an_overlay_that_a_base_lacks_cannot_be_taken_away(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("base: perf\noverlays: {no_evaluaton: null}\n")
+    with pytest.raises(
+        UsageError, match=r"overlays.no_evaluaton: null takes an overlay of the base away; it has cpu, "
+    ):
+        load_policy(mine)
