@@ -16,8 +16,8 @@ MIN_POINTS = 20
 """Fewer points say nothing about divergence: a tenth of them would be a single one."""
 
 RISE_SIGMAS = 3.0
-"""A last tenth above the first by fewer standard deviations of their difference is luck. How often, without this and
-with it: test_a_loss_that_wobbles_by_half_seldom_counts_as_diverged."""
+"""A last tenth above the first by fewer standard deviations of their difference may be luck. How often, without this
+and with it: test_a_loss_that_wobbles_by_half_seldom_counts_as_diverged."""
 
 
 def divergence(hard: HardChecks, run: Run) -> str | None:
@@ -55,9 +55,11 @@ def _positive_loss_diverged(hard: HardChecks, loss: Values) -> str:
     """
     tenths = [float(iqm(part)) for part in np.array_split(loss, 10)]
     early, late = tenths[0], tenths[-1]
+    rise = late / early
     # In logarithms: the wobble of a loss is a share of it. That of the beginning: what diverges is wild afterwards.
     wobble = _noise(np.log(loss[: max(10, len(loss) // 10)]), len(loss) // 10)
-    if late > hard.loss_ratio * early and np.log(late / early) > RISE_SIGMAS * wobble:
+    # Twice over the ratio is enough: a learning rate far too high makes the beginning wild as well.
+    if rise > hard.loss_ratio and (rise > hard.loss_ratio**2 or np.log(rise) > RISE_SIGMAS * wobble):
         return f"loss rose from {figure(early)} to {figure(late)}, over {hard.loss_ratio:g} times"
     return _rebound(hard, loss)
 

@@ -202,7 +202,7 @@ def test_the_noise_of_small_batches_is_no_blow_up(smoke, steps):
         assert divergence(smoke.hard, loss_run(loss))
 
 
-@pytest.mark.parametrize(("steps", "healthy", "tripled"), [(40, 0.01, 0.35), (100, 0.005, 0.8), (300, 0.005, 0.99)])
+@pytest.mark.parametrize(("steps", "healthy", "tripled"), [(40, 0.01, 0.6), (100, 0.005, 0.85), (300, 0.005, 0.99)])
 def test_a_loss_that_wobbles_by_half_seldom_counts_as_diverged(smoke, steps, healthy, tripled):
     """Of 400 runs whose loss wobbles by 60 % from step to step: unchanged ones (12.8, 3.8 and 0 % by the levels of the
     tenths alone), and ones that end at three times their start."""
