@@ -7,14 +7,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import click
 from click.exceptions import NoArgsIsHelpError
 
 from canary_mlflow.errors import CanaryError, UsageError
-from canary_mlflow.tracking.failures import Terminated
+from canary_mlflow.tracking.failures import Terminated, terminate
 
 EXIT_CODES = """\b
 Exit codes:
@@ -74,11 +73,6 @@ class Edge(click.Group):
 @contextmanager
 def unwinding() -> Iterator[None]:
     """SIGTERM unwinds as Ctrl-C does, for commands that have started something which has to be ended."""
-
-    def terminate(signum: int, frame: FrameType | None) -> None:
-        signal.signal(signum, signal.SIG_IGN)  # a second one must not cut the ending short
-        raise Terminated(signum)
-
     before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield

@@ -11,11 +11,10 @@ import threading
 import traceback
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.loading import without_collecting
-from canary_mlflow.tracking.failures import Terminated, classify
+from canary_mlflow.tracking.failures import classify, terminate
 from training.algorithms import ALGORITHMS
 from training.errors import Stopped
 from training.process import Job
@@ -41,7 +40,7 @@ def main(folder: Path, algo: str) -> int:
     (folder / "ready").touch()
     if not sys.stdin.readline():
         return 0  # the session ended before this run's turn
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     threading.Thread(target=_follow_the_session, daemon=True).start()
     return work(folder)
 
@@ -157,12 +156,6 @@ def _record_end(job: Job, failure: str, reason: str, trace: str) -> None:
     close_run(client, job.run_id, failure, reason)
     if SESSION_GONE.is_set() and job.alone_in_session:
         close_killed_session(client, job.run_id)
-
-
-def _terminate(signum: int, frame: FrameType | None) -> None:
-    # A second signal must not cut the recording of the first short.
-    signal.signal(signum, signal.SIG_IGN)
-    raise Terminated(signum)
 
 
 if __name__ == "__main__":

@@ -52,8 +52,7 @@ def series_of(read: Columns) -> dict[str, Series]:
                 f"{read.path}: {column.changed:,} of {len(column.steps):,} steps have several values of {column.name}; "
                 f"expected one {read.row_word} per optimizer step; keep one rank or split, or add up micro-steps"
             )
-        series = _series(column)
-        series = without_padding(series) if is_padded(series, read.rows) else series
+        series = _series(column, read.rows)
         # Two columns of one name, `loss` and `train/loss`: the fuller one, else the one that is in trouble.
         before = found_series.get(column.name)
         if before is None or _weight(before) < _weight(series):
@@ -63,20 +62,15 @@ def series_of(read: Columns) -> dict[str, Series]:
     return found_series
 
 
-def is_padded(series: Series, rows: int) -> bool:
+def is_padded(column: Column, rows: int) -> bool:
     """Whether an evaluation's NaN are the empty cells of a table: it is in every row of the file, NaN in most of them
     and a number in later ones. pandas has no other word for what was not measured."""
-    if not series.name.startswith("eval_") or len(series.values) < rows:
+    if not column.name.startswith("eval_") or len(column.values) < rows:
         return False
-    missing, found = np.flatnonzero(np.isnan(series.values)), np.flatnonzero(series.finite)
+    values = np.array(column.values)
+    missing, found = np.flatnonzero(np.isnan(values)), np.flatnonzero(np.isfinite(values))
     # What is NaN from some step to the end has diverged.
     return 2 * len(missing) > rows and len(found) > 0 and bool(missing[0] < found[-1])
-
-
-def without_padding(series: Series) -> Series:
-    """What was measured of such an evaluation."""
-    there = ~np.isnan(series.values)
-    return Series(name=series.name, steps=series.steps[there], values=series.values[there])
 
 
 def notes_of(read: Columns) -> tuple[str, ...]:
@@ -101,8 +95,7 @@ def notes_of(read: Columns) -> tuple[str, ...]:
     named = Counter(column.name for column in read.columns.values() if len(column.values) > 1)
     if twice := [name for name, count in named.items() if count > 1]:
         notes.append(f"several columns for one metric, one of them read: {', '.join(twice[:SHOWN])}")
-    series = (_series(column) for column in read.columns.values() if len(column.values))
-    if padded := [one.name for one in series if is_padded(one, read.rows)]:
+    if padded := [column.name for column in read.columns.values() if is_padded(column, read.rows)]:
         notes.append(f"NaN in most rows and numbers in others, read as empty cells: {', '.join(padded[:SHOWN])}")
     if holes := _holes(read):
         notes.append(f"loss is missing in {_count(holes, read.row_word)} that have the rest of the training's columns")
@@ -126,12 +119,10 @@ def _holes(read: Columns) -> int:
     return missing if 10 * missing < len(there) else 0
 
 
-def _series(column: Column) -> Series:
-    return Series(
-        name=column.name,
-        steps=np.array(column.steps, dtype=np.int64),
-        values=np.array(column.values, dtype=np.float64),
-    )
+def _series(column: Column, rows: int) -> Series:
+    steps, values = np.array(column.steps, dtype=np.int64), np.array(column.values, dtype=np.float64)
+    kept = ~np.isnan(values) if is_padded(column, rows) else slice(None)
+    return Series(name=column.name, steps=steps[kept], values=values[kept])
 
 
 def _weight(series: Series) -> tuple[int, int]:

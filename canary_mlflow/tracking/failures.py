@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from types import FrameType
 
 from canary_mlflow.errors import one_line
 
@@ -42,3 +43,9 @@ class Terminated(SystemExit):
 
     def __str__(self) -> str:
         return f"stopped by {signal.Signals(self.signum).name}"
+
+
+def terminate(signum: int, frame: FrameType | None) -> None:
+    """A signal handler: unwind. A second signal must not cut the recording of the first short."""
+    signal.signal(signum, signal.SIG_IGN)
+    raise Terminated(signum)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,8 +137,11 @@ def test_sigterm_ends_a_comparison_of_revisions_and_all_that_it_started(
 
 def trainings(pid: int) -> list[psutil.Process]:
     """The processes under one that train: those of runs, which were told so by their session."""
-    children = psutil.Process(pid).children(recursive=True)
-    return [each for each in children if "training.worker" in " ".join(each.cmdline())]
+    found = []
+    for each in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # a git that has ended since
+            found += [each] if "training.worker" in " ".join(each.cmdline()) else []
+    return found
 
 
 def recorded_at(project: Path, commit: str, **changes: str) -> dict[str, str]:
