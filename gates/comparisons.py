@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from gates.design import Design
-from gates.priors import Spread, Squares, moderate, pool
+from gates.priors import Spread, far_below, moderate, pool, squares_of
 
 Values = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ class Comparison:
     margin. `cautious`: the spread that PASS and the interval rest on. Where the runs differ by more than the prior
     says, it is theirs alone: with a prior smaller than the truth more than the 5 % that may would pass at the margin
     (tests/gates/test_comparisons.py). `expected`: the best guess of the spread, with all that the prior is worth, for
-    planning.
+    planning. `scheduled`: what wobbles inside the runs was taken for a schedule that they share, and mattered.
     """
 
     design: Design
@@ -49,6 +49,7 @@ class Comparison:
     p_beyond: float
     separated: bool
     trusted: bool = True
+    scheduled: bool = False
 
     @property
     def too_noisy(self) -> bool:
@@ -106,6 +107,7 @@ def compare(
     prior: float,
     prior_df: float,
     floor_variance: float = 0.0,
+    widened: bool = False,
     paired: bool = False,
     averaged: int = 1,
     sums: bool = False,
@@ -117,8 +119,9 @@ def compare(
 
     `prior` > 0 is the expected SD between runs, worth `prior_df` degrees of freedom; `sums`: pairs have nothing in
     common but perhaps their machine, so that their sums tell of the noise too; `floor_variance` is the variance that a
-    run's number has inside its run, below which the spread between runs is not believed; `trusted`: no run is known to
-    have been contended.
+    run's number has inside its run, below which the spread between runs is not believed, unless they agree far better
+    than that; `widened`: the prior is of runs as wholes, and what short ones wobble besides is not in it yet;
+    `trusted`: no run is known to have been contended.
     """
     design = Design(
         baseline_runs=len(baseline),
@@ -129,17 +132,18 @@ def compare(
     )
     groups = [candidate - baseline] if paired else [baseline, candidate]
     per_run = 1.0 + 1.0 / averaged if paired else 1.0  # the variance of a difference, in variances of a run
-    known = prior * prior
     squares = squares_of(groups, per_run)
     if paired and sums:
         squares = pool(squares, squares_of([averaged * baseline + candidate], 1.0 + averaged))
+    floor = 0.0 if far_below(floor_variance, squares) else floor_variance
+    known = prior * prior + (floor if widened else 0.0)
     single = min(len(baseline), len(candidate)) == 1  # it warns, but never blocks
     most = math.inf if single else min(PRIOR_SHARE * squares.df, PRIOR_MOST)
-    spread = _at_least(floor_variance, moderate(squares, known, prior_df, most))
+    spread = _at_least(floor, moderate(squares, known, prior_df, most))
     noisier = squares.df > 0 and squares.variance > known
     own = Spread(variance=squares.variance, df=squares.df, prior_df=0.0) if noisier else None
     expected = moderate(squares, known, prior_df)
-    cautious = _at_least(floor_variance, own or expected)
+    cautious = _at_least(floor, own or expected)
     difference = math.fsum(candidate) / len(candidate) - math.fsum(baseline) / len(baseline)
     standard_error = design.error(spread)
     harm = abs(difference) if two_sided else difference
@@ -151,12 +155,13 @@ def compare(
         difference=difference,
         standard_error=standard_error,
         cautious=cautious,
-        expected=_at_least(floor_variance, expected),
+        expected=_at_least(floor, expected),
         p_harm=min(1.0, sides * float(stdtr(spread.df, -harm / standard_error))),
         p_noninferior=min(1.0, sides * float(stdtr(cautious.df, (harm - margin) / design.error(cautious)))),
         p_beyond=min(1.0, sides * float(stdtr(spread.df, (margin - harm) / standard_error))),
         separated=_separated(baseline, candidate, paired, two_sided),
         trusted=trusted,
+        scheduled=not floor and floor_variance > spread.variance,
     )
 
 
@@ -171,16 +176,6 @@ def _separated(baseline: Values, candidate: Values, paired: bool, two_sided: boo
     else:
         above, below = bool(np.min(candidate) > np.max(baseline)), bool(np.max(candidate) < np.min(baseline))
     return above or (two_sided and below)
-
-
-def squares_of(groups: Sequence[Values], per_run: float = 1.0) -> Squares:
-    """What the values of each group differ by; `per_run`: their variance, in variances of a run.
-
-    fsum makes it independent of the order of the runs, bit for bit.
-    """
-    with np.errstate(over="ignore"):  # a spread that no float holds is infinite, and too noisy to decide by
-        total = math.fsum(math.fsum((x - math.fsum(group) / len(group)) ** 2 for x in group) for group in groups)
-    return Squares(total=total / per_run, df=sum(len(group) - 1 for group in groups))
 
 
 def holm(p_values: Sequence[float], alpha: float) -> list[bool]:

@@ -42,15 +42,14 @@ def compare_readings(
     shared = matched is not None and rule.info.repeatable
     floor = 0.0 if shared else stick.variance_floor([*left, *right])
     known = policy.prior_of(rule)
-    # A shipped prior is of runs as wholes; what short runs wobble besides, a measured one has in it already.
-    prior = math.hypot(stick.prior, math.sqrt(floor)) if known.kind == "shipped" else stick.prior
     sides = _in_pairs(stick, matched) if matched else (_apart(rule, stick, left), _apart(rule, stick, right))
     return compare(
         *sides,
         margin=stick.margin,
-        prior=prior,
+        prior=stick.prior,
         prior_df=known.df,
         floor_variance=floor,
+        widened=known.kind == "shipped",  # what runs wobble inside, a measured one has in it already
         paired=matched is not None,
         averaged=max(1, len(left) // len(sides[0])),
         sums=not rule.info.repeatable,

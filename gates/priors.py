@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import digamma, fdtri, polygamma
+from numpy.typing import NDArray
+from scipy.special import chdtr, digamma, fdtri, polygamma
 
 MOST_DF = 10.0
 """What a learnt prior may be worth until it rests on MANY_GROUPS groups: of 10 groups, half are off by 35 %."""
 MANY_GROUPS = 30
 LEAST_DF = 2.0
 """Below it a fit says that the groups differ too much for one prior, and its spread is far from what was measured."""
+AGREEMENT = 0.01
+"""How seldom runs with so much noise of their own would agree so well, for that noise to be taken for a schedule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,27 @@ class Squares:
     def variance(self) -> float:
         """The variance it estimates; needs a degree of freedom."""
         return self.total / self.df
+
+
+def squares_of(groups: Sequence[NDArray[np.float64]], per_run: float = 1.0) -> Squares:
+    """What the values of each group differ by; `per_run`: their variance, in variances of a run.
+
+    fsum makes it independent of the order of the runs, bit for bit.
+    """
+    with np.errstate(over="ignore"):  # a spread that no float holds is infinite, and too noisy to decide by
+        total = math.fsum(math.fsum((x - math.fsum(group) / len(group)) ** 2 for x in group) for group in groups)
+    return Squares(total=total / per_run, df=sum(len(group) - 1 for group in groups))
+
+
+def far_below(floor_variance: float, squares: Squares) -> bool:
+    """True where runs agree far better (chi-square, 1 %) than numbers that wobble so much by themselves could.
+
+    What wobbles inside a run is then no noise but a schedule that all share, such as an evaluation every 100 steps:
+    taken for noise, it left every unchanged side open (tests/gates/test_stalls.py).
+    """
+    if not floor_variance > 0 or not squares.df:
+        return False
+    return float(chdtr(squares.df, squares.total / floor_variance)) < AGREEMENT
 
 
 def moderate(squares: Squares, prior_variance: float, prior_df: float, most: float = math.inf) -> Spread:

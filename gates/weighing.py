@@ -97,6 +97,8 @@ def weigh(
     behind = design.baseline_runs * (design.averaged if design.paired else 1)
     repeated = (behind, design.candidate_runs) != (len(left), len(right))
     notes = (*notes, "runs of one seed count as one") if repeated else notes
+    if found.scheduled:
+        notes = (*notes, "runs agree far better than their steps do, so what these wobble by is a schedule, no noise")
     open_still = found.p_noninferior > policy.alpha_pass
     relief = no_harm(policy, rule, baseline, candidate, trusted=trusted) if open_still else ""
     return Weighed(rule=rule, found=found, evidence=evidence, notes=notes, relief=relief, repeated=repeated)

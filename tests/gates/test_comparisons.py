@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gates.comparisons import compare, holm, squares_of
+from gates.comparisons import compare, holm
 from gates.design import Design
 from gates.planning import block_probability, pass_probability, runs_needed, smallest_detectable, upper_tail
-from gates.priors import Squares, moderate
+from gates.priors import Squares, far_below, moderate, squares_of
 
 BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
 CANDIDATE = np.array([1.10, 1.14, 1.09])
@@ -111,8 +111,25 @@ def test_few_candidate_runs_twice_as_noisy_pass_more_often_as_the_docs_say(basel
 
 
 def test_spread_between_runs_is_never_believed_below_that_within():
-    found = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.001, prior_df=4, floor_variance=0.04)
-    assert found.standard_error == pytest.approx(0.2 * math.sqrt(1 / 5 + 1 / 3))
+    found = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.001, prior_df=4, floor_variance=0.04**2)
+    assert found.standard_error == pytest.approx(0.04 * math.sqrt(1 / 5 + 1 / 3))
+
+
+def test_what_wobbles_inside_runs_that_agree_far_better_is_no_noise():
+    found = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4, floor_variance=1.0, widened=True)
+    assert found.scheduled
+    assert found.standard_error == compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4).standard_error
+    # One run a side cannot disagree with what wobbles inside it.
+    alone = compare(BASELINE[:1], CANDIDATE[:1], margin=0.05, prior=0.02, prior_df=4, floor_variance=1.0, widened=True)
+    assert not alone.scheduled
+    assert alone.standard_error > 1.0
+
+
+@pytest.mark.parametrize("df", [2, 6, 8])
+def test_true_noise_is_seldom_taken_for_a_schedule(df):
+    totals = np.random.default_rng(5).chisquare(df, 20_000)
+    dropped = np.mean([far_below(1.0, Squares(total=total, df=df)) for total in totals])
+    assert dropped == pytest.approx(0.01, abs=0.002)
 
 
 def test_two_sided_harm_counts_both_ways_and_doubles_the_p_values():

@@ -44,6 +44,30 @@ def test_every_tenth_step_five_times_as_long_is_no_pass(tier, steps, tokens):
         assert check(alike, "step_time").outcome is CheckOutcome.PASS
 
 
+@pytest.mark.parametrize(("steps", "nth", "factor"), [(500, 100, 600.0), (500, 50, 10.0), (2000, 500, 600.0)])
+@pytest.mark.parametrize("tier", ["perf", "nightly"])
+@pytest.mark.parametrize("sizes", [(3, 3), (5, 3)])
+def test_an_evaluation_every_so_many_steps_is_no_noise(steps, nth, factor, tier, sizes):
+    """Inside a run it wobbles by more than any margin; all runs share it."""
+    policy, pauses = load_policy(tier), every(steps, nth, factor)
+    before, longer = side("a", sizes[0], steps, pauses), np.where(pauses > 0.1, 1.5 * pauses, pauses)
+    alike = judge(policy, before, side("b", sizes[1], steps, pauses))
+    assert alike.outcome is Outcome.PASS
+    assert "is a schedule, no noise" in check(alike, "step_time_tail").notes[-1]
+    assert judge(policy, before, side("b", sizes[1], steps, longer)).outcome is Outcome.BLOCK
+
+
+def test_pauses_at_random_are_noise():
+    def stalling(name: str, count: int) -> Version:
+        chance = np.random.default_rng([*name.encode()])
+        alone = [side(f"{name}{i}", 1, 500, np.where(chance.random(500) < 0.01, 60, 0.1)) for i in range(count)]
+        return Version(model="m", version=name, runs=tuple(each.runs[0] for each in alone))
+
+    found = judge(load_policy("perf"), stalling("a", 5), stalling("b", 3))
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert not any("schedule" in note for note in check(found, "step_time_tail").notes)
+
+
 STEPS = 1000
 PAUSES = np.where(np.arange(1, STEPS + 1) % 50 == 0, 0.5, 0.0)
 
