@@ -19,7 +19,8 @@ MANY_GROUPS = 30
 LEAST_DF = 2.0
 """Below it a fit says that the groups differ too much for one prior, and its spread is far from what was measured."""
 AGREEMENT = 0.01
-"""How seldom runs with so much noise of their own would agree so well, for that noise to be taken for a schedule."""
+"""How seldom noise would let runs agree so well, for them to be said to have something in common: a schedule of
+pauses, or what a seed does."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from gates.comparability import incomparable, unread
 from gates.comparisons import Comparison
 from gates.identity import identical, identity_check, same_code, same_training
 from gates.levels import no_harm
-from gates.matching import compare_readings
+from gates.matching import compare_readings, of_shared_seeds
 from gates.planning import enough_to_block, smallest_detectable
 from gates.plausibility import implausible
 from gates.policy import MetricRule, Policy, Role, Worse
@@ -91,6 +91,11 @@ def weigh(
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.SUSPECT_DATA))
     if problem := incomparable(rule, stick, left, right, unread(candidate, right)):
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.NOT_COMPARABLE))
+    if len(shared := of_shared_seeds(stick, left, right)) < len(left):
+        left, notes = (
+            shared,
+            (*notes, "runs of one seed agree far better than runs do: judged by the seeds of both sides"),
+        )
     found = compare_readings(policy, rule, stick, left, right, trusted)
     evidence = _evidence(policy, rule, stick, found, left, right, family)
     design = found.design

@@ -8,9 +8,12 @@ import pytest
 from scipy import stats
 from verdicts import check
 
-from gates import Outcome, ReasonCode, Version, judge
+from gates import Outcome, ReasonCode, Series, Version, judge
 from gates.comparisons import compare
+from gates.matching import of_shared_seeds
+from gates.policy import Scale
 from gates.priors import Squares, pool
+from gates.readings import Reading, Yardstick
 
 SEEDS = (0, 1, 2, 3, 4)
 
@@ -187,6 +190,38 @@ def test_two_seeds_show_a_great_harm_as_two_sides(perf, make_run, each):
 
     found = [check(judge(perf, side("a", each, 0.6), side("b", 1, 0.78)), "eval_loss") for _ in range(20)]
     assert [one.outcome for one in found] == [Outcome.BLOCK] * 20
+
+
+@pytest.mark.parametrize(("harm", "outcome"), [(1.0, "PASS"), (1.05, "BLOCK")])
+def test_memory_that_follows_the_seed_is_judged_by_the_seeds_of_both_sides(perf, make_run, harm, outcome):
+    """The longest batch of a seed makes its peak; the baseline has two seeds besides."""
+
+    def side(name, seeds, factor):
+        rng = np.random.default_rng([*name.encode()])
+        peaks = {seed: factor * (31_000 + 2_000 * (seed * 0.37 % 1) + rng.normal(0, 5)) for seed in seeds}
+        return version(*(make_run(f"{name}{s}", s, series_={"peak_memory": np.full(100, x)}) for s, x in peaks.items()))
+
+    found = check(judge(perf, side("a", range(5), 1.0), side("b", range(3), harm)), "peak_memory")
+    assert found.outcome == outcome
+    assert found.evidence.paired
+    assert found.evidence.baseline_runs == 3
+    assert "judged by the seeds of both sides" in found.notes[-1]
+    # A seed that the baseline lacks is evidence too, and so nothing is left out.
+    apart = check(judge(perf, side("a", range(5), 1.0), side("b", [0, 1, 7], harm)), "peak_memory")
+    assert (apart.evidence.baseline_runs, apart.evidence.paired) == (5, False)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_seeds_that_have_no_part_in_a_number_are_seldom_said_to(size):
+    rng, stick = np.random.default_rng(3), Yardstick(scale=Scale.IDENTITY, sign=1.0, margin=0.1, prior=0.02)
+    none = Series.from_pairs("peak_memory", [(1, 0.0)])
+
+    def drawn(name, seeds):
+        rest = {"series": none, "se": 0.0, "dropped": 0, "last_step": 1, "warmup": 0}
+        return [Reading(run_id=f"{name}{seed}", seed=seed, value=float(rng.normal()), **rest) for seed in seeds]
+
+    kept = [len(of_shared_seeds(stick, drawn("a", range(5)), drawn("b", range(size)))) for _ in range(4000)]
+    assert 0 < sum(count < 5 for count in kept) / 4000 <= 0.01
 
 
 def test_a_mean_of_runs_and_a_single_one_show_nothing_by_their_order():
