@@ -168,5 +168,8 @@ def _read(path: Path, key: str = "rules") -> Mapping[str, Any]:
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: not UTF-8, or a number too long
         raise UsageError(f"policy file {path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
     if not isinstance(body, Mapping):
-        raise UsageError(f"policy file {path}: found {type(body).__name__}; expected keys such as '{key}'")
+        found = "nothing" if body is None else type(body).__name__
+        raise UsageError(
+            f"policy file {path}: found {found}; expected keys such as '{key}'; write them, or name another"
+        )
     return body

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gates.hard_gates import hard_checks
 from gates.metric_checks import metric_checks
-from gates.notes import notes, of_checks
+from gates.notes import notes, of_checks, unsaid
 from gates.pairs import Pairs, pair
 from gates.policy import Policy, Role
 from gates.policy_writer import policy_to_dict
@@ -46,7 +46,8 @@ def judge(
     """
     right = candidate_side(candidate)
     left = baseline_side(baseline, right)
-    plan = policy.resolve(facts(left, right))
+    said = facts(left, right)
+    slips, plan = tuple(unsaid(policy, said)), policy.resolve(said)
     policy = plan if look is None else plan.spending(plan.looks.shares[look - 1] if share is None else share)
     pairs = pair(policy, baseline, right)
     checks, more_runs = [*hard_checks(policy, right), *_validity(baseline, left, right, pairs)], None
@@ -70,7 +71,7 @@ def judge(
         more_runs=more_runs if outcome is Outcome.INCONCLUSIVE else None,
         look=look,
         planned_runs=planned(right.evidence),
-        notes=(*notes(policy, left, right, pairs), *of_checks(checks)),
+        notes=(*slips, *notes(policy, left, right, pairs), *of_checks(checks)),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 
 from gates.pairs import Pairs
 from gates.policy import Policy
@@ -11,6 +12,9 @@ from gates.sides import Side
 from gates.validity import contended, invalid_clocks, superseded
 from gates.verdict import Check
 from gates.wording import listed, runs
+
+USUAL_FACTS = frozenset({"algo", "backend", "device", "model", "paradigm", "tier"})
+"""What overlays may look at though the runs of one comparison do not say it."""
 
 
 def notes(policy: Policy, baseline: Side, candidate: Side, pairs: Pairs) -> tuple[str, ...]:
@@ -21,6 +25,16 @@ def notes(policy: Policy, baseline: Side, candidate: Side, pairs: Pairs) -> tupl
         *_clocks(policy, baseline.finished, candidate.finished, pairs.beside),
         *_pairs(pairs),
     )
+
+
+def unsaid(policy: Policy, facts: Mapping[str, str]) -> Iterator[str]:
+    """Overlays that look at a fact of which these runs say nothing, and which no trainer is known to record: most
+    likely a slip, by which the overlay never applies."""
+    for overlay in policy.overlays:
+        for key in sorted(overlay.when.keys() - facts.keys() - USUAL_FACTS):
+            alike = get_close_matches(key, sorted({*facts, *USUAL_FACTS}), n=1)
+            instead = f"; '{alike[0]}' is a fact" if alike else ""
+            yield f"overlay '{overlay.name}' looks at '{key}', of which these runs say nothing{instead}"
 
 
 def of_checks(checks: Iterable[Check]) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from gates.summaries import SUMMARIES
 
 LEAST_SPREAD = 1e-12
 """No spread between runs is smaller: rounding alone makes such a one, and squares of much smaller ones are 0."""
+LARGEST_SHARE = 2.0
+"""No limit of a relative change is larger: three times as much. What is meant as percent is."""
 
 RULE_KEYS: dict[str, Reader] = {
     "metric": one_of(METRICS, "metric"),
@@ -43,6 +45,12 @@ def parse_rule(name: str, body: Any, names: Iterable[Any]) -> MetricRule:
 def check_rule(path: str, rule: MetricRule) -> None:
     """Refuse combinations that would judge the wrong thing."""
     summary, info = SUMMARIES[rule.reduction], rule.info
+    for key, value in (("margin", rule.margin), ("prior", rule.prior)):
+        if rule.scale is Scale.LOG and value > LARGEST_SHARE:
+            raise PolicyError(
+                f"{path}.{key}: found {value:g}, which is {100 * value:g} %; expected a fraction, at most "
+                f"{LARGEST_SHARE:g}; write {value / 100:g} for {value:g} %"
+            )
     if rule.reduction == "rate" and rule.metric != "tokens_per_second":
         raise PolicyError(f"{path}.reduction: found 'rate' for '{rule.metric}'; it is for tokens_per_second only")
     if summary.logarithmic and rule.scale is Scale.LOG:

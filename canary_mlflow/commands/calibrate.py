@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -50,13 +50,15 @@ def calibrate(
 
     groups, left_out = read_groups(sessions, files, tracking_uri)
     found = calibrated(policy, groups, left_out)
-    stored = store(Path.cwd(), found) if write else None
+    stored, lost = store(Path.cwd(), found) if write else (None, "")
     if as_json:
-        print_json({**as_dict(found), "stored": None if stored is None else str(stored)})
+        print_json({**as_dict(found), "stored": None if stored is None else str(stored), "lost": lost})
         return
     for line in lines(found):
         click.echo(line)
     click.echo(f"Stored in {stored}." if stored else "Nothing was stored; --write keeps these spreads for the gate.")
+    if lost:
+        click.echo(f"Note: {lost}.")
 
 
 def read_groups(
@@ -126,10 +128,10 @@ def resplits(policy: Policy, groups: Sequence[Sequence[Run]]) -> Resplits | None
     return None if size is None else resplit(policy, runs, *size, SPLITS, np.random.default_rng(0))
 
 
-def store(folder: Path, found: Calibration) -> Path:
+def store(folder: Path, found: Calibration) -> tuple[Path, str]:
     """Write the spreads beside those of other places, at the end, where they win over others with as many facts
-    (Policy.prior_of); the same facts are written over. Raises UsageError for a file of another form, and for spreads
-    that a slip has made: no later run would contradict one that is far too large."""
+    (Policy.prior_of); the same facts are written over, and what was better there is said. Raises UsageError for a file
+    of another form, and for spreads that a slip has made: no later run would contradict one that is far too large."""
     import yaml
 
     from canary_mlflow.policies import PRIORS_FILE, read_priors
@@ -140,8 +142,21 @@ def store(folder: Path, found: Calibration) -> Path:
         raise UsageError(f"canary calibrate --write: found {odd[0]}; expected unchanged runs alone; nothing was stored")
     path = folder / PRIORS_FILE
     name = " ".join([found.policy.name, *found.when.values()])
-    priors = {key: known for key, known in read_priors(path).items() if key != name} if path.exists() else {}
-    priors[name] = known_to_dict(known_priors(name, dict(found.when), found.spreads))
+    priors = read_priors(path) if path.exists() else {}
+    old, new = priors.pop(name, {}), known_to_dict(known_priors(name, dict(found.when), found.spreads))
+    priors[name] = new
     text = yaml.safe_dump({"priors": priors}, sort_keys=False, allow_unicode=True)
     path.write_text(f"# Written by canary calibrate; policies read it in the folder they are used in.\n{text}")
-    return path
+    return path, fewer_degrees(old.get("rules", {}), new["rules"])
+
+
+def fewer_degrees(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Which of the spreads that were written over rested on more runs, '' for none."""
+    from gates.wording import listed
+
+    gone = [
+        f"{rule} {before[rule]['df']:g} -> {now[rule]['df']:g}" if rule in now else f"{rule}, which these do not have"
+        for rule in before
+        if rule not in now or before[rule]["df"] > now[rule]["df"]
+    ]
+    return f"written over spreads of the same facts that had more degrees of freedom: {listed(gone)}" if gone else ""

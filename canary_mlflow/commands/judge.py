@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,9 +52,20 @@ def decide(policy: Policy, baseline: Version, candidate: Version, notes: Sequenc
 
     verdict = weigh_up(policy, baseline, candidate)
     return Decision(
-        verdict=replace(verdict, notes=(*verdict.notes, *notes)),
+        verdict=replace(verdict, notes=(*verdict.notes, *_without_fresh_runs(policy), *notes)),
         model="",
         question=Question.FILES,
         baseline_label=count(len(baseline.runs), "baseline file"),
         candidate_label=count(len(candidate.runs), "candidate file"),
     )
+
+
+def _without_fresh_runs(policy: Policy) -> Iterator[str]:
+    """What the policy's plan would have done about machines that are slower on one day than on another."""
+    from gates.looks import FreshBaseline
+
+    if policy.looks.fresh_baseline is FreshBaseline.ALWAYS:
+        yield (
+            f"policy {policy.name} judges speed beside fresh runs of the baseline, which files do not have: a machine "
+            "that is slower today counts as the candidate's doing; make the files of both sides in turn"
+        )

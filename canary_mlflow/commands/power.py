@@ -72,7 +72,10 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
     if png is not None:
         from canary_mlflow.reports.power_picture import draw
 
-        draw(find(CURVE), title(rules, chosen, known), png)
+        try:
+            draw(find(CURVE), title(rules, chosen, known), png)
+        except OSError as error:
+            raise UsageError(f"--png {png}: cannot be written ({error.strerror}); name another place") from error
         say(f"wrote {png}")
     if as_json:
         print_json(as_dict(table, rules, chosen, known))

@@ -13,9 +13,13 @@ from canary_mlflow.tracking.session import child_runs, get_run
 from canary_mlflow.tracking.watching import warnings_in
 from gates.records import Version
 from gates.verdict import Verdict
+from gates.wording import listed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+PARENTS = {"revisions": "a comparison of two revisions", "sweep": "a sweep"}
+"""Roles of runs that hold sessions and no runs of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,17 +87,31 @@ def tier_of(client: MlflowClient, model: str, version: str) -> str:
 
 
 def run_side(client: MlflowClient, run_id: str) -> Side:
-    """A session (all its runs) or a single run."""
+    """A session (all its runs) or a single run. Raises UsageError for a parent of several sessions."""
     tags = tags_of(client, run_id)
     session = tags.get("canary.role") == "session"
+    if (kind := tags.get("canary.role", "")) in PARENTS:
+        below = listed(sessions_below(client, run_id), most=6) or "none yet"
+        raise UsageError(f"run {run_id}: found {PARENTS[kind]}; expected one session; name one of its own: {below}")
     runs = session_runs(client, run_id) if session else read_runs(client, [run_id])
-    tier = tags.get("canary.tier", "") or (runs[0].workload.get("tier", "") if runs else "")
+    # Sessions of `canary ab` carry no tier, their runs do.
+    tiers = (tags_of(client, run.run_id).get("canary.tier", "") or run.workload.get("tier", "") for run in runs[:1])
+    tier = tags.get("canary.tier", "") or next(tiers, "")
     kind = "session" if session else "run"
     return Side(
         label=f"{kind} {run_id}",
         evidence=Version(model=tags.get("canary.model_name", ""), version=None, runs=tuple(runs)),
         tier=tier,
     )
+
+
+def sessions_below(client: MlflowClient, parent: str) -> list[str]:
+    """The sessions of a sweep or of a comparison of revisions, each with its name."""
+    return [
+        f"{run.info.run_id} ({run.info.run_name})"
+        for run in child_runs(client, parent)
+        if run.data.tags.get("canary.role") == "session"
+    ]
 
 
 def tags_of(client: MlflowClient, run_id: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
 
 KINDS = {
     "calibrated": "as calibrated here",
-    "learnt": "as learnt from many sessions",
+    "learnt": "as learnt from several sessions",
     "dropped": "in part far from what was expected, so judged by these runs alone",
 }
 

@@ -65,6 +65,14 @@ def test_a_second_place_is_stored_beside_the_first(runs: list[str]) -> None:
     assert [known.when["device"] for known in load_policy("perf").priors] == [("H200",), ("A100",)]
 
 
+def test_a_better_spread_that_is_written_over_is_said(runs: list[str]) -> None:
+    called("calibrate", "--files", *runs, "--write")
+    gone = "written over spreads of the same facts that had more degrees of freedom: step_time 7 -> 2"
+    assert gone in called("calibrate", "--files", *runs[:3], "--write")[1]
+    code, found = called("calibrate", "--files", *runs, "--write", "--json")
+    assert (code, found["lost"]) == (0, "")
+
+
 def test_a_table_for_people_and_nothing_stored_unasked(runs: list[str]) -> None:
     code, text = called("calibrate", "--files", *runs[:3])
     assert code == 0
@@ -375,6 +383,12 @@ def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_computed
     code, text = called("power", "--policy", "smoke", "--png", str(tmp_path / name))
     assert (code, len(text.splitlines())) == (2, 1)
     assert part in text
+
+
+def test_a_picture_that_the_place_refuses_is_one_line() -> None:
+    code, text = called("power", "--policy", "smoke", "--png", "/proc/power.png")
+    assert (code, len(text.splitlines())) == (2, 1)
+    assert "--png /proc/power.png: cannot be written (No such file or directory); name another place" in text
 
 
 def test_measured_spreads_are_not_committed_by_accident() -> None:

@@ -71,7 +71,7 @@ def test_json_stands_alone_on_stdout(guarded: Any) -> None:
 def test_policy_is_the_tiers_own_unless_named(guarded: Any, tmp_path: Path) -> None:
     version = guarded.version(slower=1.5)
     mine = tmp_path / "mine.yaml"
-    mine.write_text("base: smoke\nname: mine\nrules: {step_cost: {margin: 3.0}}\n")
+    mine.write_text("base: smoke\nname: mine\nrules: {step_cost: {margin: 2.0}}\n")
     store = ("--tracking-uri", guarded.uri, "--dry-run", "--json")
     for chosen, name, word in (((), "smoke", "BLOCK"), (("--policy", str(mine)), "mine", "PASS")):
         plain = json.loads(canary("gate", guarded.model, version, *chosen, *store).stdout)

@@ -302,3 +302,9 @@ def test_what_is_noted_of_each_of_several_files_is_said_once_and_last(save: Save
         " and 2 more files: nothing is read from my_loss; what is a metric by another name takes ours"
     ]
     assert any("it was given 2 times" in note for note in notes[:-2])
+
+
+@pytest.mark.parametrize(("policy", "said"), [("nightly", 1), ("smoke", 0)])
+def test_a_policy_that_asks_for_fresh_runs_says_that_files_have_none(save: Save, policy: str, said: int) -> None:
+    notes = judged(side(save, "a", 0, 5), side(save, "b", 10), policy)[1]["notes"]
+    assert sum("fresh runs of the baseline, which files do not have" in note for note in notes) == said

@@ -56,6 +56,22 @@ def test_revisions_take_turns_and_are_judged_in_pairs(recorded: Any, slower: flo
     assert decision.exit_code == {Outcome.PASS: 0, Outcome.BLOCK: 1}[outcome]
 
 
+def test_its_sessions_can_be_compared_and_calibrated_and_their_parent_says_which_they_are(recorded: Any) -> None:
+    going = trial(recorded, 1.0)
+    for seed in range(3):
+        for side in going.sessions:
+            going.make(side, seed)
+            recorded.client.set_tag(recorded.children(going.sessions[side])[-1], "canary.tier", "smoke")
+    store = ("--tracking-uri", recorded.uri)
+    assert CliRunner().invoke(canary, ["compare", *going.sessions.values(), *store]).exit_code == 0
+    for command in ("calibrate", "compare"):
+        words = [command, going.parent, *([going.parent] if command == "compare" else []), *store]
+        refused = CliRunner().invoke(canary, words)
+        assert (refused.exit_code, len(refused.output.splitlines())) == (2, 1)
+        assert f"run {going.parent}: found a comparison of two revisions; expected one session" in refused.output
+        assert all(session in refused.output for session in going.sessions.values())
+
+
 def test_the_first_look_has_two_pairs_at_least() -> None:
     assert [first_pairs(load_policy(tier)) for tier in ("smoke", "perf", "nightly")] == [3, 3, 3]
 

@@ -73,7 +73,7 @@ def test_a_mapping_may_have_a_base_too():
         ("base: smoke\ncolour: red", "me.yaml': policy: unknown key 'colour'"),
         ("rules: {}", "missing; expected all of name, bootstrap"),
         ("- 1", "found list"),
-        ("", "found NoneType"),
+        ("", "found nothing; expected keys such as 'rules'"),
         ("a: [1", "cannot be read as YAML"),
     ],
 )

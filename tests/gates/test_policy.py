@@ -60,6 +60,8 @@ BAD = [
     ("rules.eval_reward.scale", "log", "can be zero or negative"),
     ("rules.step_time.margin", -0.1, "rules.step_time.margin: found -0.1; expected a number of at least 0"),
     ("rules.step_time.margin", "15 %", "found '15 %'"),
+    ("rules.step_time.margin", 5, "found 5, which is 500 %; expected a fraction, at most 2; write 0.05 for 5 %"),
+    ("rules.step_time.prior", 3, "rules.step_time.prior: found 3, which is 300 %"),
     ("rules.step_time.margin", "1e-3", "write 1.0e-3, not 1e-3"),
     ("rules.step_time.margin", float("nan"), "found nan"),
     ("rules.step_time.margin", True, "found True"),
@@ -372,3 +374,13 @@ def test_a_fact_that_has_two_values_knows_no_third(plain):
     plain["overlays"]["no_evaluation"]["when"]["paradigm"] = "superwised"
     with pytest.raises(PolicyError, match="found 'superwised'; valid: supervised, reinforcement"):
         parse_policy(plain)
+
+
+def test_an_overlay_that_looks_at_what_no_run_says_is_named(plain, make_version):
+    plain["overlays"]["slip"] = {"when": {"backned": "cuda"}, "rules": {"step_time": {"margin": 0.01}}}
+    found = judge(parse_policy(plain), make_version("a"), make_version("b"))
+    assert found.notes[0] == "overlay 'slip' looks at 'backned', of which these runs say nothing; 'backend' is a fact"
+    del plain["overlays"]["slip"]
+    assert not any(
+        "looks at" in note for note in judge(parse_policy(plain), make_version("a"), make_version("b")).notes
+    )

@@ -168,15 +168,15 @@ def test_wrong_words_are_refused_with_the_right_ones(words: list[str], expected:
 
 def test_a_policy_of_ones_own_is_named_by_its_path(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
-    mine.write_text("base: smoke\nname: mine\nrules: {step_cost: {margin: 3.0}}\n")
+    mine.write_text("base: smoke\nname: mine\nrules: {step_cost: {margin: 2.0}}\n")
     gate = compose(f"gate={mine}", "gate.rules.step_time.margin=0.5").gate
     assert (gate["name"], gate["rules"]["step_cost"]["margin"], gate["rules"]["step_time"]["margin"]) == (
         "mine",
-        3.0,
+        2.0,
         0.5,
     )
     assert [config.gate["name"] for config in composed("-m", f"gate=smoke,{mine}")] == ["smoke", "mine"]
-    mine.write_text("base: smoke\nrules: {step_tim: {margin: 3.0}}\n")
+    mine.write_text("base: smoke\nrules: {step_tim: {margin: 2.0}}\n")
     assert "step_tim" in refusal(f"gate={mine}")
 
 
