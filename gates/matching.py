@@ -62,7 +62,7 @@ def compare_readings(
     # Runs of one seed see the same data in the same order: the wobble of such a series is shared, no noise
     # of a pair.
     shared = matched is not None and rule.info.repeatable
-    floor = 0.0 if shared else stick.variance_floor([*left, *right])
+    floor = 0.0 if shared else stick.variance_floor(left, right)
     known = policy.prior_of(rule)
     sides = _in_pairs(stick, matched) if matched else (_apart(rule, stick, left), _apart(rule, stick, right))
     return compare(

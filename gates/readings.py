@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from gates.policy import MetricRule, Policy, Role, Scale, Worse
 from gates.records import Run, Series
-from gates.summaries import SUMMARIES, rate, within_run_se
+from gates.summaries import SUMMARIES, rate
+from gates.wobble import batch_numbers, own_variance, within_run_se
 from gates.wording import quantity
 
 LEAST_POINTS = 8
@@ -21,14 +22,16 @@ _LARGEST_LOG = 700.0  # exp of it still is a float
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reading:
-    """A run's number `value` with its within-run standard error `se`, both in the metric's unit; `last_step`: the
-    run's, which the series may end before; `warmup`: how many points of the series are warm-up."""
+    """A run's number `value` with its within-run standard error `se` and the numbers of its `batches`, in the metric's
+    unit; `last_step`: the run's, which the series may end before; `warmup`: how many points of the series are warm-up.
+    """
 
     run_id: str
     seed: int | None
     series: Series
     value: float
     se: float
+    batches: NDArray[np.float64]
     dropped: int
     last_step: int
     warmup: int
@@ -56,10 +59,17 @@ class Yardstick:
         """The readings in harm units, in their order."""
         return np.array([self.harm(reading) for reading in readings])
 
-    def variance_floor(self, readings: Sequence[Reading]) -> float:
-        """Mean squared within-run standard error, in harm units squared."""
-        errors = [r.se / r.value if self.scale is Scale.LOG else r.se for r in readings]
-        return math.fsum(error * error for error in errors) / len(errors)
+    def variance_floor(self, left: Sequence[Reading], right: Sequence[Reading]) -> float:
+        """Mean squared within-run standard error, in harm units squared; without what the runs of a side wobble by
+        together where they have the same steps."""
+        sides = [left, right] if min(len(left), len(right)) > 1 else [[*left, *right]]
+        if all(_same_steps(side) for side in sides):
+            return own_variance([[r.batches / self._unit(r) for r in side] for side in sides])
+        readings = [*left, *right]
+        return math.fsum((r.se / self._unit(r)) ** 2 for r in readings) / len(readings)
+
+    def _unit(self, reading: Reading) -> float:
+        return reading.value if self.scale is Scale.LOG else 1.0
 
     def change(self, harm: float) -> float:
         """A difference in harm units as a change in the metric's own direction: a fraction on the log
@@ -72,6 +82,14 @@ class Yardstick:
         """The middle of one side in the metric's unit: geometric mean on the log scale, else the mean."""
         mean = self.sign * math.fsum(harms) / len(harms)
         return math.exp(mean) if self.scale is Scale.LOG else mean
+
+
+def _same_steps(readings: Sequence[Reading]) -> bool:
+    """True for runs whose batches stand for the same steps."""
+    first = readings[0]
+    return all(
+        len(r.batches) and not r.dropped and np.array_equal(r.series.steps, first.series.steps) for r in readings
+    )
 
 
 def read(policy: Policy, rule: MetricRule, runs: Sequence[Run]) -> tuple[list[Reading], str]:
@@ -111,6 +129,7 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
         series=series,
         value=value,
         se=within_run_se(summary, values),
+        batches=batch_numbers(summary, values),
         dropped=int(np.count_nonzero(~series.finite)),
         last_step=max(run.last_step, int(series.steps[-1])),
         warmup=warmup,

@@ -1,4 +1,4 @@
-"""A series becomes one number per run, and the standard error that this number has inside its run."""
+"""A series becomes one number per run."""
 
 from __future__ import annotations
 
@@ -153,36 +153,3 @@ def rate(amounts: Series, times: Series, warmup_steps: int) -> Series:
     n = len(seconds[warmup_steps:])
     scaled = counted * (n / total) if total > 0 else np.full(len(counted), math.nan)
     return Series(name="rate", steps=steps, values=scaled)
-
-
-def within_run_se(summary: Summary, values: Values) -> float:
-    """Standard error of the run's number from the spread of batch statistics (5 to 20 batches, about
-    sqrt(n)).
-
-    Successive differences (von Neumann) keep a trend, which is no noise, out of it. Steps are not
-    independent, so this is only a floor under the spread between runs. 0 when there are too few values to
-    say anything.
-    """
-    if summary.single or len(values) < 20:
-        return 0.0
-    if summary.statistic is drift:
-        return _drift_se(values)
-    count = min(20, max(5, round(math.sqrt(len(values)))))
-    batches = summary.statistic(values[len(values) % count :].reshape(count, -1))
-    variance = float(np.sum((batches[1:] - batches[:-1]) ** 2)) / (2 * (count - 1))
-    return math.sqrt(variance / count) if math.isfinite(variance) else 0.0
-
-
-def _drift_se(values: Values) -> float:
-    """From the two thirds that a drift compares, each by itself: a schedule that makes the steps of all runs longer on
-    the way (batch size, context) is no noise."""
-    third, location = max(1, len(values) // 3), SUMMARIES["iqm"]
-    parts = [values[:third], values[-third:]]
-    if third < 20:  # too short for batches of their own; each third has 3 times the variance of the whole
-        middle = abs(float(iqm(values)))
-        return math.sqrt(6.0) * within_run_se(location, values) / middle if middle else 0.0
-    middles = [abs(float(iqm(part))) for part in parts]
-    if not all(middles):
-        return 0.0
-    errors = (within_run_se(location, part) / middle for part, middle in zip(parts, middles, strict=True))
-    return math.hypot(*errors)

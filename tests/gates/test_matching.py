@@ -217,7 +217,7 @@ def test_seeds_that_have_no_part_in_a_number_are_seldom_said_to(size):
     none = Series.from_pairs("peak_memory", [(1, 0.0)])
 
     def drawn(name, seeds):
-        rest = {"series": none, "se": 0.0, "dropped": 0, "last_step": 1, "warmup": 0}
+        rest = {"series": none, "se": 0.0, "batches": np.empty(0), "dropped": 0, "last_step": 1, "warmup": 0}
         return [Reading(run_id=f"{name}{seed}", seed=seed, value=float(rng.normal()), **rest) for seed in seeds]
 
     kept = [len(of_shared_seeds(stick, drawn("a", range(5)), drawn("b", range(size)))) for _ in range(4000)]

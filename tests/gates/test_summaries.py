@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gates.summaries import SUMMARIES, rate, within_run_se
+from gates.summaries import SUMMARIES, rate
+from gates.wobble import own_variance, within_run_se
 
 RAMP = np.arange(1.0, 13.0)  # 1 .. 12
 
@@ -105,3 +106,15 @@ def test_a_schedule_that_all_runs_share_is_no_noise_of_a_drift(make_series):
     wobble = np.exp(rng.normal(0, 0.02, 480))
     assert error(longer * wobble) < 20 * error(0.2 * wobble), "24 times, by batches of the whole run"
     assert error(0.2 * wobble) == pytest.approx(0.02 * np.sqrt(2 / 160), rel=0.5)
+
+
+@pytest.mark.parametrize("sizes", [(2,), (8,), (5, 3), (2, 2)])
+def test_what_the_runs_of_a_side_have_in_common_is_no_part_of_what_each_wobbles_by(sizes):
+    rng = np.random.default_rng(6)
+    schedules = rng.normal(0, 50, (len(sizes), 20))
+    drawn = [
+        [list(own + rng.normal(0, 1, (size, 20))) for own, size in zip(schedules, sizes, strict=True)]
+        for _ in range(500)
+    ]
+    assert np.mean([own_variance(sides) for sides in drawn]) == pytest.approx(1 / 20, rel=0.06)
+    assert own_variance(drawn[0]) == own_variance([side[::-1] for side in drawn[0]]), "in any order, bit for bit"

@@ -1,0 +1,63 @@
+"""What a run's number wobbles by inside its run. Steps are not independent: only a floor under what runs differ by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from gates.summaries import SUMMARIES, Summary, Values, drift, iqm
+
+
+def batch_numbers(summary: Summary, values: Values) -> Values:
+    """The statistic of each of 5 to 20 batches of successive values (about sqrt(n)); none where there are too few to
+    say anything, and none of a drift, which is a ratio of two parts of the run."""
+    if summary.single or len(values) < 20 or summary.statistic is drift:
+        return np.empty(0)
+    count = min(20, max(5, round(math.sqrt(len(values)))))
+    return summary.statistic(values[len(values) % count :].reshape(count, -1))
+
+
+def within_run_se(summary: Summary, values: Values) -> float:
+    """Standard error of the run's number from its batches; 0 where they say nothing."""
+    if summary.statistic is drift and len(values) >= 20:
+        return _drift_se(values)
+    batches = batch_numbers(summary, values)
+    return math.sqrt(_error_squared(batches)) if len(batches) else 0.0
+
+
+def own_variance(sides: Sequence[Sequence[Values]]) -> float:
+    """Mean squared standard error of the runs' numbers, less what the batches of a side, of the same steps, have in
+    common: a schedule (an evaluation every 100 steps, a longer context from the middle on) is no noise.
+
+    Taken for noise, it left unchanged sides open whatever the runs said (tests/gates/test_stalls.py). Estimating the
+    common part takes a share of the runs' own wobble out, too: n - 1 instead of n gives it back. A side has two runs or
+    more.
+    """
+    errors = []
+    for runs in sides:
+        common = np.array([math.fsum(column) / len(runs) for column in zip(*runs, strict=True)])  # in any order of them
+        errors += [_error_squared(batches - common) for batches in runs]
+    return math.fsum(errors) / (len(errors) - len(sides))
+
+
+def _error_squared(batches: Values) -> float:
+    """Of the mean of the batches. Successive differences (von Neumann) keep a trend, which is no noise, out of it."""
+    variance = float(np.sum((batches[1:] - batches[:-1]) ** 2)) / (2 * (len(batches) - 1))
+    return variance / len(batches) if math.isfinite(variance) else 0.0
+
+
+def _drift_se(values: Values) -> float:
+    """From the two thirds that a drift compares, each by itself: a schedule that makes the steps of all runs longer on
+    the way (batch size, context) is no noise."""
+    third, location = max(1, len(values) // 3), SUMMARIES["iqm"]
+    parts = [values[:third], values[-third:]]
+    if third < 20:  # too short for batches of their own; each third has 3 times the variance of the whole
+        middle = abs(float(iqm(values)))
+        return math.sqrt(6.0) * within_run_se(location, values) / middle if middle else 0.0
+    middles = [abs(float(iqm(part))) for part in parts]
+    if not all(middles):
+        return 0.0
+    errors = (within_run_se(location, part) / middle for part, middle in zip(parts, middles, strict=True))
+    return math.hypot(*errors)
