@@ -52,10 +52,11 @@ def _inconclusive(
 ) -> Check:
     """Say what is missing: runs, quiet, or distance from the limit; and how many runs would decide."""
     rule, alpha_block = weighed.rule, policy.alpha_block / family
-    least = max(2, policy.min_candidate_runs, policy.min_baseline_runs) if found.harm > found.margin else 1
+    alone = found.design.baseline_runs == found.design.candidate_runs == 1
+    least = max(2, policy.min_candidate_runs, policy.min_baseline_runs) if found.harm > found.margin else 1 + alone
     needed = partial(runs_needed, found, alpha_pass=policy.alpha_pass, alpha_block=alpha_block, power=power)
-    harmless, at_estimate = needed(truth=0.0, least=1), needed(truth=max(0.0, found.harm), least=least)
-    could_pass = pass_probability(found, found.design, 0.0, policy.alpha_pass) >= power
+    harmless, at_estimate = needed(truth=0.0, least=1 + alone), needed(truth=max(0.0, found.harm), least=least)
+    could_pass = not alone and pass_probability(found, found.design, 0.0, policy.alpha_pass) >= power
     if found.too_noisy and found.harm > found.margin:
         code, (how, more) = ReasonCode.TOO_NOISY, _by_order(found, policy.alpha_block)
         what = f"too noisy here for the t test; {how}"

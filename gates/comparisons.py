@@ -106,6 +106,7 @@ def compare(
     margin: float,
     prior: float,
     prior_df: float,
+    planned: float | None = None,
     floor_variance: float = 0.0,
     widened: bool = False,
     paired: bool = False,
@@ -117,11 +118,11 @@ def compare(
     """Compare run-level numbers, shapes (k,) and (m,), k and m at least 1; `paired`: k == m, in the same
     order, each of the baseline's the mean of `averaged` runs.
 
-    `prior` > 0 is the expected SD between runs, worth `prior_df` degrees of freedom; `sums`: pairs have nothing in
-    common but perhaps their machine, so that their sums tell of the noise too; `floor_variance` is the variance that a
-    run's number has inside its run, below which the spread between runs is not believed, unless they agree far better
-    than that; `widened`: the prior is of runs as wholes, and what short ones wobble besides is not in it yet;
-    `trusted`: no run is known to have been contended.
+    `prior` > 0 is the expected SD between runs, worth `prior_df` degrees of freedom, `planned` that by which more runs
+    will be judged (None: the same); `sums`: pairs have nothing in common but perhaps their machine, so that their sums
+    tell of the noise too; `floor_variance` is the variance that a run's number has inside its run, below which the
+    spread between runs is not believed, unless they agree far better than that; `widened`: the prior is of runs as
+    wholes, and what short ones wobble besides is not in it yet; `trusted`: no run is known to have been contended.
     """
     design = Design(
         baseline_runs=len(baseline),
@@ -136,14 +137,15 @@ def compare(
     if paired and sums:
         squares = pool(squares, squares_of([averaged * baseline + candidate], 1.0 + averaged))
     floor = 0.0 if far_below(floor_variance, squares) else floor_variance
-    known = prior * prior + (floor if widened else 0.0)
+    besides = floor if widened else 0.0
+    known = prior * prior + besides
     single = min(len(baseline), len(candidate)) == 1  # it warns, but never blocks
     most = math.inf if single else min(PRIOR_SHARE * squares.df, PRIOR_MOST)
     spread = _at_least(floor, moderate(squares, known, prior_df, most))
     noisier = squares.df > 0 and squares.variance > known
     own = Spread(variance=squares.variance, df=squares.df, prior_df=0.0) if noisier else None
-    expected = moderate(squares, known, prior_df)
-    cautious = _at_least(floor, own or expected)
+    cautious = _at_least(floor, own or moderate(squares, known, prior_df))
+    expected = moderate(squares, known if planned is None else planned * planned + besides, prior_df)
     difference = math.fsum(candidate) / len(candidate) - math.fsum(baseline) / len(baseline)
     standard_error = design.error(spread)
     harm = abs(difference) if two_sided else difference

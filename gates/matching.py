@@ -70,6 +70,7 @@ def compare_readings(
         margin=stick.margin,
         prior=stick.prior,
         prior_df=known.df,
+        planned=stick.planned,
         floor_variance=floor,
         widened=known.kind == "shipped",  # what runs wobble inside, a measured one has in it already
         paired=matched is not None,

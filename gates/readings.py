@@ -39,12 +39,14 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Yardstick:
-    """How values become harm units: y = sign * log(value), or sign * value where `scale` is identity."""
+    """How values become harm units: y = sign * log(value), or sign * value where `scale` is identity. `planned`: the
+    `prior` that more runs will be judged by."""
 
     scale: Scale
     sign: float
     margin: float
     prior: float
+    planned: float
 
     @property
     def relative(self) -> bool:
@@ -169,16 +171,18 @@ def yardstick(
             return f"{rule.info.label} of {quantity(min(values), rule.info.unit)} has no relative change"
         # A loss that goes through zero: some times its expected spread, in units of its own size.
         margin = policy.signed_priors * prior * typical
-        return Yardstick(scale=Scale.IDENTITY, sign=sign, margin=margin, prior=prior * typical)
+        prior *= typical
+        return Yardstick(scale=Scale.IDENTITY, sign=sign, margin=margin, prior=prior, planned=prior)
     if scale is Scale.LOG:
         margin = -math.log1p(-margin) if rule.worse is Worse.LOWER else math.log1p(margin)
+    planned = prior
     if rule.max_increase is not None:
         cap = rule.max_increase
         if scale is Scale.LOG:
             cap = math.log1p(cap / math.exp(math.fsum(math.log(r.value) for r in baseline) / len(baseline)))
         # A shipped prior is stated beside the margin and keeps its share of it: large memory does not wobble more. Not
         # where nothing else is known of the spread: one run a side would pass with any.
-        if known.kind == "shipped" and len(values) > 2 and margin > 0:
-            prior *= min(1.0, cap / margin)
-        margin = min(margin, cap)
-    return Yardstick(scale=scale, sign=sign, margin=margin, prior=prior)
+        if known.kind == "shipped" and margin > 0:
+            planned = prior * min(1.0, cap / margin)
+        prior, margin = planned if len(values) > 2 else prior, min(margin, cap)
+    return Yardstick(scale=scale, sign=sign, margin=margin, prior=prior, planned=planned)

@@ -353,3 +353,16 @@ def test_two_open_metrics_together_take_more_runs_than_either(perf, make_version
     assert verdict.more_runs > max(item.more_runs for item in open_ones)
     alone = judge(perf, make_version("a", 2), make_version("b", 2, factor={"step_time": 1.06}))
     assert alone.more_runs == check(alone, "step_time").more_runs
+
+
+def test_one_run_a_side_of_a_large_gpu_is_told_how_many_more_will_do(perf, make_run):
+    """More than one are judged by a prior that shrinks with the limit of 300 MiB; without it, 4 were asked for."""
+
+    def side(name, count):
+        peaks = 31_000 + np.random.default_rng([*name.encode()]).normal(0, 20, count)
+        runs = [make_run(f"{name}{i}", series_={"peak_memory": np.full(100, peak)}) for i, peak in enumerate(peaks)]
+        return Version(model="m", version=name, runs=tuple(runs))
+
+    alone = check(judge(perf, side("a", 1), side("b", 1)), "peak_memory")
+    assert (alone.reason_code, alone.more_runs) == (ReasonCode.TOO_FEW_RUNS, 2)
+    assert check(judge(perf, side("a", 2), side("b", 2)), "peak_memory").outcome is CheckOutcome.PASS

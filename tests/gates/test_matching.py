@@ -213,7 +213,8 @@ def test_memory_that_follows_the_seed_is_judged_by_the_seeds_of_both_sides(perf,
 
 @pytest.mark.parametrize("size", [3, 4])
 def test_seeds_that_have_no_part_in_a_number_are_seldom_said_to(size):
-    rng, stick = np.random.default_rng(3), Yardstick(scale=Scale.IDENTITY, sign=1.0, margin=0.1, prior=0.02)
+    rng = np.random.default_rng(3)
+    stick = Yardstick(scale=Scale.IDENTITY, sign=1.0, margin=0.1, prior=0.02, planned=0.02)
     none = Series.from_pairs("peak_memory", [(1, 0.0)])
 
     def drawn(name, seeds):
