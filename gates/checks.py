@@ -7,7 +7,8 @@ from functools import partial
 
 from gates.check_builders import label, make_check, undecided
 from gates.comparisons import Comparison
-from gates.planning import POWER, enough_to_block, pass_probability, runs_needed
+from gates.matching import PAIRS
+from gates.planning import MAX_RUNS, POWER, enough_to_block, pass_probability, runs_needed
 from gates.policy import MetricRule, Policy, Role, Worse
 from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
 from gates.weighing import Weighed
@@ -27,6 +28,9 @@ def conclude(
         return weighed.check
     line = _line(rule, evidence)
     beyond, within = found.harm > found.margin, found.p_noninferior <= policy.alpha_pass
+    if within and weighed.reach:
+        check = undecided(rule, f"{line}: {weighed.reach}", ReasonCode.SUSPECT_DATA)
+        return replace(check, evidence=evidence, notes=weighed.notes)
     if within:
         reason = f"{line}, within the limit with {p_value(found.p_noninferior)}"
         return make_check(rule, CheckOutcome.PASS, reason, evidence=evidence, notes=weighed.notes)
@@ -60,9 +64,15 @@ def _inconclusive(
     if found.too_noisy and found.harm > found.margin:
         code, (how, more) = ReasonCode.TOO_NOISY, _by_order(found, policy.alpha_block)
         what = f"too noisy here for the t test; {how}"
+    elif weighed.pairs_wait and (harmless is None or harmless > PAIRS):
+        code, more, harmless = ReasonCode.TOO_FEW_RUNS, PAIRS, PAIRS
+        what = f"too few runs to decide: those of one seed agree, {PAIRS} of the baseline's seeds would make pairs"
     elif harmless is None:
         code, more = ReasonCode.TOO_NOISY, None
-        what = "too noisy here for this limit, no number of runs up to 20 would decide"
+        what = f"too noisy here for this limit, no number of runs up to {MAX_RUNS} would decide"
+        known = policy.prior_of(rule)
+        if known.kind == "shipped" and found.spread.prior_df and known.sd >= rule.margin:
+            what = f"its prior of {known.sd:g} is no less than its limit: state a smaller one, or let calibrate find it"
     elif not could_pass or (found.harm > found.margin and not enough_to_block(policy, found.design)):
         code, more = ReasonCode.TOO_FEW_RUNS, max(harmless, at_estimate or 0, least)
         other = " of other seeds" if weighed.repeated else ""

@@ -34,7 +34,7 @@ class Comparison:
     margin. `cautious`: the spread that PASS and the interval rest on. Where the runs differ by more than the prior
     says, it is theirs alone: with a prior smaller than the truth more than the 5 % that may would pass at the margin
     (tests/gates/test_comparisons.py). `expected`: the best guess of the spread, with all that the prior is worth, for
-    planning. `scheduled`: what wobbles inside the runs was taken for a schedule that they share, and mattered.
+    planning. `scheduled`: what wobbles inside the runs was not counted, because they agree, and would have mattered.
     """
 
     design: Design
@@ -108,6 +108,7 @@ def compare(
     prior_df: float,
     planned: float | None = None,
     floor_variance: float = 0.0,
+    recurring: bool = False,
     widened: bool = False,
     paired: bool = False,
     averaged: int = 1,
@@ -121,8 +122,9 @@ def compare(
     `prior` > 0 is the expected SD between runs, worth `prior_df` degrees of freedom, `planned` that by which more runs
     will be judged (None: the same); `sums`: pairs have nothing in common but perhaps their machine, so that their sums
     tell of the noise too; `floor_variance` is the variance that a run's number has inside its run, below which the
-    spread between runs is not believed, unless they agree far better than that; `widened`: the prior is of runs as
-    wholes, and what short ones wobble besides is not in it yet; `trusted`: no run is known to have been contended.
+    spread between runs is not believed, unless it is `recurring` in every run and they agree far better than that;
+    `widened`: the prior is of runs as wholes, and what short ones wobble besides is not in it yet; `trusted`: no run is
+    known to have been contended.
     """
     design = Design(
         baseline_runs=len(baseline),
@@ -136,7 +138,7 @@ def compare(
     squares = squares_of(groups, per_run)
     if paired and sums:
         squares = pool(squares, squares_of([averaged * baseline + candidate], 1.0 + averaged))
-    floor = 0.0 if far_below(floor_variance, squares) else floor_variance
+    floor = 0.0 if recurring and far_below(floor_variance, squares) else floor_variance
     besides = floor if widened else 0.0
     known = prior * prior + besides
     single = min(len(baseline), len(candidate)) == 1  # it warns, but never blocks

@@ -105,6 +105,7 @@ def _entropy_collapsed(hard: HardChecks, entropy: Values) -> str:
 def _reward_lost(hard: HardChecks, reward: Values) -> str:
     """Half of what had been gained is gone at the end: far beyond the noise of two tenths, and more than a single step
     wobbles by, because a reward wanders slowly in healthy runs."""
+    reward = _each_once(reward)
     windows = np.array_split(reward, min(10, max(1, len(reward) // 10)))
     levels = [float(iqm(part)) for part in windows]
     early, best, late = levels[0], max(levels), levels[-1]
@@ -112,6 +113,14 @@ def _reward_lost(hard: HardChecks, reward: Values) -> str:
     if best - late <= max(0.5 * (best - early), noise):
         return ""
     return f"mean reward fell back to {figure(late)} from {figure(best)}, having begun at {figure(early)}"
+
+
+def _each_once(values: Values) -> Values:
+    """Every n-th value where each is repeated about n times until there is a new one, as a rollout's reward at each of
+    its optimizer steps: repeated, it has no noise between steps. The shape in time stays, and MIN_POINTS values."""
+    changes = int(np.count_nonzero(np.diff(values)))
+    times = min(round(len(values) / (changes + 1)), len(values) // MIN_POINTS) if changes else 1
+    return values[:: max(1, times)]
 
 
 def _worst_window(values: Values, width: int = 5) -> float:

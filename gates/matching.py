@@ -11,8 +11,9 @@ from scipy.special import fdtri
 
 from gates.comparisons import Comparison, Values, compare
 from gates.policy import MetricRule, Policy, Worse
-from gates.priors import AGREEMENT, squares_of
+from gates.priors import AGREEMENT, Squares, squares_of
 from gates.readings import Reading, Yardstick
+from gates.wobble import recurs
 
 Matched = list[tuple[list[Reading], Reading]]
 """Each of the candidate's readings, in the order of seeds, with those of the baseline that stand against it."""
@@ -29,6 +30,10 @@ def match_by_seed(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> 
     return [(ordered[each * i : each * (i + 1)], r) for i, r in enumerate(sorted(candidate, key=_by_seed))]
 
 
+PAIRS = 3
+"""Fewer pairs leave one degree of freedom to their differences: see `_pairs_from`."""
+
+
 def of_shared_seeds(stick: Yardstick, baseline: list[Reading], candidate: list[Reading]) -> list[Reading]:
     """The baseline's readings of the candidate's seeds alone, where it has others besides and those of one seed agree
     far better than runs do (F test, 1 %); else all of them.
@@ -37,16 +42,36 @@ def of_shared_seeds(stick: Yardstick, baseline: list[Reading], candidate: list[R
     if not all of the baseline has a partner: left unpaired, unchanged sides stayed open (tests/gates/test_matching.py).
     The test errs less often than it says: its two variances have the differences in common.
     """
-    seeds = {reading.seed for reading in candidate}
-    partners = [reading for reading in baseline if reading.seed in seeds]
-    matched = match_by_seed(partners, candidate) if len(candidate) >= 3 and len(partners) < len(baseline) else None
+    partners = _of_seeds(baseline, candidate)
+    matched = match_by_seed(partners, candidate) if len(candidate) >= PAIRS and len(partners) < len(baseline) else None
     if matched is None:
         return baseline
     before, now = _in_pairs(stick, matched)
-    each = len(partners) // len(candidate)
-    pairs, runs = squares_of([now - before], 1 + 1 / each), squares_of([stick.harms(baseline), stick.harms(candidate)])
-    agree = pairs.variance < runs.variance * float(fdtri(pairs.df, runs.df, AGREEMENT))
-    return partners if agree else baseline
+    pairs = squares_of([now - before], 1 + len(candidate) / len(partners))
+    return partners if _agree(stick, pairs, baseline, candidate) else baseline
+
+
+def would_pair(stick: Yardstick, baseline: list[Reading], candidate: list[Reading]) -> bool:
+    """True where the candidate has too few runs to be compared in pairs, but these agree with the baseline's of their
+    seeds far better than runs do: a plan of looks need not give up what no number of runs would decide unpaired."""
+    partners = _of_seeds(baseline, candidate)
+    matched = match_by_seed(partners, candidate) if len(candidate) < PAIRS <= len(by_seeds(baseline)) else None
+    if matched is None:
+        return False
+    before, now = _in_pairs(stick, matched)
+    apart = (now - before) ** 2  # about nothing: one difference has no mean to lie about
+    pairs = Squares(total=math.fsum(apart) / (1 + len(candidate) / len(partners)), df=len(apart))
+    return _agree(stick, pairs, baseline, candidate)
+
+
+def _of_seeds(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> list[Reading]:
+    seeds = {reading.seed for reading in candidate}
+    return [reading for reading in baseline if reading.seed in seeds]
+
+
+def _agree(stick: Yardstick, pairs: Squares, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> bool:
+    runs = squares_of([stick.harms(baseline), stick.harms(candidate)])
+    return pairs.variance < runs.variance * float(fdtri(pairs.df, runs.df, AGREEMENT))
 
 
 def compare_readings(
@@ -72,6 +97,7 @@ def compare_readings(
         prior_df=known.df,
         planned=stick.planned,
         floor_variance=floor,
+        recurring=all(recurs(reading.batches) for reading in (*left, *right)),
         widened=known.kind == "shipped",  # what runs wobble inside, a measured one has in it already
         paired=matched is not None,
         averaged=max(1, len(left) // len(sides[0])),
@@ -86,7 +112,7 @@ def _pairs_from(rule: MetricRule, left: Sequence[Reading], right: Sequence[Readi
     harm of three margins in every second case only; that of their runs as two sides rests on two and more, and is too
     large where the seed has a part in it, never too small. Two that were made beside each other share a machine too.
     """
-    return 3 if rule.info.repeatable or len(left) > len(right) else 2
+    return PAIRS if rule.info.repeatable or len(left) > len(right) else 2
 
 
 def _in_pairs(stick: Yardstick, matched: Matched) -> tuple[Values, Values]:

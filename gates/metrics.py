@@ -92,5 +92,6 @@ METRICS: dict[str, MetricInfo] = {
     "eval_reward": _signed("evaluation reward", worse="lower"),
 }
 
+REWARDS = ("reward_mean", "score_mean", "eval_reward")
 CLOCKS = ("step_time", "step_cpu_time", "iteration_time", "iteration_cpu_time")
 """Measured by a clock at every step, to the nanosecond: no two runs agree in all of them."""

@@ -8,12 +8,15 @@ from statistics import median
 
 import numpy as np
 
-from gates.policy import MetricRule, Scale, Worse
-from gates.readings import LEAST_POINTS, Reading, Yardstick
+from gates.metrics import REWARDS
+from gates.policy import MetricRule, Worse
+from gates.readings import Reading, Yardstick
 from gates.wording import quantity
 
 MOST_MIB = 1e7
 """10 TiB: more than any machine has for one training, and 10 MiB in bytes, less than any training takes."""
+VERIFIED = (-1.0, 2.0)
+"""Between these lie the mean rewards of answers that are right or wrong, whichever way they are counted."""
 _NOTHING = 1e-6  # of a loss
 _STANDING = 0.02  # of the steps; a coarse clock may miss one
 
@@ -33,8 +36,6 @@ def implausible(
     if rule.info.share:
         return _percent(rule, [*baseline, *candidate])
     if not rule.info.repeatable and (found := _standing_clock(rule, [*baseline, *candidate])):
-        return found
-    if found := _limit_beyond_reach(rule, stick, baseline, candidate):
         return found
     if rule.info.may_be_signed and (found := _vanished(rule, baseline, candidate)):
         return found
@@ -99,21 +100,23 @@ def _no_loss(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[
     )
 
 
-def _limit_beyond_reach(
+def limit_beyond_reach(
     rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]
 ) -> str:
-    """Rewards of right and wrong answers, 0 to 1, by a limit in units of a reward model: one that lets more than half
-    of what was reached be lost."""
-    values = [reading.series.finite_only().values for reading in (*baseline, *candidate)]
-    unlike = rule.worse is not Worse.LOWER or rule.info.scale != Scale.IDENTITY or sum(map(len, values)) < LEAST_POINTS
-    if unlike or any(each.min() < 0 or each.max() > 1 for each in values):
+    """Rewards of right and wrong answers (0 or 1, -1 or 1, a little more for their format) by a limit in units of a
+    reward model: one that lets more than half of what was reached be lost; '' for other rewards and limits."""
+    if rule.metric not in REWARDS or rule.worse is not Worse.LOWER or stick.relative:
         return ""
+    values = [reading.series.finite_only().values for reading in (*baseline, *candidate)]
+    lowest, highest = min(float(each.min()) for each in values), max(float(each.max()) for each in values)
+    before = min(float(each.min()) for each in values[: len(baseline)])
     reached = max(reading.value for reading in baseline)
-    if stick.margin <= reached / 2:
+    unlike = lowest < VERIFIED[0] or highest > VERIFIED[1] or reached <= 0
+    if unlike or stick.margin <= (reached - min(0.0, before)) / 2:
         return ""
     return (
-        f"{rule.info.label} lies between 0 and 1, where a limit of {_shown(stick.margin, rule)} lets more than half of "
-        f"{_shown(reached, rule)} be lost: give rules.{rule.name} a margin of its own in a policy"
+        f"of rewards between {_shown(lowest, rule)} and {_shown(highest, rule)} this limit lets more than half be "
+        f"lost: give rules.{rule.name} a margin and a prior of its own in a policy"
     )
 
 

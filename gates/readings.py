@@ -63,11 +63,10 @@ class Yardstick:
 
     def variance_floor(self, left: Sequence[Reading], right: Sequence[Reading]) -> float:
         """Mean squared within-run standard error, in harm units squared; without what the runs of a side wobble by
-        together where they have the same steps."""
-        sides = [left, right] if min(len(left), len(right)) > 1 else [[*left, *right]]
-        if all(_same_steps(side) for side in sides):
+        together where all have the same steps."""
+        sides, readings = (left, right), [*left, *right]
+        if _same_steps(readings):
             return own_variance([[r.batches / self._unit(r) for r in side] for side in sides])
-        readings = [*left, *right]
         return math.fsum((r.se / self._unit(r)) ** 2 for r in readings) / len(readings)
 
     def _unit(self, reading: Reading) -> float:

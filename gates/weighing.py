@@ -11,9 +11,9 @@ from gates.comparability import incomparable, unread
 from gates.comparisons import Comparison
 from gates.identity import identical, identity_check, same_code, same_training
 from gates.levels import no_harm
-from gates.matching import compare_readings, of_shared_seeds
+from gates.matching import compare_readings, of_shared_seeds, would_pair
 from gates.planning import enough_to_block, smallest_detectable
-from gates.plausibility import implausible
+from gates.plausibility import implausible, limit_beyond_reach
 from gates.policy import MetricRule, Policy, Role, Worse
 from gates.readings import Reading, Yardstick, read, yardstick
 from gates.records import Run
@@ -27,8 +27,9 @@ class Weighed:
     """A rule with what both sides say about it: `found` when it was tested, else the final `check`.
 
     `doubt`: why a BLOCK would not be the candidate's doing, '' for nothing. `relief`: why what is beyond the limit, or
-    may be, is no harm, '' for nothing. `repeated`: some runs are of one seed, which this metric follows, and count
-    once.
+    may be, is no harm, '' for nothing. `reach`: why what is within the limit may be harm all the same, '' for nothing.
+    `repeated`: some runs are of one seed, which this metric follows, and count once. `pairs_wait`: more runs of the
+    baseline's seeds would be compared in pairs, which tell more than these do.
     """
 
     rule: MetricRule
@@ -38,7 +39,9 @@ class Weighed:
     notes: tuple[str, ...] = ()
     doubt: str = ""
     relief: str = ""
+    reach: str = ""
     repeated: bool = False
+    pairs_wait: bool = False
 
     def noting(self, note: str) -> Weighed:
         """The same with one more note."""
@@ -103,10 +106,19 @@ def weigh(
     repeated = (behind, design.candidate_runs) != (len(left), len(right))
     notes = (*notes, "runs of one seed count as one") if repeated else notes
     if found.scheduled:
-        notes = (*notes, "runs agree far better than their steps do, so what these wobble by is a schedule, no noise")
+        notes = (*notes, "runs agree far better than their steps do: what these wobble by is not counted as noise")
     open_still = found.p_noninferior > policy.alpha_pass
     relief = no_harm(policy, rule, baseline, candidate, trusted=trusted) if open_still else ""
-    return Weighed(rule=rule, found=found, evidence=evidence, notes=notes, relief=relief, repeated=repeated)
+    return Weighed(
+        rule=rule,
+        found=found,
+        evidence=evidence,
+        notes=notes,
+        relief=relief,
+        reach=limit_beyond_reach(rule, stick, left, right),
+        repeated=repeated,
+        pairs_wait=open_still and would_pair(stick, left, right),
+    )
 
 
 def _evidence(

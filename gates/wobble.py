@@ -31,15 +31,28 @@ def own_variance(sides: Sequence[Sequence[Values]]) -> float:
     """Mean squared standard error of the runs' numbers, less what the batches of a side, of the same steps, have in
     common: a schedule (an evaluation every 100 steps, a longer context from the middle on) is no noise.
 
-    Taken for noise, it left unchanged sides open whatever the runs said (tests/gates/test_stalls.py). Estimating the
-    common part takes a share of the runs' own wobble out, too: n - 1 instead of n gives it back. A side has two runs or
-    more.
+    Taken for noise, it left unchanged sides open whatever the runs said (tests/gates/test_stalls.py). A single event is
+    a schedule only where all runs of both sides have it: once in each run of one side may be chance. Estimating the
+    common part takes a share of the runs' own wobble out, too: n - 1 instead of n gives it back. Two runs or more.
     """
-    errors = []
-    for runs in sides:
-        common = np.array([math.fsum(column) / len(runs) for column in zip(*runs, strict=True)])  # in any order of them
-        errors += [_error_squared(batches - common) for batches in runs]
-    return math.fsum(errors) / (len(errors) - len(sides))
+    together = [[batches for runs in sides for batches in runs]]
+    apart = all(len(runs) > 1 and recurs(_common(runs)) for runs in sides)
+    groups = sides if apart else together
+    errors = [_error_squared(batches - _common(runs)) for runs in groups for batches in runs]
+    return math.fsum(errors) / (len(errors) - len(groups))
+
+
+def recurs(batches: Values) -> bool:
+    """True unless it is one batch that differs: no other is half as far from their median."""
+    if len(batches) < 2:
+        return False
+    far = np.sort(np.abs(batches - np.median(batches)))
+    return bool(far[-2] >= 0.5 * far[-1])
+
+
+def _common(runs: Sequence[Values]) -> Values:
+    """The mean of each batch over the runs, the same in any order of them."""
+    return np.array([math.fsum(column) / len(runs) for column in zip(*runs, strict=True)])
 
 
 def _error_squared(batches: Values) -> float:

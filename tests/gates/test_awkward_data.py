@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from verdicts import check
 
+from canary_mlflow.policies import load_policy
 from gates import CheckOutcome, Outcome, ReasonCode, Role, Run, Series, Version, judge, verdict_to_dict
 
 AWKWARD = {
@@ -125,8 +126,31 @@ def test_rewards_of_right_and_wrong_are_not_judged_by_a_limit_of_other_rewards(s
     verdict = judge(smoke, side("a", before), side("b", now))
     assert verdict.reason_code == code
     if code != "pass":
-        assert "where a limit of 1.00 lets more than half of" in verdict.reason
-        assert "give rules.reward_mean a margin of its own" in verdict.reason
+        assert (
+            "limit -1.00): of rewards between 0.250 and 0.940 this limit lets more than half be lost" in verdict.reason
+        )
+        assert "give rules.reward_mean a margin and a prior of its own" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("tier", "metric", "before", "now", "outcome"),
+    [
+        ("smoke", "eval_reward", 0.7, 0.2, "INCONCLUSIVE"),  # measured once in a run
+        ("perf", "reward_mean", 0.6, 0.2, "INCONCLUSIVE"),  # 80 % and 60 % right, counted as 1 and -1
+        ("smoke", "reward_mean", 1.2, 0.7, "INCONCLUSIVE"),  # right answers and half a point for their format
+        ("perf", "reward_mean", 0.6, -0.9, "BLOCK"),  # beyond any limit is beyond it
+        ("perf", "reward_mean", 5.0, 4.9, "PASS"),
+    ],
+)
+def test_a_limit_that_lets_most_of_a_reward_be_lost_passes_nothing(make_version, tier, metric, before, now, outcome):
+    policy = load_policy(tier)
+
+    def side(name, level):
+        rewards = [level] if metric == "eval_reward" else level + np.linspace(-0.1, 0.1, 100)
+        workload = {"algo": "grpo", "max_steps": "100"}
+        return make_version(name, series_={metric: rewards, "eval_loss": None}, workload=workload)
+
+    assert judge(policy, side("a", before), side("b", now)).outcome == outcome
 
 
 def test_a_margin_of_nothing_and_a_candidate_beyond_measure_end_in_a_verdict(smoke, make_version):
@@ -189,3 +213,16 @@ def test_a_reward_of_the_evaluation_alone_is_held_to_its_reach_too(perf, make_ve
 
     verdict = judge(perf, side("a", 0.75), side("b", 0.4))
     assert check(verdict, "eval_reward").reason_code is ReasonCode.SUSPECT_DATA
+
+
+def test_a_limit_below_its_prior_is_said_to_be_so(perf, make_version):
+    """Quiet runs, a limit of one's own, and the shipped prior of another unit: no number of runs decides by that."""
+    rules = tuple(replace(rule, margin=0.05) if rule.name == "reward_mean" else rule for rule in perf.rules)
+
+    def side(name, count):
+        workload = {"algo": "grpo", "max_steps": "100"}
+        rewards = 0.7 + np.random.default_rng([*name.encode()]).normal(0, 0.02, 100)
+        return make_version(name, count, series_={"reward_mean": rewards, "eval_loss": None}, workload=workload)
+
+    found = check(judge(replace(perf, rules=rules), side("a", 5), side("b", 3)), "reward_mean")
+    assert "its prior of 0.2 is no less than its limit: state a smaller one, or let calibrate find it" in found.reason

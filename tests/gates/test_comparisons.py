@@ -116,11 +116,23 @@ def test_spread_between_runs_is_never_believed_below_that_within():
 
 
 def test_what_wobbles_inside_runs_that_agree_far_better_is_no_noise():
-    found = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4, floor_variance=1.0, widened=True)
+    wobbling = {"floor_variance": 1.0, "recurring": True, "widened": True}
+    found = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4, **wobbling)
     assert found.scheduled
     assert found.standard_error == compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4).standard_error
+    # What wobbles once in a run may be chance in each.
+    assert not compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4, floor_variance=1.0).scheduled
     # One run a side cannot disagree with what wobbles inside it.
-    alone = compare(BASELINE[:1], CANDIDATE[:1], margin=0.05, prior=0.02, prior_df=4, floor_variance=1.0, widened=True)
+    alone = compare(
+        BASELINE[:1],
+        CANDIDATE[:1],
+        margin=0.05,
+        prior=0.02,
+        prior_df=4,
+        floor_variance=1.0,
+        recurring=True,
+        widened=True,
+    )
     assert not alone.scheduled
     assert alone.standard_error > 1.0
 

@@ -14,6 +14,7 @@ from gates.matching import of_shared_seeds
 from gates.policy import Scale
 from gates.priors import Squares, pool
 from gates.readings import Reading, Yardstick
+from gates.top_up import next_look
 
 SEEDS = (0, 1, 2, 3, 4)
 
@@ -192,23 +193,40 @@ def test_two_seeds_show_a_great_harm_as_two_sides(perf, make_run, each):
     assert [one.outcome for one in found] == [Outcome.BLOCK] * 20
 
 
-@pytest.mark.parametrize(("harm", "outcome"), [(1.0, "PASS"), (1.05, "BLOCK")])
-def test_memory_that_follows_the_seed_is_judged_by_the_seeds_of_both_sides(perf, make_run, harm, outcome):
-    """The longest batch of a seed makes its peak; the baseline has two seeds besides."""
+@pytest.fixture
+def peaked(make_run):
+    """A side whose peak memory follows from the seed: that of its longest batch."""
 
-    def side(name, seeds, factor):
+    def side(name, seeds, factor=1.0, wobble=5.0):
         rng = np.random.default_rng([*name.encode()])
-        peaks = {seed: factor * (31_000 + 2_000 * (seed * 0.37 % 1) + rng.normal(0, 5)) for seed in seeds}
+        peaks = {seed: factor * (31_000 + 2_000 * (seed * 0.37 % 1) + rng.normal(0, wobble)) for seed in seeds}
         return version(*(make_run(f"{name}{s}", s, series_={"peak_memory": np.full(100, x)}) for s, x in peaks.items()))
 
-    found = check(judge(perf, side("a", range(5), 1.0), side("b", range(3), harm)), "peak_memory")
+    return side
+
+
+@pytest.mark.parametrize(("harm", "outcome"), [(1.0, "PASS"), (1.05, "BLOCK")])
+def test_memory_that_follows_the_seed_is_judged_by_the_seeds_of_both_sides(perf, peaked, harm, outcome):
+    """The baseline has two seeds besides."""
+    found = check(judge(perf, peaked("a", range(5)), peaked("b", range(3), harm)), "peak_memory")
     assert found.outcome == outcome
     assert found.evidence.paired
     assert found.evidence.baseline_runs == 3
     assert "judged by the seeds of both sides" in found.notes[-1]
     # A seed that the baseline lacks is evidence too, and so nothing is left out.
-    apart = check(judge(perf, side("a", range(5), 1.0), side("b", [0, 1, 7], harm)), "peak_memory")
+    apart = check(judge(perf, peaked("a", range(5)), peaked("b", [0, 1, 7], harm)), "peak_memory")
     assert (apart.evidence.baseline_runs, apart.evidence.paired) == (5, False)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_plan_waits_for_pairs_where_runs_of_one_seed_agree(perf, peaked, count):
+    """Unpaired, no number of runs decides: the plan would end with its first look."""
+    first = judge(perf, peaked("a", range(5)), peaked("b", range(count), wobble=1.0), look=1)
+    assert check(first, "peak_memory").more_runs == 3
+    assert "those of one seed agree, 3 of the baseline's seeds would make pairs" in first.reason
+    assert next_look(perf, first).look == 2
+    other = judge(perf, peaked("a", range(5)), peaked("b", range(7, 7 + count), wobble=1.0), look=1)
+    assert next_look(perf, other).look is None, "of other seeds there are no pairs to wait for"
 
 
 @pytest.mark.parametrize("size", [3, 4])

@@ -90,7 +90,7 @@ def test_a_score_decides_where_no_reward_was_recorded(smoke, side, algo):
 
 def test_a_loss_of_rewards_decides_nothing_under_any_name(smoke, side):
     """An evaluation loss of GRPO is about 0, and no number of runs would resolve it."""
-    sides = [side(name, "dapo", eval_loss=level, reward_mean=1.0) for name, level in (("a", 0.002), ("b", -0.003))]
+    sides = [side(name, "dapo", eval_loss=level, reward_mean=5.0) for name, level in (("a", 0.002), ("b", -0.003))]
     assert judge(smoke, *sides).outcome == Outcome.PASS
 
 

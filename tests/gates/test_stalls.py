@@ -59,7 +59,7 @@ def test_an_evaluation_every_so_many_steps_is_no_noise(steps, nth, factor, tier,
     lossy = replace(now.runs[0], series={"step_time": Series.from_pairs("step_time", rows)})
     alike = judge(policy, before, replace(now, runs=(lossy, *now.runs[1:])))
     assert alike.outcome is Outcome.PASS
-    assert "is a schedule, no noise" in check(alike, "step_time_tail").notes[-1], "a row of one run was lost"
+    assert "is not counted as noise" in check(alike, "step_time_tail").notes[-1], "a row of one run was lost"
     assert judge(policy, before, side("b", sizes[1], steps, longer)).outcome is Outcome.BLOCK
 
 
@@ -71,6 +71,19 @@ def test_one_run_a_side_with_an_evaluation_every_so_many_steps_is_not_past_decid
     assert found.more_runs <= 8
 
 
+@pytest.mark.parametrize("sizes", [(2, 2), (5, 3)])
+@pytest.mark.parametrize("where", [(250, 250, 250), (120, 250, 400)], ids=["the same step", "other steps"])
+def test_one_pause_in_each_run_of_one_side_may_be_chance(sizes, where):
+    """A checkpoint by the clock, at the end of runs of about that length: all of one side and none of the other had it
+    in 1 of 16 comparisons of two runs a side, and that blocked unchanged code."""
+    plain = every(500, 100, 1.0)
+    paused = [side(f"b{i}", 1, 500, np.where(np.arange(500) == where[i], 10.0, plain)).runs[0] for i in range(sizes[1])]
+    found = judge(
+        load_policy("perf"), side("a", sizes[0], 500, plain), Version(model="m", version="b", runs=tuple(paused))
+    )
+    assert check(found, "step_time_tail").outcome is CheckOutcome.INCONCLUSIVE
+
+
 def test_pauses_at_random_are_noise():
     def stalling(name: str, count: int) -> Version:
         chance = np.random.default_rng([*name.encode()])
@@ -79,7 +92,7 @@ def test_pauses_at_random_are_noise():
 
     found = judge(load_policy("perf"), stalling("a", 5), stalling("b", 3))
     assert found.outcome is Outcome.INCONCLUSIVE
-    assert not any("schedule" in note for note in check(found, "step_time_tail").notes)
+    assert not any("not counted" in note for note in check(found, "step_time_tail").notes)
 
 
 STEPS = 1000
