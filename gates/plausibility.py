@@ -107,12 +107,12 @@ def limit_beyond_reach(
     reward model: one that lets more than half of what was reached be lost; '' for other rewards and limits."""
     if rule.metric not in REWARDS or rule.worse is not Worse.LOWER or stick.relative:
         return ""
-    values = [reading.series.finite_only().values for reading in (*baseline, *candidate)]
-    lowest, highest = min(float(each.min()) for each in values), max(float(each.max()) for each in values)
-    before = min(float(each.min()) for each in values[: len(baseline)])
+    before, now = ([reading.series.finite_only().values for reading in side] for side in (baseline, candidate))
+    # The baseline's lowest alone: a candidate that fell below it has not come by another kind of reward.
+    lowest, highest = (float(each) for each in (min(map(np.min, before)), max(map(np.max, (*before, *now)))))
     reached = max(reading.value for reading in baseline)
     unlike = lowest < VERIFIED[0] or highest > VERIFIED[1] or reached <= 0
-    if unlike or stick.margin <= (reached - min(0.0, before)) / 2:
+    if unlike or stick.margin <= (reached - min(0.0, lowest)) / 2:
         return ""
     return (
         f"of rewards between {_shown(lowest, rule)} and {_shown(highest, rule)} this limit lets more than half be "

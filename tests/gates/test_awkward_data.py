@@ -127,7 +127,7 @@ def test_rewards_of_right_and_wrong_are_not_judged_by_a_limit_of_other_rewards(s
     assert verdict.reason_code == code
     if code != "pass":
         assert (
-            "limit -1.00): of rewards between 0.250 and 0.940 this limit lets more than half be lost" in verdict.reason
+            "limit -1.00): of rewards between 0.740 and 0.940 this limit lets more than half be lost" in verdict.reason
         )
         assert "give rules.reward_mean a margin and a prior of its own" in verdict.reason
 
@@ -138,6 +138,7 @@ def test_rewards_of_right_and_wrong_are_not_judged_by_a_limit_of_other_rewards(s
         ("smoke", "eval_reward", 0.7, 0.2, "INCONCLUSIVE"),  # measured once in a run
         ("perf", "reward_mean", 0.6, 0.2, "INCONCLUSIVE"),  # 80 % and 60 % right, counted as 1 and -1
         ("smoke", "reward_mean", 1.2, 0.7, "INCONCLUSIVE"),  # right answers and half a point for their format
+        ("smoke", "reward_mean", 0.2, -0.45, "INCONCLUSIVE"),  # some below -1 now
         ("perf", "reward_mean", 0.6, -0.9, "BLOCK"),  # beyond any limit is beyond it
         ("perf", "reward_mean", 5.0, 4.9, "PASS"),
     ],
@@ -146,11 +147,14 @@ def test_a_limit_that_lets_most_of_a_reward_be_lost_passes_nothing(make_version,
     policy = load_policy(tier)
 
     def side(name, level):
-        rewards = [level] if metric == "eval_reward" else level + np.linspace(-0.1, 0.1, 100)
+        rewards = [level] if metric == "eval_reward" else level + np.linspace(-0.6, 0.1, 100)
         workload = {"algo": "grpo", "max_steps": "100"}
-        return make_version(name, series_={metric: rewards, "eval_loss": None}, workload=workload)
+        return make_version(name, 8, series_={metric: rewards, "eval_loss": None}, workload=workload)
 
-    assert judge(policy, side("a", before), side("b", now)).outcome == outcome
+    found = judge(policy, side("a", before), side("b", now))
+    assert found.outcome == outcome
+    if outcome == "INCONCLUSIVE":
+        assert found.reason_code is ReasonCode.SUSPECT_DATA
 
 
 def test_a_margin_of_nothing_and_a_candidate_beyond_measure_end_in_a_verdict(smoke, make_version):
