@@ -93,5 +93,6 @@ def test_a_tag_set_during_a_run_is_there_before_its_end(shared: Any, tmp_path: P
         if "canary.mood" in found.data.tags:
             break
     assert found.data.tags["canary.mood"] == "calm"
-    assert found.data.metrics == {"stability/loss": 1.0}  # what was put before it is there too
+    # What was put before it is there too. Asked again: MLflow reads metrics before tags, and not at one moment.
+    assert shared.client.get_run(run_id).data.metrics == {"stability/loss": 1.0}
     assert recorder.close() == 0
