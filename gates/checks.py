@@ -68,11 +68,7 @@ def _inconclusive(
         code, more, harmless = ReasonCode.TOO_FEW_RUNS, PAIRS, PAIRS
         what = f"too few runs to decide: those of one seed agree, {PAIRS} of the baseline's seeds would make pairs"
     elif harmless is None:
-        code, more = ReasonCode.TOO_NOISY, None
-        what = f"too noisy here for this limit, no number of runs up to {MAX_RUNS} would decide"
-        known = policy.prior_of(rule)
-        if known.kind == "shipped" and found.spread.prior_df and known.sd >= rule.margin:
-            what = f"its prior of {known.sd:g} is no less than its limit: state a smaller one, or let calibrate find it"
+        code, more, what = ReasonCode.TOO_NOISY, None, _past_deciding(policy, rule, found)
     elif not could_pass or (found.harm > found.margin and not enough_to_block(policy, found.design)):
         code, more = ReasonCode.TOO_FEW_RUNS, max(harmless, at_estimate or 0, least)
         other = " of other seeds" if weighed.repeated else ""
@@ -85,6 +81,14 @@ def _inconclusive(
     reason = f"{line}: {what}{sizes}"
     code_shown = None if rule.role is Role.ADVISORY else code
     return make_check(rule, outcome, reason, code_shown, evidence, more, harmless, weighed.notes)
+
+
+def _past_deciding(policy: Policy, rule: MetricRule, found: Comparison) -> str:
+    """Why no number of runs would decide: the noise of these, or a prior that is stated too large for the limit."""
+    known = policy.prior_of(rule)
+    if known.kind == "shipped" and found.spread.prior_df and known.sd >= rule.margin:
+        return f"its prior of {known.sd:g} is no less than its limit: state a smaller one, or let calibrate find it"
+    return f"too noisy here for this limit, no number of runs up to {MAX_RUNS} would decide"
 
 
 def _by_order(found: Comparison, alpha: float) -> tuple[str, int | None]:

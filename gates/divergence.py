@@ -65,10 +65,9 @@ def _positive_loss_diverged(hard: HardChecks, loss: Values) -> str:
 
 
 def _rebound(hard: HardChecks, loss: Values) -> str:
-    """A blow-up, in windows of at least ten steps: the level of fewer is luck where batches are small."""
-    windows = np.array_split(loss, min(10, max(1, len(loss) // 10)))
-    levels = [float(iqm(part)) for part in windows]
-    noise = hard.loss_sigmas * _noise(loss, len(windows[-1]))
+    """A blow-up that gave back half of what had been learned."""
+    levels, width = _levels(loss)
+    noise = hard.loss_sigmas * _noise(loss, width)
     early = lowest = levels[0]
     for level in levels[1:]:
         lowest = min(lowest, level)
@@ -77,6 +76,13 @@ def _rebound(hard: HardChecks, loss: Values) -> str:
             fell = f"fell from {figure(early)} to {figure(lowest)} and " if lowest < early else ""
             return f"loss {fell}blew up to {figure(level)} from {figure(lowest)}"
     return ""
+
+
+def _levels(values: Values) -> tuple[list[float], int]:
+    """The levels of at most ten windows of at least ten steps, and the steps of the last: the level of fewer is luck
+    where batches are small."""
+    windows = np.array_split(values, min(10, max(1, len(values) // 10)))
+    return [float(iqm(part)) for part in windows], len(windows[-1])
 
 
 def _noise(loss: Values, window: int) -> float:
@@ -106,10 +112,9 @@ def _reward_lost(hard: HardChecks, reward: Values) -> str:
     """Half of what had been gained is gone at the end: far beyond the noise of two tenths, and more than a single step
     wobbles by, because a reward wanders slowly in healthy runs."""
     reward = _each_once(reward)
-    windows = np.array_split(reward, min(10, max(1, len(reward) // 10)))
-    levels = [float(iqm(part)) for part in windows]
+    levels, width = _levels(reward)
     early, best, late = levels[0], max(levels), levels[-1]
-    noise = max(hard.loss_sigmas * _noise(reward, len(windows[-1])), _noise(reward, 1))
+    noise = max(hard.loss_sigmas * _noise(reward, width), _noise(reward, 1))
     if best - late <= max(0.5 * (best - early), noise):
         return ""
     return f"mean reward fell back to {figure(late)} from {figure(best)}, having begun at {figure(early)}"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gates.policy import MetricRule, Policy, Role, Scale, Worse
 from gates.records import Run, Series
 from gates.summaries import SUMMARIES, rate
-from gates.wobble import batch_numbers, own_variance, within_run_se
+from gates.wobble import own_variance, within_run
 from gates.wording import quantity
 
 LEAST_POINTS = 8
@@ -121,7 +121,7 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
             return f"{rule.info.label} has {usable} values after warm-up, the policy asks for {least}"
         if rule.role is Role.GATE and usable < summary.decides_from:
             return f"{rule.info.label} has {usable} values after warm-up, to decide takes {summary.decides_from}"
-    value = summary(series, warmup)
+    value, (se, batches) = summary(series, warmup), within_run(summary, values)
     if not math.isfinite(value):
         return f"{rule.reduction} of {rule.info.label} is not defined for these values"
     return Reading(
@@ -129,8 +129,8 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
         seed=run.seed,
         series=series,
         value=value,
-        se=within_run_se(summary, values),
-        batches=batch_numbers(summary, values),
+        se=se,
+        batches=batches,
         dropped=int(np.count_nonzero(~series.finite)),
         last_step=max(run.last_step, int(series.steps[-1])),
         warmup=warmup,

@@ -95,10 +95,8 @@ def weigh(
     if problem := incomparable(rule, stick, left, right, unread(candidate, right)):
         return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.NOT_COMPARABLE))
     if len(shared := of_shared_seeds(stick, left, right)) < len(left):
-        left, notes = (
-            shared,
-            (*notes, "runs of one seed agree far better than runs do: judged by the seeds of both sides"),
-        )
+        left = shared
+        notes = (*notes, "runs of one seed agree far better than runs do: judged by the seeds of both sides")
     found = compare_readings(policy, rule, stick, left, right, trusted)
     evidence = _evidence(policy, rule, stick, found, left, right, family)
     design = found.design

@@ -10,21 +10,17 @@ import numpy as np
 from gates.summaries import SUMMARIES, Summary, Values, drift, iqm
 
 
-def batch_numbers(summary: Summary, values: Values) -> Values:
-    """The statistic of each of 5 to 20 batches of successive values (about sqrt(n)); none where there are too few to
-    say anything, and none of a drift, which is a ratio of two parts of the run."""
-    if summary.single or len(values) < 20 or summary.statistic is drift:
-        return np.empty(0)
+def within_run(summary: Summary, values: Values) -> tuple[float, Values]:
+    """Standard error of the run's number (0 where there are too few values to say anything), and the batches it comes
+    from: the statistic of each of 5 to 20 stretches of successive values (about sqrt(n)). None of a drift, which is a
+    ratio of two parts of the run."""
+    if summary.single or len(values) < 20:
+        return 0.0, np.empty(0)
+    if summary.statistic is drift:
+        return _drift_se(values), np.empty(0)
     count = min(20, max(5, round(math.sqrt(len(values)))))
-    return summary.statistic(values[len(values) % count :].reshape(count, -1))
-
-
-def within_run_se(summary: Summary, values: Values) -> float:
-    """Standard error of the run's number from its batches; 0 where they say nothing."""
-    if summary.statistic is drift and len(values) >= 20:
-        return _drift_se(values)
-    batches = batch_numbers(summary, values)
-    return math.sqrt(_error_squared(batches)) if len(batches) else 0.0
+    batches = summary.statistic(values[len(values) % count :].reshape(count, -1))
+    return math.sqrt(_error_squared(batches)), batches
 
 
 def own_variance(sides: Sequence[Sequence[Values]]) -> float:
@@ -68,9 +64,9 @@ def _drift_se(values: Values) -> float:
     parts = [values[:third], values[-third:]]
     if third < 20:  # too short for batches of their own; each third has 3 times the variance of the whole
         middle = abs(float(iqm(values)))
-        return math.sqrt(6.0) * within_run_se(location, values) / middle if middle else 0.0
+        return math.sqrt(6.0) * within_run(location, values)[0] / middle if middle else 0.0
     middles = [abs(float(iqm(part))) for part in parts]
     if not all(middles):
         return 0.0
-    errors = (within_run_se(location, part) / middle for part, middle in zip(parts, middles, strict=True))
+    errors = (within_run(location, part)[0] / middle for part, middle in zip(parts, middles, strict=True))
     return math.hypot(*errors)

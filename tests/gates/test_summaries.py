@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from gates.summaries import SUMMARIES, rate
-from gates.wobble import own_variance, within_run_se
+from gates.wobble import own_variance, within_run
 
 RAMP = np.arange(1.0, 13.0)  # 1 .. 12
 
@@ -73,7 +73,7 @@ def test_rate_is_the_sum_over_the_sum(make_series):
 
 def test_standard_error_of_independent_values_is_the_textbook_one():
     rng = np.random.default_rng(2)
-    found = [within_run_se(SUMMARIES["mean"], rng.normal(5, 1, 400)) for _ in range(200)]
+    found = [within_run(SUMMARIES["mean"], rng.normal(5, 1, 400))[0] for _ in range(200)]
     assert np.mean(found) == pytest.approx(1 / math.sqrt(400), rel=0.05)
 
 
@@ -84,15 +84,15 @@ def test_standard_error_grows_with_autocorrelation_and_ignores_a_trend():
     for i in range(1, 2000):
         walk[i] = 0.8 * walk[i - 1] + noise[i]
     naive = np.std(walk) / math.sqrt(2000)
-    assert within_run_se(SUMMARIES["mean"], walk + 50) > 2 * naive
+    assert within_run(SUMMARIES["mean"], walk + 50)[0] > 2 * naive
     trending = noise + np.linspace(0, 3, 2000)
     plain_batch_means = np.std(trending.reshape(20, 100).mean(axis=1), ddof=1) / math.sqrt(20)
-    assert within_run_se(SUMMARIES["mean"], trending) < 0.25 * plain_batch_means
+    assert within_run(SUMMARIES["mean"], trending)[0] < 0.25 * plain_batch_means
 
 
 def test_single_values_have_no_standard_error():
-    assert within_run_se(SUMMARIES["last"], np.array([1.0])) == 0.0
-    assert within_run_se(SUMMARIES["iqm"], np.ones(10)) == 0.0
+    assert within_run(SUMMARIES["last"], np.array([1.0]))[0] == 0.0
+    assert within_run(SUMMARIES["iqm"], np.ones(10))[0] == 0.0
 
 
 def test_a_schedule_that_all_runs_share_is_no_noise_of_a_drift(make_series):
@@ -101,7 +101,7 @@ def test_a_schedule_that_all_runs_share_is_no_noise_of_a_drift(make_series):
     drift = SUMMARIES["drift"]
 
     def error(times):
-        return within_run_se(drift, drift.values(make_series("step_time", times), 0))
+        return within_run(drift, drift.values(make_series("step_time", times), 0))[0]
 
     wobble = np.exp(rng.normal(0, 0.02, 480))
     assert error(longer * wobble) < 20 * error(0.2 * wobble), "24 times, by batches of the whole run"
