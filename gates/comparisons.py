@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from gates.design import Design
-from gates.priors import Spread, far_below, moderate, pool, squares_of
+from gates.priors import Floor, Spread, moderate, pool, squares_of
 
 Values = NDArray[np.float64]
 
+NO_FLOOR = Floor()
 _ONE_SIDED_95 = 1.6448536269514722
 PRIOR_SHARE, PRIOR_MOST = 1 / 4, 1.5
 """What a prior may be worth for BLOCK: a share of the runs' own degrees of freedom, and no more than 5 against 3 runs
@@ -107,8 +108,7 @@ def compare(
     prior: float,
     prior_df: float,
     planned: float | None = None,
-    floor_variance: float = 0.0,
-    recurring: bool = False,
+    floor: Floor = NO_FLOOR,
     widened: bool = False,
     paired: bool = False,
     averaged: int = 1,
@@ -121,10 +121,9 @@ def compare(
 
     `prior` > 0 is the expected SD between runs, worth `prior_df` degrees of freedom, `planned` that by which more runs
     will be judged (None: the same); `sums`: pairs have nothing in common but perhaps their machine, so that their sums
-    tell of the noise too; `floor_variance` is the variance that a run's number has inside its run, below which the
-    spread between runs is not believed, unless it is `recurring` in every run and they agree far better than that;
-    `widened`: the prior is of runs as wholes, and what short ones wobble besides is not in it yet; `trusted`: no run is
-    known to have been contended.
+    tell of the noise too; `floor`: the variance that a run's number has inside its run, below which the spread between
+    runs is not believed; `widened`: the prior is of runs as wholes, and what short ones wobble besides is not in it
+    yet; `trusted`: no run is known to have been contended.
     """
     design = Design(
         baseline_runs=len(baseline),
@@ -138,15 +137,15 @@ def compare(
     squares = squares_of(groups, per_run)
     if paired and sums:
         squares = pool(squares, squares_of([averaged * baseline + candidate], 1.0 + averaged))
-    floor = 0.0 if recurring and far_below(floor_variance, squares) else floor_variance
-    besides = floor if widened else 0.0
+    least = floor.beneath(squares)
+    besides = least if widened else 0.0
     known = prior * prior + besides
     single = min(len(baseline), len(candidate)) == 1  # it warns, but never blocks
     most = math.inf if single else min(PRIOR_SHARE * squares.df, PRIOR_MOST)
-    spread = _at_least(floor, moderate(squares, known, prior_df, most))
+    spread = _at_least(least, moderate(squares, known, prior_df, most))
     noisier = squares.df > 0 and squares.variance > known
     own = Spread(variance=squares.variance, df=squares.df, prior_df=0.0) if noisier else None
-    cautious = _at_least(floor, own or moderate(squares, known, prior_df))
+    cautious = _at_least(least, own or moderate(squares, known, prior_df))
     expected = moderate(squares, known if planned is None else planned * planned + besides, prior_df)
     difference = math.fsum(candidate) / len(candidate) - math.fsum(baseline) / len(baseline)
     standard_error = design.error(spread)
@@ -159,18 +158,18 @@ def compare(
         difference=difference,
         standard_error=standard_error,
         cautious=cautious,
-        expected=_at_least(floor, expected),
+        expected=_at_least(least, expected),
         p_harm=min(1.0, sides * float(stdtr(spread.df, -harm / standard_error))),
         p_noninferior=min(1.0, sides * float(stdtr(cautious.df, (harm - margin) / design.error(cautious)))),
         p_beyond=min(1.0, sides * float(stdtr(spread.df, (margin - harm) / standard_error))),
         separated=_separated(baseline, candidate, paired, two_sided),
         trusted=trusted,
-        scheduled=not floor and floor_variance > spread.variance,
+        scheduled=not least and floor.variance > spread.variance,
     )
 
 
-def _at_least(floor: float, spread: Spread) -> Spread:
-    return replace(spread, variance=max(spread.variance, floor))
+def _at_least(least: float, spread: Spread) -> Spread:
+    return replace(spread, variance=max(spread.variance, least))
 
 
 def _separated(baseline: Values, candidate: Values, paired: bool, two_sided: bool) -> bool:

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import fdtri
 
-from gates.comparisons import Comparison, Values, compare
+from gates.comparisons import NO_FLOOR, Comparison, Values, compare
 from gates.policy import MetricRule, Policy, Worse
 from gates.priors import AGREEMENT, Squares, squares_of
 from gates.readings import Reading, Yardstick
-from gates.wobble import recurs
 
 Matched = list[tuple[list[Reading], Reading]]
 """Each of the candidate's readings, in the order of seeds, with those of the baseline that stand against it."""
@@ -87,7 +86,7 @@ def compare_readings(
     # Runs of one seed see the same data in the same order: the wobble of such a series is shared, no noise
     # of a pair.
     shared = matched is not None and rule.info.repeatable
-    floor = 0.0 if shared else stick.variance_floor(left, right)
+    floor = NO_FLOOR if shared else stick.floor(left, right)
     known = policy.prior_of(rule)
     sides = _in_pairs(stick, matched) if matched else (_apart(rule, stick, left), _apart(rule, stick, right))
     return compare(
@@ -96,8 +95,7 @@ def compare_readings(
         prior=stick.prior,
         prior_df=known.df,
         planned=stick.planned,
-        floor_variance=floor,
-        recurring=all(recurs(reading.batches) for reading in (*left, *right)),
+        floor=floor,
         widened=known.kind == "shipped",  # what runs wobble inside, a measured one has in it already
         paired=matched is not None,
         averaged=max(1, len(left) // len(sides[0])),

@@ -60,6 +60,27 @@ class Squares:
         return self.total / self.df
 
 
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """What numbers wobble by inside their runs: the variance below which a spread between runs is not believed.
+
+    `recurring`: every run wobbles so more than once.
+    """
+
+    variance: float = 0.0
+    recurring: bool = False
+
+    def beneath(self, squares: Squares) -> float:
+        """The variance; 0 where it recurs and runs agree far better (chi-square, 1 %) than numbers that wobble so much
+        by themselves could: it then is no noise but a schedule, such as an evaluation every 100 steps.
+
+        Taken for noise, it left every unchanged side open (tests/gates/test_stalls.py).
+        """
+        if not (self.recurring and self.variance > 0 and squares.df):
+            return self.variance
+        return 0.0 if chdtr(squares.df, squares.total / self.variance) < AGREEMENT else self.variance
+
+
 def squares_of(groups: Sequence[NDArray[np.float64]], per_run: float = 1.0) -> Squares:
     """What the values of each group differ by; `per_run`: their variance, in variances of a run.
 
@@ -68,17 +89,6 @@ def squares_of(groups: Sequence[NDArray[np.float64]], per_run: float = 1.0) -> S
     with np.errstate(over="ignore"):  # a spread that no float holds is infinite, and too noisy to decide by
         total = math.fsum(math.fsum((x - math.fsum(group) / len(group)) ** 2 for x in group) for group in groups)
     return Squares(total=total / per_run, df=sum(len(group) - 1 for group in groups))
-
-
-def far_below(floor_variance: float, squares: Squares) -> bool:
-    """True where runs agree far better (chi-square, 1 %) than numbers that wobble so much by themselves could.
-
-    What wobbles inside a run is then no noise but a schedule that all share, such as an evaluation every 100 steps:
-    taken for noise, it left every unchanged side open (tests/gates/test_stalls.py).
-    """
-    if not floor_variance > 0 or not squares.df:
-        return False
-    return float(chdtr(squares.df, squares.total / floor_variance)) < AGREEMENT
 
 
 def moderate(squares: Squares, prior_variance: float, prior_df: float, most: float = math.inf) -> Spread:

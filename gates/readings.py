@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gates.policy import MetricRule, Policy, Role, Scale, Worse
+from gates.priors import Floor
 from gates.records import Run, Series
 from gates.summaries import SUMMARIES, rate
-from gates.wobble import own_variance, within_run
+from gates.wobble import own_variance, recurs, within_run
 from gates.wording import quantity
 
 LEAST_POINTS = 8
@@ -61,13 +62,15 @@ class Yardstick:
         """The readings in harm units, in their order."""
         return np.array([self.harm(reading) for reading in readings])
 
-    def variance_floor(self, left: Sequence[Reading], right: Sequence[Reading]) -> float:
+    def floor(self, left: Sequence[Reading], right: Sequence[Reading]) -> Floor:
         """Mean squared within-run standard error, in harm units squared; without what the runs of a side wobble by
         together where all have the same steps."""
         sides, readings = (left, right), [*left, *right]
         if _same_steps(readings):
-            return own_variance([[r.batches / self._unit(r) for r in side] for side in sides])
-        return math.fsum((r.se / self._unit(r)) ** 2 for r in readings) / len(readings)
+            variance = own_variance([[r.batches / self._unit(r) for r in side] for side in sides])
+        else:
+            variance = math.fsum((r.se / self._unit(r)) ** 2 for r in readings) / len(readings)
+        return Floor(variance=variance, recurring=all(recurs(r.batches) for r in readings))
 
     def _unit(self, reading: Reading) -> float:
         return reading.value if self.scale is Scale.LOG else 1.0

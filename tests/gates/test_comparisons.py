@@ -13,7 +13,7 @@ from scipy import stats
 from gates.comparisons import compare, holm
 from gates.design import Design
 from gates.planning import block_probability, pass_probability, runs_needed, smallest_detectable, upper_tail
-from gates.priors import Squares, far_below, moderate, squares_of
+from gates.priors import Floor, Squares, moderate, squares_of
 
 BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
 CANDIDATE = np.array([1.10, 1.14, 1.09])
@@ -111,17 +111,17 @@ def test_few_candidate_runs_twice_as_noisy_pass_more_often_as_the_docs_say(basel
 
 
 def test_spread_between_runs_is_never_believed_below_that_within():
-    found = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.001, prior_df=4, floor_variance=0.04**2)
+    found = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.001, prior_df=4, floor=Floor(variance=0.04**2))
     assert found.standard_error == pytest.approx(0.04 * math.sqrt(1 / 5 + 1 / 3))
 
 
 def test_what_wobbles_inside_runs_that_agree_far_better_is_no_noise():
-    wobbling = {"floor_variance": 1.0, "recurring": True, "widened": True}
+    wobbling = {"floor": Floor(variance=1.0, recurring=True), "widened": True}
     found = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4, **wobbling)
     assert found.scheduled
     assert found.standard_error == compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4).standard_error
     # What wobbles once in a run may be chance in each.
-    assert not compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4, floor_variance=1.0).scheduled
+    assert not compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4, floor=Floor(variance=1.0)).scheduled
     # One run a side cannot disagree with what wobbles inside it.
     alone = compare(
         BASELINE[:1],
@@ -129,8 +129,7 @@ def test_what_wobbles_inside_runs_that_agree_far_better_is_no_noise():
         margin=0.05,
         prior=0.02,
         prior_df=4,
-        floor_variance=1.0,
-        recurring=True,
+        floor=Floor(variance=1.0, recurring=True),
         widened=True,
     )
     assert not alone.scheduled
@@ -139,8 +138,8 @@ def test_what_wobbles_inside_runs_that_agree_far_better_is_no_noise():
 
 @pytest.mark.parametrize("df", [2, 6, 8])
 def test_true_noise_is_seldom_taken_for_a_schedule(df):
-    totals = np.random.default_rng(5).chisquare(df, 20_000)
-    dropped = np.mean([far_below(1.0, Squares(total=total, df=df)) for total in totals])
+    floor, totals = Floor(variance=1.0, recurring=True), np.random.default_rng(5).chisquare(df, 20_000)
+    dropped = np.mean([not floor.beneath(Squares(total=total, df=df)) for total in totals])
     assert dropped == pytest.approx(0.01, abs=0.002)
 
 
