@@ -30,3 +30,8 @@ class InstabilityError(RuntimeError):
 
 class Stopped(RuntimeError):
     """The watch ended the training, as its policy told it to (`watch.on_critical=stop`)."""
+
+
+def first_line(error: Exception) -> str:
+    """What a library says of its error, without the advice in the lines that follow; its type where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,23 +1,15 @@
-"""The model that is trained and its tokenizer: embedded, from the hub, or from a folder."""
+"""The files of the model that is trained: embedded, from the hub, or from a folder."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from training.assets import tiny
-from training.config import CanaryConfig, ModelConfig
-from training.errors import SetupError
+from training.config import ModelConfig
+from training.errors import SetupError, first_line
 from training.hub import MODEL_PATTERNS, Repository, locate, missing_model_files
-from training.quantization import quantization_config
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from training.devices import Device
 
 
 def model_folder(model: ModelConfig) -> Path:
@@ -116,13 +108,13 @@ def _check_files(folder: Path) -> None:
             with safe_open(path, framework="numpy"):
                 pass
         except (SafetensorError, OSError) as error:
-            raise SetupError(f"{path} is no whole safetensors file ({_first_line(error)}); copy it again") from error
+            raise SetupError(f"{path} is no whole safetensors file ({first_line(error)}); copy it again") from error
     if (folder / "tokenizer.json").is_file():
         try:
             Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # tokenizers raises no type of its own
             raise SetupError(
-                f"{folder / 'tokenizer.json'} is no tokenizer ({_first_line(error)}); expected one that "
+                f"{folder / 'tokenizer.json'} is no tokenizer ({first_line(error)}); expected one that "
                 "save_pretrained wrote"
             ) from error
 
@@ -143,64 +135,6 @@ def revision_of(model: ModelConfig, folder: Path) -> str:
     return _fingerprint(folder)
 
 
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer, with a padding token and padding on the left (as generation needs it)."""
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except Exception as error:
-        raise SetupError(
-            f"{folder} has no tokenizer that transformers {version('transformers')} can load: {_first_line(error)}"
-        ) from error
-    if tokenizer.eos_token is None:
-        raise SetupError(f"the tokenizer in {folder} has no end-of-text token; expected eos_token in its config")
-    if tokenizer.pad_token is None:
-        # Pythia has a padding token without naming it as such; falling back to end-of-text is TRL's habit.
-        padding = "<|padding|>"
-        tokenizer.pad_token = padding if padding in tokenizer.get_vocab() else tokenizer.eos_token
-    tokenizer.padding_side = "left"
-    return tokenizer
-
-
-def load_model(config: CanaryConfig, folder: Path, tokenizer: Any, device: Device) -> PreTrainedModel:
-    """Load the weights in the precision in which they are trained or frozen.
-
-    Weights that are trained stay float32 (mixed precision is the trainer's), frozen ones under LoRA take the
-    run's precision. Raises SetupError when weights are missing, or the tokenizer has more tokens than they.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    run_dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
-    options: dict[str, Any] = {"dtype": torch.float32 if config.adapter.name == "full" else run_dtype}
-    quantization = quantization_config(config.quantization, run_dtype)
-    if quantization is not None:
-        options |= {
-            "quantization_config": quantization,
-            "device_map": {"": 0 if device.kind == "cuda" else "cpu"},
-        }
-    try:
-        with torch.random.fork_rng(devices=[]):
-            model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **options)
-    except Exception as error:
-        raise SetupError(f"{folder} holds no causal language model that can be loaded: {_first_line(error)}") from error
-    if absent := sorted(info["missing_keys"]):
-        raise SetupError(
-            f"{folder} lacks {len(absent)} weights (first: {absent[0]}); expected a whole causal language model"
-        )
-    places = model.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > places:
-        raise SetupError(
-            f"the tokenizer in {folder} has {len(tokenizer)} tokens, the model {places}; "
-            "expected one made for the other"
-        )
-    model.config.pad_token_id = tokenizer.pad_token_id
-    if model.generation_config is not None:
-        model.generation_config.pad_token_id = tokenizer.pad_token_id
-    return model
-
-
 def _fingerprint(folder: Path) -> str:
     import hashlib
 
@@ -210,7 +144,3 @@ def _fingerprint(folder: Path) -> str:
             with path.open("rb") as file:
                 sha.update(f"{path.name}:{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return sha.hexdigest()[:16]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

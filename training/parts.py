@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from training import adapters, datasets, models
+from training import adapters, datasets, loading, models
 from training.config import CanaryConfig
 from training.datasets import DataStats
 
@@ -39,9 +39,9 @@ def build_parts(config: CanaryConfig, device: Device | None = None) -> Parts:
 
     device = device or settle(config.hardware)
     folder = models.model_folder(config.model)
-    tokenizer = models.load_tokenizer(folder)
+    tokenizer = loading.load_tokenizer(folder)
     train, held_out, stats = datasets.load(config, tokenizer)
-    model = models.load_model(config, folder, tokenizer, device)
+    model = loading.load_model(config, folder, tokenizer, device)
     return Parts(
         model=model,
         tokenizer=tokenizer,

@@ -13,7 +13,8 @@ from training import datasets
 from training.datasets import embedded, hh_rlhf, jsonl
 from training.datasets.rows import Row, digest, fit, shuffled, split_held_out, take
 from training.errors import SetupError
-from training.models import load_tokenizer, model_folder
+from training.loading import load_tokenizer
+from training.models import model_folder
 
 
 @pytest.fixture(scope="module")

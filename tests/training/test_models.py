@@ -5,39 +5,22 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
-import socket
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import torch
-from canaries import a_config, hub_model, local_model, tiny_model
+from canaries import a_config, local_model, tiny_model
 
-from training import hub
 from training.assets import cache, tiny
 from training.config import ModelConfig
 from training.devices import Device
 from training.errors import SetupError
-from training.models import load_model, load_tokenizer, model_folder, revision_of
+from training.loading import load_model, load_tokenizer
+from training.models import model_folder, revision_of
 from training.parts import build_parts
 
 CPU = Device(kind="cpu", precision="fp32")
-COMMIT = "a" * 40
-
-
-@pytest.fixture(scope="module")
-def tiny_folder() -> Path:
-    return model_folder(tiny_model())
-
-
-def refusal(model) -> str:
-    with pytest.raises(SetupError) as caught:
-        model_folder(model)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 # --- embedded ---------------------------------------------------------------------------------------------------
@@ -194,7 +177,7 @@ def test_a_folder_that_is_no_model_names_what_it_lacks(folder, removed, expected
         model_folder(local_model(folder))
 
 
-def test_a_missing_shard_is_named(folder):
+def test_a_missing_shard_is_named(folder, refusal):
     (folder / "model.safetensors").unlink()
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -206,18 +189,18 @@ def test_a_missing_shard_is_named(folder):
 @pytest.mark.parametrize(
     ("content", "expected"), [("{not json", "is no JSON"), ("{}", "has no model_type"), ("[]", "has no model_type")]
 )
-def test_a_config_that_is_none_is_said(folder, content, expected):
+def test_a_config_that_is_none_is_said(folder, content, expected, refusal):
     (folder / "config.json").write_text(content)
 
     assert expected in refusal(local_model(folder))
 
 
-def test_a_path_that_is_no_folder_is_said(tmp_path):
+def test_a_path_that_is_no_folder_is_said(tmp_path, refusal):
     assert "is no folder; expected one with config.json" in refusal(local_model(tmp_path / "nowhere"))
     assert "expected model.path=FOLDER" in refusal(ModelConfig(name="local", source="local"))
 
 
-def test_an_adapter_alone_is_refused(tmp_path):
+def test_an_adapter_alone_is_refused(tmp_path, refusal):
     (tmp_path / "adapter_config.json").write_text("{}")
 
     assert "holds an adapter only" in refusal(local_model(tmp_path))
@@ -246,7 +229,7 @@ def test_damaged_weights_are_refused_in_one_line(folder):
         ("tokenizer.json", 200, "tokenizer.json is no tokenizer"),
     ],
 )
-def test_a_half_copied_file_is_found_before_anything_is_loaded(folder, name, keep, expected):
+def test_a_half_copied_file_is_found_before_anything_is_loaded(folder, name, keep, expected, refusal):
     (folder / name).write_bytes((folder / name).read_bytes()[:keep])
     assert expected in refusal(local_model(folder))
 
@@ -269,152 +252,3 @@ def test_padding_falls_back_to_what_the_tokenizer_has(folder):
     text = json.dumps(tokenizer).replace("<|padding|>", "<|other|>")
     (folder / "tokenizer.json").write_text(text)
     assert load_tokenizer(folder).pad_token == "<|endoftext|>"
-
-
-# --- the hub ----------------------------------------------------------------------------------------------------
-
-
-def cached(root: Path, source: Path, repository: str = "EleutherAI/pythia-70m") -> Path:
-    """Lay a folder out as the hub's cache does."""
-    place = root / f"models--{repository.replace('/', '--')}"
-    snapshot = place / "snapshots" / COMMIT
-    shutil.copytree(source, snapshot)
-    (place / "refs").mkdir()
-    (place / "refs" / "main").write_text(COMMIT)
-    return snapshot
-
-
-@pytest.fixture
-def hub_cache(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    return tmp_path / "hub"
-
-
-def test_a_cached_model_needs_no_network(hub_cache, tiny_folder, monkeypatch):
-    snapshot = cached(hub_cache, tiny_folder)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(socket, "create_connection", pytest.fail)
-
-    parts = build_parts(a_config(model=hub_model()))
-
-    assert Path(parts.model.name_or_path) == snapshot
-    assert parts.model_revision == COMMIT
-
-
-def test_offline_and_not_cached_says_what_is_missing_and_how_to_bring_it(hub_cache, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-    said = refusal(hub_model())
-
-    for part in (
-        "model=pythia-70m needs EleutherAI/pythia-70m",
-        "HF_HUB_OFFLINE",
-        "`hf download EleutherAI/pythia-70m`",
-        "HF_HOME",
-        "model=local model.path=FOLDER",
-    ):
-        assert part in said
-
-
-def test_a_half_cached_model_names_the_missing_files(hub_cache, tiny_folder, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    snapshot = cached(hub_cache, tiny_folder)
-    (snapshot / "model.safetensors").unlink()
-
-    assert "the cache lacks it (the weights (model.safetensors))" in refusal(hub_model())
-
-
-def test_another_revision_than_the_cached_one_is_missing(hub_cache, tiny_folder, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    cached(hub_cache, tiny_folder)
-    model = hub_model()
-    model.revision = "b" * 40
-
-    assert f"--revision {'b' * 40}" in refusal(model)
-
-
-def test_a_hub_that_refuses_or_keeps_silent_is_given_up_soon(hub_cache, monkeypatch):
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(hub, "REACH_SECONDS", 1.0)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        for port in (silent.getsockname()[1], 9):
-            monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{port}")
-            began = time.monotonic()
-            assert "the hub cannot be reached" in refusal(hub_model())
-            assert time.monotonic() - began < 5
-
-
-@pytest.mark.parametrize("name", ["too/many/parts", "bad name"])
-def test_a_name_that_is_no_repository_is_said(hub_cache, name):
-    assert "is no hub repository; expected OWNER/NAME" in refusal(hub_model(name))
-
-
-class Hub(BaseHTTPRequestHandler):
-    """As much of the hub as a download asks for; serves the folder of its server."""
-
-    def do_HEAD(self) -> None:
-        self._answer(head=True)
-
-    def do_GET(self) -> None:
-        self._answer(head=False)
-
-    def _answer(self, *, head: bool) -> None:
-        folder: Path = self.server.folder  # type: ignore[attr-defined]
-        path = self.path.split("?")[0]
-        if path.startswith("/api/models/EleutherAI/pythia-70m"):
-            files = [{"rfilename": file.name} for file in sorted(folder.iterdir())]
-            tree = [
-                {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": COMMIT}
-                for file in sorted(folder.iterdir())
-            ]
-            info = {"_id": "1", "id": "EleutherAI/pythia-70m", "sha": COMMIT, "siblings": files}
-            self._send(200, json.dumps(tree if "/tree/" in path else info).encode(), "info", head)
-        elif path.startswith("/EleutherAI/pythia-70m/resolve/") and (folder / path.rsplit("/", 1)[1]).is_file():
-            file = folder / path.rsplit("/", 1)[1]
-            self._send(200, file.read_bytes(), file.name, head)
-        else:
-            self._send(404, b"{}", "none", head)
-
-    def _send(self, status: int, body: bytes, etag: str, head: bool) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("ETag", f'"{etag}"')
-        self.send_header("X-Repo-Commit", COMMIT)
-        if status == 404:
-            self.send_header("X-Error-Code", "RepoNotFound")
-        self.end_headers()
-        if not head:
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Keep the test's output clean."""
-
-
-@pytest.fixture
-def small_hub(tiny_folder, hub_cache, monkeypatch) -> Iterator[None]:
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        server.folder = tiny_folder  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        template = f"http://127.0.0.1:{server.server_port}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr("huggingface_hub.file_download.HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
-        yield
-        server.shutdown()
-
-
-def test_what_is_not_cached_is_fetched_once(small_hub, monkeypatch):
-    folder = model_folder(hub_model())
-
-    assert folder.name == COMMIT
-    assert (folder / "model.safetensors").is_file()
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert model_folder(hub_model()) == folder
-    assert build_parts(a_config(model=hub_model())).model_revision == COMMIT
-
-
-def test_a_repository_the_hub_does_not_know_is_said(small_hub):
-    said = refusal(hub_model("EleutherAI/pythia-71m"))
-
-    assert "needs EleutherAI/pythia-71m, but the hub knows no such repository" in said

@@ -1,0 +1,31 @@
+"""The embedded model's folder, and the one line with which a model is refused, for tests of where models are from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from canaries import tiny_model
+
+from training.config import ModelConfig
+from training.errors import SetupError
+from training.models import model_folder
+
+
+@pytest.fixture(scope="session")
+def tiny_folder() -> Path:
+    return model_folder(tiny_model())
+
+
+@pytest.fixture(scope="session")
+def refusal() -> Callable[[ModelConfig], str]:
+    """What is said of a model that cannot be had."""
+
+    def of(model: ModelConfig) -> str:
+        with pytest.raises(SetupError) as caught:
+            model_folder(model)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    return of

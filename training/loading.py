@@ -1,0 +1,74 @@
+"""A model and its tokenizer, loaded from the folder that holds them."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from training.config import CanaryConfig
+from training.errors import SetupError, first_line
+from training.quantization import quantization_config
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from training.devices import Device
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer, with a padding token and padding on the left (as generation needs it)."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except Exception as error:
+        raise SetupError(
+            f"{folder} has no tokenizer that transformers {version('transformers')} can load: {first_line(error)}"
+        ) from error
+    if tokenizer.eos_token is None:
+        raise SetupError(f"the tokenizer in {folder} has no end-of-text token; expected eos_token in its config")
+    if tokenizer.pad_token is None:
+        # Pythia has a padding token without naming it as such; falling back to end-of-text is TRL's habit.
+        padding = "<|padding|>"
+        tokenizer.pad_token = padding if padding in tokenizer.get_vocab() else tokenizer.eos_token
+    tokenizer.padding_side = "left"
+    return tokenizer
+
+
+def load_model(config: CanaryConfig, folder: Path, tokenizer: Any, device: Device) -> PreTrainedModel:
+    """Load the weights in the precision in which they are trained or frozen.
+
+    Weights that are trained stay float32 (mixed precision is the trainer's), frozen ones under LoRA take the
+    run's precision. Raises SetupError when weights are missing, or the tokenizer has more tokens than they.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    run_dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
+    options: dict[str, Any] = {"dtype": torch.float32 if config.adapter.name == "full" else run_dtype}
+    quantization = quantization_config(config.quantization, run_dtype)
+    if quantization is not None:
+        options |= {
+            "quantization_config": quantization,
+            "device_map": {"": 0 if device.kind == "cuda" else "cpu"},
+        }
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **options)
+    except Exception as error:
+        raise SetupError(f"{folder} holds no causal language model that can be loaded: {first_line(error)}") from error
+    if absent := sorted(info["missing_keys"]):
+        raise SetupError(
+            f"{folder} lacks {len(absent)} weights (first: {absent[0]}); expected a whole causal language model"
+        )
+    places = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > places:
+        raise SetupError(
+            f"the tokenizer in {folder} has {len(tokenizer)} tokens, the model {places}; "
+            "expected one made for the other"
+        )
+    model.config.pad_token_id = tokenizer.pad_token_id
+    if model.generation_config is not None:
+        model.generation_config.pad_token_id = tokenizer.pad_token_id
+    return model
