@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from recorded import Recorded
+from unchanged_files import unchanged_files
 
 # One store for all tests, each with a model and sessions of its own: MLflow needs seconds to open another.
 
@@ -70,3 +71,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Eight unchanged runs of one machine, 1 % apart, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    return unchanged_files(8)

@@ -1,41 +1,21 @@
-"""`canary calibrate` and `canary power`: spreads measured, stored where policies find them, and said in the verdict."""
+"""`canary calibrate`: spreads measured, stored where policies find them, and said in the verdict."""
 
 from __future__ import annotations
 
 import json
 import math
-import shlex
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from unchanged_files import called
 
-from canary_mlflow.cli import canary
 from canary_mlflow.commands.calibrate import calibrated
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.runs import read_side
 from canary_mlflow.policies import PRIORS_FILE, load_policy
-
-
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Eight unchanged runs of one machine, 1 % apart, in the working folder."""
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(1)
-    for number in range(8):
-        times = 0.1 * np.exp(rng.normal(0, 0.01) + rng.normal(0, 0.02, 100))
-        rows = ({"step": i, "step_time": t, "loss": 0.7 - 0.001 * i} for i, t in enumerate(times.tolist(), 1))
-        Path(f"r{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        Path(f"r{number}.json").write_text('{"hardware": {"backend": "cuda", "device": "H200"}}')
-    return [f"r{number}.jsonl" for number in range(8)]
-
-
-def called(*words: str) -> tuple[int, Any]:
-    result = CliRunner().invoke(canary, list(words), catch_exceptions=False)
-    return result.exit_code, json.loads(result.stdout) if "--json" in words else result.output
 
 
 def test_spreads_are_measured_stored_and_used(runs: list[str]) -> None:
@@ -265,132 +245,6 @@ def test_runs_that_were_asked_for_a_fault_are_no_unchanged_ones(recorded: Any, u
     assert sum("left out, it was made with fault=slow_step" in note for note in found["notes"]) == 3
 
 
-@pytest.mark.parametrize(
-    ("words", "role"),
-    [
-        (("reward_mean", "--fact", "algo=grpo"), "gate"),
-        (("loss",), "gate"),
-        (("step_cost",), "advisory"),
-        (("step_cost", "--fact", "backend=cpu"), "gate"),
-        (("step_time",), "gate"),
-    ],
-)
-def test_power_is_that_of_a_rule_where_it_decides(words: tuple[str, ...], role: str) -> None:
-    found = called("power", "--policy", "perf", "--json", "--rule", *words)[1]
-    assert found["role"] == role
-    assert max(row["block"] for row in found["chances"]) > (0.9 if role == "gate" else -1)
-    assert found["notes"] == ([] if role == "gate" else ["step_cost decides with --fact backend=cpu"])
-
-
-def test_power_knows_the_stored_spread_and_a_given_one(runs: list[str]) -> None:
-    def chance(*words: str) -> dict[tuple[int, float], Any]:
-        found = called("power", "--policy", "perf", "--json", *words)[1]
-        assert found["spread_kind"] == kind
-        return {(row["candidate_runs"], row["effect"]): row for row in found["chances"] if row["baseline_runs"] == 5}
-
-    kind = "given"
-    assert chance("--spread", "0.02")[3, 1.5]["block"] > 0.85
-    assert chance("--spread", "0.08")[3, 1.5]["block"] < 0.2
-    kind = "shipped"
-    assert chance()[3, 0.0]["passed"] > 0.95
-    called("calibrate", "--files", *runs, "--write")
-    assert chance()[3, 0.0]["passed"] > 0.95
-    kind = "calibrated"
-    assert chance("--fact", "backend=cuda", "--fact", "device=H200")[1, 0.0]["passed"] > 0.9
-    code, text = called("power", "--policy", "smoke")
-    assert code == 0
-    assert "5+3" in text
-    for words, part in ((("--rule", "speed"), "policy smoke has step_time"), (("--fact", "gpu"), "expected KEY=VALUE")):
-        code, text = called("power", "--policy", "smoke", *words)
-        assert code == 2
-        assert part in text
-
-
-def test_power_says_whose_spread_it_is_and_which_facts_choose_a_stored_one(runs: list[str]) -> None:
-    def head(*words: str) -> list[str]:
-        return called("power", "--policy", "perf", *words)[1].splitlines()[:3]
-
-    assert head()[0].startswith("perf, step_time: spread 2.00 % (shipped with the policy), margin 8.00 %; ")
-    given, meaning, _ = head("--rule", "step_time_tail", "--spread", "0.01")
-    assert given.startswith("perf, step_time_tail: spread 0.0100 (given with --spread), margin 0.0300; ")
-    assert meaning.endswith("(a fraction of the step time: 0.02 is 2 %)")
-    assert head("--rule", "eval_accuracy")[1].endswith("(in units of the evaluation accuracy)")
-    for path in Path().glob("r*.json"):
-        path.write_text('{"hardware": {"backend": "cuda", "device": "H200 NVL"}}')
-    called("calibrate", "--files", *runs[:3], "--write")
-    note = head("--fact", "backend=cuda")[2]
-    assert note.startswith(
-        "Note: canary-priors.yaml has spreads of step_time for other facts: smoke cuda H200 NVL (--fact "
-    )
-    options = shlex.split(note.partition("(")[2].rpartition(")")[0])
-    chosen = head(*options)
-    assert "(calibrated here)" in chosen[0]
-    assert "stored as 'smoke cuda H200 NVL'" in chosen[1]
-    assert not chosen[2].startswith("Note")
-    found = called("power", "--policy", "perf", "--json")[1]
-    assert (found["spread_entry"], found["scale"], len(found["notes"])) == (None, "log", 1)
-    assert "canary-priors.yaml has no spread of loss" in head("--rule", "loss")[2]
-
-
-@pytest.mark.parametrize("spread", ["nan", "inf", "1e-300", "1e300", "0", "-1"])
-def test_a_spread_that_cannot_be_one_is_refused(spread: str) -> None:
-    code, text = called("power", "--policy", "smoke", "--spread", spread)
-    assert (code, len(text.splitlines())) == (2, 1)
-    assert "--spread" in text
-
-
-def test_power_says_of_a_rule_that_it_does_not_decide() -> None:
-    for rule, role, line in (
-        ("grad_norm", "advisory", "grad_norm is advisory in this policy: it never blocks"),
-        ("eval_loss", "ignore", "eval_loss is ignored in this policy: it never blocks and never passes"),
-    ):
-        asked = ("power", "--policy", "smoke", "--rule", rule, *(("--fact", "algo=ppo") if role == "ignore" else ()))
-        assert line in called(*asked)[1].splitlines()
-        found = called(*asked, "--json")[1]
-        assert found["role"] == role
-        assert {row["block"] for row in found["chances"]} == {0.0}
-        assert (max(row["passed"] for row in found["chances"]) > 0.9) is (role == "advisory")
-    assert "never" not in called("power", "--policy", "smoke")[1]
-    assert called("power", "--policy", "smoke", "--json")[1]["role"] == "gate"
-
-
-def test_power_counts_both_directions_where_both_are_harm() -> None:
-    kl = ("--policy", "nightly", "--rule", "kl", "--fact", "algo=ppo", "--spread", "0.1", "--json")
-    unchanged = [row for row in called("power", *kl)[1]["chances"] if row["effect"] == 0]
-    passed = {(row["baseline_runs"], row["candidate_runs"]): row["passed"] for row in unchanged}
-    assert passed[3, 3] == pytest.approx(0.48, abs=0.02)
-    assert passed[5, 3] == pytest.approx(0.72, abs=0.03)
-
-
-def test_power_is_drawn(tmp_path: Path) -> None:
-    picture = tmp_path / "power.png"
-    assert called("power", "--policy", "smoke", "--png", str(picture))[0] == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        ("power.xyz", "found a file that ends in .xyz; expected a file that ends in .png"),
-        ("power", "found a file without an ending; expected"),
-        ("missing/power.png", "/missing; expected one that is there; make it, or name another"),
-    ],
-)
-def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, part: str
-) -> None:
-    monkeypatch.setattr("gates.power.power", None)
-    code, text = called("power", "--policy", "smoke", "--png", str(tmp_path / name))
-    assert (code, len(text.splitlines())) == (2, 1)
-    assert part in text
-
-
-def test_a_picture_that_the_place_refuses_is_one_line() -> None:
-    code, text = called("power", "--policy", "smoke", "--png", "/proc/power.png")
-    assert (code, len(text.splitlines())) == (2, 1)
-    assert "--png /proc/power.png: cannot be written (No such file or directory); name another place" in text
-
-
 def test_measured_spreads_are_not_committed_by_accident() -> None:
     ignored = Path(__file__).parents[2].joinpath(".gitignore").read_text().splitlines()
     assert f"/{PRIORS_FILE}" in ignored, "they hold for one machine"
@@ -428,10 +282,3 @@ def test_tiers_are_said_to_resolve_by_the_margin_that_the_judge_would_take(runs:
     memory = called("calibrate", "--files", *runs, "--json")[1]["metrics"]["peak_memory"]
     assert memory["margin"] < 0.013 < memory["spread_upper"]
     assert memory["resolved_by"] == []
-
-
-def test_power_takes_a_metric_that_is_asked_about_for_one_that_is_recorded() -> None:
-    words = ("power", "--policy", "smoke", "--fact", "backend=cpu", "--json")
-    assert called(*words, "--rule", "step_cost")[1]["role"] == "gate"
-    assert called(*words, "--rule", "step_time")[1]["role"] == "advisory"
-    assert "never more than 1000 MiB" in called("power", "--policy", "smoke", "--rule", "peak_memory")[1]
