@@ -4,10 +4,11 @@ scipy only."""
 from __future__ import annotations
 
 from gates.judge import judge
-from gates.policy import Bootstrap, MetricRule, Policy, PolicyError, Role
+from gates.policy import Bootstrap, Policy, PolicyError
 from gates.policy_parser import parse_policy
 from gates.policy_writer import policy_to_dict
 from gates.records import Run, Series, Version
+from gates.rules import MetricRule, Role
 from gates.verdict import (
     Check,
     CheckOutcome,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gates.policy import MetricRule, Policy, Scale, Worse
+from gates.policy import Policy
+from gates.rules import MetricRule, Scale, Worse
 
 _LIMITS = ("margin", "max_increase")
 

@@ -13,11 +13,12 @@ from gates.comparability import incomparable
 from gates.comparisons import Values
 from gates.judge import judge
 from gates.plausibility import implausible
-from gates.policy import KnownPriors, MetricRule, Policy, Role, Scale
+from gates.policy import KnownPriors, Policy
 from gates.priors import Prior, learn_prior
 from gates.readings import Reading, read, yardstick
 from gates.records import Run, Version
 from gates.rule_parser import LEAST_SPREAD
+from gates.rules import MetricRule, Role, Scale
 from gates.verdict import Outcome
 
 UPPER = 0.9  # confidence of a spread's upper bound

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gates.policy import MetricRule, Role
+from gates.rules import MetricRule, Role
 from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
 
 

@@ -9,7 +9,8 @@ from gates.check_builders import label, make_check, undecided
 from gates.comparisons import Comparison
 from gates.matching import PAIRS
 from gates.planning import MAX_RUNS, POWER, enough_to_block, pass_probability, runs_needed
-from gates.policy import MetricRule, Policy, Role, Worse
+from gates.policy import Policy
+from gates.rules import MetricRule, Role, Worse
 from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
 from gates.weighing import Weighed
 from gates.wording import change, limit, p_value, quantity, runs

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gates.policy import MetricRule
 from gates.readings import Reading, Yardstick
 from gates.records import Run
+from gates.rules import MetricRule
 from gates.summaries import SUMMARIES, iqm
 
 UNEQUAL = 0.1  # of the steps of a run

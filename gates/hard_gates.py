@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from gates.divergence import divergence
 from gates.nonfinite import nonfinite
-from gates.policy import Policy, Role
+from gates.policy import Policy
 from gates.records import Run
+from gates.rules import Role
 from gates.sides import CRASHES, Side
 from gates.verdict import Check, CheckOutcome, ReasonCode
 from gates.wording import listed

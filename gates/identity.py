@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from gates.check_builders import label, make_check
 from gates.matching import by_seeds
 from gates.plausibility import implausible
-from gates.policy import MetricRule, Policy, Scale, Worse
+from gates.policy import Policy
 from gates.readings import Reading, yardstick
 from gates.records import Run
+from gates.rules import MetricRule, Scale, Worse
 from gates.verdict import Check, CheckOutcome, Evidence
 from gates.wording import quantity
 

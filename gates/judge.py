@@ -9,9 +9,10 @@ from gates.hard_gates import hard_checks
 from gates.metric_checks import metric_checks
 from gates.notes import notes, of_checks, unsaid
 from gates.pairs import Pairs, pair
-from gates.policy import Policy, Role
+from gates.policy import Policy
 from gates.policy_writer import policy_to_dict
 from gates.records import Version
+from gates.rules import Role
 from gates.sides import Side, baseline_side, candidate_side, environment_differences, facts, mismatches, planned
 from gates.verdict import Check, CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.wording import listed, runs, sentence_case

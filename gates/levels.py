@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gates.matching import compare_readings
-from gates.policy import MetricRule, Policy, Role, Scale, Worse
+from gates.policy import Policy
 from gates.readings import read, yardstick
 from gates.records import Run
+from gates.rules import MetricRule, Role, Scale, Worse
 from gates.summaries import SUMMARIES
 from gates.wording import change, quantity
 

@@ -9,8 +9,9 @@ from gates.checks import conclude
 from gates.comparisons import holm
 from gates.pairs import Pairs
 from gates.planning import POWER
-from gates.policy import MetricRule, Policy, Role
+from gates.policy import Policy
 from gates.records import Run
+from gates.rules import MetricRule, Role
 from gates.selection import weigh_selected
 from gates.sides import Side
 from gates.summaries import SUMMARIES

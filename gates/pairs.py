@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from gates.policy import MetricRule, Policy
+from gates.policy import Policy
 from gates.records import Run, Version
+from gates.rules import MetricRule
 from gates.sides import Side, baseline_side
 from gates.summaries import SUMMARIES
 from gates.validity import invalid_clocks

@@ -9,8 +9,8 @@ from statistics import median
 import numpy as np
 
 from gates.metrics import REWARDS
-from gates.policy import MetricRule, Worse
 from gates.readings import Reading, Yardstick
+from gates.rules import MetricRule, Worse
 from gates.wording import quantity
 
 MOST_MIB = 1e7

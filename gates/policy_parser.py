@@ -24,9 +24,10 @@ from gates.fields import (
 from gates.looks import FreshBaseline, Looks, WithoutSource
 from gates.metrics import METRICS, RECORDINGS
 from gates.paradigm import Paradigm
-from gates.policy import Bootstrap, HardChecks, KnownPriors, Overlay, Policy, PolicyError, Scale, ValidityRules
+from gates.policy import Bootstrap, HardChecks, KnownPriors, Overlay, Policy, PolicyError, ValidityRules
 from gates.priors import Prior
 from gates.rule_parser import LEAST_SPREAD, RULE_KEYS, check_rule, parse_rule
+from gates.rules import Scale
 from gates.summaries import SUMMARIES
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from gates.design import Design
 from gates.planning import block_chance, enough_to_block, limits, pass_chance
-from gates.policy import MetricRule, Policy, Role, Scale, Worse
+from gates.policy import Policy
+from gates.rules import MetricRule, Role, Scale, Worse
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 from gates.fields import Reader, choice, fields, flag, number, one_of, optional
 from gates.metrics import METRICS
-from gates.policy import MetricRule, PolicyError, Role, Scale, Worse
+from gates.policy import PolicyError
+from gates.rules import MetricRule, Role, Scale, Worse
 from gates.summaries import SUMMARIES
 
 LEAST_SPREAD = 1e-12

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from gates.check_builders import undecided
 from gates.pairs import Pairs, judged_in_pairs
-from gates.policy import MetricRule, Policy
+from gates.policy import Policy
 from gates.records import Run
+from gates.rules import MetricRule
 from gates.sides import once
 from gates.validity import BY_THE_CLOCK, contended, invalid_clocks
 from gates.verdict import ReasonCode

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from gates.policy import MetricRule, Policy, Role
+from gates.policy import Policy
 from gates.readings import points
 from gates.records import Run
+from gates.rules import MetricRule, Role
 from gates.summaries import SUMMARIES
 
 _TIMES = ("step_time", "iteration_time")

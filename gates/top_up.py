@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gates.pairs import judged_in_pairs
-from gates.policy import Policy, Role
+from gates.policy import Policy
 from gates.records import Run, Version
+from gates.rules import Role
 from gates.sides import baseline_side, candidate_side, facts
 from gates.validity import BY_THE_CLOCK, invalid_clocks
 from gates.verdict import CheckOutcome, Outcome, ReasonCode, Verdict

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from gates.policy import Role
+from gates.rules import Role
 
 
 class Outcome(StrEnum):

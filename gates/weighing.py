@@ -14,9 +14,10 @@ from gates.levels import no_harm
 from gates.matching import compare_readings, of_shared_seeds, would_pair
 from gates.planning import enough_to_block, smallest_detectable
 from gates.plausibility import implausible, limit_beyond_reach
-from gates.policy import MetricRule, Policy, Role, Worse
+from gates.policy import Policy
 from gates.readings import Reading, Yardstick, read, yardstick
 from gates.records import Run
+from gates.rules import MetricRule, Role, Worse
 from gates.stalls import by_all_steps, constant_tokens, stalls
 from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
 from gates.wording import runs

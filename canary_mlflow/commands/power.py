@@ -46,9 +46,9 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
     """
     from canary_mlflow.policies import load_policy
     from canary_mlflow.reports.power import KnownSpread, as_dict, lines, title
-    from gates.policy import Worse
     from gates.power import harm_margin
     from gates.power import power as chances
+    from gates.rules import Worse
 
     if png is not None:
         check_place(png)
@@ -89,7 +89,7 @@ def deciding(asked: Policy, rule: str, facts: Mapping[str, str]) -> tuple[Policy
     takes other facts, those in a sentence."""
     from gates.metrics import METRICS
     from gates.paradigm import paradigm_of
-    from gates.policy import Role
+    from gates.rules import Role
 
     # What is asked about is there; who learns from examples has no held-out reward besides.
     there = {metric: "recorded" for metric in METRICS if metric == rule or metric != "eval_reward"}

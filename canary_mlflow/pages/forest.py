@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from canary_mlflow.reports import figures, meanings, wording
 from canary_mlflow.reports.decision import Decision
-from gates.policy import MetricRule, Policy, Role
+from gates.policy import Policy
 from gates.readings import Reading, read, yardstick
 from gates.records import Run
+from gates.rules import MetricRule, Role
 from gates.verdict import Check
 
 WIDTH, HEIGHT = 360, 30  # of a row's drawing, in its own units

@@ -24,9 +24,10 @@ from canary_mlflow.registry.server_files import behind_server
 from canary_mlflow.reports import advice
 from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict
 from canary_mlflow.tracking.facts import RunFacts
-from gates.policy import Policy, PolicyError, Role
+from gates.policy import Policy, PolicyError
 from gates.policy_parser import parse_policy
 from gates.records import Run
+from gates.rules import Role
 from gates.verdict import Verdict, verdict_from_dict
 
 BEGINS = ("bootstrap",)

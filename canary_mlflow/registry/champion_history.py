@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gates.policy import Role
+from gates.rules import Role
 from gates.verdict import Outcome
 from gates.wording import change, listed, quantity
 

@@ -11,7 +11,7 @@ from typing import Any
 from canary_mlflow.policies import load_policy, policy_names
 from gates import Policy, Run
 from gates.calibration import UPPER, MetricSpread, Resplits, resolvable, uncertainty
-from gates.policy import MetricRule, Scale, Worse
+from gates.rules import MetricRule, Scale, Worse
 from gates.wording import figure, quantity
 from gates.wording import runs as runs_in_words
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from canary_mlflow.reports import figures
 from canary_mlflow.reports.decision import Decision
-from gates.policy import Role
+from gates.rules import Role
 from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
 
 KINDS = {

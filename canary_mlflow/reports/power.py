@@ -9,8 +9,8 @@ from typing import Any
 from canary_mlflow.reports.calibration import amount
 from canary_mlflow.reports.figures import count
 from gates import MetricRule, Policy
-from gates.policy import Scale
 from gates.power import Power
+from gates.rules import Scale
 from gates.summaries import SUMMARIES
 from gates.wording import quantity
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from canary_mlflow.reports import figures
 from canary_mlflow.reports.decision import Decision, Question, RunWarning
 from canary_mlflow.reports.meanings import how_to_read, meaning
-from gates.policy import Role
+from gates.rules import Role
 from gates.verdict import Check, CheckOutcome
 
 ORDER = (

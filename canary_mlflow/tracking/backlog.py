@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.tracking.items import Item, Sample, from_dict, values_in
-from canary_mlflow.tracking.lines import LineFile, to_line
+from canary_mlflow.tracking.lines import LineFile, copy_lines, to_line
 
 IN_MEMORY = 50_000  # values, some 10 MB: 2000 steps of 24 metrics
 FORMAT = "canary-undelivered-1"
@@ -116,7 +116,7 @@ class Backlog:
                 for item in self._memory:
                     file.append(to_line(item.to_dict()))
                 if self._file is not None:
-                    _copy(self.path, self._read, file.append)
+                    copy_lines(self.path, self._read, file)
                 file.close()
                 new.replace(self.path)
             except OSError:
@@ -194,10 +194,3 @@ def _item(line: bytes) -> Item | None:
         return from_dict(json.loads(line))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _copy(path: Path, start: int, append: Callable[[str], None]) -> None:
-    with path.open("rb") as file:
-        file.seek(start)
-        for line in file:
-            append(line.decode(errors="replace").rstrip("\n"))

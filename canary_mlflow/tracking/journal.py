@@ -17,7 +17,7 @@ from canary_mlflow.tracking.observers import Ending, Observer, RunningObservers
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.recorder import Recorder
-from canary_mlflow.tracking.schema import name_of
+from canary_mlflow.tracking.schema import as_number, name_of
 
 log = logging.getLogger("canary_mlflow")
 
@@ -196,14 +196,3 @@ class Journal:
             said.append(f"{self.rows_lost} values did not reach MLflow: the store could not be reached")
         for sentence in said:
             log.warning("canary: run %s: %s", self.target.run_id, sentence)
-
-
-def as_number(value: object) -> float | None:
-    """A logged value as a float: Python and numpy numbers, tensors of one element; None for anything else."""
-    if isinstance(value, (int, float)):
-        return float(value)
-    item = getattr(value, "item", None)
-    if item is None or getattr(value, "size", None) is None or getattr(value, "ndim", 0) != 0:
-        return None
-    number = item()
-    return float(number) if isinstance(number, (int, float)) else None

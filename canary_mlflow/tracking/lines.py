@@ -56,6 +56,14 @@ class LineFile:
             return file.read() == b"\n"
 
 
+def copy_lines(path: Path, start: int, to: LineFile) -> None:
+    """Append a file's lines from the byte `start` on. Raises OSError."""
+    with path.open("rb") as file:
+        file.seek(start)
+        for line in file:
+            to.append(line.decode(errors="replace").rstrip("\n"))
+
+
 def to_line(content: Mapping[str, Any]) -> str:
     """A JSON object on one line; its floats must be finite, see `to_json`."""
     return json.dumps(content, allow_nan=False, separators=(",", ":"), ensure_ascii=False)

@@ -161,3 +161,14 @@ def mlflow_key(name: str) -> str:
 def name_of_key(key: str) -> str:
     """The inverse of `mlflow_key`: a series' name from its MLflow key; foreign keys stay as they are."""
     return BY_KEY.get(key, key)
+
+
+def as_number(value: object) -> float | None:
+    """A logged value as a float: Python and numpy numbers, tensors of one element; None for anything else."""
+    if isinstance(value, (int, float)):
+        return float(value)
+    item = getattr(value, "item", None)
+    if item is None or getattr(value, "size", None) is None or getattr(value, "ndim", 0) != 0:
+        return None
+    number = item()
+    return float(number) if isinstance(number, (int, float)) else None

@@ -11,7 +11,7 @@ import pytest
 
 from canary_mlflow.reports import REPORTS, markdown, text
 from canary_mlflow.reports.decision import Decision, Question
-from gates.policy import Role
+from gates.rules import Role
 from gates.verdict import (
     Check,
     CheckOutcome,

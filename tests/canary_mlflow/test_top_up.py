@@ -15,7 +15,8 @@ from canary_mlflow.launching.top_up import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
 from gates.looks import FreshBaseline, WithoutSource
-from gates.policy import Policy, Role
+from gates.policy import Policy
+from gates.rules import Role
 from gates.verdict import Outcome
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from canary_mlflow.policies import load_policy
 from gates.comparisons import compare
-from gates.policy import Role, Worse
 from gates.power import harm_margin, power
+from gates.rules import Role, Worse
 
 DRAWS = 3000
 

@@ -18,7 +18,8 @@ from forked_runs import ForkedRuns
 
 from canary_mlflow.policies import load_policy
 from gates import Run, Version, judge
-from gates.policy import Policy, Role
+from gates.policy import Policy
+from gates.rules import Role
 from gates.verdict import CheckOutcome
 
 ROOT = Path(__file__).resolve().parents[2]
