@@ -8,7 +8,8 @@ from dataclasses import replace
 from gates.watch.band import Band, BandDeviation
 from gates.watch.ceilings import Ceiling
 from gates.watch.drift import Drift
-from gates.watch.facts import Capped, Flat, NanGradients, NoGainInReward, NonFinite, StaysZero, ZeroLoss
+from gates.watch.facts import Capped, NanGradients, NonFinite, ZeroLoss
+from gates.watch.learning import Flat, NoGainInReward, StaysZero
 from gates.watch.loss import LossRise, LossRising
 from gates.watch.patterns import Above, Drop, Spike
 from gates.watch.policy import WatchPolicy

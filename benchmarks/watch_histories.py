@@ -1,0 +1,107 @@
+"""What the watch says of labelled histories, and its loss rule's limits tuned on one half and scored on the other."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import itertools
+import json
+from collections import Counter, defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import watch_peers as peers
+
+from canary_mlflow.files.names import name_of_column
+from canary_mlflow.policies import load_watch
+from gates.watch import Watch, WatchPolicy
+
+MUST_CATCH = ("diverged", "nan", "zero_loss")
+VERDICTS = ("healthy", "warned", "critical", "failed")
+LOST = ("critical", "failed")
+
+
+def verdict(policy: WatchPolicy, rows: peers.Rows) -> str:
+    watch = Watch(policy)
+    for step, row in rows:
+        watch.observe(step, row)
+    watch.finish(True)
+    return watch.verdict
+
+
+def labelled(folder: Path) -> list[tuple[dict[str, Any], peers.Rows]]:
+    """Each history's line of the manifest and its rows; null is absent."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    found = []
+    with gzip.open(folder / "histories.jsonl.gz", "rt") as lines:
+        for entry, line in zip(manifest, lines, strict=True):
+            body = json.loads(line)
+            columns = [(name_of_column(name), values) for name, values in body["series"].items()]
+            rows = [
+                (step, {name: float(values[at]) for name, values in columns if values[at] is not None})
+                for at, step in enumerate(body["step"])
+            ]
+            found.append((entry, rows))
+    return found
+
+
+def is_healthy(entry: dict[str, Any]) -> bool:
+    return str(entry["label"]).startswith("healthy")
+
+
+def histories(arguments: argparse.Namespace) -> dict[str, Any]:
+    runs, policy = labelled(arguments.folder), load_watch()
+    by_label: dict[str, Counter[str]] = defaultdict(Counter)
+    by_repo: dict[str, Counter[str]] = defaultdict(Counter)
+    for entry, rows in runs:
+        found = verdict(policy, rows)
+        by_label[entry["label"]][found] += 1
+        side = "ok" if is_healthy(entry) else entry["label"]
+        by_repo[entry["repo"]][f"{side}: {found}"] += 1
+    print(f"{'label':24s}{'runs':>6s}" + "".join(f"{name:>10s}" for name in VERDICTS))
+    for label, counts in sorted(by_label.items()):
+        print(f"{label:24s}{counts.total():6d}" + "".join(f"{counts[name]:10d}" for name in VERDICTS))
+    print("\nby repository (ok: labelled healthy)")
+    for repo, counts in sorted(by_repo.items()):
+        print(f"  {repo[:60]:60s} {', '.join(f'{count} {what}' for what, count in sorted(counts.items()))}")
+    result = {"benchmark": "watch histories", "runs": len(runs), **_score(policy, runs)}
+    if arguments.leave_out:
+        result["leave_out"] = _leave_out(policy, runs)
+    return result
+
+
+def _score(policy: WatchPolicy, runs: list[tuple[dict[str, Any], peers.Rows]]) -> dict[str, Any]:
+    healthy = [verdict(policy, rows) for entry, rows in runs if is_healthy(entry)]
+    failing = [verdict(policy, rows) for entry, rows in runs if entry["label"] in MUST_CATCH]
+    return {
+        "healthy": len(healthy),
+        "healthy_critical": sum(one in LOST for one in healthy),
+        "healthy_stop": healthy.count("failed"),
+        "healthy_warned": healthy.count("warned"),
+        "failing": len(failing),
+        "caught": sum(one in LOST for one in failing),
+    }
+
+
+def _leave_out(policy: WatchPolicy, runs: list[tuple[dict[str, Any], peers.Rows]]) -> list[dict[str, Any]]:
+    """The loss rule's limits chosen on one half of the repositories, scored on the other."""
+    halves: tuple[list[Any], list[Any]] = ([], [])
+    for entry, rows in runs:
+        halves[hashlib.sha256(entry["repo"].encode()).digest()[0] % 2].append((entry, rows))
+    found = []
+    for tuned, other in (halves, halves[::-1]):
+        scored = []
+        for noise, lost, start in itertools.product((3.0, 5.0, 8.0), (0.25, 0.35, 0.5), (0.5, 1.0)):
+            loss = replace(policy.loss, noise=noise, critical_lost=lost, critical_start=start)
+            score = _score(replace(policy, loss=loss), tuned)
+            cost = 10 * (score["failing"] - score["caught"]) + 5 * score["healthy_stop"] + score["healthy_critical"]
+            scored.append((cost, score["healthy_warned"], (noise, lost, start), loss))
+        _, _, chosen, loss = min(scored, key=lambda one: one[:3])
+        result = {"chosen": chosen, "other_half": _score(replace(policy, loss=loss), other)}
+        found.append({**result, "shipped_on_other_half": _score(policy, other)})
+        print(
+            f"\nleave out: noise, critical_lost, critical_start = {chosen}; on the other half: {result['other_half']}"
+        )
+    return found

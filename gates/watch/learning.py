@@ -1,0 +1,128 @@
+"""Hard facts of a training that learns nothing: numbers that stay where they were, a reward that gains nothing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+
+from gates.watch.policy import FactRules
+from gates.watch.warning import Finding, Level
+from gates.wording import figure
+
+# Of a normal: standard deviation over mean absolute difference of neighbours; error of a median over that of a mean.
+_DIFF_TO_SD, _MEDIAN = 0.886, 1.253
+
+
+class StaysZero:
+    """A stream that has been exactly 0 since the first row; one row that is not ends it for good."""
+
+    rule = "no_learning"
+    __slots__ = ("_level", "_over", "_rows", "_seen")
+
+    def __init__(self, rules: FactRules, level: Level) -> None:
+        self._rows = rules.frozen_rows
+        self._level = level
+        self._seen = 0
+        self._over = False
+
+    def update(self, step: int, value: float) -> Finding | None:
+        if self._over:
+            return None
+        if value:
+            self._over = True
+            return None
+        self._seen += 1
+        return self._judge(self._rows)
+
+    def finish(self, completed: bool) -> Finding | None:
+        return None if self._over else self._judge(self._rows // 2)
+
+    def _judge(self, rows: int) -> Finding | None:
+        if self._seen < rows:
+            return None
+        return Finding(self._level, f"exactly 0 in all {self._seen} rows so far")
+
+
+class Flat:
+    """A loss that stays where it was: exactly, from the first row on; or, seen at the end, as good as."""
+
+    rule = "no_learning"
+    __slots__ = ("_early", "_high", "_late", "_low", "_rows", "_rules")
+
+    def __init__(self, rules: FactRules) -> None:
+        self._rules = rules
+        self._early: list[float] = []
+        self._late: deque[float] = deque(maxlen=rules.frozen_rows)
+        self._low, self._high = math.inf, -math.inf
+        self._rows = 0
+
+    def update(self, step: int, value: float) -> Finding | None:
+        self._late.append(value)
+        self._rows += 1
+        if value < self._low:
+            self._low = value
+        if value > self._high:
+            self._high = value
+        if len(self._early) < self._rules.frozen_rows:
+            self._early.append(value)
+        return self._exactly(self._rules.frozen_rows) if self._low == self._high else None
+
+    def finish(self, completed: bool) -> Finding | None:
+        rows, rules = self._rows, self._rules
+        exactly = self._exactly(rules.frozen_rows // 2) if self._low == self._high else None
+        if exactly is not None or not completed or rows < rules.frozen_rows:
+            return exactly
+        size = min(rules.frozen_rows, rows // 3)
+        before = sorted(self._early[:size])[size // 2]
+        after = sorted(list(self._late)[-size:])[size // 2]
+        what = f"{figure(before)} at the start, {figure(after)} at the end of {rows} rows"
+        if before > 0 and self._high - self._low < rules.flat_range * before:
+            return Finding(Level.CRITICAL, what)
+        if before - after >= rules.no_gain * abs(before):
+            return None
+        # Nothing gained is said where a gain would have shown: not of a few small batches.
+        return Finding(Level.WARN, what) if self._doubt(size) <= rules.no_gain_doubt * abs(before) else None
+
+    def _doubt(self, size: int) -> float:
+        """Two standard errors of the difference between the medians of the first and the last `size` rows."""
+        changes = [
+            abs(after - before)
+            for values in (self._early[:size], list(self._late)[-size:])
+            for before, after in itertools.pairwise(values)
+        ]
+        noise = _DIFF_TO_SD * sum(changes) / len(changes)
+        return 2 * _MEDIAN * noise * math.sqrt(2 / size)
+
+    def _exactly(self, rows: int) -> Finding | None:
+        if self._rows < rows or not self._low:  # exactly 0 has a rule of its own
+            return None
+        return Finding(Level.STOP, f"exactly {figure(self._low)} in all {self._rows} rows so far")
+
+
+class NoGainInReward:
+    """At the end of a run: a reward that is where it was."""
+
+    rule = "no_learning"
+    __slots__ = ("_early", "_late", "_rows")
+
+    def __init__(self, rules: FactRules) -> None:
+        self._early: list[float] = []
+        self._late: deque[float] = deque(maxlen=rules.frozen_rows)
+        self._rows = 0
+
+    def update(self, step: int, value: float) -> Finding | None:
+        self._rows += 1
+        if len(self._early) < self._late.maxlen:  # type: ignore[operator]
+            self._early.append(value)
+        self._late.append(value)
+        return None
+
+    def finish(self, completed: bool) -> Finding | None:
+        if not completed or self._rows < len(self._early) * 2:
+            return None
+        before, after = sum(self._early) / len(self._early), sum(self._late) / len(self._late)
+        if after > before:
+            return None
+        what = f"{figure(before)} on average at the start, {figure(after)} at the end of {self._rows} rows"
+        return Finding(Level.WARN, what)
