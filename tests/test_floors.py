@@ -20,6 +20,7 @@ FORBIDDEN = {
 # The places of the middle floor that run inside a training process alone.
 IN_TRAINING = (
     "canary_mlflow/tracking/callback.py",
+    "canary_mlflow/tracking/hooks.py",
     "canary_mlflow/tracking/probes/",
     "canary_mlflow/tracking/sinks/tensorboard.py",
 )

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainerCallback
 
 from canary_mlflow.errors import BlindProbe, StoreError, one_line
 from canary_mlflow.policies import load_watch
 from canary_mlflow.tracking.audience import Audience
+from canary_mlflow.tracking.hooks import Hooks
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.opening import Request, Training, open_target
 from canary_mlflow.tracking.probes import Setting, standard_probes
@@ -27,7 +27,7 @@ from canary_mlflow.tracking.workload import algorithm_of
 WARMUP_STEPS = 5  # left out of metrics.json's timings; the first step alone takes 2 to 5 times as long
 
 
-class CanaryCallback(TrainerCallback):  # type: ignore[misc]  # Transformers comes without types
+class CanaryCallback(Hooks):
     """Records a training run: one row per optimizer step, fingerprint, metrics.json, and how it ended.
 
     Writes to `run_id`, else to the active MLflow run, else to the one that `mlflow run` made (MLFLOW_RUN_ID), else to
@@ -69,8 +69,8 @@ class CanaryCallback(TrainerCallback):  # type: ignore[misc]  # Transformers com
         champion_runs: Sequence[str] = (),
         starts_fresh: bool | None = None,
     ) -> None:
+        super().__init__()
         self.run_id = run_id
-        self.journal: Journal | None = None
         self.stopped = ""  # why the watch ended the training; "" while it has not
         self._audience = Audience(
             sinks=check_names(sinks),
@@ -93,7 +93,6 @@ class CanaryCallback(TrainerCallback):  # type: ignore[misc]  # Transformers com
         self._log_every_step = log_every_step
         self._watching: Watching | None = None
         self._starts_fresh = starts_fresh
-        self._probes: RunningProbes | None = None  # the journal's on the first rank, their own on the others
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._termination = TerminationHandler()
 
@@ -154,27 +153,6 @@ class CanaryCallback(TrainerCallback):  # type: ignore[misc]  # Transformers com
             self.close(error)
             raise
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """PPO: an iteration begins."""
-        self._tell("iteration_began")
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The batches of an optimizer step are there."""
-        self._tell("step_began")
-
-    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A micro-batch of several is through."""
-        self._tell("micro_step_ended")
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Gradients are complete; nothing has moved yet."""
-        if self._probes is not None:
-            self._probes.before_optimizer()
-
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The optimizer has moved."""
-        self._tell("after_optimizer")
-
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An optimizer step is over."""
         if self._probes is None:
@@ -187,28 +165,6 @@ class CanaryCallback(TrainerCallback):  # type: ignore[misc]  # Transformers com
                 self.stopped = self._watching.reason
         if self._probes.all_stop(wanted=bool(self.stopped)):
             control.should_training_stop = True
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """The trainer logged; also after training, when someone calls evaluate()."""
-        if self.journal is not None and logs:
-            self.journal.logged(state.global_step, logs)
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An evaluation is over; its time is no step's."""
-        self._tell("paused")
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A checkpoint is written; its time is no step's."""
-        self._tell("paused")
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """PPO: an iteration is over."""
-        if self._probes is None:
-            return
-        if self.journal is None:
-            self._probes.iteration_ended({})
-        else:
-            self.journal.iteration_ended(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training reached its end: write it down."""
@@ -230,10 +186,6 @@ class CanaryCallback(TrainerCallback):  # type: ignore[misc]  # Transformers com
         # Not a method of self: the finalizer must not keep the callback alive.
         self._finalizer = weakref.finalize(self, self.journal.abandon)
         self._termination.install(self.journal.fail, self.journal.is_ending)
-
-    def _tell(self, event: str) -> None:
-        if self._probes is not None:
-            self._probes.tell(event)
 
     def _let_go(self) -> None:
         if self._probes is not None:

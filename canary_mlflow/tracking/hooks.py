@@ -1,0 +1,65 @@
+"""What a trainer tells its callbacks within a training, handed on to the probes and the journal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+from canary_mlflow.tracking.journal import Journal
+from canary_mlflow.tracking.probes.running import RunningProbes
+
+
+class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes without types
+    """Events of Transformers' Trainer, of which TRL's trainers and our own PPO send the same ones."""
+
+    def __init__(self) -> None:
+        self.journal: Journal | None = None  # on the first rank
+        self._probes: RunningProbes | None = None  # the journal's on the first rank, their own on the others
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """PPO: an iteration begins."""
+        self._tell("iteration_began")
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The batches of an optimizer step are there."""
+        self._tell("step_began")
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A micro-batch of several is through."""
+        self._tell("micro_step_ended")
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Gradients are complete; nothing has moved yet."""
+        if self._probes is not None:
+            self._probes.before_optimizer()
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The optimizer has moved."""
+        self._tell("after_optimizer")
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """The trainer logged; also after training, when someone calls evaluate()."""
+        if self.journal is not None and logs:
+            self.journal.logged(state.global_step, logs)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An evaluation is over; its time is no step's."""
+        self._tell("paused")
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A checkpoint is written; its time is no step's."""
+        self._tell("paused")
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """PPO: an iteration is over."""
+        if self._probes is None:
+            return
+        if self.journal is None:
+            self._probes.iteration_ended({})
+        else:
+            self.journal.iteration_ended(state.global_step)
+
+    def _tell(self, event: str) -> None:
+        if self._probes is not None:
+            self._probes.tell(event)
