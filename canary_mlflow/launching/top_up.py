@@ -23,7 +23,7 @@ from gates.policy import Policy
 from gates.records import Version
 from gates.sides import candidate_side, planned
 from gates.top_up import TopUp, next_look, next_seeds, to_run_again
-from gates.verdict import ReasonCode, Verdict
+from gates.verdict import Outcome, ReasonCode, Verdict
 from gates.wording import runs
 
 if TYPE_CHECKING:
@@ -101,7 +101,10 @@ class Plan:
             return said
         looks = f"look {verdict.look} of {len(self.policy.looks.runs)}"
         what = f", {self.plan_in_words(candidate)}" if self.step.look is not None else ""
-        return [*said, f"{looks}: {self.step.reason}{what}"]
+        said.append(f"{looks}: {self.step.reason}{what}")
+        if self.dry_run and verdict.outcome is Outcome.PASS and (lacking := self.lacking(verdict)):
+            said.append(f"would then make {lacking}")
+        return said
 
     def plan_in_words(self, candidate: Version) -> str:
         """What the next look needs."""
@@ -165,12 +168,17 @@ class Plan:
                 self.say(f"making the run of seed {seed} again: it {reason}")
                 self.maker.candidate(seed)
 
+    def lacking(self, verdict: Verdict) -> str:
+        """The runs that a version which passed on so few lacks: as a baseline it could block no successor."""
+        few = self.policy.min_baseline_runs - (verdict.planned_runs or 0)
+        return f"{runs(few, 'more')}, so that the new champion can be a baseline" if few > 0 else ""
+
     def make_a_baseline(self, decision: Decision) -> None:
-        """A version that passed on fewer runs than block by statistics could not stop its successor."""
-        have = decision.verdict.planned_runs or 0
-        if decision.promoted and not decision.bootstrapped and have < self.policy.min_baseline_runs:
+        """The runs that the new champion lacks."""
+        lacking = self.lacking(decision.verdict)
+        if decision.promoted and not decision.bootstrapped and lacking:
             seeds = self.missing(self.policy.min_baseline_runs).seeds
-            self.say(f"{runs(len(seeds), 'more')}, so that the new champion can be a baseline")
+            self.say(lacking)
             try:
                 for seed in seeds:
                     self.maker.candidate(seed)

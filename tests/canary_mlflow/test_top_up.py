@@ -107,6 +107,13 @@ def test_a_first_look_that_decides_makes_only_what_a_baseline_needs(guarded: Any
     assert going.maker.calls == ["c1"], "one run alone could never stop its successor"
 
 
+def test_a_dry_run_that_passes_says_what_a_baseline_would_need(guarded: Any) -> None:
+    going = replace(plan(guarded, load_policy("smoke")), dry_run=True)
+    notes = going.carry_out().verdict.notes
+    assert "would then make 1 more run, so that the new champion can be a baseline" in notes
+    assert going.maker.calls == []
+
+
 def test_a_promotion_is_reported_where_no_further_run_can_be_made(guarded: Any) -> None:
     """As where the candidate's changes were never committed: it is champion already, and that is to be said."""
     going = plan(guarded, load_policy("smoke"))
