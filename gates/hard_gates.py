@@ -9,9 +9,9 @@ from gates.nonfinite import nonfinite
 from gates.policy import Policy
 from gates.records import Run
 from gates.rules import Role
-from gates.sides import CRASHES, Side
+from gates.sides import CRASHES, Side, broken_off
 from gates.verdict import Check, CheckOutcome, ReasonCode
-from gates.wording import listed
+from gates.wording import listed, runs
 
 _CRASH_WORDS = {
     "instability": "became unstable",
@@ -35,7 +35,8 @@ def hard_checks(policy: Policy, side: Side) -> tuple[Check, ...]:
     ]
     found = [(name, find(policy, side.evidence)) for name, on, find in asked if on]
     # Few runs check invariants or are watched yet: what nobody looked for is not listed.
-    return tuple(_check(name, each, len(side.evidence)) for name, each in found if name not in _OPTIONAL or any(each))
+    checks = [_check(name, each, len(side.evidence)) for name, each in found if name not in _OPTIONAL or any(each)]
+    return tuple(_unless_broken_off(check, side) if check.metric == "completed" else check for check in checks)
 
 
 def _check(name: str, found: tuple[list[str], str], runs: int) -> Check:
@@ -50,8 +51,27 @@ def _check(name: str, found: tuple[list[str], str], runs: int) -> Check:
     return _hard(name, CheckOutcome.PASS, fine)
 
 
+def _unless_broken_off(check: Check, side: Side) -> Check:
+    """A run that failed for a reason unknown neither finished nor crashed of its own: open, unless others did crash."""
+    broken = broken_off(side)
+    if not broken or check.outcome is CheckOutcome.BLOCK:
+        return check
+    said = listed(list(dict.fromkeys(run.failure_reason or "of which nothing was recorded" for run in broken)), 2)
+    reason = f"{len(broken)} of {runs(len(side.runs), 'candidate')} failed ({said}), by the code or by the machine"
+    return _hard(check.metric, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.BROKEN_OFF)
+
+
 def _hard(name: str, outcome: CheckOutcome, reason: str, code: ReasonCode | None = None) -> Check:
     return Check(metric=name, role=Role.HARD, outcome=outcome, reason=reason, reason_code=code)
+
+
+def _known(fine: str, known: Sequence[bool]) -> str:
+    """What is said where nothing is wrong, and of how many runs; '' where no run tells."""
+    if not any(known):
+        return ""
+    if all(known):
+        return f"{fine} in all {len(known)} runs"
+    return f"{fine} in {sum(known)} of {len(known)} runs; the others do not tell"
 
 
 def _completed(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
@@ -68,20 +88,21 @@ def _learned(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
     problems = [
         f"learned nothing ({run.learned_reason or 'no reason recorded'})" for run in runs if run.learned is False
     ]
-    return problems, "every run learned" if any(run.learned for run in runs) else ""
+    return problems, _known("learned", [run.learned is not None for run in runs])
 
 
 def _invariants(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
     problems = [run.invariants.removeprefix(_BROKEN).strip() for run in runs if run.invariants.startswith(_BROKEN)]
-    return problems, "every invariant held" if any(run.invariants for run in runs) else ""
+    return problems, _known("every invariant held", [bool(run.invariants) for run in runs])
 
 
 def _watch(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
     problems = [run.critical_held for run in runs if run.critical_held]
-    watched = any(run.critical_held is not None for run in runs)
-    return problems, "no warning stayed critical" if watched else ""
+    return problems, _known("nothing reached STOP", [run.critical_held is not None for run in runs])
 
 
 def _divergence(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
     found = [divergence(policy.hard, run) for run in runs]
-    return [problem for problem in found if problem], "no run diverged" if "" in found else ""
+    return [problem for problem in found if problem], _known(
+        "no divergence", [problem is not None for problem in found]
+    )

@@ -19,6 +19,7 @@ from gates.wording import listed, runs, sentence_case
 
 # Which open question to name first: the one whose answer is needed before the next makes sense.
 _PRECEDENCE = (
+    ReasonCode.BROKEN_OFF,
     ReasonCode.NO_BASELINE,
     ReasonCode.NOT_COMPARABLE,
     ReasonCode.INVALID_ENVIRONMENT,
@@ -51,8 +52,10 @@ def judge(
     slips, plan = tuple(unsaid(policy, said)), policy.resolve(said)
     policy = plan if look is None else plan.spending(plan.looks.shares[look - 1] if share is None else share)
     pairs = pair(policy, baseline, right)
-    checks, more_runs = [*hard_checks(policy, right), *_validity(baseline, left, right, pairs)], None
-    if not any(check.outcome is CheckOutcome.INCONCLUSIVE for check in checks):
+    checks, more_runs = [*hard_checks(policy, right)], None
+    if obstacles := _validity(baseline, left, right, pairs):
+        checks += obstacles
+    else:
         metrics = metric_checks(policy, left, right, plan, pairs)
         checks, more_runs = [*checks, *metrics.checks], metrics.more_runs
     outcome, code, reason = _decide(checks)
@@ -120,8 +123,16 @@ def _decide(checks: Sequence[Check]) -> tuple[Outcome, ReasonCode, str]:
     passed = [check for check in deciding if check.role is Role.GATE and check.outcome is CheckOutcome.PASS]
     if not passed:
         return Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA, "No gate metric could be judged."
-    names = listed([check.metric for check in passed], most=len(passed))
-    return Outcome.PASS, ReasonCode.PASS, f"No worse than the baseline, within every limit: {names}."
+    within = [check.metric for check in passed if not check.evidence or check.evidence.within]
+    besides = [check.metric for check in passed if check.metric not in within]
+    judged = "No worse than the baseline" + (
+        f", within every limit: {listed(within, most=len(within))}." if within else "."
+    )
+    if besides:
+        judged += f" No harm, because nothing takes longer for it: {listed(besides)}."
+    if warned := [check.metric for check in checks if check.outcome is CheckOutcome.WARN]:
+        judged += f" Beyond a limit that only warns: {listed(warned, most=len(warned))}."
+    return Outcome.PASS, ReasonCode.PASS, judged
 
 
 def _code(check: Check) -> ReasonCode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 
 from gates.pairs import Pairs
@@ -31,6 +32,9 @@ def unsaid(policy: Policy, facts: Mapping[str, str]) -> Iterator[str]:
     """Overlays that look at a fact of which these runs say nothing, and which no trainer is known to record: most
     likely a slip, by which the overlay never applies."""
     for overlay in policy.overlays:
+        others = {key: values for key, values in overlay.when.items() if key != "backend"}
+        if len(others) < len(overlay.when) and "backend" not in facts and replace(overlay, when=others).applies(facts):
+            yield f"overlay '{overlay.name}' is left out: these runs do not say their hardware.backend, such as cpu"
         for key in sorted(overlay.when.keys() - facts.keys() - USUAL_FACTS):
             alike = get_close_matches(key, sorted({*facts, *USUAL_FACTS}), n=1)
             instead = f"; '{alike[0]}' is a fact" if alike else ""

@@ -127,7 +127,7 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
             return f"{rule.info.label} has {usable} values after warm-up, to decide takes {summary.decides_from}"
     value, (se, batches) = summary(series, warmup), within_run(summary, values)
     if not math.isfinite(value):
-        return f"{rule.reduction} of {rule.info.label} is not defined for these values"
+        return f"{rule.info.label} has too few finite values in the part of the run that is judged"
     return Reading(
         run_id=run.run_id,
         seed=run.seed,

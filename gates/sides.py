@@ -32,6 +32,13 @@ class Side:
         return tuple(run for run in self.evidence if run.completed and not run.failure)
 
 
+def broken_off(side: Side) -> tuple[Run, ...]:
+    """Runs that an exception ended or that recorded too little, and that were not made again: whether the code or the
+    place is to blame is not known, so the others cannot speak for them."""
+    again = {run.seed for run in side.evidence if run.seed is not None}
+    return tuple(run for run in side.runs if run.failure == "error" and run.seed not in again)
+
+
 def candidate_side(version: Version) -> Side:
     """A run that crashed on its own is evidence (against); one that was stopped from outside is none."""
     return _side(version.runs, _why_no_candidate_evidence)
@@ -107,7 +114,10 @@ def _varies(series: Series) -> bool:
 
 def _why_no_candidate_evidence(run: Run) -> str:
     if run.failure in NO_EVIDENCE:
-        return "it was interrupted" if run.failure == "interrupted" else "it failed for a reason outside the version"
+        what = "it was interrupted" if run.failure == "interrupted" else "it failed"
+        return f"{what} ({run.failure_reason})" if run.failure_reason else what
+    if run.failure and run.failure not in CRASHES:
+        return f"it ended in a way that is not known here ({run.failure})"
     if not run.completed and run.failure not in CRASHES:
         return "it did not finish"
     return ""

@@ -16,7 +16,7 @@ from gates.wording import runs
 
 GIVEN_UP = 2.0
 """Runs that a check needs, over those that a plan has, beyond which it is not carried on."""
-_MORE_RUNS_HELP = (ReasonCode.TOO_FEW_RUNS, ReasonCode.NEAR_MARGIN, ReasonCode.TOO_NOISY)
+_MORE_RUNS_HELP = (ReasonCode.BROKEN_OFF, ReasonCode.TOO_FEW_RUNS, ReasonCode.NEAR_MARGIN, ReasonCode.TOO_NOISY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +69,19 @@ def to_run_again(policy: Policy, reference: Sequence[Run], candidate: Version) -
     if not any(rule.role is Role.GATE and rule.metric in BY_THE_CLOCK for rule in policy.rules):
         return {}
     invalid = invalid_clocks(policy, left.finished, right.finished)
-    runs: dict[int, list[str]] = {}
-    for run in right.finished:
+    attempts: dict[int, list[Run]] = {}
+    for run in right.runs:
         if run.seed is not None:
-            runs.setdefault(run.seed, []).append(run.run_id)
-    return {
-        seed: invalid[made[-1]]
-        for seed, made in sorted(runs.items())
-        if all(run_id in invalid for run_id in made) and len(made) <= policy.validity.reruns
-    }
+            attempts.setdefault(run.seed, []).append(run)
+    finished = {run.run_id for run in right.finished}
+    crashed = {run.seed for run in right.evidence if run.run_id not in finished}  # they block, whatever comes
+    found = {}
+    for seed, made in sorted(attempts.items()):
+        timed = [run.run_id for run in made if run.run_id in finished]
+        again = timed and seed not in crashed and all(run_id in invalid for run_id in timed)
+        if again and len(made) <= policy.validity.reruns:
+            found[seed] = invalid[timed[-1]]
+    return found
 
 
 def next_seeds(count: int, baseline: Collection[int], candidate: Collection[int]) -> list[int]:
@@ -100,7 +104,8 @@ def _hopeless(policy: Policy, verdict: Verdict, most: int, fresh: bool) -> str:
     in_pairs = {rule.name for rule in policy.rules if judged_in_pairs(rule)} if fresh else set()
     for check in verdict.checks:
         apart = check.metric in in_pairs and not (check.evidence and check.evidence.paired)
-        told_anew = fresh and (apart or check.reason_code is ReasonCode.INVALID_ENVIRONMENT)
+        again = check.reason_code is ReasonCode.BROKEN_OFF  # the next runs are of its seed
+        told_anew = again or (fresh and (apart or check.reason_code is ReasonCode.INVALID_ENVIRONMENT))
         if check.outcome is CheckOutcome.INCONCLUSIVE and not told_anew:
             ways = [needed for needed in (check.more_runs, check.runs_if_unchanged) if needed is not None]
             if not ways:

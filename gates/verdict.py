@@ -36,6 +36,7 @@ class ReasonCode(StrEnum):
     PASS = "pass"
     HARD_GATE = "hard-gate"
     REGRESSION = "regression"
+    BROKEN_OFF = "broken-off"
     NO_BASELINE = "no-baseline"
     NOT_COMPARABLE = "not-comparable"
     INVALID_ENVIRONMENT = "invalid-environment"
@@ -76,6 +77,13 @@ class Evidence:
     spread: float | None = None
     prior: str = ""
     identical: bool = False
+
+    @property
+    def within(self) -> bool:
+        """Whether no end of the change's interval is worse than the margin; True where there is no interval."""
+        if self.change_low is None or self.change_high is None or self.margin is None:
+            return True
+        return self.change_low >= self.margin if self.margin < 0 else self.change_high <= self.margin
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,9 @@ class Column:
         self.restarts = 0
         self.returned = (0, 0, 0)  # row, from step, to step: the first time that steps went back
 
-    def rewind(self, step: int, value: float, row: int) -> None:
-        """Forget what stands at `step` and after it: the row that comes now, with `value`, was written later."""
+    def rewind(self, step: int, value: float, row: int) -> bool:
+        """Forget what stands at `step` and after it: the row that comes now, with `value`, was written later. True if
+        steps went back there, and not just to the same one."""
         if step == self.last:
             if step != self._twice:
                 self.doubled += 1
@@ -35,6 +36,13 @@ class Column:
             if not self.restarts:
                 self.returned = (row, self.last, step)
             self.restarts += 1
+        back = step < self.last
+        self.forget(step)
+        return back
+
+    def forget(self, step: int) -> None:
+        """Drop what stands at `step` and after it."""
         keep = bisect_left(self.steps, step)
         del self.steps[keep:]
         del self.values[keep:]
+        self.last = self.steps[-1] if self.steps else -1

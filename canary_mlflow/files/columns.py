@@ -86,11 +86,18 @@ class Columns:
                 value = self._number(column, key, value, number)
                 if value is None:
                     continue
-            if step <= column.last:
-                column.rewind(step, value, number)
+            if step <= column.last and column.rewind(step, value, number):
+                self._forget(step)
             column.last = step
             column.steps.append(step)
             column.values.append(value)
+
+    def _forget(self, step: int) -> None:
+        """A run began again at `step`: what other columns have of its former attempt goes too, such as an evaluation
+        that the new one may never reach."""
+        for column in self.columns.values():
+            if column.last > step:
+                column.forget(step)
 
     def _step(self, row: Mapping[str, Any], number: int) -> int | None:
         key = self.step_key

@@ -14,7 +14,7 @@ from canary_mlflow.files.column import Column
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_RESTARTS, MOST_TWICE, SHOWN
-from canary_mlflow.files.names import is_canonical
+from canary_mlflow.files.names import STEP_NAMES, is_canonical
 from gates.records import Series
 
 
@@ -36,7 +36,7 @@ def series_of(read: Columns) -> dict[str, Series]:
     if read.step_key is None:
         found = ", ".join(read.seen) or "nothing"
         raise UsageError(
-            f"{read.path}: no step in any {read.row_word}; found {found}; expected a column step or global_step"
+            f"{read.path}: no step in any {read.row_word}; found {found}; expected a column named {STEP_NAMES}"
         )
     found_series: dict[str, Series] = {}
     for column in read.columns.values():

@@ -76,13 +76,15 @@ VERL_SUMS: Mapping[str, tuple[str, ...]] = {  # parts of an iteration, seconds
 PREFIXES = {"train/": "", "eval/": "eval_", "val/": "eval_", "valid/": "eval_", "validation/": "eval_"}
 
 # In this order: a wandb export has `_step` (its own row count) beside the trainer's `train/global_step`.
-STEPS = ("step", "global_step", "train/global_step", "trainer/global_step", "iteration", "_step")
+STEPS = ("step", "global_step", "train/global_step", "trainer/global_step", "iteration", "iter", "_step")
+STEP_NAMES = "step, global_step, iteration or _step"  # for people
 
 
 @cache
 def name_of_column(column: str) -> str:
     """The canonical name of a file's column, or `trl/<column>`."""
-    for word in dict.fromkeys((column, column.lower())):
+    folded = column.strip().lower()
+    for word in dict.fromkeys((column, folded, folded.replace(" ", "_"))):
         if found := _known(word):
             return found
         for prefix, instead in PREFIXES.items():

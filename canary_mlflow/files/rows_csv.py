@@ -12,7 +12,7 @@ from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
-from canary_mlflow.files.names import STEPS, step_column
+from canary_mlflow.files.names import STEP_NAMES, step_column
 from canary_mlflow.files.text import refuse_huge
 
 _DELIMITERS = ",;\t"
@@ -33,9 +33,7 @@ def read_csv(path: Path, rest: TextIO, header: str, notes: list[str]) -> History
             f"{path}: the header has {', '.join(twice)[:100]} more than once; expected different names; rename one"
         )
     if step_column(names) is None:
-        raise UsageError(
-            f"{path}: no step column; found {', '.join(names)[:100]}; expected one named {' or '.join(STEPS[:2])}"
-        )
+        raise UsageError(f"{path}: no step column; found {', '.join(names)[:100]}; expected one named {STEP_NAMES}")
     columns = Columns(path)
     try:
         for number, cells in enumerate(csv.reader(rest, delimiter=delimiter), 2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,10 @@ OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, i
     **dict.fromkeys(("peak_memory_gb", "peak_memory_gib", "max_memory_gb", "max_mem_gb"), ("peak_memory", 1 / 1024)),
 }
 
-TELLING = ("loss", "accuracy", "memory", "_mem_")
+TELLING = ("loss", "accuracy", "memory", "_mem_", "grad")
+TIMED = ("time", "seconds", "duration")
+OTHER_TIMES = ("runtime", "timestamp", "wall time", "timing", "eval_", "eval/")
+"""Names of times that tell nothing of a step, such as Transformers' train_runtime."""
 
 
 def read_side(paths: Sequence[Path]) -> tuple[Version, tuple[str, ...]]:
@@ -59,7 +63,10 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
     if twice := sorted(steps.keys() & once.keys()):
         notes = (*notes, f"{beside} gives {', '.join(twice)}, which the steps have too: the steps count")
     if unread := unread_of(history):
-        notes = (*notes, f"nothing is read from {listed(unread, SHOWN)}; what is a metric by another name takes ours")
+        notes = (
+            *notes,
+            f"nothing is read from {listed(unread, SHOWN)}; a metric is read by our name: step_time (seconds), loss, …",
+        )
     if sidecar.unread:
         notes = (*notes, f"{beside} has keys that nothing reads: {', '.join(sidecar.unread)}")
     run = Run(
@@ -75,15 +82,35 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
         environment=sidecar.environment,
         last_step=history.last_step,
     )
-    return run, notes
+    return cut_short(run, history), notes
+
+
+def cut_short(run: Run, history: History) -> Run:
+    """The run as one that was stopped, where the file says how many steps it was to have and they are not there."""
+    planned = history.max_steps
+    if run.failure or planned is None or history.last_step + _gap(history) > planned:
+        return run
+    reason = f"the history ends at step {history.last_step} of {planned}"
+    return replace(run, completed=False, failure="interrupted", failure_reason=reason)
+
+
+def _gap(history: History) -> int:
+    """Steps between two logged rows: a run may end before the next one is due."""
+    longest = max(history.series.values(), key=lambda series: len(series.steps))
+    return int(np.median(np.diff(longest.steps))) if len(longest.steps) > 1 else 1
 
 
 def unread_of(history: History) -> list[str]:
     """The columns that no metric is made of, though their names plainly say what a run learned or took. verl's are
     known one by one, and left alone where they measure something else (files/names.py)."""
     strangers = [name.removeprefix(FOREIGN) for name in history.series if name.startswith(FOREIGN)]
-    telling = [name for name in strangers if any(word in name.lower() for word in TELLING)]
+    telling = [name for name in strangers if _tells(name.lower())]
     return [name for name in telling if name not in OTHER_UNITS and not name.startswith(MARKS)]
+
+
+def _tells(name: str) -> bool:
+    timed = any(word in name for word in TIMED) and not any(word in name for word in OTHER_TIMES)
+    return timed or any(word in name for word in TELLING)
 
 
 def _derived(history: History) -> dict[str, Series]:

@@ -41,7 +41,7 @@ def read_sidecar(path: Path) -> Sidecar:
     """Read it. Raises UsageError for what is no JSON object, and for values of known keys that cannot be meant."""
     try:
         body = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:  # ValueError: neither JSON nor UTF-8
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: neither JSON nor UTF-8
         raise UsageError(f"{path}: no readable JSON ({' '.join(str(error).split())}); mend or remove it") from None
     if not isinstance(body, Mapping):
         raise UsageError(f'{path}: found {type(body).__name__}; expected an object such as {{"seed": 1}}; mend it')
@@ -68,9 +68,9 @@ def _number(where: str, value: Any) -> float:
     try:
         if not isinstance(value, bool):
             return float(value)  # NaN and Infinity may stand bare
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass  # refused below
-    raise UsageError(f"{where}: found {value!r}; expected a number; mend it")
+    raise UsageError(f"{where}: found {repr(value)[:60]}; expected a number; mend it")
 
 
 def _whole(where: str, value: Any) -> int:

@@ -43,6 +43,7 @@ class Plan:
     dry_run: bool = False
     step: TopUp | None = None
     beside: bool = False  # the next runs come with fresh ones of the champion
+    prepared: str | None = None  # the champion whose code is at hand, whoever has become champion since
     lost: str = ""  # why there are no fresh ones although the policy asks for them; noted on every verdict from then on
 
     def carry_out(self) -> Decision:
@@ -62,7 +63,13 @@ class Plan:
             if self.dry_run or self.ended or self.step is None or self.step.look is None:
                 self.make_a_baseline(decision)
                 return decision
-            self.make(self.missing(self.step.candidate_runs))
+            before, missing = self.made(), self.missing(self.step.candidate_runs)
+            self.make(missing)
+            if missing.seeds and self.made() <= before and not self.ended:
+                raise CanaryError(
+                    f"{self.model} version {self.version}: the runs that were made are no evidence; expected runs that "
+                    "say how they ended (canary.completed); look at the last run of its session"
+                )
             self.make_again()
 
     def sides(self) -> tuple[str | None, Version | None, Version]:
@@ -91,6 +98,7 @@ class Plan:
             assert baseline is not None
             try:
                 self.maker.prepare_fresh(champion, baseline.runs)
+                self.prepared = champion
             except NoSource as error:
                 self.go_without(error)
                 self.step = next_look(self.policy, verdict)
@@ -139,7 +147,7 @@ class Plan:
 
     def make(self, missing: Missing) -> None:
         """The runs of the next look."""
-        champion, _, _ = self.sides()
+        champion = self.prepared
         for turn, seed in missing.turns():
             if turn is Turn.CANDIDATE and not self.ended:
                 self.say(f"making a run of the candidate, seed {seed}")
@@ -147,6 +155,10 @@ class Plan:
             elif turn is Turn.FRESH and self.beside and champion is not None:
                 self.say(f"making a run of champion version {champion}, seed {seed}")
                 self.make_fresh(champion, seed)
+
+    def made(self) -> int:
+        """How many runs of its plan the candidate has."""
+        return planned(candidate_side(self.sides()[2]).evidence)
 
     def make_fresh(self, champion: str, seed: int) -> None:
         try:

@@ -6,16 +6,17 @@ import shlex
 from urllib.parse import quote
 
 from canary_mlflow.reports.decision import SLOW_DRIFT, Decision, Question
-from canary_mlflow.reports.more_runs import champion_is_short, more_runs, no_number
+from canary_mlflow.reports.more_runs import champion_is_short, have, more_runs, no_number
 from gates.verdict import Outcome, ReasonCode
 
+BROKEN = "See what ended it; a run of the same seed that finishes takes its place."
 QUIETER = "Run it again while the machine is quiet: what disturbed the clocks is named above."
 
 
 def next_step(decision: Decision) -> str:
     """What has happened to the champion, and what to do now."""
     if decision.question is Question.COMPARISON:
-        return "Read-only: nothing was written and no champion moved."
+        return f"{after_comparison(decision)}Read-only: nothing was written and no champion moved."
     if decision.question is Question.REVISIONS:
         return after_revisions(decision)
     if decision.question is Question.SESSION:
@@ -82,6 +83,25 @@ def after_change(decision: Decision) -> str:
     return f"{done} {champion_stays(decision)}"
 
 
+def after_comparison(decision: Decision) -> str:
+    """What would turn an open question into an answer, and a space; '' for a decision."""
+    verdict = decision.verdict
+    if verdict.outcome is Outcome.BLOCK:
+        return "Look at what is marked BLOCK. "
+    if verdict.outcome is Outcome.PASS:
+        return ""
+    if verdict.more_runs:
+        return f"About {verdict.more_runs} runs per side would decide (now {have(verdict)}). "
+    advice = {
+        ReasonCode.BROKEN_OFF: BROKEN,
+        ReasonCode.NOT_COMPARABLE: "Compare like with like.",
+        ReasonCode.SUSPECT_DATA: "Look at what is named above: mend it, leave it out or run it again.",
+        ReasonCode.MISSING_DATA: "Compare runs that have what is missing.",
+        ReasonCode.INVALID_ENVIRONMENT: QUIETER,
+    }
+    return f"{advice.get(verdict.reason_code, no_number(verdict.reason_code) + '.')} "
+
+
 def after_files(decision: Decision) -> str:
     """Files that were judged: what would turn an open question into an answer."""
     verdict = decision.verdict
@@ -89,16 +109,20 @@ def after_files(decision: Decision) -> str:
         return "Look at what is marked BLOCK. Nothing was written."
     if verdict.outcome is Outcome.PASS:
         return "Nothing was written: files are judged, not promoted."
+    if verdict.reason_code is ReasonCode.BROKEN_OFF:
+        return BROKEN
     if verdict.reason_code is ReasonCode.NOT_COMPARABLE:
         return "Compare like with like."
     if verdict.reason_code is ReasonCode.MISSING_DATA:
-        return "Give files that have what is missing, then judge again."
+        return "Give what is missing, a run or a metric, then judge again."
     if verdict.reason_code is ReasonCode.SUSPECT_DATA:
         return "Mend or leave out what is named above, then judge again."
     if verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT:
         return QUIETER
-    if verdict.more_runs:
-        return f"About {verdict.more_runs} files per side would decide."
+    if needed := verdict.more_runs:
+        counting = " that count" if needed <= min(len(verdict.baseline_runs), len(verdict.candidate_runs)) else ""
+        why = "; the notes say which do not" if counting else ""
+        return f"About {needed} files per side{counting} would decide{why}."
     return f"{no_number(verdict.reason_code)}; look at the noise on that machine, or at a tier with wider limits."
 
 
@@ -121,10 +145,13 @@ def champion_stays(decision: Decision) -> str:
 def more_evidence(decision: Decision) -> str:
     """What would turn an INCONCLUSIVE into an answer."""
     verdict = decision.verdict
+    if verdict.reason_code is ReasonCode.BROKEN_OFF:
+        return BROKEN
     if verdict.reason_code is ReasonCode.NOT_COMPARABLE:
         return f"Compare like with like, or start a new line with this one: {bless_command(decision)}"
     if verdict.reason_code is ReasonCode.SUSPECT_DATA:
-        return "Look at the run named above; leave it out or run it again."
+        meant = f"if it is meant: {bless_command(decision)}"
+        return f"Look at what is named above: mend it, leave it out or run it again; {meant}"
     if verdict.reason_code is ReasonCode.MISSING_DATA:
         return "Run it again so that every run finishes and records what the policy must have."
     if verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT:

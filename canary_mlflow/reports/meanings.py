@@ -20,7 +20,7 @@ def meaning(check: Check) -> str:
     if found is None:
         return check.reason
     if check.outcome is CheckOutcome.PASS:
-        return "within the limit"
+        return "within the limit" if found.within else "beyond the limit, but nothing takes longer for it"
     if check.outcome in (CheckOutcome.BLOCK, CheckOutcome.WARN):
         return "beyond the limit"
     size = "" if check.role is Role.ADVISORY else detectable(found)
@@ -50,6 +50,9 @@ def how_to_read(decision: Decision) -> str:
     text = ""
     if any(evidence.change_low is not None for _, evidence in shown):
         text += f" A metric passes when the whole range of its change{confidence(decision)} is within the limit."
+    passed = [check.evidence for check in decision.verdict.checks if check.outcome is CheckOutcome.PASS]
+    if any(evidence is not None and not evidence.within for evidence in passed):
+        text += " A tail or a drift of the step time also passes where nothing takes longer for it."
     kinds = sorted({evidence.prior for _, evidence in shown if evidence.prior} - {"shipped"})
     if kinds:
         text += f" (Spread between runs: {', '.join(KINDS[kind] for kind in kinds)}.)"

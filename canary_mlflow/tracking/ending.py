@@ -43,7 +43,7 @@ class Findings:
     nan_steps: int
     inf_steps: int
     parameters_finite: bool | None  # None: unknown
-    learned: bool
+    learned: bool | None
     learned_reason: str
 
 
@@ -59,7 +59,7 @@ def end_tags(ending: Ending, found: Findings, rows_lost: int, troubles: Mapping[
         "canary.nan_steps": str(max(found.nan_steps, 0 if found.inf_steps else poisoned)),
         "canary.inf_steps": str(found.inf_steps),
         "canary.parameters_finite": "unknown" if found.parameters_finite is None else _word(found.parameters_finite),
-        "canary.learned": _word(found.learned),
+        "canary.learned": "unknown" if found.learned is None else _word(found.learned),
         "canary.learned_reason": found.learned_reason,
         "canary.rows_lost": str(rows_lost),
         "canary.troubles": "; ".join(f"{what}: {why}" for what, why in troubles.items()),

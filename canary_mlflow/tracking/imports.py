@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canary_mlflow.errors import StoreError, one_line
-from canary_mlflow.files import History, read_history
+from canary_mlflow.files import read_history
 from canary_mlflow.files.events import event_files
 from canary_mlflow.files.runs import run_of
 from canary_mlflow.tracking.learning import IMPROVES, learned
-from canary_mlflow.tracking.schema import STABILITY, mlflow_key
+from canary_mlflow.tracking.schema import mlflow_key
 from canary_mlflow.tracking.session import NAME_TAG, PARENT_TAG, log_tags, start_run
+from gates.nonfinite import NEVER_UNDEFINED
 from gates.records import Run
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def read_import(path: Path, stated: Stated) -> Imported:
     # Unknown equals nothing, not even another unknown: such runs are not comparable.
     unknown = {"imported": f"not stated (file {digest[:12]})"}
     run = replace(
-        ended(run, history),
+        ended(run),
         seed=run.seed if stated.seed is None else stated.seed,
         workload=workload if set(workload) - {"algo"} else {**workload, **unknown},
         hardware=hardware or unknown,
@@ -75,9 +76,9 @@ def read_import(path: Path, stated: Stated) -> Imported:
     return Imported(path=path, kind=history.kind, digest=digest, algo=algo, run=run, notes=notes)
 
 
-def ended(run: Run, history: History) -> Run:
-    """The run with its true end: broken down where its last numbers are none, cut short where steps are missing."""
-    if run.failure:
+def ended(run: Run) -> Run:
+    """The run with its true end: broken down where its last numbers are none."""
+    if run.failure not in ("", "interrupted"):
         return run
     for name in VITAL:
         series = run.series.get(name)
@@ -85,10 +86,6 @@ def ended(run: Run, history: History) -> Run:
             bad = len(series.values) - int(np.argmax(series.finite[::-1])) if series.finite.any() else 0
             reason = f"{name} is {series.values[-1]:g} from step {series.steps[bad]} to the end"
             return replace(run, completed=False, failure="instability", failure_reason=reason)
-    planned = history.max_steps
-    if planned is not None and history.last_step + _gap(history) <= planned:
-        reason = f"the history ends at step {history.last_step} of {planned}"
-        return replace(run, completed=False, failure="interrupted", failure_reason=reason)
     return run
 
 
@@ -152,12 +149,6 @@ def digest_of(path: Path) -> str:
     return sha.hexdigest()
 
 
-def _gap(history: History) -> int:
-    """Steps between two logged rows: a run may end before the next one is due."""
-    longest = max(history.series.values(), key=lambda series: len(series.steps))
-    return int(np.median(np.diff(longest.steps))) if len(longest.steps) > 1 else 1
-
-
 def _learned(run: Run, algo: str) -> Run:
     """Where the file does not say it: by the reward in reinforcement learning, else by the loss, as for any run."""
     if run.learned is not None:
@@ -172,9 +163,9 @@ def _learned(run: Run, algo: str) -> Run:
 
 
 def _counted(run: Run) -> Run:
-    """With the number of steps at which a stability series was NaN, or infinite."""
+    """With the number of steps at which a metric that is never undefined was NaN, or infinite."""
     steps: dict[bool, set[int]] = {True: set(), False: set()}
-    for name in STABILITY & run.series.keys():
+    for name in run.series.keys() & set(NEVER_UNDEFINED):
         series = run.series[name]
         for nan, mask in ((True, np.isnan(series.values)), (False, np.isinf(series.values))):
             steps[nan].update(series.steps[mask].tolist())

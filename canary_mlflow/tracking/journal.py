@@ -45,7 +45,7 @@ class Journal:
             None if target.client is None else Recorder(target.client, target.run_id, target.folder / target.run_id)
         )
         self.rows_lost = 0
-        self.learned: tuple[bool, str] | None = None
+        self.learned: tuple[bool | None, str] | None = None
         self._open: int | None = None
         self._began = time.time()
         self._finiteness: Any = probes.get("finiteness")
@@ -107,7 +107,7 @@ class Journal:
 
     @property
     def nan_steps(self) -> int:
-        """Steps whose loss, gradient norm or another stability metric was NaN."""
+        """Steps whose loss, gradient norm or another metric that is never undefined was NaN."""
         return self._finiteness.nan_steps if self._finiteness else 0
 
     @property

@@ -23,8 +23,8 @@ IMPROVES: dict[str, tuple[tuple[str, bool], ...]] = {"ppo": REWARD, "grpo": REWA
 STILL_UNTIL_MOVED = ("dpo", "kto", "bco")
 
 
-def learned(rows: Sequence[Mapping[str, float]], algo: str, moved: bool | None) -> tuple[bool, str]:
-    """Whether the run learned, and one sentence why.
+def learned(rows: Sequence[Mapping[str, float]], algo: str, moved: bool | None) -> tuple[bool | None, str]:
+    """Whether the run learned (None: too few values to tell), and one sentence why.
 
     `rows`: one mapping (canonical name → value) per optimizer step, in order. `moved`: whether any trainable
     parameter changed; None when that is unknown. The interquartile mean of the first values must get better towards
@@ -35,7 +35,7 @@ def learned(rows: Sequence[Mapping[str, float]], algo: str, moved: bool | None) 
         return False, "no trainable parameter changed"
     name, higher, values = _watched(rows, algo)
     if len(values) < 2 * FEWEST:
-        return False, f"only {len(values)} values of {name}; expected at least {2 * FEWEST}"
+        return None, f"only {len(values)} values of {name}; expected at least {2 * FEWEST}"
     first, last = (max(FEWEST, round(share * len(values))) for share in (SCORE_WINDOWS if higher else LOSS_WINDOWS))
     start, end = values[:first], values[max(first, len(values) - last) :]
     before, after = _middle(start), _middle(end)

@@ -131,7 +131,6 @@ METRICS: tuple[Metric, ...] = (
 BY_NAME = {metric.name: metric for metric in METRICS}
 BY_KEY = {metric.key: metric.name for metric in METRICS}
 BY_ALIAS = {alias: metric.name for metric in METRICS for alias in metric.aliases}
-STABILITY = frozenset(metric.name for metric in METRICS if metric.group == "stability")
 
 # MLflow refuses a whole batch for one key outside this set.
 _FORBIDDEN = re.compile(r"[^\w\-. /:]")

@@ -83,7 +83,7 @@ class Watch:
 
     @property
     def critical_held(self) -> str:
-        """One sentence on the first CRITICAL that lasted until it became STOP; "" for none."""
+        """One sentence on what reached STOP first, a CRITICAL that lasted or a fact such as a NaN; "" for none."""
         return self._critical_held
 
     def observe(self, step: int, row: Mapping[str, float]) -> tuple[WatchWarning, ...]:
@@ -133,7 +133,7 @@ class Watch:
         )
         self._warnings.append(warning)
         said.append(warning)
-        if alarm.held_stop and not self._critical_held:
+        if new.level is Level.STOP and not self._critical_held:
             self._critical_held = f"{stream} {new.seen} ({rule}, step {self._step})"
 
     def _spiral_finding(self) -> Finding | None:

@@ -211,7 +211,10 @@ BAD = [
     ('{\n "model_type": "gpt2"\n}', "JSON without a log_history (keys model_type)"),
     ('{"log_history": []}', "holds no entry"),
     ("[1, 2]", "a list with other things than objects"),
-    ('{"loss": 1.0}\n{"loss": 2.0}\n', "no step in any line; found loss; expected a column step or global_step"),
+    (
+        '{"loss": 1.0}\n{"loss": 2.0}\n',
+        "no step in any line; found loss; expected a column named step, global_step, iteration or _step",
+    ),
     ('{"step": 1}\n{"step": 2}\n', "no number beside the step"),
     ('{"step": 1, "loss": "low"}\n', "line 1: loss is 'low'; expected a number"),
     ('{"step": 1, "loss": [1.0]}\n', "line 1: loss is [1.0]; expected a number"),
@@ -269,3 +272,16 @@ def test_reading_loads_neither_mlflow_nor_torch() -> None:
     probe = "import sys, canary_mlflow.files; print({'mlflow', 'torch', 'transformers'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_new_attempt_takes_the_evaluations_of_the_old_one_along(tmp_path: Path) -> None:
+    """Begun again at step 3, it never reached the evaluation that the first attempt had at step 5."""
+    first = [{"step": step, "loss": 2.0 / step} for step in range(1, 6)] + [{"step": 5, "eval_loss": 0.1}]
+    path = tmp_path / "run.jsonl"
+    path.write_text(lines([{"step": 1, "eval_loss": 0.9}, *first, {"step": 3, "loss": 0.7}, {"step": 4, "loss": 0.6}]))
+    found = read_history(path)
+    assert found.last_step == 4
+    assert found.series["eval_loss"].values.tolist() == [0.9]
+    apart = tmp_path / "apart.jsonl"
+    apart.write_text(lines([{"step": step, "loss": 2.0} for step in range(1, 6)] + [{"step": 2, "eval_loss": 0.5}]))
+    assert len(read_history(apart).series["loss"].steps) == 5, "other columns' rows below are no new attempt"

@@ -80,7 +80,7 @@ def test_unchanged_second_version_passes_and_is_recorded_everywhere(guarded: Any
         ({"tags": {"canary.workload.max_steps": "99"}}, Outcome.INCONCLUSIVE, ReasonCode.NOT_COMPARABLE),
         ({"tags": {"canary.hardware.device": "other CPU"}}, Outcome.INCONCLUSIVE, ReasonCode.NOT_COMPARABLE),
         ({"without": ["quality/eval_loss"]}, Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA),
-        ({"tags": STOPPED}, Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA),
+        ({"tags": STOPPED}, Outcome.INCONCLUSIVE, ReasonCode.BROKEN_OFF),
     ],
 )  # fmt: skip
 def test_anything_but_a_pass_leaves_the_champion(guarded: Any, policy, session, outcome, code) -> None:

@@ -299,7 +299,7 @@ def test_what_is_noted_of_each_of_several_files_is_said_once_and_last(save: Save
     found = json.loads(CliRunner().invoke(canary, ["judge", *files, "--policy", "perf", "--json"]).stdout)
     notes = found["verdict"]["notes"]
     assert [note.partition("/a0.csv")[2] for note in notes[-2:-1]] == [
-        " and 2 more files: nothing is read from my_loss; what is a metric by another name takes ours"
+        " and 2 more files: nothing is read from my_loss; a metric is read by our name: step_time (seconds), loss, …"
     ]
     assert any("it was given 2 times" in note for note in notes[:-2])
 
@@ -308,3 +308,52 @@ def test_what_is_noted_of_each_of_several_files_is_said_once_and_last(save: Save
 def test_a_policy_that_asks_for_fresh_runs_says_that_files_have_none(save: Save, policy: str, said: int) -> None:
     notes = judged(side(save, "a", 0, 5), side(save, "b", 10), policy)[1]["notes"]
     assert sum("fresh runs of the baseline, which files do not have" in note for note in notes) == said
+
+
+def test_a_trainer_state_that_ends_early_is_no_finished_run(tmp_path: Path) -> None:
+    def state(name: str, last: int) -> Path:
+        history = [{"step": step, "loss": 2.0 - 0.01 * step, "step_time": 0.1} for step in range(1, last + 1)]
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({"max_steps": 120, "log_history": history}))
+        return path
+
+    baseline = [state(f"a{number}", 120) for number in range(3)]
+    code, verdict = judged(baseline, [state("b0", 60)])
+    assert (code, verdict["reason_code"]) == (3, "missing-data")
+    assert "interrupted (the history ends at step 60 of 120)" in verdict["reason"]
+
+
+def test_columns_that_nearly_name_a_metric_are_read_or_named(save: Save) -> None:
+    def written(number: int, time: str) -> dict[str, Any]:
+        found = rows(number)
+        return {"Step": found["step"], "Loss": found["loss"], time: found["step_time"], "train_runtime": found["step"]}
+
+    read = [save(f"a{number}.csv", written(number, "Step Time")) for number in range(3)]
+    code, verdict = judged(read, [save(f"b{number}.csv", written(10 + number, "Step Time")) for number in range(3)])
+    assert (code, verdict["outcome"]) == (0, "PASS")
+    odd = [save(f"c{number}.csv", written(20 + number, "time/iter")) for number in range(3)]
+    code, verdict = judged(read, odd)
+    assert (code, verdict["reason"]) == (3, "Step time was not recorded (in the candidate).")
+    (note,) = [note for note in verdict["notes"] if "nothing is read from" in note]
+    assert "nothing is read from time/iter; a metric is read by our name: step_time (seconds)" in note
+
+
+def test_a_warning_is_part_of_what_a_pass_says(save: Save) -> None:
+    def with_norm(number: int, factor: float) -> dict[str, Any]:
+        return {**rows(number), "grad_norm": factor * np.exp(np.random.default_rng(number).normal(0, 0.02, STEPS))}
+
+    baseline = [save(f"a{number}.csv", with_norm(number, 1.0)) for number in range(3)]
+    code, verdict = judged(baseline, [save(f"b{number}.csv", with_norm(10 + number, 3.0)) for number in range(3)])
+    assert code == 0
+    assert verdict["reason"].endswith("Beyond a limit that only warns: grad_norm.")
+
+
+def test_a_cpu_that_nobody_names_is_noted_where_it_would_matter(save: Save) -> None:
+    def of(name: str, first: int, beside: Any = None) -> list[Path]:
+        made = [{**rows(first + number), "step_cost": rows(first + number)["step_time"]} for number in range(3)]
+        return [save(f"{name}{number}.jsonl", columns, beside) for number, columns in enumerate(made)]
+
+    note = "overlay 'cpu' is left out: these runs do not say their hardware.backend, such as cpu"
+    assert note in judged(of("a", 0), of("b", 10))[1]["notes"]
+    said = {"hardware": {"backend": "cpu"}}
+    assert note not in judged(of("c", 0, said), of("d", 10, said))[1]["notes"]

@@ -146,10 +146,11 @@ def test_fresh_baseline_runs_come_in_the_order_b_c_c_b(guarded: Any, late: Polic
     assert len(decision.verdict.baseline_runs) == 3 + 2
 
 
-def test_the_seed_of_a_run_that_was_broken_off_is_made_again(guarded: Any, late: Policy) -> None:
+@pytest.mark.parametrize("failure", ["interrupted", "error"])
+def test_the_seed_of_a_run_that_was_broken_off_is_made_again(guarded: Any, late: Policy, failure: str) -> None:
     """The champion's run of that seed would be without a partner for good."""
     going = plan(guarded, late)
-    broken = going.maker.record(1, 1.0, {"canary.failure": "interrupted"})
+    broken = going.maker.record(1, 1.0, {"canary.failure": failure})
     guarded.client.set_terminated(broken, "FAILED")
     decision = going.carry_out()
     assert going.maker.calls == ["c1", "c2"]

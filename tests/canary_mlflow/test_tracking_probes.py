@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import time
 from pathlib import Path
@@ -192,3 +193,11 @@ def test_the_fingerprint_says_what_makes_runs_differ() -> None:
     hardware = fingerprint.hardware("cpu")
     assert set(hardware) == {"backend", "device", "count"}
     assert int(hardware["count"]) >= 1
+
+
+def test_what_may_be_undefined_is_no_fault() -> None:
+    """An explained variance of equal returns, a spread of one reward: NaN in healthy runs."""
+    probe = standard_probes()["finiteness"]
+    for row in ({"loss": 1.0, "explained_variance": math.nan}, {"loss": math.nan}):
+        probe.row_closed(row)
+    assert probe.nan_steps == 1

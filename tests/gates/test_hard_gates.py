@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,12 +41,34 @@ def test_a_crash_of_its_own_blocks_and_says_where(smoke, make_run, failure):
     assert "loss was NaN" in verdict.reason
 
 
-@pytest.mark.parametrize("failure", ["interrupted", "error"])
-def test_a_run_that_was_stopped_from_outside_is_no_evidence(smoke, make_run, failure):
-    stopped = make_run("b", completed=False, failure=failure, nan_steps=3)
+def test_a_run_that_was_stopped_from_outside_is_no_evidence(smoke, make_run):
+    stopped = make_run("b", completed=False, failure="interrupted", nan_steps=3)
     assert verdict_of(smoke, make_run("a"), stopped).candidate_runs == ("a",)
     alone = verdict_of(smoke, stopped)
     assert (alone.outcome, alone.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
+
+
+def test_a_run_that_an_exception_ended_leaves_the_others_undecided(smoke, make_run):
+    """The code or the place: nobody can tell, so the seeds that came through do not pass for it."""
+    baseline = Version(model="m", version="1", runs=tuple(make_run(f"b{seed}", seed=seed) for seed in range(3)))
+    fine = [make_run(f"c{seed}", seed=seed) for seed in range(2)]
+    broken = make_run("c2", seed=2, completed=False, failure="error", failure_reason="RuntimeError: shard 7")
+
+    def found(*runs):
+        return judge(smoke, baseline, Version(model="m", version="2", runs=runs))
+
+    assert found(*fine).outcome is Outcome.PASS
+    left = found(*fine, broken)
+    assert (left.outcome, left.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.BROKEN_OFF)
+    assert "1 of 3 candidate runs failed (RuntimeError: shard 7), by the code or by the machine" in left.reason
+    assert left.candidate_runs == ("c0", "c1")
+    assert found(*fine, broken, make_run("again", seed=2)).outcome is Outcome.PASS, "made again"
+    worse = found(*fine, broken, make_run("worse", seed=3, nan_steps=2))
+    assert worse.outcome is Outcome.BLOCK, "what the others show still counts"
+    off = replace(smoke, hard=replace(smoke.hard, completed=False))
+    assert judge(off, baseline, Version(model="m", version="2", runs=(*fine, broken))).outcome is Outcome.PASS
+    alone = judge(smoke, None, Version(model="m", version="1", runs=(*fine, broken)))
+    assert alone.reason_code is ReasonCode.BROKEN_OFF, "no first champion either"
 
 
 def test_a_run_that_is_still_running_is_no_evidence(smoke, make_run):
@@ -245,3 +268,18 @@ def test_a_reward_that_wanders_is_not_lost(smoke, make_run):
         level = np.linspace(0.2, 0.5, 400) + np.cumsum(rng.normal(0, 0.004, 400))
         reward = level + rng.normal(0, 0.1, 400)
         assert divergence(smoke.hard, make_run("a", series_={"reward_mean": reward}, workload={"algo": "grpo"})) == ""
+
+
+def test_what_is_known_of_some_runs_is_said_of_these_alone(smoke, make_run):
+    told = make_run("a", learned=True, invariants="ok", critical_held="")
+    silent = [make_run(name, learned=None, invariants="", critical_held=None) for name in "bc"]
+    verdict = verdict_of(smoke, told, *silent)
+    for name in ("learned", "invariants", "watch"):
+        assert check(verdict, name).reason.endswith("in 1 of 3 runs; the others do not tell")
+    assert check(verdict_of(smoke, told), "learned").reason == "learned in all 1 runs"
+
+
+def test_an_end_that_nobody_knows_is_no_evidence(smoke, make_run):
+    verdict = verdict_of(smoke, make_run("a"), make_run("b", failure="sigkill"))
+    assert verdict.candidate_runs == ("a",)
+    assert "left out of the candidate: run b: it ended in a way that is not known here (sigkill)" in verdict.notes

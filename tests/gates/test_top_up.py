@@ -279,3 +279,18 @@ def test_fresh_runs_that_were_perhaps_contended_are_named_and_the_t_test_is_not_
     verdict = judge(smoke, side(*baseline_runs(5), fresh=fresh), side(*slow))
     assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_NOISY)
     assert any("perhaps contended: run f1" in note for note in verdict.notes)
+
+
+def test_nothing_is_made_again_of_a_seed_that_crashed(smoke):
+    """A rerun that runs out of memory blocks: another would change nothing, and they would never end."""
+    stored, busy = baseline_runs(), timed("b2", 2, 0.3, 1.4)
+    crashed = replace(timed("b2x", 2, 0.3, 1.0), completed=False, failure="oom")
+    assert list(to_run_again(smoke, stored, side(*baseline_runs(2, "b"), busy))) == [2]
+    assert to_run_again(smoke, stored, side(*baseline_runs(2, "b"), busy, crashed)) == {}
+    stopped = [replace(crashed, run_id=f"b2{tries}", failure="interrupted") for tries in range(2)]
+    assert to_run_again(smoke, stored, side(*baseline_runs(2, "b"), busy, *stopped)) == {}, "attempts count"
+
+
+def test_one_good_rerun_is_enough(smoke):
+    made = (timed("b2", 2, 0.3, 1.4), timed("b2x", 2, 0.0, 1.0))
+    assert to_run_again(smoke, baseline_runs(), side(*baseline_runs(2, "b"), *made)) == {}

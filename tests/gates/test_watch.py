@@ -340,3 +340,9 @@ def test_a_loss_whose_noise_grows_from_nothing_has_seldom_risen(equal: int) -> N
     for seed in range(20):
         lost = [row["loss"] * (1 if step < 60 else 6) for step, row in enumerate(small_batches(seed))]
         assert watch([{"loss": value} for value in lost]).verdict in ("critical", "failed")
+
+
+def test_a_fact_that_ends_a_run_counts_as_a_warning_that_stayed() -> None:
+    seen = watch([*sft(0)[:40], {"loss": NAN, "grad_norm": NAN}])
+    assert seen.verdict == "failed"
+    assert seen.critical_held.startswith("loss is nan (nonfinite, step")
