@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 
@@ -68,6 +69,7 @@ for command in COMMANDS:
 def main() -> None:
     """The command's way in. A bug ends with 4: Python's own 1 would say BLOCK."""
     collect_seldom()
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # no bar for the one file that is read
     try:
         canary(prog_name="canary")
     except Exception:  # noqa: BLE001  # the outermost frame: shown whole, with the right exit code

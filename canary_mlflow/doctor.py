@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.findings import Finding, Level
 from canary_mlflow.installation import packages, pins, plugin, python
+from canary_mlflow.tracking.places import without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -75,7 +76,7 @@ def store(tracking_uri: str | None) -> Iterator[Finding]:
         yield Finding(name="store", level=Level.FAIL, found=str(error), advice="see --tracking-uri")
         return
     took = time.perf_counter() - began
-    found = f"{client.tracking_uri}: {experiments} experiments, answered in {took:.1f} s"
+    found = f"{without_password(client.tracking_uri)}: {experiments} experiments, answered in {took:.1f} s"
     yield Finding(name="store", level=Level.OK, found=found)
     yield disk(client)
     yield running(client)
@@ -112,7 +113,7 @@ def running(client: MlflowClient) -> Finding:
     if not stale:
         return Finding(name="runs", level=Level.OK, found=f"none has been RUNNING for over {STALE_HOURS:.0f} h")
     shown = ", ".join(stale[:SHOWN]) + (f" and {len(stale) - SHOWN} more" if len(stale) > SHOWN else "")
-    close = f"MlflowClient('{client.tracking_uri}').set_terminated('ID', 'FAILED')"
+    close = f"MlflowClient('{without_password(client.tracking_uri)}').set_terminated('ID', 'FAILED')"
     command = f'python -c "from mlflow import MlflowClient; {close}"'
     return Finding(
         name="runs",

@@ -15,6 +15,7 @@ from canary_mlflow.reports.charts import Mark
 from canary_mlflow.reports.decision import Decision, RunWarning
 from canary_mlflow.reports.study import RunPart, Study
 from canary_mlflow.tracking.histories import run_from
+from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.points import read_points
 from canary_mlflow.tracking.session import NAME_TAG, get_run
 from canary_mlflow.tracking.watching import warnings_in
@@ -54,7 +55,7 @@ def study_of(client: MlflowClient, subject: Subject, *, every_chart: bool = True
         decision=with_warnings(subject.decision, candidate),
         origin=subject.origin,
         no_verdict=subject.no_verdict,
-        store=str(client.tracking_uri),
+        store=without_password(client.tracking_uri),
         runs=[*(part(one, "candidate") for one in candidate), *(part(one, "baseline") for one in baseline)],
         gone=[*gone, *lost],
         charts=charts.charts_of(

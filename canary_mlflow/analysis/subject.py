@@ -15,6 +15,7 @@ from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.reports.advice import run_page, version_page
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.histories import read_runs
+from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import active_run, child_runs, get_run
 from gates.records import Run
 
@@ -99,7 +100,7 @@ def of_version(client: MlflowClient, model: str, version: str, policy: str | Non
     ids = evidence_of(client, session)
     if decision is not None:
         page = version_page(model, number)
-        decision = replace(decision, store=str(client.tracking_uri), page=page, session_id=session)
+        decision = replace(decision, store=without_password(client.tracking_uri), page=page, session_id=session)
     return Subject(
         label=f"{model} version {number}",
         kind="version",
@@ -149,7 +150,7 @@ def of_session(client: MlflowClient, session: MlflowRun, policy: str | None) -> 
     return Subject(
         label=f"session {session_id}",
         kind="session",
-        decision=replace(decision, store=str(client.tracking_uri), page=page),
+        decision=replace(decision, store=without_password(client.tracking_uri), page=page),
         origin=origin,
         candidate=decision.verdict.candidate_runs,
         baseline=decision.verdict.baseline_runs,

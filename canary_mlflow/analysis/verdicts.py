@@ -15,7 +15,7 @@ from canary_mlflow.policies import load_policy, policy_names
 from canary_mlflow.registry.evidence import Side, tier_of
 from canary_mlflow.registry.gatekeeper import decide
 from canary_mlflow.reports.decision import Decision, Question, decision_from_dict
-from canary_mlflow.tracking.places import artifact_folder
+from canary_mlflow.tracking.places import artifact_folder, without_password
 from gates.judge import judge
 from gates.policy import Policy
 from gates.records import Run, Version
@@ -83,7 +83,7 @@ def beside_champion(
         verdict=judge(rules, baseline, side.evidence),
         model=model,
         question=Question.COMPARISON,
-        store=str(client.tracking_uri),
+        store=without_password(client.tracking_uri),
         baseline_label=f"the champion of {model}" if champion else "no champion",
         candidate_label=side.label,
     )

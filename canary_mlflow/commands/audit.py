@@ -11,6 +11,7 @@ import click
 
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.tracking.places import without_password
 
 if TYPE_CHECKING:
     from canary_mlflow.ledger.chain import Damage
@@ -148,7 +149,8 @@ def open_guard(uri: str | None) -> GuardedStore:
     guard = guard_of(client)
     if guard is None:
         raise UsageError(
-            f"{client.tracking_uri}: its ledger cannot be read from here; expected the database itself, or a file from "
+            f"{without_password(client.tracking_uri)}: its ledger cannot be read from here; expected the database "
+            "itself, or a file from "
             "`canary audit export` run there"
         )
     return guard

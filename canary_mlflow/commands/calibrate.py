@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from canary_mlflow.analysis.formats import write_whole
 from canary_mlflow.commands.shared import open_store, print_json, store_option
 from canary_mlflow.commands.words import ManyWords
 from canary_mlflow.edge import EXIT_CODES
@@ -68,9 +69,8 @@ def read_groups(
     from canary_mlflow.analysis.unchanged import each_once
 
     if bool(sessions) == bool(files):
-        raise UsageError(
-            "canary calibrate: found neither or both; expected sessions or versions, or --files; give one of them"
-        )
+        given = "both sessions and files" if files else "no runs"
+        raise UsageError(f"found {given}; expected sessions or versions, or --files F…; give one of them")
     if files:
         from canary_mlflow.files.runs import read_side
 
@@ -146,7 +146,8 @@ def store(folder: Path, found: Calibration) -> tuple[Path, str]:
     old, new = priors.pop(name, {}), known_to_dict(known_priors(name, dict(found.when), found.spreads))
     priors[name] = new
     text = yaml.safe_dump({"priors": priors}, sort_keys=False, allow_unicode=True)
-    path.write_text(f"# Written by canary calibrate; policies read it in the folder they are used in.\n{text}")
+    head = "# Written by canary calibrate; policies read it in the folder they are used in.\n"
+    write_whole(path, f"{head}{text}".encode())
     return path, fewer_degrees(old.get("rules", {}), new["rules"])
 
 

@@ -12,6 +12,7 @@ from canary_mlflow.ci.job import JOB_TAG, ci_job
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import OUTSIDE
 from canary_mlflow.errors import UsageError
+from canary_mlflow.tracking.places import without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -85,8 +86,8 @@ def session_of_job(client: MlflowClient) -> str:
     found = [run for run in ours if run.data.tags.get("canary.role") in SESSIONS]
     if not found:
         raise UsageError(
-            f"job {job}: no session of it in {client.tracking_uri}; expected one that `canary run` has recorded there "
-            "in this job; run it first, with the same MLFLOW_TRACKING_URI"
+            f"job {job}: no session of it in {without_password(client.tracking_uri)}; expected one that `canary run` "
+            "has recorded there in this job; run it first, with the same MLFLOW_TRACKING_URI"
         )
     return str(found[0].info.run_id)
 

@@ -140,6 +140,10 @@ def read_spread(value: float) -> float:
     from gates import PolicyError
     from gates.rule_parser import RULE_KEYS
 
+    if value > 1:
+        raise UsageError(
+            f"--spread: found {value:g}, which is {value:.0%}; expected a share such as 0.02; divide by 100"
+        )
     try:
         return float(RULE_KEYS["prior"]("--spread", value))
     except PolicyError as error:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from canary_mlflow.errors import UsageError
+from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.launching.sources import Source
 
 _SECONDS = 120
@@ -21,15 +21,18 @@ def require_overrides(source: Source, overrides: Sequence[str], whose: str) -> N
     """
     if source.env_manager != "local":
         return
-    found = subprocess.run(
-        [sys.executable, "-m", "training", *overrides, "--cfg", "job"],
-        cwd=source.folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(source.folder), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-    )
+    try:
+        found = subprocess.run(
+            [sys.executable, "-m", "training", *overrides, "--cfg", "job"],
+            cwd=source.folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(source.folder), os.environ.get("PYTHONPATH", "")])},
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UsageError(f"{whose}: its overrides could not be tried: {one_line(error)}; try again") from error
     if found.returncode == _WRONG_USE:
         words = found.stderr.strip().splitlines() or ["its overrides were refused"]
         raise UsageError(f"{whose}: {words[-1].removeprefix('canary: ')}")

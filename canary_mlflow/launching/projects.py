@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,6 +118,7 @@ def _nothing_left_behind() -> Iterator[None]:
     except BaseException:
         started = [child for child in psutil.Process().children(recursive=True) if child.pid not in mine]
         for child in started:
-            child.terminate()
+            with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
+                child.terminate()
         psutil.wait_procs(started, timeout=20)
         raise

@@ -21,6 +21,7 @@ from canary_mlflow.registry import records
 from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.tracking.histories import session_runs
+from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import finish_session, get_run, open_session
 from gates.judge import judge
 from gates.policy import Policy
@@ -185,7 +186,7 @@ def report(trial: Trial, revisions: dict[str, Revision], verdict: Verdict) -> De
         model="",
         question=Question.REVISIONS,
         session_id=trial.parent,
-        store=str(trial.client.tracking_uri),
+        store=without_password(trial.client.tracking_uri),
         page=page,
         baseline_label=str(revisions["baseline"]),
         candidate_label=str(revisions["candidate"]),

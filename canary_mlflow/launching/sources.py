@@ -69,7 +69,7 @@ def source_of(project: Path, environment: Mapping[str, str], whose: str) -> Iter
 @contextmanager
 def worktree(project: Path, revision: str, whose: str) -> Iterator[Path]:
     """A checkout of a revision beside this one, for a while. Raises NoSource."""
-    _fetch_unless_there(project, revision, whose)
+    revision = commit_of(project, revision, whose)
     with tempfile.TemporaryDirectory(prefix="canary-worktree-") as place:
         folder = Path(place) / "checkout"
         _git(project, "worktree", "add", "--detach", "--quiet", str(folder), revision, whose=whose)
@@ -86,8 +86,8 @@ def worktree(project: Path, revision: str, whose: str) -> Iterator[Path]:
 
 def commit_of(project: Path, revision: str, whose: str) -> str:
     """The full commit that a revision names. Raises NoSource."""
-    _fetch_unless_there(project, revision, whose)
-    return _git(project, "rev-parse", f"{revision}^{{commit}}", whose=whose)
+    there = "FETCH_HEAD" if _fetched(project, revision, whose) else revision  # a fetch makes no branch of that name
+    return _git(project, "rev-parse", f"{there}^{{commit}}", whose=whose)
 
 
 def has_entry(folder: Path) -> bool:
@@ -114,17 +114,18 @@ def different_packages(recorded: Mapping[str, str], other: Mapping[str, str]) ->
     ]
 
 
-def _fetch_unless_there(project: Path, revision: str, whose: str) -> None:
-    """A shallow clone may lack it; the place it was cloned from may have it."""
+def _fetched(project: Path, revision: str, whose: str) -> bool:
+    """Whether it had to be fetched: a shallow clone may lack it, the place it was cloned from may have it."""
     known = ["git", "-C", str(project), "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
     if revision.startswith("-") or subprocess.run(known, capture_output=True, check=False).returncode == 0:
-        return
+        return False
     try:
-        _git(project, "fetch", "--quiet", "origin", revision, whose=whose)
+        _git(project, "fetch", "--quiet", "origin", revision.removeprefix("origin/"), whose=whose)
     except NoSource as error:
         raise NoSource(
             f"{whose}: revision {revision[:40]} is not in {project} and cannot be fetched; expected one that git knows"
         ) from error
+    return True
 
 
 def _git(project: Path, *command: str, whose: str) -> str:

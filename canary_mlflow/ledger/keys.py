@@ -79,7 +79,7 @@ def load_signer(folder: Path) -> Signer:
     file = folder / PRIVATE
     try:
         if not file.exists():
-            if any(public_files(folder)):
+            if any(public_files(folder)) and not file.exists():  # another first signer may just have written it
                 raise StoreError(
                     f"{file}: gone, while {folder / 'public'} holds public keys; expected the key that signed before; "
                     "put it back, or begin with a new one: canary keys rotate"

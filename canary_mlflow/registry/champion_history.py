@@ -51,10 +51,9 @@ def history_notes(rows: Iterable[Row]) -> list[str]:
 def block_notes(rows: Iterable[Row], version: int) -> list[str]:
     """What a reader should know of a version that was BLOCKed before: another champion may let it pass."""
     blocks = [row.facts.get("verdict") for row in rows if row.version == version and row.word == Outcome.BLOCK]
-    beside = sorted(
-        {str(verdict.get("baseline_version")) for verdict in blocks if isinstance(verdict, Mapping)}, key=len
-    )
-    return [f"version {version} was BLOCKed before, beside version {listed(beside)}"] if beside else []
+    beside = {str(verdict.get("baseline_version")) for verdict in blocks if isinstance(verdict, Mapping)}
+    ordered = sorted(beside, key=lambda number: (len(number), number))
+    return [f"version {version} was BLOCKed before, beside version {listed(ordered)}"] if ordered else []
 
 
 def read_histories(rows: Iterable[Row]) -> dict[str, list[Level]]:

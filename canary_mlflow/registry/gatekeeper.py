@@ -21,6 +21,7 @@ from canary_mlflow.registry.unguarded import enact_unguarded, promoted
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
 from canary_mlflow.reports.advice import version_page
 from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import minutes_of_runs
 from gates.judge import judge
 from gates.policy import Bootstrap, Policy
@@ -69,7 +70,7 @@ def gate(
     policy's plan that its runs have come to, spending no more than that. `remarks`: what else to note, once the verdict
     is known. When somebody moves the champion meanwhile, the version is judged again against the new one.
 
-        BaselineMoved when the champion moved during every attempt.
+    Raises BaselineMoved when the champion moved during every attempt.
     """
     if not dry_run and is_guarded_server(client):
         decision = remote_gate(client, model, version, str(policy.name), by_plan=by_plan)
@@ -134,7 +135,7 @@ def decide(
         champion_before=before,
         champion_after=before,
         session_id=records.session_of(found),
-        store=str(client.tracking_uri),
+        store=without_password(client.tracking_uri),
         page=version_page(model, str(found.version)),
         warnings=warnings_of(client, verdict),
         run_minutes=minutes_of_runs(client, session) if (session := records.session_of(found)) else None,
@@ -169,7 +170,7 @@ def compare(
         model=candidate.model,
         version=candidate.version,
         question=Question.COMPARISON,
-        store=str(client.tracking_uri),
+        store=without_password(client.tracking_uri),
         baseline_label=labels[0],
         candidate_label=labels[1],
     )

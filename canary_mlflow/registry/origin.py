@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry import records
@@ -58,6 +58,13 @@ def comes_from(client: MlflowClient, source: str, run_id: str) -> bool:
 
 
 def is_within(place: str, root: str) -> bool:
-    """Whether a URI is another, or below it; paths are taken as they are written, but for dots."""
-    plain = [posixpath.normpath(uri.removeprefix("file://")) for uri in (place, root)]
+    """Whether a URI is another, or below it, once dots are followed: MLflow decodes `%2e%2e` too when it loads."""
+    plain = [posixpath.normpath(decoded(uri).removeprefix("file://")) for uri in (place, root)]
     return bool(root) and (plain[0] == plain[1] or plain[0].startswith(f"{plain[1]}/"))
+
+
+def decoded(uri: str) -> str:
+    """The URI with nothing left that another decoding would change."""
+    while (plain := unquote(uri)) != uri:
+        uri = plain
+    return uri

@@ -18,6 +18,7 @@ from canary_mlflow.errors import (
 from canary_mlflow.registry.locks import registry_uri
 from canary_mlflow.reports.advice import version_page
 from canary_mlflow.reports.decision import Decision, decision_from_dict
+from canary_mlflow.tracking.places import without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -45,7 +46,9 @@ def remote_gate(client: MlflowClient, model: str, version: str, policy: str, *, 
         body["by_plan"] = True
     answer = ask(client, "POST", "verdicts", body)
     decision = decision_from_dict((answer or {})["decision"])
-    return replace(decision, store=str(client.tracking_uri), page=version_page(model, str(decision.version)))
+    return replace(
+        decision, store=without_password(client.tracking_uri), page=version_page(model, str(decision.version))
+    )
 
 
 def remote_act(client: MlflowClient, route: str, body: dict[str, str]) -> dict[str, Any]:

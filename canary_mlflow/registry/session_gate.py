@@ -12,6 +12,7 @@ from canary_mlflow.registry.versions import champion_number
 from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.tracking.histories import read_version, session_runs
+from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import get_run, minutes_of_runs
 from gates.judge import judge
 from gates.policy import Policy
@@ -56,7 +57,7 @@ def on_session(client: MlflowClient, model: str, session_id: str, verdict: Verdi
         champion_before=before,
         champion_after=before,
         session_id=session_id,
-        store=str(client.tracking_uri),
+        store=without_password(client.tracking_uri),
         page=run_page(get_run(client, session_id).info.experiment_id, session_id),
         warnings=warnings_of(client, verdict),
         run_minutes=minutes_of_runs(client, session_id),

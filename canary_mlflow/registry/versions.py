@@ -70,7 +70,7 @@ def find_version(client: MlflowClient, model: str, version: str) -> ModelVersion
             raise
         champion_number(client, model)  # says so when the model itself is unknown
         numbers = sorted(
-            (int(found.version) for found in client.search_model_versions(f"name='{model}'")), reverse=True
+            (int(found.version) for found in client.search_model_versions(f"name={quoted(model)}")), reverse=True
         )
         there = shortened([str(number) for number in numbers]) or "none yet"
         raise NoSuchVersion(f"version {version!r} of {model!r}: not in the registry; versions: {there}") from error
@@ -95,3 +95,9 @@ def no_such_alias(client: MlflowClient, model: str, alias: str) -> str:
     """One line that says which aliases there are."""
     aliases = sorted(client.get_registered_model(model).aliases)
     return f"alias {alias!r} of {model!r}: names no version; aliases: {shortened(aliases) or 'none yet'}"
+
+
+def quoted(name: str) -> str:
+    """A name as MLflow's filters take it: they know both kinds of quotes, and no escape."""
+    mark = '"' if "'" in name else "'"
+    return f"{mark}{name}{mark}"

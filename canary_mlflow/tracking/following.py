@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import NoSuchRun
 from canary_mlflow.tracking.facts import Latest, RunFacts
 from canary_mlflow.tracking.histories import series_of
+from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.points import read_points
 from canary_mlflow.tracking.schema import mlflow_key
 from canary_mlflow.tracking.session import active_run, child_runs
@@ -48,7 +49,7 @@ def newest_running(client: MlflowClient) -> str:
     )
     if not found:
         raise NoSuchRun(
-            f"{client.tracking_uri}: nothing runs there; expected a run that goes on; "
+            f"{without_password(client.tracking_uri)}: nothing runs there; expected a run that goes on; "
             "canary watch RUN shows one that has ended, --tracking-uri names another store"
         )
     alone = [run for run in found if run.data.tags.get("canary.role") not in ("session", "sweep")]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canary_mlflow.errors import StoreError, one_line
+from canary_mlflow.tracking.places import without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -46,7 +47,7 @@ def _from_database(uri: str, keys: Mapping[str, Sequence[str]]) -> dict[tuple[st
         with engine.connect() as connection:
             return points_over(connection, keys)
     except sa.exc.SQLAlchemyError as error:
-        raise StoreError(f"{uri}: {one_line(error)}; expected MLflow's table of metrics") from error
+        raise StoreError(f"{without_password(uri)}: {one_line(error)}; expected MLflow's table of metrics") from error
 
 
 def points_over(

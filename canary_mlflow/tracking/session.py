@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchRun, StoreError, one_line
+from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.store import experiment_id
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def get_run(client: MlflowClient, run_id: str) -> Run:
     except MlflowException as error:
         if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise NoSuchRun(
-                f"run {run_id!r}: not in {client.tracking_uri}; expected the id of a run there; "
+                f"run {run_id!r}: not in {without_password(client.tracking_uri)}; expected the id of a run there; "
                 "copy it from the MLflow UI, or set MLFLOW_TRACKING_URI"
             ) from error
         raise StoreError(f"run {run_id!r}: {one_line(error)}") from error
@@ -189,7 +190,7 @@ def start_run(client: MlflowClient, experiment: str, tags: Mapping[str, str]) ->
         # MlflowClient, unlike mlflow.start_run, does not say who ran what from which commit.
         run = client.create_run(experiment, tags=resolve_tags(dict(tags)), run_name=tags.get(NAME_TAG))
     except MlflowException as error:
-        raise StoreError(f"cannot start a run in {client.tracking_uri}: {one_line(error)}") from error
+        raise StoreError(f"cannot start a run in {without_password(client.tracking_uri)}: {one_line(error)}") from error
     return str(run.info.run_id)
 
 

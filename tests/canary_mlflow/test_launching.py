@@ -255,3 +255,12 @@ def test_another_machine_is_refused_before_anything_is_made(session: Any) -> Non
     ):
         maker.candidate(8)
     assert len(child_runs(session.client, parent)) == before
+
+
+def test_a_branch_that_a_shallow_clone_lacks_is_fetched_and_named(project: Path, commits: list[str], tmp_path) -> None:
+    subprocess.run(["git", "-C", project, "branch", "-f", "elsewhere", commits[1]], check=True)
+    clone = tmp_path / "clone"
+    one = ["git", "clone", "-q", "--depth", "1", "--single-branch", f"file://{project}", clone]
+    subprocess.run(one, check=True, capture_output=True)
+    assert commit_of(clone, "elsewhere", "v") == commits[1]
+    assert commit_of(clone, "origin/elsewhere", "v") == commits[1]

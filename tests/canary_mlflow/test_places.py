@@ -1,0 +1,40 @@
+"""Which files are a run's own, and which may stand for a version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from canary_mlflow.errors import StoreError
+from canary_mlflow.registry.binding import folder_digest
+from canary_mlflow.registry.origin import is_within
+
+
+@pytest.mark.parametrize(
+    ("place", "inside"),
+    [
+        ("file:///store/1/a/artifacts/model", True),
+        ("/store/1/a/artifacts", True),
+        ("/store/1/a/artifacts/../../b/artifacts/model", False),
+        ("/store/1/a/artifacts/%2e%2e/%2E%2e/b/artifacts/model", False),
+        ("/store/1/a/artifacts/%252e%252e/%252e%252e/b/artifacts/model", False),
+        ("/store/1/a/artifacts-of-another", False),
+    ],
+)
+def test_only_what_lies_below_a_runs_artifacts_is_its_own(place: str, inside: bool) -> None:
+    """MLflow decodes a source when it loads the files."""
+    assert is_within(place, "/store/1/a/artifacts") is inside
+
+
+def test_a_linked_folder_is_refused_because_its_files_may_change_behind_it(tmp_path: Path) -> None:
+    model, elsewhere = tmp_path / "model", tmp_path / "elsewhere"
+    for folder in (model, elsewhere):
+        folder.mkdir()
+        (folder / "weights").write_text("good")
+    before = folder_digest(model)
+    (model / "more").symlink_to(elsewhere)
+    with pytest.raises(StoreError, match="more: a link to a folder; expected files of the version"):
+        folder_digest(model)
+    (model / "more").unlink()
+    assert folder_digest(model) == before
