@@ -89,18 +89,20 @@ def tier_of(client: MlflowClient, model: str, version: str) -> str:
 def run_side(client: MlflowClient, run_id: str) -> Side:
     """A session (all its runs) or a single run. Raises UsageError for a parent of several sessions."""
     tags = tags_of(client, run_id)
-    session = tags.get("canary.role") == "session"
-    if (kind := tags.get("canary.role", "")) in PARENTS:
+    role = tags.get("canary.role", "")
+    if role in PARENTS:
         below = listed(sessions_below(client, run_id), most=6) or "none yet"
-        raise UsageError(f"run {run_id}: found {PARENTS[kind]}; expected one session; name one of its own: {below}")
-    runs = session_runs(client, run_id) if session else read_runs(client, [run_id])
+        raise UsageError(f"run {run_id}: found {PARENTS[role]}; expected one session; name one of its own: {below}")
+    runs = () if role == "run" else session_runs(client, run_id)
+    session = role == "session" or bool(runs)  # any run under which recorded runs are nested
+    runs = runs if session else read_runs(client, [run_id])
     # Sessions of `canary ab` carry no tier, their runs do.
     tiers = (tags_of(client, run.run_id).get("canary.tier", "") or run.workload.get("tier", "") for run in runs[:1])
     tier = tags.get("canary.tier", "") or next(tiers, "")
     kind = "session" if session else "run"
     return Side(
         label=f"{kind} {run_id}",
-        evidence=Version(model=tags.get("canary.model_name", ""), version=None, runs=tuple(runs)),
+        evidence=Version(model=tags.get("canary.model_name", ""), version=None, runs=runs),
         tier=tier,
     )
 

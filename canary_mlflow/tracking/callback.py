@@ -13,6 +13,7 @@ import torch
 from canary_mlflow.errors import BlindProbe, StoreError, one_line
 from canary_mlflow.policies import load_watch
 from canary_mlflow.tracking.audience import Audience
+from canary_mlflow.tracking.ending import whereabouts
 from canary_mlflow.tracking.hooks import Hooks
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.opening import Request, Training, open_target
@@ -171,6 +172,8 @@ class CanaryCallback(Hooks):
         try:
             if self.journal is not None and not self.journal.finished:
                 self.journal.finish("instability" if self.stopped else "", self.stopped)
+                if self._request.run_id is None:  # whoever chose the run knows
+                    sys.stderr.write(whereabouts(self.journal.target))
         finally:
             self._let_go()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.tracking.metrics_json import metrics_json
 from canary_mlflow.tracking.observers import Ending
+from canary_mlflow.tracking.places import without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -101,3 +102,12 @@ def summary(
 
 def _word(flag: bool) -> str:
     return "true" if flag else "false"
+
+
+def whereabouts(target: Target) -> str:
+    """One line on where a run is and what to ask about it; '' where no store was reached."""
+    if target.client is None:
+        return ""
+    store = without_password(str(target.client.tracking_uri))
+    ask = f"canary report {target.run_id}, canary compare BASELINE {target.run_id} --policy smoke"
+    return f"canary: run {target.run_id} is in {store}; {ask}\n"

@@ -18,7 +18,7 @@ def workload_of(args: Any, state: Any, model: Any, algo: str) -> dict[str, str]:
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
     return {
         "algo": algo,
-        "model": str(getattr(config, "_name_or_path", "") or type(model).__name__),
+        "model": str(getattr(config, "_name_or_path", "") or shape_of(model, config)),
         "adapter": "lora" if peft else "full",
         "max_steps": str(state.max_steps),
         "batch_size": str(args.per_device_train_batch_size),
@@ -26,3 +26,11 @@ def workload_of(args: Any, state: Any, model: Any, algo: str) -> dict[str, str]:
         "max_length": str(getattr(args, "max_length", None)),
         "precision": precision,
     }
+
+
+def shape_of(model: Any, config: Any) -> str:
+    """What a model that was built and not loaded is known by. Not all of its configuration: that gets new keys with
+    each release of Transformers, which is a change to be judged and no other work."""
+    sizes = {name: getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size")}
+    known = [f"{name} {size}" for name, size in sizes.items() if isinstance(size, int)]
+    return " ".join([type(model).__name__, *known])
