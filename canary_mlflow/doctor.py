@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from importlib import metadata
@@ -31,7 +32,27 @@ def examine(tracking_uri: str | None) -> Iterator[Finding]:
     yield from pins()
     yield from plugin()
     yield gpu()
+    yield from project(Path.cwd())
     yield from store(tracking_uri)
+
+
+def project(folder: Path) -> Iterator[Finding]:
+    """In a checkout: whether `mlflow run .` finds this environment. Another checkout may have taken the link since."""
+    from canary_mlflow.link_env import place_of
+    from canary_mlflow.tracking.experiment import is_project
+
+    if not is_project(folder):
+        return
+    try:
+        place = place_of(folder)
+    except ImportError:
+        return  # another MLflow: `pins` says so
+    if place.exists() and place.resolve() == Path(sys.prefix).resolve():
+        yield Finding(name="mlflow run", level=Level.OK, found=f"uses {sys.prefix}")
+        return
+    found = f"would use {place.resolve()}" if place.exists() else f"would build an environment at {place}"
+    advice = f"make smoke links it to this one, or {sys.executable} -m canary_mlflow.link_env"
+    yield Finding(name="mlflow run", level=Level.WARN, found=found, advice=advice)
 
 
 def gpu() -> Finding:

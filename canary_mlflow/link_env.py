@@ -8,11 +8,11 @@ from pathlib import Path
 MARKER = ".mlflow-env"  # in the environment: where MLflow's link to it stands
 
 
-def link(project: Path, prefix: Path) -> Path:
-    """Put a link to `prefix` where MLflow looks for the environment of `project`.
+def place_of(project: Path) -> Path:
+    """Where MLflow looks for the environment of `project`.
 
     MLflow has no public name for that place; the three private ones used here are kept by a
-    test. The link's name depends on python_env.yaml and requirements.txt alone.
+    test. It depends on python_env.yaml and requirements.txt alone: checkouts with the same ones share it.
     """
     from mlflow.projects.utils import load_project
     from mlflow.utils.environment import _PythonEnv
@@ -20,7 +20,12 @@ def link(project: Path, prefix: Path) -> Path:
 
     loaded = load_project(str(project))
     name = _get_virtualenv_name(_PythonEnv.from_yaml(loaded.env_config_path), str(project))
-    place = Path(str(_get_mlflow_virtualenv_root())) / str(name)
+    return Path(str(_get_mlflow_virtualenv_root())) / str(name)
+
+
+def link(project: Path, prefix: Path) -> Path:
+    """Put a link to `prefix` there."""
+    place = place_of(project)
     place.parent.mkdir(parents=True, exist_ok=True)
     if place.is_symlink():
         place.unlink()

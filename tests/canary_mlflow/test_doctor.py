@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +13,7 @@ from packaging.requirements import Requirement
 
 from canary_mlflow import doctor, installation
 from canary_mlflow.findings import Finding, Level
+from canary_mlflow.link_env import place_of
 
 
 def test_a_forgotten_running_run_is_found_with_the_way_to_close_it(recorded: Any) -> None:
@@ -117,3 +119,21 @@ def test_an_unsupported_python_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert installation.python().level is Level.OK
     monkeypatch.setattr(installation, "PYTHONS", ((3, 98), (3, 99)))
     assert installation.python().level is Level.WARN
+
+
+def test_a_link_that_another_checkout_took_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`mlflow run .` would build an environment of its own, and without a network fail."""
+    root = Path(__file__).resolve().parents[2]
+    monkeypatch.setenv("MLFLOW_ENV_ROOT", str(tmp_path / "envs"))
+    (finding,) = doctor.project(root)
+    assert (finding.level, "would build an environment" in finding.found) == (Level.WARN, True)
+    place = place_of(root)
+    place.parent.mkdir()
+    place.symlink_to(tmp_path)
+    (finding,) = doctor.project(root)
+    assert finding.found == f"would use {tmp_path}"
+    place.unlink()
+    place.symlink_to(sys.prefix)
+    (finding,) = doctor.project(root)
+    assert finding.level is Level.OK
+    assert list(doctor.project(tmp_path)) == []
