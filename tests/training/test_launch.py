@@ -14,6 +14,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from workplace import ROOT, Workplace
 
+from canary_mlflow.link_env import place_of
+
 TINY = ["algo=sft", "repeats=1", "train.max_steps=8"]
 
 
@@ -143,11 +145,15 @@ def test_a_sweep_leaves_one_parent_with_its_children_also_when_a_job_fails(workp
     assert ended == {("sft", "1"): "FINISHED", ("ppo", "1"): "FAILED"}
 
 
-def test_mlflow_run_passes_the_exit_code_on(workplace: Workplace, tmp_path: Path) -> None:
-    environment = {**workplace.environment, "MLFLOW_ENV_ROOT": str(tmp_path / "envs")}
-    subprocess.run([sys.executable, "-m", "canary_mlflow.link_env"], cwd=ROOT, env=environment, check=True)
+def test_mlflow_run_passes_the_exit_code_on(
+    workplace: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ENV_ROOT", str(tmp_path / "envs"))
+    linked = place_of(ROOT)  # not by link_env itself, which would note this place in the environment that tests use
+    linked.parent.mkdir(parents=True)
+    linked.symlink_to(sys.prefix)
     command = ["-m", "mlflow", "run", str(ROOT), "-P", "algo=sft", "-P", "repeats=1"]
-    place = {"MLFLOW_ENV_ROOT": environment["MLFLOW_ENV_ROOT"], "MLFLOW_TRACKING_URI": workplace.uri}
+    place = {"MLFLOW_ENV_ROOT": str(tmp_path / "envs"), "MLFLOW_TRACKING_URI": workplace.uri}
     # The prefix's activate is what MLflow sources: a test environment without one cannot run a project.
     if not (Path(sys.prefix) / "bin" / "activate").exists():
         pytest.fail("tests must run in a virtual environment; use `make test`")
