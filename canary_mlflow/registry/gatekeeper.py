@@ -26,7 +26,7 @@ from canary_mlflow.tracking.session import minutes_of_runs
 from gates.judge import judge
 from gates.policy import Bootstrap, Policy
 from gates.records import Version
-from gates.verdict import ReasonCode, Verdict
+from gates.verdict import Outcome, ReasonCode, Verdict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -108,7 +108,7 @@ def remarked(decision: Decision, remarks: Remarks | None) -> Decision:
 def decide(
     client: MlflowClient, model: str, version: str, policy: Policy, *, dry_run: bool, by_plan: bool = False
 ) -> Judged:
-    """The verdict and what should follow from it; writes nothing."""
+    """The verdict and what should follow from it; writes nothing. Raises what enacting it would be refused for."""
     found = find_version(client, model, version)
     guard = guard_of(client)
     against = None if guard is None else guard.standing(model, CHAMPION)
@@ -140,8 +140,10 @@ def decide(
         warnings=warnings_of(client, verdict),
         run_minutes=minutes_of_runs(client, session) if (session := records.session_of(found)) else None,
     )
-    if guard is None or dry_run:
+    would_move = decision.bootstrapped or verdict.outcome is Outcome.PASS
+    if guard is None or (dry_run and not would_move):
         return Judged(decision=decision)
+    # A dry run says what the gate would refuse too: files of another run, or that cannot be read.
     refuse_foreign_evidence(client, found, candidate)
     others = (*baseline.runs, *baseline.fresh) if baseline else ()
     runs = (*candidate.runs, *others, *anchor_runs(client, model, before))

@@ -93,12 +93,13 @@ def evidence(rows: Sequence[wording.Row], width: int) -> Iterator[RenderableType
     ranges = width >= with_ranges
     meanings = width >= columns_needed(rows, ranges=True, meanings=True)
     table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", pad_edge=True)
-    table.add_column("  ", no_wrap=True)
-    table.add_column("metric", no_wrap=True, overflow="ellipsis")
-    for name in ("baseline", "candidate", "change [range]" if ranges else "change", "limit"):
+    outcome, metric, *figures = headers(ranges=ranges, meanings=False)
+    table.add_column(outcome, no_wrap=True)
+    table.add_column(metric, no_wrap=True, overflow="ellipsis")
+    for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
     if meanings:
-        table.add_column("what it means", no_wrap=True)
+        table.add_column(headers(ranges=ranges, meanings=True)[-1], no_wrap=True)
     for row in rows:
         # Text, because a metric's name may hold square brackets, which are rich's markup.
         word, *cells = (Text(cell) for cell in cells_of(row, ranges=ranges, meanings=meanings))
@@ -110,6 +111,12 @@ def evidence(rows: Sequence[wording.Row], width: int) -> Iterator[RenderableType
         yield indented(f"The ranges of the changes are left out: they need {with_ranges} columns.", style="dim")
 
 
+def headers(*, ranges: bool, meanings: bool) -> list[str]:
+    """What stands above the cells."""
+    found = ["  ", "metric", "baseline", "candidate", "change [range]" if ranges else "change", "limit"]
+    return [*found, "what it means"] if meanings else found
+
+
 def cells_of(row: wording.Row, *, ranges: bool, meanings: bool) -> list[str]:
     """One line of the evidence."""
     change = f"{row.change} {row.range}".rstrip() if ranges else row.change
@@ -119,7 +126,8 @@ def cells_of(row: wording.Row, *, ranges: bool, meanings: bool) -> list[str]:
 
 def columns_needed(rows: Sequence[wording.Row], *, ranges: bool, meanings: bool) -> int:
     """How wide the evidence is when nothing in it is cut or folded."""
-    lines = [cells_of(row, ranges=ranges, meanings=meanings) for row in rows]
+    lines = [headers(ranges=ranges, meanings=meanings)]
+    lines += [cells_of(row, ranges=ranges, meanings=meanings) for row in rows]
     return sum(max(len(cell) for cell in column) + GAP for column in zip(*lines, strict=True))
 
 

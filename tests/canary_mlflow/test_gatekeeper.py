@@ -121,6 +121,17 @@ def test_dry_run_writes_nothing(guarded: Any, policy: Policy) -> None:
     assert guarded.client.list_artifacts(session) == []
 
 
+def test_a_dry_run_promises_nothing_that_the_gate_would_refuse(guarded: Any, policy: Policy) -> None:
+    """Another run's files beside good runs."""
+    good = guarded.tags(guarded.version())["canary.session_id"]
+    other = guarded.children(guarded.tags("1")["canary.session_id"])[0]
+    source = f"{guarded.client.get_run(other).info.artifact_uri}/model"
+    made = guarded.client.create_model_version(guarded.model, source, run_id=other, tags={"canary.session_id": good})
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match="is not in the session whose"):
+            gate(guarded.client, guarded.model, str(made.version), policy, dry_run=dry_run)
+
+
 def test_the_champion_is_not_judged_against_itself(guarded: Any, policy: Policy) -> None:
     with pytest.raises(UsageError, match="it is the champion already"):
         gate(guarded.client, guarded.model, "1", policy)

@@ -158,6 +158,27 @@ def test_what_a_narrow_terminal_leaves_out_is_said() -> None:
     assert "left out" not in text.render(decision(), width=90)
 
 
+def test_headers_are_never_cut() -> None:
+    """Where the cells below are short, as of metrics that were not recorded, and the last column just fits."""
+    why = "step time was not recorded (in the baseline and the candidate)"
+    bare = {"evidence": None, "reason_code": ReasonCode.MISSING_DATA, "reason": why}
+    checks = tuple(check(name, CheckOutcome.INCONCLUSIVE, **bare) for name in ("step_time", "loss"))
+    for width in range(70, 141):
+        report = text.render(decision(verdict(checks=checks)), width=width)
+        assert {"metric", "baseline", "candidate", "limit"} <= set(report.split()), width
+
+
+def test_a_tail_that_costs_no_time_is_not_within_its_limit() -> None:
+    relieved = check("step_time_tail", CheckOutcome.PASS)
+    report = text.render(decision(verdict(outcome=Outcome.PASS, checks=(relieved,))), width=140)
+    assert "beyond the limit, but nothing takes longer for it" in report
+    assert "A tail or a drift of the step time also passes where" in " ".join(report.split())
+    within = check("step_time", CheckOutcome.PASS, evidence=evidence(change_low=0.01, change_high=0.05))
+    assert "nothing takes longer" not in text.render(
+        decision(verdict(outcome=Outcome.PASS, checks=(within,))), width=140
+    )
+
+
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
