@@ -53,7 +53,7 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
     if png is not None:
         check_place(png)
     asked = load_policy(policy)
-    rules, notes = deciding(asked, rule, read_facts(fact))
+    rules, notes = deciding(asked, rule, known_facts(asked, read_facts(fact)))
     chosen = find_rule(rules, rule)
     known = expected(asked, rules, chosen) if spread is None else KnownSpread(sd=read_spread(spread), kind="given")
     known = replace(known, notes=(*notes, *known.notes))
@@ -135,6 +135,21 @@ def options(known: KnownPriors) -> str:
     return " ".join(f"--fact {shlex.quote(f'{key}={values[0]}')}" for key, values in known.when.items())
 
 
+def known_facts(asked: Policy, facts: Mapping[str, str]) -> Mapping[str, str]:
+    """Raise UsageError for a fact that nothing in the policy looks at: it would change nothing, without a word."""
+    from gates.metrics import METRICS
+    from gates.notes import USUAL_FACTS
+
+    looked_at = [overlay.when for overlay in asked.overlays] + [known.when for known in asked.priors]
+    read = {key for when in looked_at for key in when} | USUAL_FACTS
+    if odd := sorted(facts.keys() - read - METRICS.keys()):
+        raise UsageError(
+            f"--fact: found {odd[0]}, which policy {asked.name} never looks at; expected one of "
+            f"{', '.join(sorted(read - METRICS.keys()))}, or a metric"
+        )
+    return facts
+
+
 def read_spread(value: float) -> float:
     """A spread such as a policy may state. Raises UsageError."""
     from gates import PolicyError
@@ -142,7 +157,7 @@ def read_spread(value: float) -> float:
 
     if value > 1:
         raise UsageError(
-            f"--spread: found {value:g}, which is {value:.0%}; expected a share such as 0.02; divide by 100"
+            f"--spread: found {value:g}, which is {100 * value:g} %; expected a share; write one such as 0.02"
         )
     try:
         return float(RULE_KEYS["prior"]("--spread", value))

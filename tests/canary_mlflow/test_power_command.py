@@ -84,6 +84,19 @@ def test_a_spread_that_cannot_be_one_is_refused(spread: str) -> None:
     assert "--spread" in text
 
 
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("--fact", "colour=red"), "found colour, which policy smoke never looks at; expected one of algo, backend,"),
+        (("--spread", "2"), "found 2, which is 200 %; expected a share; write one such as 0.02"),
+    ],
+)
+def test_what_would_change_nothing_or_is_in_percent_is_refused(words: tuple[str, ...], part: str) -> None:
+    code, text = called("power", "--policy", "smoke", *words)
+    assert (code, len(text.splitlines())) == (2, 1)
+    assert part in text
+
+
 def test_power_says_of_a_rule_that_it_does_not_decide() -> None:
     for rule, role, line in (
         ("grad_norm", "advisory", "grad_norm is advisory in this policy: it never blocks"),
