@@ -56,7 +56,7 @@ def _unless_broken_off(check: Check, side: Side) -> Check:
     broken = broken_off(side)
     if not broken or check.outcome is CheckOutcome.BLOCK:
         return check
-    said = listed(list(dict.fromkeys(run.failure_reason or "of which nothing was recorded" for run in broken)), 2)
+    said = listed(list(dict.fromkeys(run.failure_reason or "no end was recorded" for run in broken)), 2)
     reason = f"{len(broken)} of {runs(len(side.runs), 'candidate')} failed ({said}), by the code or by the machine"
     return _hard(check.metric, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.BROKEN_OFF)
 
@@ -98,7 +98,7 @@ def _invariants(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
 
 def _watch(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
     problems = [run.critical_held for run in runs if run.critical_held]
-    return problems, _known("nothing reached STOP", [run.critical_held is not None for run in runs])
+    return problems, _known("no warning stayed critical", [run.critical_held is not None for run in runs])
 
 
 def _divergence(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:

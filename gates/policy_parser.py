@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import combinations
 from typing import Any
 
 from gates.fields import (
@@ -48,8 +47,8 @@ def parse_policy(body: Mapping[str, Any]) -> Policy:
                 raise unknown(f"overlays.{overlay.name}.rules", "rule", name, rules)
     priors = tuple(_known_priors(name, known) for name, known in mapping("priors", found["priors"]).items())
     policy = Policy(**{**found, "priors": priors, "rules": tuple(rules.values()), "overlays": tuple(overlays)})
-    for together in (*((one,) for one in overlays), *combinations(overlays, 2)):
-        _check_overlaid(policy, *together)
+    for overlay in overlays:
+        _check_overlaid(policy, overlay)
     return policy
 
 
@@ -97,19 +96,11 @@ def _looks(path: str, body: Any) -> Looks:
     return Looks(**found)
 
 
-def _check_overlaid(policy: Policy, *overlays: Overlay) -> None:
-    """Raise PolicyError for rules that overlays which apply together leave impossible."""
-    facts: dict[str, str] = {}
-    for key in {key for overlay in overlays for key in overlay.when}:
-        values = [overlay.when[key] for overlay in overlays if key in overlay.when]
-        shared = [value for value in values[0] if all(value in others for others in values)]
-        if not shared:
-            return  # never together
-        facts[key] = shared[0]
-    names = "+".join(overlay.name for overlay in overlays)
+def _check_overlaid(policy: Policy, overlay: Overlay) -> None:
+    facts = {key: values[0] for key, values in overlay.when.items()}
     for rule in policy.resolve(facts).rules:
-        if any(rule.name in overlay.rules for overlay in overlays):
-            check_rule(f"overlays.{names}.rules.{rule.name}", rule)
+        if rule.name in overlay.rules:
+            check_rule(f"overlays.{overlay.name}.rules.{rule.name}", rule)
 
 
 _HARD: dict[str, Reader] = {

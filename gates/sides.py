@@ -33,10 +33,14 @@ class Side:
 
 
 def broken_off(side: Side) -> tuple[Run, ...]:
-    """Runs that an exception ended or that recorded too little, and that were not made again: whether the code or the
-    place is to blame is not known, so the others cannot speak for them."""
-    again = {run.seed for run in side.evidence if run.seed is not None}
-    return tuple(run for run in side.runs if run.failure == "error" and run.seed not in again)
+    """Runs that ended for a reason unknown (an exception, no word, too little recorded) more often than runs of their
+    seed finished: whether the code or the place is to blame nobody can tell, so the others cannot speak for them."""
+    copies = _copies(side.runs)
+    evidence = {run.run_id for run in side.evidence}
+    again: Counter[int | None] = Counter(run.seed for run in side.evidence if run.seed is not None)
+    lost = [run for run in side.runs if run.run_id not in evidence | copies.keys() and run.failure != "interrupted"]
+    often = Counter(run.seed for run in lost)
+    return tuple(run for run in lost if often[run.seed] > again[run.seed])
 
 
 def candidate_side(version: Version) -> Side:

@@ -104,7 +104,7 @@ def _hopeless(policy: Policy, verdict: Verdict, most: int, fresh: bool) -> str:
     in_pairs = {rule.name for rule in policy.rules if judged_in_pairs(rule)} if fresh else set()
     for check in verdict.checks:
         apart = check.metric in in_pairs and not (check.evidence and check.evidence.paired)
-        again = check.reason_code is ReasonCode.BROKEN_OFF  # the next runs are of its seed
+        again = check.reason_code is ReasonCode.BROKEN_OFF  # its seed is made again first
         told_anew = again or (fresh and (apart or check.reason_code is ReasonCode.INVALID_ENVIRONMENT))
         if check.outcome is CheckOutcome.INCONCLUSIVE and not told_anew:
             ways = [needed for needed in (check.more_runs, check.runs_if_unchanged) if needed is not None]

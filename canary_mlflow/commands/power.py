@@ -55,7 +55,9 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
     asked = load_policy(policy)
     rules, notes = deciding(asked, rule, known_facts(asked, read_facts(fact)))
     chosen = find_rule(rules, rule)
-    known = expected(asked, rules, chosen) if spread is None else KnownSpread(sd=read_spread(spread), kind="given")
+    known = (
+        expected(asked, rules, chosen) if spread is None else KnownSpread(sd=read_spread(spread, chosen), kind="given")
+    )
     known = replace(known, notes=(*notes, *known.notes))
     two_sided = chosen.worse is Worse.BOTH
     find = partial(
@@ -150,12 +152,12 @@ def known_facts(asked: Policy, facts: Mapping[str, str]) -> Mapping[str, str]:
     return facts
 
 
-def read_spread(value: float) -> float:
+def read_spread(value: float, rule: MetricRule) -> float:
     """A spread such as a policy may state. Raises UsageError."""
     from gates import PolicyError
     from gates.rule_parser import RULE_KEYS
 
-    if value > 1:
+    if value > 1 and rule.scale == "log":
         raise UsageError(
             f"--spread: found {value:g}, which is {100 * value:g} %; expected a share; write one such as 0.02"
         )

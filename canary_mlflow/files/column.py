@@ -24,6 +24,11 @@ class Column:
         self.restarts = 0
         self.returned = (0, 0, 0)  # row, from step, to step: the first time that steps went back
 
+    @property
+    def of_training(self) -> bool:
+        """Whether a training writes it itself: an evaluator beside it may be late, and a foreign column be anything."""
+        return self.name in ("loss", "step_time", "grad_norm", "learning_rate", "tokens", "reward_mean")
+
     def rewind(self, step: int, value: float, row: int) -> bool:
         """Forget what stands at `step` and after it: the row that comes now, with `value`, was written later. True if
         steps went back there, and not just to the same one."""

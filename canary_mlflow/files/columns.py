@@ -86,17 +86,17 @@ class Columns:
                 value = self._number(column, key, value, number)
                 if value is None:
                     continue
-            if step <= column.last and column.rewind(step, value, number):
+            if step <= column.last and column.rewind(step, value, number) and column.of_training:
                 self._forget(step)
             column.last = step
             column.steps.append(step)
             column.values.append(value)
 
     def _forget(self, step: int) -> None:
-        """A run began again at `step`: what other columns have of its former attempt goes too, such as an evaluation
-        that the new one may never reach."""
+        """A training began again at `step`: the evaluations of its former attempt go too, which the new one may never
+        reach. Columns of the training go back by themselves, and one that does not has nothing newer to say."""
         for column in self.columns.values():
-            if column.last > step:
+            if column.name.startswith("eval_") and column.last > step:
                 column.forget(step)
 
     def _step(self, row: Mapping[str, Any], number: int) -> int | None:

@@ -76,7 +76,7 @@ VERL_SUMS: Mapping[str, tuple[str, ...]] = {  # parts of an iteration, seconds
 PREFIXES = {"train/": "", "eval/": "eval_", "val/": "eval_", "valid/": "eval_", "validation/": "eval_"}
 
 # In this order: a wandb export has `_step` (its own row count) beside the trainer's `train/global_step`.
-STEPS = ("step", "global_step", "train/global_step", "trainer/global_step", "iteration", "iter", "_step")
+STEPS = ("step", "global_step", "train/global_step", "trainer/global_step", "iteration", "_step", "iter")
 STEP_NAMES = "step, global_step, iteration or _step"  # for people
 
 

@@ -25,7 +25,18 @@ OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, i
 
 TELLING = ("loss", "accuracy", "memory", "_mem_", "grad")
 TIMED = ("time", "seconds", "duration")
-OTHER_TIMES = ("runtime", "timestamp", "wall time", "timing", "eval_", "eval/")
+OTHER_TIMES = (
+    "runtime",
+    "timestamp",
+    "wall time",
+    "timing",
+    "eval_",
+    "eval/",
+    "profiling/",
+    "elapsed",
+    "wall_time",
+    "relative time",
+)
 """Names of times that tell nothing of a step, such as Transformers' train_runtime."""
 
 
@@ -86,12 +97,14 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
 
 
 def cut_short(run: Run, history: History) -> Run:
-    """The run as one that was stopped, where the file says how many steps it was to have and they are not there."""
-    planned = history.max_steps
+    """The run as one that broke off, where the file says how many steps it was to have and they are not there."""
+    planned, end = history.max_steps, history.series.get(FOREIGN + "train_runtime")
     if run.failure or planned is None or history.last_step + _gap(history) > planned:
         return run
+    if end is not None and int(end.steps[-1]) >= history.last_step:
+        return run  # what Transformers writes at the end of a training, early stopping included
     reason = f"the history ends at step {history.last_step} of {planned}"
-    return replace(run, completed=False, failure="interrupted", failure_reason=reason)
+    return replace(run, completed=False, failure="error", failure_reason=reason)
 
 
 def _gap(history: History) -> int:

@@ -117,7 +117,12 @@ def different_packages(recorded: Mapping[str, str], other: Mapping[str, str]) ->
 def _fetched(project: Path, revision: str, whose: str) -> bool:
     """Whether it had to be fetched: a shallow clone may lack it, the place it was cloned from may have it."""
     known = ["git", "-C", str(project), "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
-    if revision.startswith("-") or subprocess.run(known, capture_output=True, check=False).returncode == 0:
+    if (
+        not revision
+        or revision.startswith("-")
+        or ":" in revision
+        or subprocess.run(known, capture_output=True, check=False).returncode == 0
+    ):
         return False
     try:
         _git(project, "fetch", "--quiet", "origin", revision.removeprefix("origin/"), whose=whose)

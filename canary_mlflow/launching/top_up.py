@@ -21,7 +21,7 @@ from canary_mlflow.tracking.session import minutes_of_runs
 from gates.looks import WithoutSource
 from gates.policy import Policy
 from gates.records import Version
-from gates.sides import candidate_side, planned
+from gates.sides import broken_off, candidate_side, planned
 from gates.top_up import TopUp, next_look, next_seeds, to_run_again
 from gates.verdict import Outcome, ReasonCode, Verdict
 from gates.wording import runs
@@ -141,7 +141,10 @@ class Plan:
         evidence = candidate_side(candidate).evidence
         behind, fresh = (baseline.runs, baseline.fresh) if baseline else ((), ())
         # Those of its evidence: the seed of a run that was broken off is made again, and its partner is not alone.
-        seeds = next_seeds(wanted - planned(evidence), seeds_of(behind), seeds_of(evidence))
+        broken = sorted({run.seed for run in broken_off(candidate_side(candidate)) if run.seed is not None})
+        count = max(0, wanted - planned(evidence))
+        others = next_seeds(count, set(seeds_of(behind)) - set(broken), {*seeds_of(evidence), *broken})
+        seeds = [*broken, *others][:count]
         first = seeds_without_fresh(self.client, evidence, fresh) if self.beside else ()
         return Missing(seeds=tuple(seeds), beside=self.beside, first=tuple(first))
 

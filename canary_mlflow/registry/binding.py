@@ -105,10 +105,11 @@ def artifact_digest(uri: str, destination: str = "") -> str:
 
 
 def folder_digest(place: Path) -> str:
-    """The digest of a local file or folder. Raises StoreError; for a link to a folder too, whose files may change
-    behind it."""
-    if linked := next((found for found in place.rglob("*") if found.is_symlink() and found.is_dir()), None):
-        raise StoreError(f"{linked}: a link to a folder; expected files of the version; copy them in its place")
+    """The digest of a local file or folder. Raises StoreError; for a link to a folder outside too, whose files
+    may change behind it."""
+    links = (found for found in place.rglob("*") if found.is_symlink() and found.is_dir())
+    if linked := next((found for found in links if not found.resolve().is_relative_to(place.resolve())), None):
+        raise StoreError(f"{linked}: a link to a folder outside; expected files of the version; copy them in its place")
     files = [place] if place.is_file() else sorted(found for found in place.rglob("*") if found.is_file())
     try:
         contents = {found.relative_to(place).as_posix(): file_digest(found) for found in files}

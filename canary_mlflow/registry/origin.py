@@ -58,13 +58,16 @@ def comes_from(client: MlflowClient, source: str, run_id: str) -> bool:
 
 
 def is_within(place: str, root: str) -> bool:
-    """Whether a URI is another, or below it, once dots are followed: MLflow decodes `%2e%2e` too when it loads."""
-    plain = [posixpath.normpath(decoded(uri).removeprefix("file://")) for uri in (place, root)]
-    return bool(root) and (plain[0] == plain[1] or plain[0].startswith(f"{plain[1]}/"))
+    """Whether a URI is another, or below it, once dots are followed; as written, and after each decoding, because
+    MLflow decodes when it loads: `%2e%2e` leads out of a folder, and `%2f` is a part of a name until it is decoded."""
+    while bool(root) and _below(place, root):
+        decoded = unquote(place), unquote(root)
+        if decoded == (place, root):
+            return True
+        place, root = decoded
+    return False
 
 
-def decoded(uri: str) -> str:
-    """The URI with nothing left that another decoding would change."""
-    while (plain := unquote(uri)) != uri:
-        uri = plain
-    return uri
+def _below(place: str, root: str) -> bool:
+    plain = [posixpath.normpath(uri.removeprefix("file://")) for uri in (place, root)]
+    return plain[0] == plain[1] or plain[0].startswith(f"{plain[1]}/")

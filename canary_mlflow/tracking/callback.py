@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +173,9 @@ class CanaryCallback(Hooks):
         try:
             if self.journal is not None and not self.journal.finished:
                 self.journal.finish("instability" if self.stopped else "", self.stopped)
-                if self._request.run_id is None:  # whoever chose the run knows
-                    sys.stderr.write(whereabouts(self.journal.target))
+                if self._request.run_id is None and sys.stderr is not None:  # whoever chose the run knows
+                    with suppress(OSError, ValueError):  # nobody reads it any more
+                        sys.stderr.write(whereabouts(self.journal.target))
         finally:
             self._let_go()
 

@@ -20,7 +20,7 @@ def classify(error: BaseException | None, nonfinite_steps: int = 0) -> tuple[str
     A crash after non-finite values were seen is called instability: the numbers broke before the program did.
     """
     if error is None:
-        return "interrupted", "training ended before its last step without an exception"
+        return "error", "training ended before its last step, and why is not known"
     name = type(error).__name__
     sentence = f"{name}: {one_line(error)}" if str(error) else name
     if name == "OutOfMemoryError" or isinstance(error, MemoryError) or "out of memory" in str(error).lower():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,9 +17,8 @@ from canary_mlflow.files import read_history
 from canary_mlflow.files.events import event_files
 from canary_mlflow.files.runs import run_of
 from canary_mlflow.tracking.learning import IMPROVES, learned
-from canary_mlflow.tracking.schema import mlflow_key
+from canary_mlflow.tracking.schema import is_fault, mlflow_key
 from canary_mlflow.tracking.session import NAME_TAG, PARENT_TAG, log_tags, start_run
-from gates.nonfinite import NEVER_UNDEFINED
 from gates.records import Run
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def read_import(path: Path, stated: Stated) -> Imported:
 
 def ended(run: Run) -> Run:
     """The run with its true end: broken down where its last numbers are none."""
-    if run.failure not in ("", "interrupted"):
+    if run.failure not in ("", "error"):
         return run
     for name in VITAL:
         series = run.series.get(name)
@@ -163,12 +163,14 @@ def _learned(run: Run, algo: str) -> Run:
 
 
 def _counted(run: Run) -> Run:
-    """With the number of steps at which a metric that is never undefined was NaN, or infinite."""
+    """With the number of steps at which a metric was NaN, or infinite, that never may be."""
     steps: dict[bool, set[int]] = {True: set(), False: set()}
-    for name in run.series.keys() & set(NEVER_UNDEFINED):
-        series = run.series[name]
-        for nan, mask in ((True, np.isnan(series.values)), (False, np.isinf(series.values))):
-            steps[nan].update(series.steps[mask].tolist())
+    for name, series in run.series.items():
+        for step, value in zip(
+            series.steps[~series.finite].tolist(), series.values[~series.finite].tolist(), strict=True
+        ):
+            if is_fault(name, value):
+                steps[math.isnan(value)].add(step)
     return replace(run, nan_steps=len(steps[True]), inf_steps=len(steps[False]))
 
 

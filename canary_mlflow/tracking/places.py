@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -11,9 +12,11 @@ if TYPE_CHECKING:
 
 
 def without_password(uri: str) -> str:
-    """A store's address as it may be shown and written down."""
-    password = urlsplit(uri).password
-    return uri.replace(f":{password}@", ":***@") if password else uri
+    """A store's address as it may be shown and written down. By hand: SQLAlchemy takes passwords with `#`, `/` and `[`,
+    of which the standard library makes other parts or an error."""
+    word = "[^@/]*" if uri.startswith("http") else "[^@]*"
+    shown = re.sub(rf"^([\w+.-]+://[^:/@]*:){word}@", r"\1***@", uri)
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", shown)
 
 
 def sqlite_file(uri: str) -> Path | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import cache
 
 from canary_mlflow.tracking.trainers import NAMES, OWN_PPO
+from gates.nonfinite import NEVER_UNDEFINED
 
 FOREIGN = "trl/"  # prefix of everything a trainer logs that has no canonical name
 
@@ -131,6 +133,15 @@ METRICS: tuple[Metric, ...] = (
 BY_NAME = {metric.name: metric for metric in METRICS}
 BY_KEY = {metric.key: metric.name for metric in METRICS}
 BY_ALIAS = {alias: metric.name for metric in METRICS for alias in metric.aliases}
+STABILITY = frozenset(metric.name for metric in METRICS if metric.group == "stability")
+
+
+def is_fault(name: str, value: float) -> bool:
+    """Whether a value is a NaN that is never meant, or an infinity: only an explained variance may be one."""
+    if math.isnan(value):
+        return name in NEVER_UNDEFINED
+    return math.isinf(value) and name in STABILITY and name != "explained_variance"
+
 
 # MLflow refuses a whole batch for one key outside this set.
 _FORBIDDEN = re.compile(r"[^\w\-. /:]")

@@ -13,11 +13,12 @@ class Alarm:
     never again. CRITICAL that lasts for `hold` rows becomes STOP, unless `may_stop` is false.
     """
 
-    __slots__ = ("_held", "_hold", "_quiet", "_said", "_silent", "detector", "live")
+    __slots__ = ("_held", "_hold", "_quiet", "_said", "_silent", "detector", "held_stop", "live")
 
     def __init__(self, detector: Detector, rows: RowRules, *, may_stop: bool = True) -> None:
         self.detector = detector
         self.live = False  # whether a row without a finding still has to be told
+        self.held_stop = False  # whether STOP came of a CRITICAL that lasted
         self._quiet, self._hold = rows.quiet, rows.hold if may_stop else -1
         self._said = 0
         self._silent = self._held = 0
@@ -38,6 +39,7 @@ class Alarm:
         self._held = self._held + 1 if finding.level >= Level.CRITICAL else 0
         if self._held == self._hold and finding.level is Level.CRITICAL and self._said < Level.STOP:
             self._said = Level.STOP
+            self.held_stop = True
             return Finding(Level.STOP, f"CRITICAL for {self._hold} rows: {finding.seen}")
         if finding.level > self._said:
             self._said = finding.level

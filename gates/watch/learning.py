@@ -119,7 +119,7 @@ class NoGainInReward:
         return None
 
     def finish(self, completed: bool) -> Finding | None:
-        if not completed or self._rows < len(self._early) * 2:
+        if not completed or not self._early or self._rows < len(self._early) * 2:
             return None
         before, after = sum(self._early) / len(self._early), sum(self._late) / len(self._late)
         if after > before:

@@ -12,6 +12,7 @@ from gates.watch.choosing import detectors
 from gates.watch.policy import OnCritical, WatchPolicy
 from gates.watch.warning import Finding, Level, WatchWarning
 
+_NONFINITE = ("nonfinite", "nan_gradients")  # other facts, such as a loss of 0, may be a healthy run's
 _RISES = frozenset({"loss_rise", "loss_rising", "grad_spike", "drift"})
 _VERDICTS = ("healthy", "warned", "critical", "failed")
 
@@ -83,7 +84,7 @@ class Watch:
 
     @property
     def critical_held(self) -> str:
-        """One sentence on what reached STOP first, a CRITICAL that lasted or a fact such as a NaN; "" for none."""
+        """One sentence on what reached STOP first, a CRITICAL that lasted or numbers that are none; "" for none."""
         return self._critical_held
 
     def observe(self, step: int, row: Mapping[str, float]) -> tuple[WatchWarning, ...]:
@@ -133,7 +134,7 @@ class Watch:
         )
         self._warnings.append(warning)
         said.append(warning)
-        if new.level is Level.STOP and not self._critical_held:
+        if not self._critical_held and (alarm.held_stop or (new.level is Level.STOP and rule in _NONFINITE)):
             self._critical_held = f"{stream} {new.seen} ({rule}, step {self._step})"
 
     def _spiral_finding(self) -> Finding | None:

@@ -285,3 +285,14 @@ def test_a_new_attempt_takes_the_evaluations_of_the_old_one_along(tmp_path: Path
     apart = tmp_path / "apart.jsonl"
     apart.write_text(lines([{"step": step, "loss": 2.0} for step in range(1, 6)] + [{"step": 2, "eval_loss": 0.5}]))
     assert len(read_history(apart).series["loss"].steps) == 5, "other columns' rows below are no new attempt"
+
+
+def test_an_evaluator_that_is_late_takes_nothing_of_the_training(tmp_path: Path) -> None:
+    """It writes of step 3 after that of step 5: no new attempt, and the NaN stays."""
+    rows = [{"step": step, "loss": math.nan if step == 4 else 1.0, "mine": 10 - step} for step in range(1, 6)]
+    late = [{"step": 5, "eval_loss": 0.1}, {"step": 3, "eval_loss": 0.2}, {"step": 2, "mine": 3}]
+    path = tmp_path / "run.jsonl"
+    path.write_text(lines([*rows, *late]))
+    found = read_history(path)
+    assert found.series["loss"].steps.tolist() == [1, 2, 3, 4, 5]
+    assert not found.series["loss"].finite.all()

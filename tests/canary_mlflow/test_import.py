@@ -116,7 +116,7 @@ def test_what_nobody_says_stays_unknown(shared: Any, tmp_path: Path) -> None:
     [
         ({"loss": math.nan, "grad_norm": math.nan}, STEPS, "instability", "loss is nan from step 60 to the end"),
         ({"grad_norm": math.inf}, STEPS, "instability", "grad_norm is inf from step 60 to the end"),
-        ({}, 40, "interrupted", "the history ends at step 40 of 60"),
+        ({}, 40, "error", "the history ends at step 40 of 60"),
     ],
 )
 def test_a_run_that_broke_off_says_so(
@@ -127,7 +127,7 @@ def test_a_run_that_broke_off_says_so(
     assert shared.client.get_run(found["run_id"]).info.status == "FAILED"
     (run,) = read_runs(shared.client, [found["run_id"]])
     assert (run.completed, run.nan_steps) == (False, int("loss" in values))
-    assert not math.isfinite(run.series["grad_norm"].values[-1]) or failure == "interrupted"
+    assert not math.isfinite(run.series["grad_norm"].values[-1]) or failure == "error"
 
 
 def test_a_last_row_that_was_not_due_yet_is_no_cut(shared: Any, tmp_path: Path) -> None:

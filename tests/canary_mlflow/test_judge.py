@@ -319,8 +319,13 @@ def test_a_trainer_state_that_ends_early_is_no_finished_run(tmp_path: Path) -> N
 
     baseline = [state(f"a{number}", 120) for number in range(3)]
     code, verdict = judged(baseline, [state("b0", 60)])
-    assert (code, verdict["reason_code"]) == (3, "missing-data")
-    assert "interrupted (the history ends at step 60 of 120)" in verdict["reason"]
+    assert (code, verdict["reason_code"]) == (3, "broken-off")
+    assert "failed (the history ends at step 60 of 120)" in verdict["reason"]
+    early = state("b1", 90)
+    body = json.loads(early.read_text())
+    body["log_history"].append({"step": 90, "train_runtime": 12.0})
+    early.write_text(json.dumps(body))
+    assert judged(baseline, [early])[1]["reason_code"] != "broken-off", "stopped early, as it was told to"
 
 
 def test_columns_that_nearly_name_a_metric_are_read_or_named(save: Save) -> None:

@@ -9,6 +9,7 @@ import pytest
 from canary_mlflow.errors import StoreError
 from canary_mlflow.registry.binding import folder_digest
 from canary_mlflow.registry.origin import is_within
+from canary_mlflow.tracking.places import without_password
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,7 @@ from canary_mlflow.registry.origin import is_within
         ("/store/1/a/artifacts/../../b/artifacts/model", False),
         ("/store/1/a/artifacts/%2e%2e/%2E%2e/b/artifacts/model", False),
         ("/store/1/a/artifacts/%252e%252e/%252e%252e/b/artifacts/model", False),
+        ("/store/1/a/artifacts/x%252fy%252fz/../../../b/artifacts/model", False),
         ("/store/1/a/artifacts-of-another", False),
     ],
 )
@@ -34,7 +36,19 @@ def test_a_linked_folder_is_refused_because_its_files_may_change_behind_it(tmp_p
         (folder / "weights").write_text("good")
     before = folder_digest(model)
     (model / "more").symlink_to(elsewhere)
-    with pytest.raises(StoreError, match="more: a link to a folder; expected files of the version"):
+    with pytest.raises(StoreError, match="more: a link to a folder outside; expected files of the version"):
         folder_digest(model)
     (model / "more").unlink()
     assert folder_digest(model) == before
+
+
+@pytest.mark.parametrize("password", ["secret", "pa#ss", "pa/ss", "p[w", "a?b"])
+def test_no_password_is_shown_whatever_it_is_made_of(password: str) -> None:
+    shown = without_password(f"postgresql+psycopg2://mlflow:{password}@db:5432/mlflow")
+    assert shown == "postgresql+psycopg2://mlflow:***@db:5432/mlflow"
+    assert without_password(f"postgresql://db/x?user=u&password={password}").endswith("password=***")
+
+
+@pytest.mark.parametrize("uri", ["sqlite:////tmp/a:b@c/x.db", "http://host:5000/#/models/m@champion", "mlruns"])
+def test_other_addresses_stay(uri: str) -> None:
+    assert without_password(uri) == uri

@@ -120,7 +120,7 @@ class OutOfMemoryError(RuntimeError):
         (TimeoutError("late"), 0, "timeout"),
         (KeyboardInterrupt(), 0, "interrupted"),
         (Terminated(15), 0, "interrupted"),
-        (None, 0, "interrupted"),
+        (None, 0, "error"),
     ],
 )
 def test_an_exception_becomes_one_of_the_gates_words(error: BaseException | None, nonfinite: int, failure: str) -> None:

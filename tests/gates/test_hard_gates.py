@@ -63,6 +63,10 @@ def test_a_run_that_an_exception_ended_leaves_the_others_undecided(smoke, make_r
     assert "1 of 3 candidate runs failed (RuntimeError: shard 7), by the code or by the machine" in left.reason
     assert left.candidate_runs == ("c0", "c1")
     assert found(*fine, broken, make_run("again", seed=2)).outcome is Outcome.PASS, "made again"
+    for silent in ({"completed": False}, {"failure": "sigkill"}):
+        assert found(*fine, make_run("c2", seed=2, **silent)).reason_code is ReasonCode.BROKEN_OFF, silent
+    usual = [make_run(f"u{number}", seed=0, completed=False, failure="error") for number in range(2)]
+    assert found(*fine, *usual).reason_code is ReasonCode.BROKEN_OFF, "two of a seed that finished once"
     worse = found(*fine, broken, make_run("worse", seed=3, nan_steps=2))
     assert worse.outcome is Outcome.BLOCK, "what the others show still counts"
     off = replace(smoke, hard=replace(smoke.hard, completed=False))
@@ -72,7 +76,9 @@ def test_a_run_that_an_exception_ended_leaves_the_others_undecided(smoke, make_r
 
 
 def test_a_run_that_is_still_running_is_no_evidence(smoke, make_run):
-    assert verdict_of(smoke, make_run("a", completed=False)).reason_code is ReasonCode.MISSING_DATA
+    alone = verdict_of(smoke, make_run("a", completed=False))
+    assert (alone.reason_code, alone.candidate_runs) == (ReasonCode.BROKEN_OFF, ())
+    assert "1 of 1 candidate run failed (no end was recorded)" in alone.reason
 
 
 @pytest.mark.parametrize(

@@ -149,16 +149,6 @@ def test_a_policy_that_is_no_mapping():
         parse_policy(["rules"])  # type: ignore[arg-type]
 
 
-def test_overlays_that_are_impossible_together_are_refused(plain):
-    """Each is fine alone; a step time that may change neither way cannot fall by 120 %."""
-    put(plain, "overlays.here", {"when": {"backend": "cuda"}, "rules": {"step_time": {"worse": "both"}}})
-    put(plain, "overlays.there", {"when": {"device": "H200"}, "rules": {"step_time": {"margin": 1.2}}})
-    with pytest.raises(PolicyError, match=r"overlays\.here\+there\.rules\.step_time\.margin: found 1\.2"):
-        parse_policy(plain)
-    put(plain, "overlays.there.when", {"backend": "cpu"})
-    parse_policy(plain)
-
-
 def test_overlays_apply_in_order_to_the_facts_that_match(smoke):
     cpu = {"backend": "cpu", "step_cost": "recorded"}
     iteration = {"algo": "ppo", "iteration_time": "recorded", "iteration_cost": "recorded"}

@@ -346,3 +346,9 @@ def test_a_fact_that_ends_a_run_counts_as_a_warning_that_stayed() -> None:
     seen = watch([*sft(0)[:40], {"loss": NAN, "grad_norm": NAN}])
     assert seen.verdict == "failed"
     assert seen.critical_held.startswith("loss is nan (nonfinite, step")
+
+
+def test_a_loss_that_is_learned_away_fails_no_check() -> None:
+    """Zero is a fact worth a STOP on the screen, and what a hinge loss comes to."""
+    seen = watch([{"loss": max(0.0, 1.0 - 0.05 * row)} for row in range(60)])
+    assert seen.critical_held == ""

@@ -9,11 +9,11 @@ import torch
 
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.forwards import ForwardHook
-from gates.nonfinite import NEVER_UNDEFINED
+from canary_mlflow.tracking.schema import is_fault
 
 
 class Finiteness(Probe):
-    """Counts non-finite values of a step in metrics that are never undefined, and the steps that had any.
+    """Counts the values of a step that are no numbers and never may be (`is_fault`), and the steps that had any.
 
     Transformers misreports a NaN loss in two ways, and both are put right where the model computes its own loss:
     with `logging_nan_inf_filter` (which the callback turns off; something may turn it on again) it logs 0.0; without,
@@ -60,7 +60,7 @@ class Finiteness(Probe):
 
     def row_closed(self, row: Row) -> None:
         self._correct(row)
-        bad = [value for name, value in row.items() if not math.isfinite(value) and name in NEVER_UNDEFINED]
+        bad = [value for name, value in row.items() if is_fault(name, value)]
         tensors = row.get("nonfinite", 0.0)  # as Gradients counted them, over all ranks
         row["nonfinite"] = tensors + len(bad)
         infinite = any(math.isinf(value) for value in bad)
