@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 from canary_mlflow.analysis.publishing import publish_study
 from canary_mlflow.errors import CanaryError
-from canary_mlflow.launching.top_up import Plan
+from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.gatekeeper import gate

@@ -11,7 +11,7 @@ import pytest
 from mlflow.entities import Metric
 
 from canary_mlflow.errors import NoSource, UsageError
-from canary_mlflow.launching.top_up import Plan
+from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
 from gates.looks import FreshBaseline, WithoutSource
