@@ -84,14 +84,17 @@ def to_run_again(policy: Policy, reference: Sequence[Run], candidate: Version) -
     return found
 
 
-def next_seeds(count: int, baseline: Collection[int], candidate: Collection[int]) -> list[int]:
-    """Seeds for `count` more candidate runs: first those that the baseline has and the candidate has not, so that runs
-    pair up; then the lowest that nobody has."""
-    pairs = sorted(set(baseline) - set(candidate))
+def next_seeds(
+    count: int, baseline: Collection[int], candidate: Collection[int], broken: Collection[int] = ()
+) -> list[int]:
+    """Seeds for `count` more candidate runs: first the `broken` ones, without which nothing is decided; then those that
+    the baseline has and the candidate has not, so that runs pair up; then the lowest that nobody has."""
+    again = sorted(set(broken))
+    pairs = sorted(set(baseline) - set(candidate) - set(again))
     start = min(candidate, default=0)
-    used = set(baseline) | set(candidate)
+    used = {*baseline, *candidate, *again}
     new = [seed for seed in range(start, start + count + len(used)) if seed not in used]
-    return [*pairs, *new][:count]
+    return [*again, *pairs, *new][:count]
 
 
 def _hopeless(policy: Policy, verdict: Verdict, most: int, fresh: bool) -> str:

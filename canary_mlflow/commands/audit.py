@@ -150,7 +150,6 @@ def open_guard(uri: str | None) -> GuardedStore:
     if guard is None:
         raise UsageError(
             f"{without_password(client.tracking_uri)}: its ledger cannot be read from here; expected the database "
-            "itself, or a file from "
-            "`canary audit export` run there"
+            "itself, or a file from `canary audit export` run there"
         )
     return guard

@@ -136,13 +136,11 @@ class Plan:
     def missing(self, wanted: int) -> Missing:
         """The runs that the candidate lacks for so many, and the champion's that belong to them."""
         _, baseline, candidate = self.sides()
-        evidence = candidate_side(candidate).evidence
+        side = candidate_side(candidate)
         behind, fresh = (baseline.runs, baseline.fresh) if baseline else ((), ())
         # Those of its evidence: the seed of a run that was broken off is made again, and its partner is not alone.
-        broken = sorted({run.seed for run in broken_off(candidate_side(candidate)) if run.seed is not None})
-        count = max(0, wanted - planned(evidence))
-        others = next_seeds(count, set(seeds_of(behind)) - set(broken), {*seeds_of(evidence), *broken})
-        seeds = [*broken, *others][:count]
+        evidence, count = side.evidence, max(0, wanted - planned(side.evidence))
+        seeds = next_seeds(count, seeds_of(behind), seeds_of(evidence), seeds_of(broken_off(side)))
         first = seeds_without_fresh(self.client, evidence, fresh) if self.beside else ()
         return Missing(seeds=tuple(seeds), beside=self.beside, first=tuple(first))
 

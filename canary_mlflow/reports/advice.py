@@ -11,6 +11,14 @@ from gates.verdict import Outcome, ReasonCode
 
 BROKEN = "See what ended it; a run of the same seed that finishes takes its place."
 QUIETER = "Run it again while the machine is quiet: what disturbed the clocks is named above."
+WITHOUT_VERSION = {
+    ReasonCode.BROKEN_OFF: BROKEN,
+    ReasonCode.NOT_COMPARABLE: "Compare like with like.",
+    ReasonCode.MISSING_DATA: "Give what is missing, a run or a metric, then judge again.",
+    ReasonCode.SUSPECT_DATA: "Mend or leave out what is named above, then judge again.",
+    ReasonCode.INVALID_ENVIRONMENT: QUIETER,
+}
+"""What would turn an open question into an answer, where no version waits for it."""
 
 
 def next_step(decision: Decision) -> str:
@@ -90,16 +98,11 @@ def after_comparison(decision: Decision) -> str:
         return "Look at what is marked BLOCK. "
     if verdict.outcome is Outcome.PASS:
         return ""
+    if found := WITHOUT_VERSION.get(verdict.reason_code):
+        return f"{found} "
     if verdict.more_runs:
         return f"About {verdict.more_runs} runs per side would decide (now {have(verdict)}). "
-    advice = {
-        ReasonCode.BROKEN_OFF: BROKEN,
-        ReasonCode.NOT_COMPARABLE: "Compare like with like.",
-        ReasonCode.SUSPECT_DATA: "Look at what is named above: mend it, leave it out or run it again.",
-        ReasonCode.MISSING_DATA: "Compare runs that have what is missing.",
-        ReasonCode.INVALID_ENVIRONMENT: QUIETER,
-    }
-    return f"{advice.get(verdict.reason_code, no_number(verdict.reason_code) + '.')} "
+    return f"{no_number(verdict.reason_code)}. "
 
 
 def after_files(decision: Decision) -> str:
@@ -109,16 +112,8 @@ def after_files(decision: Decision) -> str:
         return "Look at what is marked BLOCK. Nothing was written."
     if verdict.outcome is Outcome.PASS:
         return "Nothing was written: files are judged, not promoted."
-    if verdict.reason_code is ReasonCode.BROKEN_OFF:
-        return BROKEN
-    if verdict.reason_code is ReasonCode.NOT_COMPARABLE:
-        return "Compare like with like."
-    if verdict.reason_code is ReasonCode.MISSING_DATA:
-        return "Give what is missing, a run or a metric, then judge again."
-    if verdict.reason_code is ReasonCode.SUSPECT_DATA:
-        return "Mend or leave out what is named above, then judge again."
-    if verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT:
-        return QUIETER
+    if found := WITHOUT_VERSION.get(verdict.reason_code):
+        return found
     if needed := verdict.more_runs:
         counting = " that count" if needed <= min(len(verdict.baseline_runs), len(verdict.candidate_runs)) else ""
         why = "; the notes say which do not" if counting else ""

@@ -166,9 +166,8 @@ def _counted(run: Run) -> Run:
     """With the number of steps at which a metric was NaN, or infinite, that never may be."""
     steps: dict[bool, set[int]] = {True: set(), False: set()}
     for name, series in run.series.items():
-        for step, value in zip(
-            series.steps[~series.finite].tolist(), series.values[~series.finite].tolist(), strict=True
-        ):
+        bad = ~series.finite
+        for step, value in zip(series.steps[bad].tolist(), series.values[bad].tolist(), strict=True):
             if is_fault(name, value):
                 steps[math.isnan(value)].add(step)
     return replace(run, nan_steps=len(steps[True]), inf_steps=len(steps[False]))

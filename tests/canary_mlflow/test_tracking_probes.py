@@ -200,4 +200,7 @@ def test_what_may_be_undefined_is_no_fault() -> None:
     probe = standard_probes()["finiteness"]
     for row in ({"loss": 1.0, "explained_variance": math.nan}, {"loss": math.nan}):
         probe.row_closed(row)
-    assert probe.nan_steps == 1
+    assert (probe.nan_steps, probe.inf_steps) == (1, 0)
+    for row in ({"reward_margin": math.inf}, {"explained_variance": -math.inf}):
+        probe.row_closed(row)
+    assert (probe.nan_steps, probe.inf_steps) == (1, 1), "an infinite margin is one"

@@ -60,7 +60,7 @@ class Finiteness(Probe):
 
     def row_closed(self, row: Row) -> None:
         self._correct(row)
-        bad = [value for name, value in row.items() if is_fault(name, value)]
+        bad = [value for name, value in row.items() if not math.isfinite(value) and is_fault(name, value)]
         tensors = row.get("nonfinite", 0.0)  # as Gradients counted them, over all ranks
         row["nonfinite"] = tensors + len(bad)
         infinite = any(math.isinf(value) for value in bad)
