@@ -36,19 +36,20 @@ class Looks:
     without_source: WithoutSource
 
     def reached(self, candidate_runs: int, taken: Sequence[int] = ()) -> int:
-        """The look, counted from 1, that a candidate with so many runs is at; `taken`: the numbers of runs at which it
-        was looked at before. Numbers between two looks count as the later one, where the earlier is spent."""
-        planned = sum(runs <= candidate_runs for runs in self.runs)
-        before = self._spent(candidate_runs, taken)
-        return min(len(self.runs), max(1, planned, before + 1))
+        """The look, counted from 1, that a candidate with so many runs is at; `taken`: how many it had at each look at
+        other evidence before. Numbers between two looks count as the later one, where the earlier is spent."""
+        return min(len(self.runs), max(1, self._planned(candidate_runs), self._spent(taken) + 1))
 
-    def share(self, look: int, candidate_runs: int, taken: Sequence[int] = ()) -> float:
+    def share(self, look: int, taken: Sequence[int] = ()) -> float:
         """What this look may spend: its own share and those of looks before it that were never taken."""
-        return sum(self.shares[self._spent(candidate_runs, taken) : look])
+        return sum(self.shares[self._spent(taken) : look])
 
-    def _spent(self, candidate_runs: int, taken: Sequence[int]) -> int:
-        """How many looks are behind a candidate with so many runs; another look at the same runs costs nothing."""
+    def _planned(self, runs: int) -> int:
+        return sum(planned <= runs for planned in self.runs)
+
+    def _spent(self, taken: Sequence[int]) -> int:
+        """How many looks are behind a candidate."""
         spent = 0
-        for count in sorted({count for count in taken if count < candidate_runs}):
-            spent = min(len(self.runs), max(spent + 1, sum(runs <= count for runs in self.runs)))
+        for runs in taken:
+            spent = min(len(self.runs), max(spent + 1, self._planned(runs)))
         return spent

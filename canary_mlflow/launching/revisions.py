@@ -153,7 +153,7 @@ def carry_out(trial: Trial, policy: Policy, say: Callable[[str], None]) -> Verdi
         made = pairs
         make_again(trial, policy, say)
         look = policy.looks.reached(pairs, taken)
-        verdict = judge(policy, *trial.versions(), look=look, share=policy.looks.share(look, pairs, taken))
+        verdict = judge(policy, *trial.versions(), look=look, share=policy.looks.share(look, taken))
         taken.append(pairs)
         step = next_look(policy, verdict)
         say(f"look {look} of {len(policy.looks.runs)}, {pairs} pairs: {step.reason}")

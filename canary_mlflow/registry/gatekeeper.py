@@ -14,6 +14,7 @@ from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.champion_history import block_notes, history_notes
 from canary_mlflow.registry.door import guard_of, record, verdict_order
 from canary_mlflow.registry.evidence import warnings_of
+from canary_mlflow.registry.looks import note_look
 from canary_mlflow.registry.origin import refuse_foreign_evidence
 from canary_mlflow.registry.remote import is_guarded_server, remote_gate
 from canary_mlflow.registry.sides import at_look, read_sides
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
     from canary_mlflow.registry.binding import Binding
+    from canary_mlflow.registry.looks import Taken
     from canary_mlflow.registry.promotion import Standing
 
 Remarks = Callable[[Verdict], Sequence[str]]
@@ -42,12 +44,13 @@ ATTEMPTS = 3  # judgements of one gate while other sessions move the champion
 class Judged:
     """A decision that nothing has followed from yet, with what it was about and who was champion when it was made.
 
-    Without a guard (`binding` None) only the champion's number can be compared.
+    Without a guard (`binding` None) only the champion's number can be compared. `look`: of a plan, which it was.
     """
 
     decision: Decision
     binding: Binding | None = None
     against: Standing | None = None
+    look: Taken | None = None
 
 
 def gate(
@@ -84,6 +87,8 @@ def gate(
             judged = replace(judged, decision=replace(judged.decision, store=shown_store))
         if dry_run:
             return judged.decision
+        if judged.look is not None and (session := judged.decision.session_id):
+            note_look(client, session, judged.decision.champion_before, judged.look)
         try:
             decision = enact(client, judged, actor, move=move)
         except BaselineMoved:
@@ -119,8 +124,9 @@ def decide(
             f"canary compare {model}/OTHER {model}/{before}"
         )
     baseline, candidate = read_sides(client, model, before, found)
-    look, share = at_look(client, policy, found, candidate, before) if by_plan else (None, None)
-    verdict = judge(policy, baseline, candidate, look=look, share=share)
+    planned = at_look(client, policy, found, baseline, candidate) if by_plan else (None, None, None)
+    number, share, look = planned
+    verdict = judge(policy, baseline, candidate, look=number, share=share)
     verdict = against_anchor(client, policy, candidate, verdict, before)
     if guard is not None:
         rows = guard.ledger(model)
@@ -142,12 +148,12 @@ def decide(
     )
     would_move = decision.bootstrapped or verdict.outcome is Outcome.PASS
     if guard is None or (dry_run and not would_move):
-        return Judged(decision=decision)
+        return Judged(decision=decision, look=look)
     # A dry run says what the gate would refuse too: files of another run, or that cannot be read.
     refuse_foreign_evidence(client, found, candidate)
     others = (*baseline.runs, *baseline.fresh) if baseline else ()
     runs = (*candidate.runs, *others, *anchor_runs(client, model, before))
-    return Judged(decision=decision, binding=bind(client, found, runs), against=against)
+    return Judged(decision=decision, binding=bind(client, found, runs), against=against, look=look)
 
 
 def enact(client: MlflowClient, judged: Judged, actor: str | None = None, *, move: bool = True) -> Decision:

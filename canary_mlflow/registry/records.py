@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from canary_mlflow.registry.looks import LOOKS_TAG, looks_tag
 from canary_mlflow.registry.versions import SESSION_TAG
 from canary_mlflow.reports import json, markdown
 from canary_mlflow.reports.decision import Decision
-from canary_mlflow.tracking.session import get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -66,9 +64,6 @@ def tag_session(client: MlflowClient, decision: Decision, report: str) -> None:
     }
     if decision.version is not None:
         tags["canary.version"] = decision.version
-    if decision.verdict.look is not None:
-        before = get_run(client, decision.session_id).data.tags.get(LOOKS_TAG, "")
-        tags[LOOKS_TAG] = looks_tag(before, decision.champion_before, decision.verdict.planned_runs or 0)
     for key, value in tags.items():
         client.set_tag(decision.session_id, key, value)
 

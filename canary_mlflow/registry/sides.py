@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.registry.looks import LOOKS_TAG, looks_taken
+from canary_mlflow.registry.looks import Taken, before, evidence_of, looks_taken
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.tracking.histories import fresh_runs, read_version
-from canary_mlflow.tracking.session import get_run
 from gates.policy import Policy
 from gates.records import Version
-from gates.sides import candidate_side, planned
+from gates.sides import baseline_side, candidate_side, planned
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -32,22 +31,25 @@ def read_sides(
 
 
 def at_look(
-    client: MlflowClient, policy: Policy, found: ModelVersion, candidate: Version, champion: str | None
-) -> tuple[int, float]:
-    """The look, counted from 1, and the share of the error levels that it may spend.
+    client: MlflowClient, policy: Policy, found: ModelVersion, baseline: Version | None, candidate: Version
+) -> tuple[int, float, Taken]:
+    """The look that a version's runs have come to, counted from 1, the share of the error levels that it may spend, and
+    what is to be kept of it.
 
-    Raises UsageError where the plan has been spent on fewer runs.
+    Raises UsageError where the plan has been spent on other evidence.
     """
-    have = planned(candidate_side(candidate).evidence)
-    session = session_of(found)
-    tags = get_run(client, session).data.tags if session else {}
-    taken = looks_taken(tags.get(LOOKS_TAG, ""), champion)
-    look = policy.looks.reached(have, taken)
-    share = policy.looks.share(look, have, taken)
+    side = candidate_side(candidate)
+    others = (*baseline_side(baseline, side).evidence, *baseline.fresh) if baseline else ()
+    have = planned(side.evidence)
+    now = Taken(runs=have, evidence=evidence_of(run.run_id for run in (*side.evidence, *others)))
+    champion = baseline.version if baseline else None
+    taken = before(looks_taken(client, session_of(found), champion), now)
+    number = policy.looks.reached(have, taken)
+    share = policy.looks.share(number, taken)
     if share <= 0:
         raise UsageError(
             f"version {found.version} of {found.name!r}: its plan of looks is spent (taken at "
             f"{', '.join(map(str, taken))} runs, it has {have}); expected none after the last; judge it once more, "
             "with the whole error level, by `canary gate` without --top-up"
         )
-    return look, share
+    return number, share, now

@@ -6,7 +6,6 @@ import platform
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pytest
 from mlflow.entities import Metric
 
@@ -14,6 +13,7 @@ from canary_mlflow.errors import NoSource, UsageError
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.looks import Taken, note_look
 from gates.looks import FreshBaseline, WithoutSource
 from gates.policy import Policy
 from gates.rules import Role
@@ -77,6 +77,13 @@ def late() -> Policy:
     return replace(policy, looks=replace(policy.looks, shares=(0.001, 0.999)))
 
 
+def looks(guarded: Any, session: str) -> dict[str, list[int]]:
+    """By champion, at how many runs its looks were taken, as the session's tag says."""
+    said = guarded.client.get_run(session).data.tags["canary.looks"]
+    beside = dict(part.split(": ") for part in said.split("; "))
+    return {champion: [int(look.split(".")[0]) for look in taken.split()] for champion, taken in beside.items()}
+
+
 def with_fresh(policy: Policy, without: WithoutSource = WithoutSource.UNPAIRED) -> Policy:
     looks = replace(policy.looks, fresh_baseline=FreshBaseline.ALWAYS, without_source=without)
     return replace(policy, looks=looks)
@@ -89,7 +96,7 @@ def test_added_runs_are_children_of_the_session_and_decide(guarded: Any, late: P
     assert going.maker.calls == ["c1", "c2"]
     session = guarded.tags(going.version)["canary.session_id"]
     assert sorted(decision.verdict.candidate_runs) == sorted(guarded.children(session))
-    assert guarded.client.get_run(session).data.tags["canary.looks"] == "1: 1 3"
+    assert looks(guarded, session) == {"1": [1, 3]}
     assert guarded.champion() == going.version
     assert "look 2 of 2: decided: PASS" in decision.verdict.notes
 
@@ -229,14 +236,39 @@ def test_a_contended_run_is_made_again_twice_and_not_more(recorded: Any, by_the_
 
 
 def test_a_plan_goes_on_where_it_stopped_and_ends_when_it_is_spent(guarded: Any, late: Policy) -> None:
-    going = plan(guarded, late)
+    going = plan(guarded, late, slower=1.5)
     first = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
     assert (first.verdict.look, first.verdict.policy["alpha_block"]) == (1, pytest.approx(0.01 * 0.001))
     session = guarded.tags(going.version)["canary.session_id"]
-    assert guarded.client.get_run(session).data.tags["canary.looks"] == "1: 1"
-    guarded.client.set_tag(session, "canary.looks", "1: 1 3")
+    assert looks(guarded, session) == {"1": [1]}
+    again = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
+    assert (again.verdict.look, looks(guarded, session)) == (1, {"1": [1]}), "the same evidence costs nothing again"
+    going.maker.candidate(0)  # as after a rerun: other evidence of no more runs of the plan
+    other = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
+    assert (other.verdict.look, other.verdict.policy["alpha_block"]) == (2, pytest.approx(0.01 * 0.999))
+    assert looks(guarded, session) == {"1": [1, 1]}
     for seed in range(1, 6):
         going.maker.candidate(seed)
     with pytest.raises(UsageError, match="its plan of looks is spent"):
         gate(guarded.client, guarded.model, going.version, late, by_plan=True)
-    assert np.isclose(late.looks.share(2, 3, (1,)), 0.999)
+
+
+def test_a_look_is_spent_though_its_verdict_was_never_told(
+    guarded: Any, late: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going = plan(guarded, late)
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("canary_mlflow.registry.gatekeeper.enact", broken)
+    with pytest.raises(KeyboardInterrupt):
+        gate(guarded.client, guarded.model, going.version, late, by_plan=True)
+    assert looks(guarded, guarded.tags(going.version)["canary.session_id"]) == {"1": [1]}
+
+
+def test_the_looks_beside_one_champion_are_kept_while_another_stands(guarded: Any) -> None:
+    session = guarded.tags(plan(guarded, load_policy("smoke")).version)["canary.session_id"]
+    for champion, runs in (("1", 1), ("2", 1), ("1", 3)):
+        note_look(guarded.client, session, champion, Taken(runs=runs, evidence="0a"))
+    assert looks(guarded, session) == {"1": [1, 3], "2": [1]}

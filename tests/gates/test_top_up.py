@@ -145,7 +145,9 @@ PLAN = Looks(
         (3, (1,), 2, 0.3),
         (5, (1,), 3, 0.8),
         (5, (1, 3), 3, 0.5),
-        (3, (1, 3), 2, 0.3),  # the same look again costs nothing
+        (3, (1, 3), 3, 0.5),  # other runs, though no more of them
+        (1, (1,), 2, 0.3),
+        (2, (3,), 3, 0.5),  # a run of it was taken away
         (4, (3,), 3, 0.5),  # between two looks: the later one
         (4, (), 2, 0.5),
         (9, (1, 3, 5), 3, 0.0),
@@ -153,7 +155,7 @@ PLAN = Looks(
 )
 def test_a_plan_taken_up_again_spends_what_is_left_of_it(runs, taken, look, share):
     assert PLAN.reached(runs, taken) == look
-    assert PLAN.share(look, runs, taken) == pytest.approx(share)
+    assert PLAN.share(look, taken) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
