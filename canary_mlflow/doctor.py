@@ -134,11 +134,17 @@ def running(client: MlflowClient) -> Finding:
     if not stale:
         return Finding(name="runs", level=Level.OK, found=f"none has been RUNNING for over {STALE_HOURS:.0f} h")
     shown = ", ".join(stale[:SHOWN]) + (f" and {len(stale) - SHOWN} more" if len(stale) > SHOWN else "")
-    close = f"MlflowClient('{without_password(client.tracking_uri)}').set_terminated('ID', 'FAILED')"
-    command = f'python -c "from mlflow import MlflowClient; {close}"'
     return Finding(
         name="runs",
         level=Level.WARN,
         found=f"RUNNING for over {STALE_HOURS:.0f} h: {shown}",
-        advice=f"if nothing trains there any more, close each: {command}",
+        advice=f"if nothing trains there any more, close each: {closing_command(client.tracking_uri)}",
     )
+
+
+def closing_command(uri: str) -> str:
+    """How to end a run of this store. A password is not shown, and without it no command works that names the store."""
+    place = without_password(uri)
+    store = f"'{place}'" if place == uri else ""
+    close = f"""python -c "from mlflow import MlflowClient; MlflowClient({store}).set_terminated('ID', 'FAILED')\""""
+    return close if store else f"with MLFLOW_TRACKING_URI set to this store: {close}"

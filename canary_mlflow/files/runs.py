@@ -23,6 +23,9 @@ OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, i
     **dict.fromkeys(("peak_memory_gb", "peak_memory_gib", "max_memory_gb", "max_mem_gb"), ("peak_memory", 1 / 1024)),
 }
 
+VITAL = ("loss", "grad_norm", "policy_loss", "value_loss", "kl", "entropy", "reward_mean", "score_mean")
+"""A run whose last value of one of these is no number broke down; a spread or a variance may be undefined in good ones."""
+
 TELLING = ("loss", "accuracy", "memory", "_mem_", "grad")
 TIMED = ("time", "seconds", "duration")
 OTHER_TIMES = (
@@ -104,7 +107,19 @@ def cut_short(run: Run, history: History) -> Run:
     if end is not None and int(end.steps[-1]) >= history.last_step:
         return run  # what Transformers writes at the end of a training, early stopping included
     reason = f"the history ends at step {history.last_step} of {planned}"
-    return replace(run, completed=False, failure="error", failure_reason=reason)
+    broken_off = replace(run, completed=False, failure="error", failure_reason=reason)
+    return broken_down(broken_off)
+
+
+def broken_down(run: Run) -> Run:
+    """The run as one that ended by instability, where its last numbers are none."""
+    for name in VITAL:
+        series = run.series.get(name)
+        if series is not None and not series.finite[-1]:
+            bad = len(series.values) - int(np.argmax(series.finite[::-1])) if series.finite.any() else 0
+            reason = f"{name} is {series.values[-1]:g} from step {series.steps[bad]} to the end"
+            return replace(run, completed=False, failure="instability", failure_reason=reason)
+    return run
 
 
 def _gap(history: History) -> int:

@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.files import read_history
 from canary_mlflow.files.events import event_files
-from canary_mlflow.files.runs import run_of
+from canary_mlflow.files.runs import broken_down, run_of
 from canary_mlflow.tracking.learning import IMPROVES, learned
 from canary_mlflow.tracking.schema import is_fault, mlflow_key
 from canary_mlflow.tracking.session import NAME_TAG, PARENT_TAG, log_tags, start_run
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 
 DIGEST = "canary.import.digest"
 BATCH = 1000  # MLflow's limit for one log_batch
-# A run whose last value of one of these is no number broke down; a spread or a variance may be undefined in good ones.
-VITAL = ("loss", "grad_norm", "policy_loss", "value_loss", "kl", "entropy", "reward_mean", "score_mean")
 REWARDS = ("reward_mean", "score_mean")
 
 
@@ -65,7 +61,7 @@ def read_import(path: Path, stated: Stated) -> Imported:
     # Unknown equals nothing, not even another unknown: such runs are not comparable.
     unknown = {"imported": f"not stated (file {digest[:12]})"}
     run = replace(
-        ended(run),
+        run if run.failure else broken_down(run),
         seed=run.seed if stated.seed is None else stated.seed,
         workload=workload if set(workload) - {"algo"} else {**workload, **unknown},
         hardware=hardware or unknown,
@@ -74,19 +70,6 @@ def read_import(path: Path, stated: Stated) -> Imported:
     if run.completed and history.max_steps is None:
         notes = (*notes, f"says nowhere how long the run was to be: taken as finished at step {run.last_step}")
     return Imported(path=path, kind=history.kind, digest=digest, algo=algo, run=run, notes=notes)
-
-
-def ended(run: Run) -> Run:
-    """The run with its true end: broken down where its last numbers are none."""
-    if run.failure not in ("", "error"):
-        return run
-    for name in VITAL:
-        series = run.series.get(name)
-        if series is not None and not series.finite[-1]:
-            bad = len(series.values) - int(np.argmax(series.finite[::-1])) if series.finite.any() else 0
-            reason = f"{name} is {series.values[-1]:g} from step {series.steps[bad]} to the end"
-            return replace(run, completed=False, failure="instability", failure_reason=reason)
-    return run
 
 
 def find_import(client: MlflowClient, digest: str) -> str:

@@ -32,6 +32,13 @@ def test_a_forgotten_running_run_is_found_with_the_way_to_close_it(recorded: Any
     assert doctor.running(recorded.client).level is Level.OK
 
 
+def test_the_way_to_close_a_run_shows_no_password_and_works() -> None:
+    advice = doctor.closing_command("postgresql://canary:secret@db/mlflow")
+    assert "secret" not in advice
+    assert "***" not in advice
+    assert "MlflowClient().set_terminated" in advice
+
+
 def test_requirements_missing_or_out_of_range_are_named() -> None:
     found = metadata.version("mlflow")
     asked = [Requirement("mlflow<1"), Requirement("no-such-package>=2"), Requirement("click")]

@@ -117,6 +117,7 @@ def test_what_nobody_says_stays_unknown(shared: Any, tmp_path: Path) -> None:
         ({"loss": math.nan, "grad_norm": math.nan}, STEPS, "instability", "loss is nan from step 60 to the end"),
         ({"grad_norm": math.inf}, STEPS, "instability", "grad_norm is inf from step 60 to the end"),
         ({}, 40, "error", "the history ends at step 40 of 60"),
+        ({"loss": math.nan, "grad_norm": math.nan}, 40, "instability", "loss is nan from step 40 to the end"),
     ],
 )
 def test_a_run_that_broke_off_says_so(
@@ -128,6 +129,15 @@ def test_a_run_that_broke_off_says_so(
     (run,) = read_runs(shared.client, [found["run_id"]])
     assert (run.completed, run.nan_steps) == (False, int("loss" in values))
     assert not math.isfinite(run.series["grad_norm"].values[-1]) or failure == "error"
+
+
+def test_the_end_that_the_json_beside_a_file_tells_is_not_told_otherwise(shared: Any, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    rows = [{"step": step, "loss": loss(step) if step < 40 else math.nan} for step in range(1, 41)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.with_suffix(".json").write_text('{"failure": "error", "failure_reason": "the disk was full"}')
+    (found,) = imported(shared, path)
+    assert (found["failure"], found["reason"]) == ("error", "the disk was full")
 
 
 def test_a_last_row_that_was_not_due_yet_is_no_cut(shared: Any, tmp_path: Path) -> None:

@@ -167,6 +167,22 @@ def test_a_run_that_ended_early_is_not_as_good_as_one_that_went_on(save: Save, s
     assert (code, verdict["reason_code"]) == (3, "not-comparable")
 
 
+def test_a_training_that_broke_off_without_numbers_became_unstable(tmp_path: Path) -> None:
+    def state(name: str, last: int, end: float) -> Path:
+        path = tmp_path / name / "trainer_state.json"
+        path.parent.mkdir()
+        losses = [*(3 * 0.98**step for step in range(1, last)), end]
+        history = [{"step": step, "loss": loss} for step, loss in enumerate(losses, start=1)]
+        path.write_text(json.dumps({"max_steps": STEPS, "log_history": history}))
+        return path
+
+    sound = [state(f"a{i}", STEPS, 0.4 + i / 100) for i in range(3)]
+    broken = [*(state(f"b{i}", STEPS, 0.41 + i / 100) for i in range(2)), state("b2", 40, np.nan)]
+    code, verdict = judged(sound, broken)
+    assert (code, check(verdict, "completed")["outcome"]) == (1, "BLOCK")
+    assert "became unstable after step 40 (loss is nan from step 40 to the end)" in verdict["reason"]
+
+
 def test_all_values_equal(save: Save) -> None:
     def flat(name: str, time: float) -> list[Path]:
         columns = {**rows(0), "step_time": np.full(STEPS, time), "loss": np.full(STEPS, 0.5)}
