@@ -19,7 +19,7 @@ from gate_data import series_of
 from scipy.stats import beta
 
 from canary_mlflow.policies import load_policy
-from gates import Outcome, Policy, Run, Version, comparisons, judge
+from gates import Outcome, Policy, Run, Version, judge, spreads
 
 STEPS = {"smoke": 100, "perf": 500, "nightly": 500}  # enough for tails and drifts to decide, where they do
 LEVELS = {"step_time": 0.02, "peak_memory": 900.0, "eval_loss": 0.58}
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--whole-prior", action="store_true", help="as if BLOCK took all a prior has")
     arguments = parser.parse_args()
     if arguments.whole_prior:
-        comparisons.PRIOR_SHARE = comparisons.PRIOR_MOST = math.inf
+        spreads.PRIOR_SHARE = spreads.PRIOR_MOST = math.inf
     print(f"| {arguments.times:g} priors ({arguments.repeats} repeats) | {' | '.join(arguments.sizes)} |")
     print(f"|---|{'---|' * len(arguments.sizes)}")
     result: dict[str, dict[str, float]] = {}

@@ -6,24 +6,20 @@ Everything here is in harm units: larger is worse, on the scale (log or identity
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from gates.design import Design
-from gates.priors import Floor, Spread, moderate, pool, squares_of
+from gates.spreads import Floor, Spread, Squares, cautious, decisive, moderate, pool, squares_of
 
 Values = NDArray[np.float64]
 
 NO_FLOOR = Floor()
 _ONE_SIDED_95 = 1.6448536269514722
-PRIOR_SHARE, PRIOR_MOST = 1 / 4, 1.5
-"""What a prior may be worth for BLOCK: a share of the runs' own degrees of freedom, and no more than 5 against 3 runs
-give it: with all of it, more than 1 % of unchanged sides are blocked whose metrics are all twice as noisy as their
-priors (docs/gate.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,44 +128,47 @@ def compare(
         averaged=averaged,
         two_sided=two_sided,
     )
-    groups = [candidate - baseline] if paired else [baseline, candidate]
-    per_run = 1.0 + 1.0 / averaged if paired else 1.0  # the variance of a difference, in variances of a run
-    squares = squares_of(groups, per_run)
-    if paired and sums:
-        squares = pool(squares, squares_of([averaged * baseline + candidate], 1.0 + averaged))
+    squares = _squares(baseline, candidate, design, sums)
     least = floor.beneath(squares)
     besides = least if widened else 0.0
     known = prior * prior + besides
-    single = min(len(baseline), len(candidate)) == 1  # it warns, but never blocks
-    most = math.inf if single else min(PRIOR_SHARE * squares.df, PRIOR_MOST)
-    spread = _at_least(least, moderate(squares, known, prior_df, most))
-    noisier = squares.df > 0 and squares.variance > known
-    own = Spread(variance=squares.variance, df=squares.df, prior_df=0.0) if noisier else None
-    cautious = _at_least(least, own or moderate(squares, known, prior_df))
-    expected = moderate(squares, known if planned is None else planned * planned + besides, prior_df)
+    guess = known if planned is None else planned * planned + besides
+    single = min(len(baseline), len(candidate)) == 1
+    spread = decisive(squares, known, prior_df, single).at_least(least)
+    careful = cautious(squares, known, prior_df).at_least(least)
     difference = math.fsum(candidate) / len(candidate) - math.fsum(baseline) / len(baseline)
-    standard_error = design.error(spread)
     harm = abs(difference) if two_sided else difference
-    sides = 2.0 if two_sided else 1.0
+    chance = _chance(spread, design)
     return Comparison(
         design=design,
         spread=spread,
         margin=margin,
         difference=difference,
-        standard_error=standard_error,
-        cautious=cautious,
-        expected=_at_least(least, expected),
-        p_harm=min(1.0, sides * float(stdtr(spread.df, -harm / standard_error))),
-        p_noninferior=min(1.0, sides * float(stdtr(cautious.df, (harm - margin) / design.error(cautious)))),
-        p_beyond=min(1.0, sides * float(stdtr(spread.df, (margin - harm) / standard_error))),
+        standard_error=design.error(spread),
+        cautious=careful,
+        expected=moderate(squares, guess, prior_df).at_least(least),
+        p_harm=chance(-harm),
+        p_noninferior=_chance(careful, design)(harm - margin),
+        p_beyond=chance(margin - harm),
         separated=_separated(baseline, candidate, paired, two_sided),
         trusted=trusted,
         scheduled=not least and floor.variance > spread.variance,
     )
 
 
-def _at_least(least: float, spread: Spread) -> Spread:
-    return replace(spread, variance=max(spread.variance, least))
+def _squares(baseline: Values, candidate: Values, design: Design, sums: bool) -> Squares:
+    """What the runs differ by that nothing but chance can have set apart."""
+    if not design.paired:
+        return squares_of([baseline, candidate])
+    averaged = design.averaged  # the variance of a difference, in variances of a run, is 1 + 1 / averaged
+    squares = squares_of([candidate - baseline], 1.0 + 1.0 / averaged)
+    return pool(squares, squares_of([averaged * baseline + candidate], 1.0 + averaged)) if sums else squares
+
+
+def _chance(spread: Spread, design: Design) -> Callable[[float], float]:
+    """The chance of a difference below a given one, at this spread; of either sign where both directions are harm."""
+    sides, error = 2.0 if design.two_sided else 1.0, design.error(spread)
+    return lambda difference: min(1.0, sides * float(stdtr(spread.df, difference / error)))
 
 
 def _separated(baseline: Values, candidate: Values, paired: bool, two_sided: bool) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from gates.priors import Spread
+from gates.spreads import Spread
 
 
 @dataclass(frozen=True, kw_only=True)

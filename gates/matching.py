@@ -11,9 +11,9 @@ from scipy.special import fdtri
 
 from gates.comparisons import NO_FLOOR, Comparison, Values, compare
 from gates.policy import Policy
-from gates.priors import AGREEMENT, Squares, squares_of
 from gates.readings import Reading, Yardstick
 from gates.rules import MetricRule, Worse
+from gates.spreads import AGREEMENT, Squares, squares_of
 
 Matched = list[tuple[list[Reading], Reading]]
 """Each of the candidate's readings, in the order of seeds, with those of the baseline that stand against it."""

@@ -11,7 +11,7 @@ from scipy.special import nctdtr, ndtr, ndtri, stdtrit
 from gates.comparisons import Comparison, Values, compare
 from gates.design import Design
 from gates.policy import Policy
-from gates.priors import Spread
+from gates.spreads import Spread
 
 MAX_RUNS = 20
 """Runs per side beyond which more runs are no longer advised."""

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gates.policy import Policy
-from gates.priors import Floor
 from gates.records import Run, Series
 from gates.rules import MetricRule, Role, Scale, Worse
+from gates.spreads import Floor
 from gates.summaries import SUMMARIES, rate
 from gates.wobble import own_variance, recurs, within_run
 from gates.wording import quantity

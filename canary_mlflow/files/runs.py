@@ -24,7 +24,7 @@ OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, i
 }
 
 VITAL = ("loss", "grad_norm", "policy_loss", "value_loss", "kl", "entropy", "reward_mean", "score_mean")
-"""A run whose last value of one of these is no number broke down; a spread or a variance may be undefined in good ones."""
+"""A run broke down where its last value of one is no number; a spread or a variance may be undefined in good runs."""
 
 TELLING = ("loss", "accuracy", "memory", "_mem_", "grad")
 TIMED = ("time", "seconds", "duration")

@@ -13,7 +13,7 @@ from scipy import stats
 from gates.comparisons import compare, holm
 from gates.design import Design
 from gates.planning import block_probability, pass_probability, runs_needed, smallest_detectable, upper_tail
-from gates.priors import Floor, Squares, moderate, squares_of
+from gates.spreads import Floor, Squares, moderate, squares_of
 
 BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
 CANDIDATE = np.array([1.10, 1.14, 1.09])

@@ -11,9 +11,9 @@ from verdicts import check
 from gates import Outcome, ReasonCode, Series, Version, judge
 from gates.comparisons import compare
 from gates.matching import of_shared_seeds
-from gates.priors import Squares, pool
 from gates.readings import Reading, Yardstick
 from gates.rules import Scale
+from gates.spreads import Squares, pool
 from gates.top_up import next_look
 
 SEEDS = (0, 1, 2, 3, 4)
