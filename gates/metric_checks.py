@@ -42,11 +42,14 @@ def metric_checks(policy: Policy, baseline: Side, candidate: Side, plan: Policy,
         for rule in (_advice_if_short(policy, rule, (left, right)) for rule in policy.rules)
         if rule.role is Role.GATE or (rule.role is Role.ADVISORY and rule.metric in recorded)
     ]
-    family = max(1, sum(rule.role is Role.GATE and rule.metric in recorded for rule in rules))
-    weighed = [weigh_selected(policy, rule, left, right, pairs, family) for rule in rules]
+    weighed = [weigh_selected(policy, rule, left, right, pairs) for rule in rules]
     gates = [item for item in weighed if item.rule.role is Role.GATE and item.found]
+    family = max(1, len(gates))
     rejected = holm([item.found.p_harm for item in gates if item.found], policy.alpha_block)
     significant = {item.rule.name for item, reject in zip(gates, rejected, strict=True) if reject}
+
+    level = policy.alpha_block / family
+    weighed = [item.detecting(policy, level if item.rule.role is Role.GATE else policy.alpha_block) for item in weighed]
 
     def concluded(power: float) -> tuple[Check, ...]:
         shown = ((item, _is_significant(policy, item, significant)) for item in weighed)

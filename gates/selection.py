@@ -20,7 +20,7 @@ DOUBT = "fresh runs of the baseline are as bad here today"
 
 
 def weigh_selected(
-    policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs, family: int
+    policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs
 ) -> Weighed:
     """Compare one metric over the runs that are valid for it; `left`: the stored runs of the baseline.
 
@@ -29,7 +29,7 @@ def weigh_selected(
     """
     if pairs and judged_in_pairs(rule):
         trusted = not contended(policy, pairs.baseline, pairs.candidate)
-        return weigh(policy, rule, pairs.baseline, pairs.candidate, family, trusted=trusted)
+        return weigh(policy, rule, pairs.baseline, pairs.candidate, trusted=trusted)
     fresh: Sequence[Run] = pairs.beside
     trusted = True
     if rule.metric in BY_THE_CLOCK:
@@ -41,8 +41,8 @@ def weigh_selected(
             return Weighed(rule=rule, check=undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT))
         trusted = not contended(policy, left, right) and not contended(policy, fresh, ())
     if fresh and not agree(policy, rule, left, fresh):
-        weighed = weigh(policy, rule, left, right, family, trusted=trusted)
-        beside = weigh(policy, rule, fresh, right, family, trusted=trusted).found
+        weighed = weigh(policy, rule, left, right, trusted=trusted)
+        beside = weigh(policy, rule, fresh, right, trusted=trusted).found
         doubt = DOUBT if beside and beside.harm <= beside.margin else ""
         return replace(weighed, doubt=doubt).noting("fresh runs of the baseline differ from its stored ones: left out")
-    return weigh(policy, rule, once((*left, *fresh)), right, family, trusted=trusted)
+    return weigh(policy, rule, once((*left, *fresh)), right, trusted=trusted)

@@ -6,20 +6,22 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gates.check_builders import make_check, undecided
-from gates.comparability import incomparable, unread
+from gates.check_builders import make_check
+from gates.comparability import unread
 from gates.comparisons import Comparison
+from gates.design import Design
 from gates.identity import identical, identity_check, same_code, same_training
 from gates.levels import no_harm
 from gates.matching import compare_readings, of_shared_seeds, would_pair
 from gates.planning import enough_to_block, smallest_detectable
-from gates.plausibility import implausible, limit_beyond_reach
+from gates.plausibility import limit_beyond_reach
 from gates.policy import Policy
 from gates.readings import Reading, Yardstick, read, yardstick
 from gates.records import Run
-from gates.rules import MetricRule, Role, Worse
+from gates.rules import MetricRule, Worse
 from gates.stalls import by_all_steps, constant_tokens, stalls
-from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
+from gates.untested import has, measurable, missing
+from gates.verdict import Check, CheckOutcome, Evidence
 from gates.wording import runs
 
 
@@ -30,7 +32,7 @@ class Weighed:
     `doubt`: why a BLOCK would not be the candidate's doing, '' for nothing. `relief`: why what is beyond the limit, or
     may be, is no harm, '' for nothing. `reach`: why what is within the limit may be harm all the same, '' for nothing.
     `repeated`: some runs are of one seed, which this metric follows, and count once. `pairs_wait`: more runs of the
-    baseline's seeds would be compared in pairs, which tell more than these do.
+    baseline's seeds would be compared in pairs, which tell more than these do. `stick`: what it was measured by.
     """
 
     rule: MetricRule
@@ -43,12 +45,21 @@ class Weighed:
     reach: str = ""
     repeated: bool = False
     pairs_wait: bool = False
+    stick: Yardstick | None = None
 
     def noting(self, note: str) -> Weighed:
         """The same with one more note."""
         if self.check:
             return replace(self, check=replace(self.check, notes=(*self.check.notes, note)))
         return replace(self, notes=(*self.notes, note))
+
+    def detecting(self, policy: Policy, alpha: float) -> Weighed:
+        """The same with the smallest harm that these runs would show at level `alpha`, where they could BLOCK."""
+        found, stick = self.found, self.stick
+        if not (found and stick and self.evidence and enough_to_block(policy, found.design)) or found.too_noisy:
+            return self
+        shown = abs(stick.change(smallest_detectable(found, alpha)))
+        return replace(self, evidence=replace(self.evidence, smallest_detectable=shown))
 
 
 def agree(policy: Policy, rule: MetricRule, stored: Sequence[Run], fresh: Sequence[Run]) -> bool:
@@ -69,10 +80,9 @@ def weigh(
     rule: MetricRule,
     baseline: Sequence[Run],
     candidate: Sequence[Run],
-    family: int,
     trusted: bool = True,
 ) -> Weighed:
-    """Compare one metric. `family`: how many gate metrics share the error level (for what is detectable)."""
+    """Compare one metric; `trusted`: no run is known to have been contended."""
     tokens = constant_tokens(policy, rule, [*baseline, *candidate]) if rule.reduction == "rate" else None
     if tokens is not None and not stalls(policy, rule, baseline, candidate):
         reason = f"a step has {tokens:.0f} tokens in every run, so this is step time again and is judged there"
@@ -81,28 +91,21 @@ def weigh(
     left, why_left = read(policy, rule, baseline)
     right, why_right = read(policy, rule, candidate)
     if not left or not right:
-        there = all(any(_has(rule, run) for run in side) for side in (baseline, candidate))
-        return Weighed(rule=rule, check=_missing(rule, left, right, why_left, why_right, there))
+        there = all(any(has(rule, run) for run in side) for side in (baseline, candidate))
+        return Weighed(rule=rule, check=missing(rule, left, right, why_left, why_right, there))
     notes = tuple(_notes(left, right, len(baseline), len(candidate)))
     if rule != given:
         notes = ("by the mean of all of them: rare long ones came up, to which their middle is blind", *notes)
     if rule.info.repeatable and same_code(policy, rule, left, right) and same_training(baseline, candidate):
         return Weighed(rule=rule, check=identity_check(rule, left, right, notes))
-    stick = yardstick(policy, rule, left, right)
-    if isinstance(stick, str):
-        return Weighed(rule=rule, check=undecided(rule, stick, ReasonCode.MISSING_DATA))
-    if problem := implausible(policy.implausible_ratio, rule, stick, left, right):
-        return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.SUSPECT_DATA))
-    if problem := incomparable(rule, stick, left, right, unread(candidate, right)):
-        return Weighed(rule=rule, check=undecided(rule, problem, ReasonCode.NOT_COMPARABLE))
+    stick = measurable(policy, rule, left, right, unread(candidate, right))
+    if isinstance(stick, Check):
+        return Weighed(rule=rule, check=stick)
     if len(shared := of_shared_seeds(stick, left, right)) < len(left):
         left = shared
         notes = (*notes, "runs of one seed agree far better than runs do: judged by the seeds of both sides")
     found = compare_readings(policy, rule, stick, left, right, trusted)
-    evidence = _evidence(policy, rule, stick, found, left, right, family)
-    design = found.design
-    behind = design.baseline_runs * (design.averaged if design.paired else 1)
-    repeated = (behind, design.candidate_runs) != (len(left), len(right))
+    repeated = _repeated(found.design, left, right)
     notes = (*notes, "runs of one seed count as one") if repeated else notes
     if found.scheduled:
         notes = (*notes, "runs agree far better than their steps do: what these wobble by is not counted as noise")
@@ -111,13 +114,20 @@ def weigh(
     return Weighed(
         rule=rule,
         found=found,
-        evidence=evidence,
+        evidence=_evidence(policy, rule, stick, found, left, right),
         notes=notes,
         relief=relief,
         reach=limit_beyond_reach(rule, stick, left, right),
         repeated=repeated,
         pairs_wait=open_still and would_pair(stick, left, right),
+        stick=stick,
     )
+
+
+def _repeated(design: Design, left: list[Reading], right: list[Reading]) -> bool:
+    """Whether fewer numbers were compared than there are runs."""
+    behind = design.baseline_runs * (design.averaged if design.paired else 1)
+    return (behind, design.candidate_runs) != (len(left), len(right))
 
 
 def _evidence(
@@ -127,11 +137,8 @@ def _evidence(
     found: Comparison,
     left: list[Reading],
     right: list[Reading],
-    family: int,
 ) -> Evidence:
     low, high = sorted(stick.change(end) for end in found.interval(policy.alpha_pass))
-    can_block = enough_to_block(policy, found.design) and not found.too_noisy
-    detectable = smallest_detectable(found, policy.alpha_block / family) if can_block else None
     return Evidence(
         unit=rule.unit,
         baseline=stick.centre(stick.harms(left)),
@@ -145,28 +152,10 @@ def _evidence(
         margin=stick.change(stick.margin),
         p_harm=found.p_harm,
         p_noninferior=found.p_noninferior,
-        smallest_detectable=None if detectable is None else abs(stick.change(detectable)),
         paired=found.design.paired,
         spread=math.sqrt(found.spread.variance),
         prior=policy.prior_of(rule).kind if found.spread.prior_df else "dropped",
     )
-
-
-def _has(rule: MetricRule, run: Run) -> bool:
-    return rule.metric in run.series and bool(run.series[rule.metric].finite.any())
-
-
-def _missing(
-    rule: MetricRule, left: list[Reading], right: list[Reading], why_left: str, why_right: str, there: bool
-) -> Check:
-    """A gate metric that the baseline has and the candidate has not must not pass by silence, nor one that both have
-    (`there`) with too few values."""
-    sides = [name for name, side in (("baseline", left), ("candidate", right)) if not side]
-    reason = f"{why_right or why_left} (in the {' and the '.join(sides)})"
-    vanished = bool(left) and not right
-    if rule.role is Role.GATE and (rule.must_have or vanished or there):
-        return make_check(rule, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.MISSING_DATA)
-    return make_check(rule, CheckOutcome.NOT_JUDGED, reason)
 
 
 def _notes(left: list[Reading], right: list[Reading], asked_left: int, asked_right: int) -> Iterator[str]:

@@ -15,7 +15,7 @@ from gates.divergence import divergence
 from gates.planning import block_probability
 from gates.policy import KnownPriors
 from gates.priors import Prior
-from gates.rules import Scale
+from gates.rules import Role, Scale
 from gates.validity import invalid_clocks, superseded
 from gates.weighing import agree
 
@@ -116,6 +116,23 @@ def test_what_is_detectable_grows_with_the_rules_that_share_the_level(smoke, mak
     assert size(smoke, runs_at(make_run, "c", (0.5, 1.0, 2.0))) is None
 
 
+def test_what_is_detectable_is_told_at_the_level_that_those_share_which_are_tested(perf, make_run):
+    """Tokens per second among them, a series that no run records."""
+    baseline, candidate = runs_at(make_run, "a", (0.98, 1.0, 1.02, 1.007)), runs_at(make_run, "b", (0.983, 1.0, 1.017))
+    perf = replace(perf, alpha_block=0.001)  # so that the level and not the margin sets it
+    found = judge(perf, side(*baseline), side(*candidate))
+    tested = [item.metric for item in found.checks if item.role is Role.GATE and item.evidence]
+    assert "tokens_per_second" in tested
+    alone = replace(
+        perf,
+        rules=tuple(rule for rule in perf.rules if rule.name == "step_time"),
+        alpha_block=perf.alpha_block / len(tested),
+    )
+    one = judge(alone, side(*baseline), side(*candidate))
+    told = [check(each, "step_time").evidence.smallest_detectable for each in (found, one)]
+    assert told[0] == pytest.approx(told[1], rel=1e-9)
+
+
 def test_a_measured_prior_has_the_wobble_of_steps_in_it_already(smoke, make_run):
     def width(kind):
         prior = Prior(sd=0.02, df=4.0, kind=kind)
@@ -135,7 +152,7 @@ def test_a_measured_prior_has_the_wobble_of_steps_in_it_already(smoke, make_run)
 
 
 def test_two_candidate_runs_beside_four_of_their_seeds_are_no_pairs(smoke, make_run):
-    stored = runs_at(make_run, "a", (0.99, 1.0, 1.01, 1.0), (0, 0, 1, 1))
+    stored = runs_at(make_run, "a", (0.98, 1.0, 1.02, 1.007), (0, 0, 1, 1))
     now = runs_at(make_run, "b", (1.0, 1.01), (0, 1))
     assert not check(judge(smoke, side(*stored), side(*now)), "step_time").evidence.paired
     assert check(judge(smoke, side(*stored[::2]), side(*now)), "step_time").evidence.paired
