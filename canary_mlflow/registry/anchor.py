@@ -29,10 +29,12 @@ def anchor_number(client: MlflowClient, model: str) -> str | None:
     return None if number is None else str(number)
 
 
-def anchor_runs(client: MlflowClient, model: str, champion: str | None) -> tuple[Run, ...]:
-    """The runs of the anchor, a verdict's third side; none where the champion is the anchor, or nothing is."""
-    number = anchor_number(client, model)
-    return () if number is None or number == champion else read_version(client, model, number).runs
+def read_anchor(client: MlflowClient, candidate: Version, champion: str | None) -> Version | None:
+    """The anchor, a verdict's third side; None where the champion or the candidate is the anchor, or nothing is."""
+    number = anchor_number(client, candidate.model)
+    if number is None or number in (champion, candidate.version):
+        return None
+    return read_version(client, candidate.model, number)
 
 
 def pin_first(client: MlflowClient, model: str, version: str) -> None:
@@ -41,20 +43,17 @@ def pin_first(client: MlflowClient, model: str, version: str) -> None:
         client.set_registered_model_alias(model, ANCHOR, version)
 
 
-def against_anchor(
-    client: MlflowClient, policy: Policy, candidate: Version, verdict: Verdict, champion: str | None
-) -> Verdict:
+def against_anchor(policy: Policy, pinned: Version | None, candidate: Version, verdict: Verdict) -> Verdict:
     """A PASS against the champion becomes a BLOCK where the anchor, at `anchor_margins` times the margins, is left
     behind; everything else stays as it is."""
-    number = anchor_number(client, candidate.model) if verdict.outcome is Outcome.PASS else None
-    if number is None or number in (champion, candidate.version):
+    if pinned is None or verdict.outcome is not Outcome.PASS:
         return verdict
-    pinned = read_version(client, candidate.model, number)
     found = judge(anchored(policy), pinned, candidate)
     blocking = [check for check in found.checks if check.outcome is CheckOutcome.BLOCK]
     own = [check for check in blocking if check.metric not in foreign_speeds(policy, pinned.runs, candidate.runs)]
     if not own:
-        said = f"against the anchor, version {number}, at {policy.anchor_margins:g} times the margins: {found.outcome}"
+        wider = f"at {policy.anchor_margins:g} times the margins"
+        said = f"against the anchor, version {pinned.version}, {wider}: {found.outcome}"
         if blocking:
             said += f" by {listed([check.metric for check in blocking])}, which is no harm: it was made on another host"
         return replace(verdict, notes=(*verdict.notes, said))
@@ -62,7 +61,7 @@ def against_anchor(
         verdict,
         outcome=found.outcome,
         reason_code=found.reason_code,
-        reason=f"{SLOW_DRIFT} (version {number}): {sentence_case(own[0].reason)}.",
+        reason=f"{SLOW_DRIFT} (version {pinned.version}): {sentence_case(own[0].reason)}.",
         checks=(*verdict.checks, *(replace(check, metric=f"{check.metric}, anchor") for check in own)),
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import BaselineMoved, UsageError
 from canary_mlflow.registry import records
 from canary_mlflow.registry.actors import current_actor
-from canary_mlflow.registry.anchor import against_anchor, anchor_runs
+from canary_mlflow.registry.anchor import against_anchor, read_anchor
 from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.champion_history import block_notes, history_notes
 from canary_mlflow.registry.door import guard_of, record, verdict_order
@@ -127,7 +127,8 @@ def decide(
     planned = at_look(client, policy, found, baseline, candidate) if by_plan else (None, None, None)
     number, share, look = planned
     verdict = judge(policy, baseline, candidate, look=number, share=share)
-    verdict = against_anchor(client, policy, candidate, verdict, before)
+    pinned = read_anchor(client, candidate, before)
+    verdict = against_anchor(policy, pinned, candidate, verdict)
     if guard is not None:
         rows = guard.ledger(model)
         said = (*block_notes(rows, int(found.version)), *history_notes(rows))
@@ -152,7 +153,7 @@ def decide(
     # A dry run says what the gate would refuse too: files of another run, or that cannot be read.
     refuse_foreign_evidence(client, found, candidate)
     others = (*baseline.runs, *baseline.fresh) if baseline else ()
-    runs = (*candidate.runs, *others, *anchor_runs(client, model, before))
+    runs = (*candidate.runs, *others, *(pinned.runs if pinned else ()))
     return Judged(decision=decision, binding=bind(client, found, runs), against=against, look=look)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchModel, UsageError
 from canary_mlflow.registry import records
-from canary_mlflow.registry.anchor import against_anchor
+from canary_mlflow.registry.anchor import against_anchor, read_anchor
 from canary_mlflow.registry.evidence import warnings_of
 from canary_mlflow.registry.versions import champion_number
 from canary_mlflow.reports.advice import run_page
@@ -43,7 +43,8 @@ def gate_change(client: MlflowClient, model: str, session_id: str, policy: Polic
     baseline = None if before is None else read_version(client, model, before)
     candidate = Version(model=model, version=None, runs=tuple(session_runs(client, session_id)))
     verdict = judge(policy, baseline, candidate)
-    verdict = against_anchor(client, policy, candidate, verdict, before)
+    pinned = None if before is None else read_anchor(client, candidate, before)
+    verdict = against_anchor(policy, pinned, candidate, verdict)
     return on_session(client, model, session_id, verdict, Question.CHANGE)
 
 
