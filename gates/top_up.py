@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from gates.pairs import judged_in_pairs
 from gates.policy import Policy
 from gates.records import Run, Version
 from gates.rules import Role
-from gates.sides import baseline_side, candidate_side, facts
+from gates.sides import Side, baseline_side, broken_off, candidate_side, facts
 from gates.validity import BY_THE_CLOCK, invalid_clocks
 from gates.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.wording import runs
@@ -61,27 +62,38 @@ def next_look(policy: Policy, verdict: Verdict, *, fresh: bool = False) -> TopUp
 
 
 def to_run_again(policy: Policy, reference: Sequence[Run], candidate: Version) -> dict[int, str]:
-    """The seeds whose candidate runs should be made again, and why: no clock judges them beside the `reference` runs, a
-    metric that decides needs one, and they were not made again `reruns` times yet."""
+    """The seeds whose candidate runs should be made again, and why: they broke off, or no clock judges them beside the
+    `reference` runs and a metric that decides needs one; and they were not made again `reruns` times yet."""
     right = candidate_side(candidate)
     left = baseline_side(Version(model="", version=None, runs=tuple(reference)), right)
     policy = policy.resolve(facts(left, right))
+    wanted = _without_clock(policy, left, right) | (_broken_off(right) if policy.hard.completed else {})
+    made = Counter(run.seed for run in right.runs)
+    return {seed: why for seed, why in sorted(wanted.items()) if made[seed] <= policy.validity.reruns}
+
+
+def _broken_off(side: Side) -> dict[int, str]:
+    """The seeds without which nothing is decided; none where a run crashed of its own, which blocks whatever comes."""
+    if len(side.finished) < len(side.evidence):
+        return {}
+    return {
+        run.seed: f"broke off ({run.failure_reason or 'no end was recorded'})"
+        for run in broken_off(side)
+        if run.seed is not None
+    }
+
+
+def _without_clock(policy: Policy, left: Side, right: Side) -> dict[int, str]:
     if not any(rule.role is Role.GATE and rule.metric in BY_THE_CLOCK for rule in policy.rules):
         return {}
     invalid = invalid_clocks(policy, left.finished, right.finished)
-    attempts: dict[int, list[Run]] = {}
-    for run in right.runs:
-        if run.seed is not None:
-            attempts.setdefault(run.seed, []).append(run)
     finished = {run.run_id for run in right.finished}
     crashed = {run.seed for run in right.evidence if run.run_id not in finished}  # they block, whatever comes
-    found = {}
-    for seed, made in sorted(attempts.items()):
-        timed = [run.run_id for run in made if run.run_id in finished]
-        again = timed and seed not in crashed and all(run_id in invalid for run_id in timed)
-        if again and len(made) <= policy.validity.reruns:
-            found[seed] = invalid[timed[-1]]
-    return found
+    timed: dict[int, list[str]] = {}
+    for run in right.finished:
+        if run.seed is not None and run.seed not in crashed:
+            timed.setdefault(run.seed, []).append(run.run_id)
+    return {seed: invalid[ids[-1]] for seed, ids in timed.items() if all(run_id in invalid for run_id in ids)}
 
 
 def next_seeds(

@@ -166,7 +166,7 @@ class Plan:
             self.go_without(error)
 
     def make_again(self) -> None:
-        """Run again what no clock can judge, as often as the policy allows."""
+        """Run again what broke off or no clock can judge, as often as the policy allows."""
         while True:
             _, baseline, candidate = self.sides()
             if baseline is None:
@@ -174,6 +174,11 @@ class Plan:
             due = fresh_is_due(self.client, self.policy, baseline)
             invalid = to_run_again(self.policy, baseline.fresh if due else baseline.runs, candidate)
             if not invalid:
+                return
+            try:
+                self.maker.prepare()
+            except NoSource as error:  # what is there is judged all the same
+                self.say(f"{NO_MORE}: {error}")
                 return
             for seed, reason in invalid.items():
                 self.say(f"making the run of seed {seed} again: it {reason}")

@@ -17,7 +17,7 @@ from canary_mlflow.registry.looks import Taken, note_look
 from gates.looks import FreshBaseline, WithoutSource
 from gates.policy import Policy
 from gates.rules import Role
-from gates.verdict import Outcome
+from gates.verdict import Outcome, ReasonCode
 
 
 @dataclass
@@ -28,7 +28,8 @@ class Recording:
     session: str
     slower: float = 1.0
     today: float = 1.0
-    lost: str = ""  # why the champion's code cannot be had
+    gone: str = ""  # why the candidate's code cannot be had
+    lost: str = ""  # the same of the champion's
     sentinels: tuple[float, ...] = ()  # of the runs in turn, the last one's for those after it too
     calls: list[str] = field(default_factory=list)
 
@@ -37,6 +38,8 @@ class Recording:
         return made
 
     def prepare(self) -> str:
+        if self.gone:
+            raise NoSource(self.gone)
         return "the code of the test"
 
     def candidate(self, seed: int) -> None:
@@ -162,6 +165,28 @@ def test_the_seed_of_a_run_that_was_broken_off_is_made_again(guarded: Any, late:
     decision = going.carry_out()
     assert going.maker.calls == ["c1", "c2"]
     assert decision.verdict.outcome is Outcome.PASS
+
+
+def test_what_broke_off_at_the_last_look_is_made_again_before_it(guarded: Any, late: Policy) -> None:
+    """A look at the others would spend what is left of the plan and decide nothing."""
+    going = plan(guarded, late)
+    for seed in (1, 2):
+        going.maker.record(seed, 1.0, {})
+    broken = going.maker.record(3, 1.0, {"canary.failure": "error"})
+    guarded.client.set_terminated(broken, "FAILED")
+    decision = going.carry_out()
+    assert (going.maker.calls, decision.verdict.outcome) == (["c3"], Outcome.PASS)
+
+
+def test_what_broke_off_and_cannot_be_made_again_leaves_a_verdict_and_says_why(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, late, gone="commit 123 is gone")
+    broken = going.maker.record(1, 1.0, {"canary.failure": "error"})
+    guarded.client.set_terminated(broken, "FAILED")
+    said: list[str] = []
+    decision = replace(going, say=said.append).carry_out()
+    assert decision.verdict.reason_code is ReasonCode.BROKEN_OFF
+    assert "commit 123 is gone" in said[0]
+    assert "commit 123 is gone" in str(decision.verdict.notes)
 
 
 def test_the_first_run_gets_its_fresh_one_too_where_it_was_made_here_and_today(guarded: Any, late: Policy) -> None:

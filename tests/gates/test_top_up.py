@@ -293,6 +293,18 @@ def test_nothing_is_made_again_of_a_seed_that_crashed(smoke):
     assert to_run_again(smoke, stored, side(*baseline_runs(2, "b"), busy, *stopped)) == {}, "attempts count"
 
 
+def test_a_run_that_broke_off_is_made_again_as_often_as_the_policy_says(smoke):
+    stored, good = baseline_runs(), baseline_runs(2, "b")
+    lost = [replace(timed(f"b2{n}", 2, n / 100, 1.0), completed=False, failure="error") for n in range(3)]
+    assert to_run_again(smoke, stored, side(*good, *lost[:2])) == {2: "broke off (no end was recorded)"}
+    assert to_run_again(smoke, stored, side(*good, *lost)) == {}
+    assert to_run_again(smoke, stored, side(*good, lost[0], timed("b3", 2, 0.015, 1.0))) == {}
+    crashed = replace(timed("b4", 3, 0.02, 1.0), completed=False, failure="oom")
+    assert to_run_again(smoke, stored, side(*good, lost[0], crashed)) == {}, "it blocks whatever comes"
+    unasked = replace(smoke, hard=replace(smoke.hard, completed=False))
+    assert to_run_again(unasked, stored, side(*good, lost[0])) == {}
+
+
 def test_one_good_rerun_is_enough(smoke):
     made = (timed("b2", 2, 0.3, 1.4), timed("b2x", 2, 0.0, 1.0))
     assert to_run_again(smoke, baseline_runs(), side(*baseline_runs(2, "b"), *made)) == {}
