@@ -78,11 +78,16 @@ def _bytes(rule: MetricRule, everyone: Sequence[Reading]) -> str:
 
 
 def _percent(rule: MetricRule, everyone: Sequence[Reading]) -> str:
-    """Percents beside shares; percents throughout are a unit like another."""
+    """Percents beside shares, or by a limit in shares: one of 0.05 would be a twentieth of a percent point. Percents
+    throughout, with a limit in percent, are a unit like another."""
     odd = max(everyone, key=lambda reading: (reading.value, reading.run_id))
-    if odd.value <= 1 or all(reading.value > 1 for reading in everyone):
+    if odd.value <= 1:
         return ""
     shown = _shown(odd.value, rule)
+    if all(reading.value > 1 for reading in everyone):
+        limit = f"give rules.{rule.name} a margin and a prior in percent"
+        slip = f"{rule.info.label} of run {odd.run_id} is {shown}: percent, by a limit of {rule.margin:g}"
+        return "" if rule.margin >= 1 else f"{slip}; expected shares of 1, or {limit}"
     return f"{rule.info.label} of run {odd.run_id} is {shown}, others are not above 1: perhaps percent, or a slip"
 
 

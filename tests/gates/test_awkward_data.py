@@ -80,6 +80,7 @@ def all_gates(policy):
         ("eval_loss", 0.58, 0.0, "evaluation loss 0.580 -> 0: too good to be believed"),
         ("eval_loss", 0.58, -50.0, "evaluation loss 0.580 -> -50.0: too good to be believed"),
         ("eval_accuracy", 0.8, 80.0, "is 80.0, others are not above 1: perhaps percent"),
+        ("eval_accuracy", 80.0, 81.0, "is 81.0: percent, by a limit of 0.1; expected shares of 1, or give rules."),
         ("peak_memory", 9e8, 9e8, "is 900000000 MiB: perhaps bytes; expected MiB"),
     ],
 )
@@ -95,16 +96,24 @@ def test_better_by_a_slip_of_the_pen_is_no_pass(smoke, make_version, metric, bef
 
 @pytest.mark.parametrize(
     ("metric", "before", "after"),
-    [("eval_loss", 0.5, -0.05), ("eval_accuracy", 80.0, 81.0), ("eval_accuracy", 0.8, 1.0)],
+    [("eval_loss", 0.5, -0.05), ("eval_accuracy", 0.8, 1.0)],
 )
 def test_what_is_no_slip_passes(smoke, make_version, metric, before, after):
-    """A loss that really goes below zero, percents on both sides, every answer right."""
+    """A loss that really goes below zero, every answer right."""
     verdict = judge(
         all_gates(smoke),
         make_version("a", series_={metric: [before]}),
         make_version("b", series_={metric: [after]}),
     )
     assert check(verdict, metric).outcome is CheckOutcome.PASS
+
+
+def test_percents_are_judged_by_a_limit_in_percent(smoke_with, make_version):
+    policy = smoke_with(rules={"eval_accuracy": {"role": "gate", "margin": 10.0, "prior": 3.0}})
+    before, now = (make_version(n, series_={"eval_accuracy": [a]}) for n, a in (("a", 80.0), ("b", 81.0)))
+    fallen = make_version("c", series_={"eval_accuracy": [40.0]})
+    assert check(judge(policy, before, now), "eval_accuracy").outcome is CheckOutcome.PASS
+    assert check(judge(policy, before, fallen), "eval_accuracy").outcome is CheckOutcome.BLOCK
 
 
 def test_a_clock_that_stands_still_at_some_steps_is_no_speed(smoke, make_version):
