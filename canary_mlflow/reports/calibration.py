@@ -159,7 +159,7 @@ def amount(value: float, rule: MetricRule, relative: bool) -> str:
 
 def _resplit(policy: Policy, splits: Resplits | None) -> Iterator[str]:
     if splits is None:
-        yield "No group has four runs, which judging them against each other takes: canary run repeats=5 makes five."
+        yield "No group has four runs, which judging them against each other takes; of a canary, repeats=5 makes five."
         return
     yield (
         f"{splits.splits} random splits of one group, {splits.k} against {splits.m} runs, policy {policy.name}: "

@@ -1,4 +1,4 @@
-"""What rich has laid out, as plain text or on a terminal."""
+"""What rich lays out: paragraphs and labels, as plain text or on a terminal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import IO
 
 from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 PLAIN_WIDTH = 132  # columns, where there is no terminal to ask
 
@@ -26,3 +29,17 @@ def print_on(stream: IO[str], made: Callable[[int], RenderableType]) -> None:
         return
     console = Console(file=stream, highlight=False)
     console.print(made(console.width))
+
+
+def indented(text: str, style: str = "") -> RenderableType:
+    """A paragraph under the first line."""
+    return Padding(Text(text, style=style), (0, 0, 0, 2))
+
+
+def labelled(label: str, text: str | Text) -> RenderableType:
+    """`label   text`, with continuation lines under the text."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(width=12)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(f"  {label}", style="bold"), text if isinstance(text, Text) else Text(text))
+    return grid

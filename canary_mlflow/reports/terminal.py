@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from canary_mlflow.reports import figures, text
-from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, print_on
+from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, indented, labelled, print_on
 from canary_mlflow.reports.study import Study
 
 SHOWN = 10  # of each list; the files have all
@@ -30,7 +30,7 @@ def parts(study: Study, width: int) -> Iterator[RenderableType]:
     """Verdict, instabilities, performance, memory."""
     if study.decision is None:
         yield Text.assemble(("NO VERDICT", "bold yellow"), "  ", (study.subject, "bold"))
-        yield text.indented(study.no_verdict)
+        yield indented(study.no_verdict)
     else:
         yield from text.parts(replace(study.decision, warnings=()), width)  # they stand under `unstable`
     yield ""
@@ -45,7 +45,7 @@ def section(title: str, lines: Iterator[str] | list[str]) -> Iterator[Renderable
     found = list(lines)
     if found:
         more = [f"and {len(found) - SHOWN} more (--html and --json have all)"] if len(found) > SHOWN else []
-        yield text.labelled(title, "\n".join([*found[:SHOWN], *more]))
+        yield labelled(title, "\n".join([*found[:SHOWN], *more]))
 
 
 def troubles(study: Study) -> Iterator[str]:

@@ -6,22 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from canary_mlflow.reports import advice, wording
-from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, print_on
+from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, indented, labelled, print_on
 from canary_mlflow.reports.decision import Decision, RunWarning
+from canary_mlflow.reports.evidence_table import STYLES, evidence
 from gates.verdict import Check, CheckOutcome, Difference
 
-STYLES = {
-    CheckOutcome.PASS: "green",
-    CheckOutcome.BLOCK: "bold red",
-    CheckOutcome.INCONCLUSIVE: "yellow",
-    CheckOutcome.WARN: "yellow",
-    CheckOutcome.NOT_JUDGED: "dim",
-}
 HEADINGS = {
     "PASS": "bold green",
     "BLOCK": "bold red",
@@ -32,7 +24,6 @@ SHOWN_DIFFERENCES = 8
 SHOWN_REASONS = 4
 SHOWN_WARNINGS = 5
 SHOWN_NOTES = 8
-GAP = 2  # columns between those of the evidence
 
 
 def render(decision: Decision, *, width: int = PLAIN_WIDTH) -> str:
@@ -71,64 +62,6 @@ def parts(decision: Decision, width: int) -> Iterator[RenderableType]:
     if decision.store:
         command, address = advice.open_ui(decision.store, decision.page)
         yield labelled("open", f"{command}\nthen {address}" if command else address)
-
-
-def indented(text: str, style: str = "") -> RenderableType:
-    """A paragraph under the first line."""
-    return Padding(Text(text, style=style), (0, 0, 0, 2))
-
-
-def labelled(label: str, text: str | Text) -> RenderableType:
-    """`label   text`, with continuation lines under the text."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(width=12)
-    grid.add_column(overflow="fold")
-    grid.add_row(Text(f"  {label}", style="bold"), text if isinstance(text, Text) else Text(text))
-    return grid
-
-
-def evidence(rows: Sequence[wording.Row], width: int) -> Iterator[RenderableType]:
-    """The figures of each metric, as many columns as fit; what does not fit is said below, or said to be left out."""
-    with_ranges = columns_needed(rows, ranges=True, meanings=False)
-    ranges = width >= with_ranges
-    meanings = width >= columns_needed(rows, ranges=True, meanings=True)
-    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", pad_edge=True)
-    outcome, metric, *figures = headers(ranges=ranges, meanings=False)
-    table.add_column(outcome, no_wrap=True)
-    table.add_column(metric, no_wrap=True, overflow="ellipsis")
-    for name in figures:
-        table.add_column(name, justify="right", no_wrap=True)
-    if meanings:
-        table.add_column(headers(ranges=ranges, meanings=True)[-1], no_wrap=True)
-    for row in rows:
-        # Text, because a metric's name may hold square brackets, which are rich's markup.
-        word, *cells = (Text(cell) for cell in cells_of(row, ranges=ranges, meanings=meanings))
-        table.add_row(Text(word.plain, style=STYLES[row.outcome]), *cells)
-    yield table
-    if not meanings:
-        yield from (indented(f"{row.metric}: {row.meaning}") for row in rows if row.outcome is not CheckOutcome.PASS)
-    if not ranges:
-        yield indented(f"The ranges of the changes are left out: they need {with_ranges} columns.", style="dim")
-
-
-def headers(*, ranges: bool, meanings: bool) -> list[str]:
-    """What stands above the cells."""
-    found = ["  ", "metric", "baseline", "candidate", "change [range]" if ranges else "change", "limit"]
-    return [*found, "what it means"] if meanings else found
-
-
-def cells_of(row: wording.Row, *, ranges: bool, meanings: bool) -> list[str]:
-    """One line of the evidence."""
-    change = f"{row.change} {row.range}".rstrip() if ranges else row.change
-    found = [f"  {row.word}", row.metric, row.baseline, row.candidate, change, row.limit]
-    return [*found, row.meaning] if meanings else found
-
-
-def columns_needed(rows: Sequence[wording.Row], *, ranges: bool, meanings: bool) -> int:
-    """How wide the evidence is when nothing in it is cut or folded."""
-    lines = [headers(ranges=ranges, meanings=meanings)]
-    lines += [cells_of(row, ranges=ranges, meanings=meanings) for row in rows]
-    return sum(max(len(cell) for cell in column) + GAP for column in zip(*lines, strict=True))
 
 
 def missing(checks: Sequence[Check]) -> Iterator[RenderableType]:
