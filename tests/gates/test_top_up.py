@@ -36,11 +36,11 @@ def test_what_is_spent_over_the_looks_stays_within_alpha():
         assert rate > alpha, "peeking without spending"
 
 
-def run(name, level):
-    values = np.full(80, 0.1 * np.exp(level))
+def run(name, level, steps=80):
+    values = np.full(steps, 0.1 * np.exp(level))
     values[::2] *= 1.01
-    held = {"step_time": Series(name="step_time", steps=np.arange(1, 81), values=values)}
-    return Run(run_id=name, seed=None, series=held, learned=True, last_step=80)
+    held = {"step_time": Series(name="step_time", steps=np.arange(1, steps + 1), values=values)}
+    return Run(run_id=name, seed=None, series=held, learned=True, last_step=steps)
 
 
 def followed(policy, rng, spread, harm):
@@ -96,21 +96,23 @@ def test_a_plan_that_cannot_decide_ends_early_and_says_why(smoke):
 
 
 @pytest.mark.parametrize(
-    ("metric", "needed", "fresh", "goes_on"),
+    ("metric", "needed", "paired", "fresh", "goes_on"),
     [
-        ("step_time", 10, False, True),  # half of them decide every other time
-        ("step_time", 11, False, False),
-        ("step_time", 11, True, True),  # beside a fresh baseline another session's clock no longer counts
-        ("step_time_drift", 11, True, False),
+        ("step_time", 10, False, False, True),  # half of them decide every other time
+        ("step_time", 11, False, False, False),
+        ("step_time", 11, False, True, True),  # beside a fresh baseline another session's clock no longer counts
+        ("step_time", 11, True, True, False),  # nor did it at this look
+        ("step_time_drift", 11, False, True, False),
     ],
 )
-def test_a_plan_is_given_up_only_where_its_runs_would_hardly_decide(metric, needed, fresh, goes_on):
+def test_a_plan_is_given_up_only_where_its_runs_would_hardly_decide(metric, needed, paired, fresh, goes_on):
     from canary_mlflow.policies import load_policy
 
     policy = load_policy("perf")
     open_ = verdict_of(policy, ([0.0, 0.03, -0.03], [0.05]), 1)
     (check,) = (check for check in open_.checks if check.metric == "step_time")
-    stuck = replace(check, metric=metric, more_runs=needed, runs_if_unchanged=needed)
+    evidence = replace(check.evidence, paired=paired)
+    stuck = replace(check, metric=metric, more_runs=needed, runs_if_unchanged=needed, evidence=evidence)
     step = next_look(policy, replace(open_, checks=(stuck,)), fresh=fresh)
     assert (step.look is not None) is goes_on
     assert goes_on or f"{metric}: {needed} runs per side would decide, the plan has 5" in step.reason
@@ -172,9 +174,9 @@ def test_added_runs_take_the_seeds_that_make_pairs_first(count, baseline, candid
     assert next_seeds(count, baseline, candidate) == seeds
 
 
-def timed(name, seed, level, sentinel):
-    made = run(name, level)
-    kernel = Series(name="sentinel_time", steps=np.arange(1, 81), values=np.full(80, sentinel))
+def timed(name, seed, level, sentinel, steps=80):
+    made = run(name, level, steps)
+    kernel = Series(name="sentinel_time", steps=np.arange(1, steps + 1), values=np.full(steps, sentinel))
     return replace(made, seed=seed, series={**made.series, "sentinel_time": kernel})
 
 
@@ -182,9 +184,9 @@ def side(*made, fresh=()):
     return Version(model="m", version="v", runs=tuple(made), fresh=tuple(fresh))
 
 
-def baseline_runs(count=3, prefix="a", level=0.0, sentinel=1.0):
+def baseline_runs(count=3, prefix="a", level=0.0, sentinel=1.0, steps=80):
     return [
-        timed(f"{prefix}{seed}", seed, level + 0.004 * np.sin(seed + 10 * ord(prefix)), sentinel)
+        timed(f"{prefix}{seed}", seed, level + 0.004 * np.sin(seed + 10 * ord(prefix)), sentinel, steps)
         for seed in range(count)
     ]
 
@@ -264,11 +266,16 @@ def test_a_contended_stored_run_stays_out_beside_fresh_ones(smoke):
     assert any("a0x" in note and "made again as run a0" in note for note in verdict.notes)
 
 
-def test_a_machine_that_is_another_today_is_answered_by_fresh_runs_only(smoke):
-    verdict = judge(smoke, side(*baseline_runs()), side(timed("b0", 0, 0.25, 1.3)), look=1)
+@pytest.mark.parametrize(("tier", "steps"), [("smoke", 80), ("perf", 400)])
+def test_a_machine_that_is_another_today_is_answered_by_fresh_runs_only(tier, steps):
+    """Of 400 steps tails and drifts decide too, by the same clock."""
+    from canary_mlflow.policies import load_policy
+
+    policy = load_policy(tier)
+    verdict = judge(policy, side(*baseline_runs(steps=steps)), side(timed("b0", 0, 0.25, 1.3, steps)), look=1)
     assert verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT
-    assert next_look(smoke, verdict).look is None
-    assert next_look(smoke, verdict, fresh=True).look == 2
+    assert next_look(policy, verdict).look is None
+    assert next_look(policy, verdict, fresh=True).look == 2
 
 
 def test_fresh_runs_that_were_perhaps_contended_are_named_and_the_t_test_is_not_believed(smoke):
