@@ -150,11 +150,13 @@ HEALTHY = {
     "near zero": np.geomspace(3, 1e-4, 100),
     "one spike": np.where(np.arange(100) == 60, 30.0, 2.0),
     "zero": np.zeros(100),
+    "signed, one spike at its end": np.r_[np.linspace(0.1, -0.2, 99), 5.0],
 }
 DIVERGED = {
     "end above beginning": np.linspace(2, 4, 100),
     "blow-up that half recovers": np.r_[np.linspace(3, 0.4, 50), np.linspace(8, 1.9, 50)],
     "signed": np.r_[np.linspace(0.1, -0.2, 50), np.linspace(0, 5, 50)],
+    "signed, in its last tenth": np.r_[0.05 * np.sin(np.arange(90)), np.full(10, 0.6)],
 }
 
 
@@ -203,9 +205,43 @@ def test_ppo_that_comes_apart_blocks(smoke, make_run, changed, words):
     assert words in check(verdict, "divergence").reason
 
 
-def test_too_short_a_series_is_not_judged(smoke, make_run):
-    run = make_run("a", series_={"loss": [1.0, 9.0, 99.0]})
-    assert check(verdict_of(smoke, run), "divergence").outcome is CheckOutcome.NOT_JUDGED
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"entropy": np.linspace(-1, -3, 50)},  # that of a density may be negative
+        {"entropy": np.r_[9000, np.full(49, 90)]},
+        {"kl": np.r_[np.full(5, 95), np.full(45, 6)]},
+        {"approx_kl": np.r_[np.full(5, 2.0), np.full(45, 0.02)]},
+    ],
+)
+def test_what_happens_in_the_first_tenth_or_has_no_scale_is_no_divergence(smoke, make_run, changed):
+    assert check(verdict_of(smoke, ppo(make_run, **changed)), "divergence").outcome is CheckOutcome.PASS
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"entropy": np.r_[np.full(5, 90), np.full(45, 1)]},
+        {"kl": np.r_[np.full(5, 6), np.full(5, 95), np.full(40, 6)]},
+    ],
+)
+def test_what_happens_right_after_the_first_tenth_is_one(smoke, make_run, changed):
+    assert verdict_of(smoke, ppo(make_run, **changed)).outcome is Outcome.BLOCK
+
+
+@pytest.mark.parametrize(("end", "outcome"), [(3.2, CheckOutcome.PASS), (2.8, CheckOutcome.BLOCK)])
+def test_a_reward_is_lost_with_more_than_half_of_its_gain(smoke, make_run, end, outcome):
+    level = np.r_[np.full(10, 1), np.linspace(1, 5, 10), np.full(10, 5), np.linspace(5, end, 10), np.full(10, end)]
+    run = ppo(make_run, reward_mean=level + 0.01 * np.sin(np.arange(50)))
+    assert check(verdict_of(smoke, run), "divergence").outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("values", "outcome"), [(3, CheckOutcome.NOT_JUDGED), (19, CheckOutcome.NOT_JUDGED), (20, CheckOutcome.BLOCK)]
+)
+def test_too_short_a_series_is_not_judged(smoke, make_run, values, outcome):
+    run = make_run("a", series_={"loss": np.geomspace(1, 9, values)})
+    assert check(verdict_of(smoke, run), "divergence").outcome is outcome
 
 
 def test_a_kl_makes_no_reinforcement_learning_of_kto(smoke, make_run):
