@@ -14,12 +14,12 @@ from gates import Outcome, ReasonCode, Run, Series, Version, judge
 from gates.verdict import CheckOutcome
 
 
-def side(name: str, count: int, steps: int, times: Any, tokens: bool = False) -> Version:
-    """`times`: seconds of each step, of shape (steps,); hosts differ by 1 %, steps by 3 %."""
+def side(name: str, count: int, steps: int, times: Any, tokens: bool = False, hosts: float = 0.01) -> Version:
+    """`times`: seconds of each step, of shape (steps,); hosts differ by 1 %, unless said otherwise, steps by 3 %."""
     made = []
     for index in range(count):
         rng = np.random.default_rng([*name.encode(), index])
-        seconds = times * np.exp(rng.normal(0, 0.01) + rng.normal(0, 0.03, steps))
+        seconds = times * np.exp(rng.normal(0, hosts) + rng.normal(0, 0.03, steps))
         held = {"step_time": seconds, **({"tokens": np.full(steps, 512.0)} if tokens else {})}
         series = {key: Series.from_pairs(key, enumerate(values, 1)) for key, values in held.items()}
         made.append(Run(run_id=f"{name}{index}", seed=None, series=series, last_step=steps))
@@ -111,6 +111,22 @@ def test_a_ratio_that_grew_because_something_got_faster_passes(before, now, rule
     found = judge(load_policy("perf"), side("a", 5, STEPS, before), side("b", 3, STEPS, now))
     assert found.outcome is Outcome.PASS
     assert "but nothing takes longer for it: step time" in check(found, rule).reason
+
+
+@pytest.mark.parametrize(
+    ("sizes", "slower", "outcome"),
+    [
+        ((20, 20), 0.008, CheckOutcome.PASS),
+        ((20, 20), 0.012, CheckOutcome.BLOCK),
+        ((5, 3), 0.0, CheckOutcome.BLOCK),  # few runs, whose step times may differ by more than their tails
+    ],
+)
+def test_a_ratio_passes_beside_steps_that_are_shown_to_be_within_half_its_limit(sizes, slower, outcome):
+    """The tail grew by 8 %, its limit is 3 %, because most steps got shorter; all together are so much slower."""
+    all_steps = 0.11 * np.exp(slower)
+    before, now = 0.1 + PAUSES, 0.093 + PAUSES * (all_steps - 0.093) / 0.01
+    sides = (side(*each, hosts=0.001) for each in (("a", sizes[0], STEPS, before), ("b", sizes[1], STEPS, now)))
+    assert check(judge(load_policy("perf"), *sides), "step_time_tail").outcome is outcome
 
 
 @pytest.mark.parametrize(
