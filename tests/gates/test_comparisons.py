@@ -113,6 +113,18 @@ def test_few_candidate_runs_twice_as_noisy_pass_more_often_as_the_docs_say(basel
 def test_spread_between_runs_is_never_believed_below_that_within():
     found = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.001, prior_df=4, floor=Floor(variance=0.04**2))
     assert found.standard_error == pytest.approx(0.04 * math.sqrt(1 / 5 + 1 / 3))
+    for spread in (found.spread, found.cautious, found.expected):
+        assert spread.variance == pytest.approx(0.04**2)
+
+
+@pytest.mark.parametrize(("widened", "variance"), [(True, 0.02**2 + 0.03**2), (False, 0.03**2)])
+def test_a_shipped_prior_is_widened_by_what_runs_wobble_inside_and_a_measured_one_has_it(widened, variance):
+    known = {"prior_df": 4, "floor": Floor(variance=0.03**2), "widened": widened}
+    found = compare(np.array([1.0]), np.array([1.1]), margin=0.15, prior=0.04, planned=0.02, **known)
+    assert found.expected.variance == pytest.approx(variance)
+    found = compare(np.array([1.0]), np.array([1.1]), margin=0.15, prior=0.02, **known)
+    for spread in (found.spread, found.cautious, found.expected):
+        assert spread.variance == pytest.approx(variance)
 
 
 def test_what_wobbles_inside_runs_that_agree_far_better_is_no_noise():
@@ -122,6 +134,8 @@ def test_what_wobbles_inside_runs_that_agree_far_better_is_no_noise():
     assert found.standard_error == compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4).standard_error
     # What wobbles once in a run may be chance in each.
     assert not compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4, floor=Floor(variance=1.0)).scheduled
+    # Where the spread is as large as what wobbles, not to count that changes nothing.
+    assert not compare(BASELINE, CANDIDATE, margin=0.05, prior=3.0, prior_df=4, **wobbling).scheduled
     # One run a side cannot disagree with what wobbles inside it.
     alone = compare(
         BASELINE[:1],
@@ -148,6 +162,7 @@ def test_two_sided_harm_counts_both_ways_and_doubles_the_p_values():
     both = compare(BASELINE, CANDIDATE, margin=0.05, prior=0.02, prior_df=4, two_sided=True)
     down = compare(-BASELINE, -CANDIDATE, margin=0.05, prior=0.02, prior_df=4, two_sided=True)
     assert both.p_harm == pytest.approx(2 * up.p_harm)
+    assert both.p_beyond == pytest.approx(2 * up.p_beyond)
     assert both.harm == pytest.approx(down.harm)
     assert both.p_harm == pytest.approx(down.p_harm)
 

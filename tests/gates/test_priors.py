@@ -47,6 +47,23 @@ def test_a_learnt_prior_is_worth_little_until_it_rests_on_many_groups():
     assert learn_prior([0.0], [4]) is None, "equal runs say nothing about a spread"
 
 
+@pytest.mark.parametrize(
+    ("variances", "df", "kind", "worth"),
+    [
+        ([1e-4, 1e-4], 30, "calibrated", 10),
+        ([1e-4] * 3, 1, "learnt", 3),  # never more than the groups have
+        ([1e-4] * 29, 4, "learnt", 10),
+        ([1e-4] * 30, 4, "learnt", 120),
+        ([0.5, 1.3, 7.8], 3, "learnt", 2.830777),
+        ([0.4, 1.3, 10.0], 3, "calibrated", 9),  # the fit is worth 1.94: too unequal for one prior
+    ],
+)
+def test_what_a_measured_prior_is_worth(variances, df, kind, worth):
+    found = learn_prior(variances, [df] * len(variances))
+    assert (found.kind, found.df) == (kind, pytest.approx(worth))
+    assert kind == "learnt" or found.sd == pytest.approx(math.sqrt(np.mean(variances)))
+
+
 @pytest.mark.parametrize("spread", [0.01, 0.02])
 def test_intervals_cover_the_truth_as_often_as_they_say(spread):
     # Drawn with the prior's own spread, and half of it: covered at least as often as promised.

@@ -90,6 +90,19 @@ def test_standard_error_grows_with_autocorrelation_and_ignores_a_trend():
     assert within_run(SUMMARIES["mean"], trending)[0] < 0.25 * plain_batch_means
 
 
+@pytest.mark.parametrize(("values", "batches"), [(19, 0), (20, 5), (49, 7), (100, 10), (400, 20), (2000, 20)])
+def test_a_runs_number_is_that_of_five_to_twenty_stretches_of_it(values, batches):
+    assert len(within_run(SUMMARIES["mean"], np.arange(1.0, 1 + values))[1]) == batches
+
+
+@pytest.mark.parametrize("steps", [45, 59, 60, 300])
+def test_the_standard_error_of_a_drift_is_what_drifts_differ_by(steps):
+    drift, rng = SUMMARIES["drift"].statistic, np.random.default_rng(4)
+    runs = np.exp(rng.normal(0, 0.05, (1000, steps)))
+    found = np.mean([within_run(SUMMARIES["drift"], run)[0] ** 2 for run in runs])
+    assert found == pytest.approx(np.var(drift(runs)), rel=0.2)
+
+
 def test_single_values_have_no_standard_error():
     assert within_run(SUMMARIES["last"], np.array([1.0]))[0] == 0.0
     assert within_run(SUMMARIES["iqm"], np.ones(10))[0] == 0.0
