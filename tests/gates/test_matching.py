@@ -10,7 +10,7 @@ from verdicts import check
 
 from gates import Outcome, ReasonCode, Series, Version, judge
 from gates.comparisons import compare
-from gates.matching import of_shared_seeds
+from gates.matching import of_shared_seeds, would_pair
 from gates.readings import Reading, Yardstick
 from gates.rules import Scale
 from gates.spreads import Squares, pool
@@ -59,6 +59,7 @@ def test_stored_and_fresh_runs_of_a_seed_stand_as_their_mean_against_the_candida
     new = np.log([beside[s] for s in SEEDS])
     apart = np.log([now[s] for s in SEEDS]) - (old + new) / 2
     assert (found.paired, found.baseline_runs, found.candidate_runs) == (True, 10, 5)
+    assert not any("count as one" in note for note in verdict.notes), "each has its part in the mean"
     assert np.log1p(found.change) == pytest.approx(apart.mean())
     # Differences vary 1 + 1/2 times as much as runs; the prior counts a quarter of their 4 degrees of freedom.
     spread = np.sqrt((np.sum((apart - apart.mean()) ** 2) / 1.5 + 0.015**2) / (4 + 1))
@@ -103,6 +104,39 @@ def test_where_seeds_change_nothing_pairs_rest_on_as_many_runs_as_two_sides(smok
     ).evidence
     squares = np.var(both[1] - both[0]) * 5 / 2
     assert found.spread == pytest.approx(np.sqrt((squares + 0.02**2) / 5)), "the sums do not speak of the noise"
+
+
+def test_the_sum_of_a_pair_weighs_the_mean_of_two_runs_twice(smoke, make_run):
+    """So weighed it varies as three runs do, whatever the difference is."""
+    rng = np.random.default_rng(4)
+    before, now = np.log(0.02) + rng.normal(0, 0.02, (2, 5)), np.log(0.02) + rng.normal(0, 0.02, 5)
+
+    def made(name, levels):
+        return [make_run(f"{name}{s}", s, series_={"step_time": np.full(100, np.exp(x))}) for s, x in enumerate(levels)]
+
+    stored = version(*made("a", before[0]), *made("c", before[1]))
+    found = check(judge(smoke, stored, version(*made("b", now))), "step_time").evidence
+    both = before.mean(axis=0)
+    squares = 5 * np.var(now - both) / 1.5 + 5 * np.var(2 * both + now) / 3
+    assert (found.paired, found.spread) == (True, pytest.approx(np.sqrt((squares + 1.5 * 0.02**2) / 9.5)))
+
+
+def test_what_a_loss_wobbles_by_inside_its_runs_is_no_noise_of_pairs(smoke, make_run):
+    """Runs of one seed see the same data in the same order. What steps take is not in the data."""
+    rng = np.random.default_rng(2)
+    wobble, apart = np.exp(rng.normal(0, 0.2, (5, 100))), rng.normal(0, 0.01, 5)
+
+    def side(name, levels):
+        values = wobble * np.exp(levels)[:, None]
+        made = [{"loss": values[seed], "step_time": 0.02 * values[seed], "eval_loss": None} for seed in SEEDS]
+        return version(*(make_run(f"{name}{seed}", seed, series_=made[seed]) for seed in SEEDS))
+
+    verdict = judge(smoke, side("a", np.zeros(5)), side("b", apart))
+    loss, times = (check(verdict, name) for name in ("loss", "step_time"))
+    assert (loss.role, loss.evidence.paired, loss.notes) == ("gate", True, ())
+    assert loss.evidence.spread == pytest.approx(np.sqrt((5 * np.var(apart) / 2 + 0.015**2) / 5))
+    assert times.evidence.paired
+    assert times.evidence.spread == pytest.approx(0.2 / np.sqrt(90), rel=0.3)
 
 
 def test_a_candidate_of_fewer_seeds_passes_by_identity_and_one_other_number_ends_it(smoke, made):
@@ -170,10 +204,14 @@ def test_which_of_two_runs_of_a_seed_stands_in_a_pair_is_not_left_to_their_names
     assert not judged("wxyz").paired
 
 
-def test_runs_of_a_seed_count_towards_the_least_that_may_block(smoke, made):
-    stored = [*made("a", {0: 0.58, 1: 0.581}), *made("c", {0: 0.582, 1: 0.583})]
-    found = check(judge(smoke, version(*stored), version(*made("b", {0: 0.8, 1: 0.801}))), "eval_loss")
+def test_runs_of_a_seed_count_towards_the_least_that_may_block(smoke_with, made):
+    policy, now = smoke_with(min_baseline_runs=3), version(*made("b", {0: 0.8, 1: 0.801}))
+    stored, again = made("a", {0: 0.58, 1: 0.581}), made("c", {0: 0.582, 1: 0.583})
+    found = check(judge(policy, version(*stored, *again), now), "eval_loss")
     assert found.outcome == Outcome.BLOCK, "two of each of two seeds are four, and three may block"
+    assert "runs of one seed count as one" in found.notes
+    found = check(judge(policy, version(*stored), now), "eval_loss")
+    assert (found.outcome, found.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_FEW_RUNS)
 
 
 @pytest.mark.parametrize("each", [1, 3])
@@ -199,8 +237,13 @@ def peaked(make_run):
 
     def side(name, seeds, factor=1.0, wobble=5.0):
         rng = np.random.default_rng([*name.encode()])
-        peaks = {seed: factor * (31_000 + 2_000 * (seed * 0.37 % 1) + rng.normal(0, wobble)) for seed in seeds}
-        return version(*(make_run(f"{name}{s}", s, series_={"peak_memory": np.full(100, x)}) for s, x in peaks.items()))
+        peaks = [factor * (31_000 + 2_000 * (seed * 0.37 % 1) + rng.normal(0, wobble)) for seed in seeds]
+        return version(
+            *(
+                make_run(f"{name}{i}", seed, series_={"peak_memory": np.full(100, peak)})
+                for i, (seed, peak) in enumerate(zip(seeds, peaks, strict=True))
+            )
+        )
 
     return side
 
@@ -229,18 +272,63 @@ def test_a_plan_waits_for_pairs_where_runs_of_one_seed_agree(perf, peaked, count
     assert next_look(perf, other).look is None, "of other seeds there are no pairs to wait for"
 
 
+@pytest.mark.parametrize(("seeds", "waits"), [((0, 1, 2), True), ((0, 1), False), ((0, 0, 1, 1), False)])
+def test_a_plan_waits_for_no_pairs_that_the_baselines_seeds_cannot_make(perf, peaked, seeds, waits):
+    first = judge(perf, peaked("a", seeds), peaked("b", [0], wobble=1.0), look=1)
+    assert ("3 of the baseline's seeds would make pairs" in first.reason) is waits
+
+
+def test_runs_that_are_in_pairs_already_wait_for_none(perf, make_run):
+    def side(name, peaks):
+        return version(*(make_run(f"{name}{s}", s, series_={"peak_memory": [x]}) for s, x in enumerate(peaks)))
+
+    before, now = side("a", [15_000, 20_000, 30_000, 45_000]), side("b", [15_300, 20_000, 29_500])
+    found = check(judge(perf, before, now, look=2), "peak_memory")
+    assert found.evidence.paired
+    assert found.more_runs > 3
+    assert "would make pairs" not in found.reason
+
+
+STICK = Yardstick(scale=Scale.IDENTITY, sign=1.0, margin=0.1, prior=0.02, planned=0.02)
+
+
+def readings(name, values):
+    """One of each (seed, value)."""
+    none = Series.from_pairs("peak_memory", [(1, 0.0)])
+    rest = {"series": none, "se": 0.0, "batches": np.empty(0), "dropped": 0, "last_step": 1, "warmup": 0}
+    return [Reading(run_id=f"{name}{i}", seed=seed, value=float(x), **rest) for i, (seed, x) in enumerate(values)]
+
+
 @pytest.mark.parametrize("size", [3, 4])
 def test_seeds_that_have_no_part_in_a_number_are_seldom_said_to(size):
     rng = np.random.default_rng(3)
-    stick = Yardstick(scale=Scale.IDENTITY, sign=1.0, margin=0.1, prior=0.02, planned=0.02)
-    none = Series.from_pairs("peak_memory", [(1, 0.0)])
 
-    def drawn(name, seeds):
-        rest = {"series": none, "se": 0.0, "batches": np.empty(0), "dropped": 0, "last_step": 1, "warmup": 0}
-        return [Reading(run_id=f"{name}{seed}", seed=seed, value=float(rng.normal()), **rest) for seed in seeds]
+    def drawn(name, count):
+        return readings(name, enumerate(rng.normal(size=count)))
 
-    kept = [len(of_shared_seeds(stick, drawn("a", range(5)), drawn("b", range(size)))) for _ in range(4000)]
+    kept = [len(of_shared_seeds(STICK, drawn("a", 5), drawn("b", size))) for _ in range(4000)]
     assert 0 < sum(count < 5 for count in kept) / 4000 <= 0.01
+
+
+@pytest.mark.parametrize("each", [1, 2])
+@pytest.mark.parametrize("apart", [(1, -1), (3, 1), (2, -1, -1)])
+def test_runs_of_one_seed_agree_where_an_f_test_at_one_percent_says_so(each, apart):
+    """`apart`: two differences, which are those of a plan's first looks and lie about nothing, or three about their
+    mean. The baseline has `each` runs of a seed."""
+    levels, size, apart = np.arange(5.0), len(apart), np.array(apart)
+    df = 2 if size == 2 else size - 1
+    before = readings("a", [(seed, level) for seed, level in enumerate(levels) for _ in range(each)])
+
+    def agree(over):
+        """With differences so many times the limit's."""
+        sides = np.repeat(levels, each), levels[:size]
+        runs = sum(len(x) * np.var(x) for x in sides) / (len(sides[0]) + size - 2)
+        limit = stats.f.ppf(0.01, df, len(sides[0]) + size - 2) * runs * df * (1 + 1 / each)
+        now = readings("b", enumerate(levels[:size] + apart * over * np.sqrt(limit / np.sum(apart**2))))
+        return would_pair(STICK, before, now) if size == 2 else len(of_shared_seeds(STICK, before, now)) == 3 * each
+
+    assert agree(0.9)
+    assert not agree(1.1)
 
 
 def test_a_mean_of_runs_and_a_single_one_show_nothing_by_their_order():
