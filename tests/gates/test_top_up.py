@@ -118,6 +118,21 @@ def test_a_plan_is_given_up_only_where_its_runs_would_hardly_decide(metric, need
     assert goes_on or f"{metric}: {needed} runs per side would decide, the plan has 5" in step.reason
 
 
+@pytest.mark.parametrize("needed", [(4, 20), (20, 4), (4, None), (None, 4)])
+def test_a_plan_goes_on_where_either_guess_at_the_truth_leaves_it_runs_enough(smoke, needed):
+    """As the estimate of one run stands, or if nothing had changed."""
+    open_ = verdict_of(smoke, ([0.0, 0.03, -0.03], [0.1]), 1)
+    checks = (replace(check, more_runs=needed[0], runs_if_unchanged=needed[1]) for check in open_.checks)
+    assert next_look(smoke, replace(open_, checks=tuple(checks))).look == 2
+
+
+def test_a_plan_goes_on_where_a_run_broke_off(smoke):
+    broken = replace(run("b1", 0.01), completed=False, failure="error", seed=1)
+    verdict = judge(smoke, side(*baseline_runs()), side(timed("b0", 0, 0.0, 1.0), broken), look=1)
+    assert verdict.reason_code is ReasonCode.BROKEN_OFF
+    assert next_look(smoke, verdict).look == 2
+
+
 def test_a_plan_ends_with_a_decision_with_its_last_look_and_where_runs_are_no_answer(smoke):
     assert next_look(smoke, verdict_of(smoke, ([0.0, 0.01], [0.0]), 1)).reason == "decided: PASS"
     assert "plan ends" in next_look(smoke, verdict_of(smoke, ([0.0, 0.2], [0.1, 0.0, 0.2]), 2)).reason
