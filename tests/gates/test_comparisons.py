@@ -227,6 +227,17 @@ def test_where_it_is_too_noisy_only_the_order_of_the_runs_shows_harm():
     assert compare(NOISY / 20, NOISY / 20 + 0.05, margin=0.1, prior=0.02, prior_df=4).shows_harm(0.01), "quiet"
     pairs = compare(NOISY, NOISY[::-1] + 2.0, margin=0.1, prior=0.02, prior_df=4, paired=True)
     assert pairs.chance_of_order == pytest.approx(1 / 32)
+    for shift in (-2.0, 2.0):
+        both = compare(NOISY, NOISY + shift, margin=0.1, prior=0.02, prior_df=4, two_sided=True)
+        assert (both.separated, both.chance_of_order) == (True, pytest.approx(2 / 252))
+
+
+def test_a_spread_that_contradicts_its_prior_is_too_noisy_at_half_of_what_another_is():
+    """Half a margin of 0.1 is resolved with 95 % confidence at a standard error of 0.03; that of these runs is 0.04."""
+    surprising, expected = (compare(NOISY / 7, NOISY / 7, margin=0.1, prior=sd, prior_df=4) for sd in (0.01, 0.06))
+    assert surprising.standard_error == pytest.approx(expected.standard_error, rel=0.05) == pytest.approx(0.04, rel=0.1)
+    assert surprising.too_noisy
+    assert not expected.too_noisy
 
 
 def test_runs_needed_is_the_first_design_with_the_power_and_none_when_hopeless():
@@ -260,6 +271,7 @@ def test_margin_zero_and_equal_values_divide_by_nothing():
     same = np.full(3, 0.5)
     found = compare(same, same, margin=0.0, prior=0.02, prior_df=4)
     assert found.p_harm == pytest.approx(0.5)
+    assert not found.too_noisy, "no margin, and so none that it could not resolve"
     assert runs_needed(found, truth=0.0, alpha_pass=0.05, alpha_block=0.01, least=1) is None
     assert math.isfinite(smallest_detectable(found, 0.01))
 

@@ -214,6 +214,23 @@ def test_runs_of_a_seed_count_towards_the_least_that_may_block(smoke_with, made)
     assert (found.outcome, found.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_FEW_RUNS)
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "paired"),
+    [
+        ((0, 1), (0, 1), True),
+        ((0, 1, 0, 1), (0, 1), False),  # two pairs of unlike sides
+        ((0, 1, None), (0, 1, None), False),  # a run without a seed is nobody's partner
+        ((0, 1, 2), (2, 0, 1), True),
+    ],
+)
+def test_which_seeds_pair_times_up(smoke, make_run, before, now, paired):
+    def side(name, seeds):
+        return version(*(make_run(f"{name}{i}", seed) for i, seed in enumerate(seeds)))
+
+    found = check(judge(smoke, side("a", before), side("b", now)), "step_time")
+    assert found.evidence.paired is paired
+
+
 @pytest.mark.parametrize("each", [1, 3])
 def test_two_seeds_show_a_great_harm_as_two_sides(perf, make_run, each):
     """One degree of freedom, which two pairs have, blocked 30 % more of a 5 % limit every second time only."""

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from gates.summaries import SUMMARIES, rate
-from gates.wobble import own_variance, within_run
+from gates.wobble import own_variance, recurs, within_run
 
 RAMP = np.arange(1.0, 13.0)  # 1 .. 12
 
@@ -119,6 +119,11 @@ def test_a_schedule_that_all_runs_share_is_no_noise_of_a_drift(make_series):
     wobble = np.exp(rng.normal(0, 0.02, 480))
     assert error(longer * wobble) < 20 * error(0.2 * wobble), "24 times, by batches of the whole run"
     assert error(0.2 * wobble) == pytest.approx(0.02 * np.sqrt(2 / 160), rel=0.5)
+
+
+@pytest.mark.parametrize(("second", "found"), [(0.4, False), (0.6, True), (-0.6, True)])
+def test_what_happens_twice_recurs_if_one_is_half_as_large_as_the_other(second, found):
+    assert recurs(np.array([0.0, 0.1, 1.0, 0.0, -0.1, second, 0.0, 0.0])) is found
 
 
 @pytest.mark.parametrize("sizes", [(2,), (8,), (5, 3), (2, 2)])
