@@ -45,6 +45,7 @@ class Comparison:
     p_noninferior: float
     p_beyond: float
     separated: bool
+    exchangeable: bool = True
     trusted: bool = True
     scheduled: bool = False
 
@@ -80,7 +81,7 @@ class Comparison:
 
         A mean of several runs and a single one are not exchangeable, so their order says nothing.
         """
-        ordered = self.separated and self.design.averaged == 1 and self.chance_of_order <= alpha
+        ordered = self.separated and self.exchangeable and self.chance_of_order <= alpha
         return not self.too_noisy or ordered
 
     @property
@@ -109,6 +110,7 @@ def compare(
     paired: bool = False,
     averaged: int = 1,
     sums: bool = False,
+    exchangeable: bool = True,
     two_sided: bool = False,
     trusted: bool = True,
 ) -> Comparison:
@@ -117,9 +119,10 @@ def compare(
 
     `prior` > 0 is the expected SD between runs, worth `prior_df` degrees of freedom, `planned` that by which more runs
     will be judged (None: the same); `sums`: pairs have nothing in common but perhaps their machine, so that their sums
-    tell of the noise too; `floor`: the variance that a run's number has inside its run, below which the spread between
-    runs is not believed; `widened`: the prior is of runs as wholes, and what short ones wobble besides is not in it
-    yet; `trusted`: no run is known to have been contended.
+    tell of the noise too; `exchangeable`: no number is the mean of several runs beside single ones; `floor`: the
+    variance that a run's number has inside its run, below which the spread between runs is not believed; `widened`: the
+    prior is of runs as wholes, and what short ones wobble besides is not in it yet; `trusted`: no run is known to have
+    been contended.
     """
     design = Design(
         baseline_runs=len(baseline),
@@ -151,8 +154,9 @@ def compare(
         p_noninferior=_chance(careful, design)(harm - margin),
         p_beyond=chance(margin - harm),
         separated=_separated(baseline, candidate, paired, two_sided),
+        exchangeable=exchangeable and averaged == 1,
         trusted=trusted,
-        scheduled=not least and floor.variance > spread.variance,
+        scheduled=floor.variance > spread.variance,
     )
 
 

@@ -81,14 +81,14 @@ def _rebound(hard: HardChecks, loss: Values) -> str:
 def _levels(values: Values) -> tuple[list[float], int]:
     """The levels of at most ten windows of at least ten steps, and the steps of the last: the level of fewer is luck
     where batches are small."""
-    windows = np.array_split(values, min(10, max(1, len(values) // 10)))
+    windows = np.array_split(values, min(10, len(values) // 10))
     return [float(iqm(part)) for part in windows], len(windows[-1])
 
 
 def _noise(loss: Values, window: int) -> float:
     """Standard deviation of the difference of two windows' means, from neighbouring steps: a trend is no noise."""
     with np.errstate(over="ignore"):  # beyond floats it is infinite, and nothing rises above it
-        return float(np.std(np.diff(loss)) / np.sqrt(max(1, window)))
+        return float(np.std(np.diff(loss)) / np.sqrt(window))
 
 
 def _kl_exploded(hard: HardChecks, kl: Values) -> str:
@@ -102,7 +102,7 @@ def _update_exploded(hard: HardChecks, approx_kl: Values) -> str:
 
 
 def _entropy_collapsed(hard: HardChecks, entropy: Values) -> str:
-    tenth = max(1, len(entropy) // 10)
+    tenth = len(entropy) // 10
     early, late = float(iqm(entropy[:tenth])), float(iqm(entropy[-tenth:]))
     bad = early > 0 and late < hard.entropy_floor * early
     return f"entropy fell from {figure(early)} to {figure(late)}" if bad else ""
@@ -125,7 +125,7 @@ def _each_once(values: Values) -> Values:
     its optimizer steps: repeated, it has no noise between steps. The shape in time stays, and MIN_POINTS values."""
     changes = int(np.count_nonzero(np.diff(values)))
     times = min(round(len(values) / (changes + 1)), len(values) // MIN_POINTS) if changes else 1
-    return values[:: max(1, times)]
+    return values[::times]
 
 
 def _worst_window(values: Values, width: int = 5) -> float:
@@ -135,7 +135,7 @@ def _worst_window(values: Values, width: int = 5) -> float:
     The worst window, not the end: a policy that has collapsed looks calm again.
     """
     settled = values[len(values) // 10 :]
-    windows = np.lib.stride_tricks.sliding_window_view(settled, min(width, len(settled)))
+    windows = np.lib.stride_tricks.sliding_window_view(settled, width)
     return float(np.max(np.median(windows, axis=1)))
 
 

@@ -13,7 +13,16 @@ from gates.policy import Policy
 from gates.policy_writer import policy_to_dict
 from gates.records import Version
 from gates.rules import Role
-from gates.sides import Side, baseline_side, candidate_side, environment_differences, facts, mismatches, planned
+from gates.sides import (
+    Side,
+    baseline_side,
+    broken_off,
+    candidate_side,
+    environment_differences,
+    facts,
+    mismatches,
+    planned,
+)
 from gates.verdict import Check, CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.wording import listed, runs, sentence_case
 
@@ -82,7 +91,8 @@ def judge(
 def _validity(baseline: Version | None, left: Side, right: Side, pairs: Pairs) -> list[Check]:
     """Checks that make a comparison impossible, worst first; empty when nothing stands in its way."""
     if not right.evidence:
-        return [_impossible("runs", _no_evidence("candidate", right), ReasonCode.MISSING_DATA)]
+        code = ReasonCode.BROKEN_OFF if broken_off(right) else ReasonCode.MISSING_DATA
+        return [_impossible("runs", _no_evidence("candidate", right), code)]
     if baseline is None:
         return [_impossible("baseline", "there is no baseline to compare with", ReasonCode.NO_BASELINE)]
     if not left.evidence:

@@ -19,9 +19,7 @@ SHARE = 0.5
 too, so that at the margin and beyond this seldom speaks."""
 
 
-def no_harm(
-    policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], *, trusted: bool
-) -> str:
+def no_harm(policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run]) -> str:
     """Why a ratio's growth is no harm, in one clause: what it speaks of (all steps together, the last third) has been
     shown to be no worse. '' where that is not shown, or the rule is about no ratio."""
     level = SUMMARIES[rule.reduction].level
@@ -34,7 +32,7 @@ def no_harm(
     stick = yardstick(policy, instead, left, right) if left and right else ""
     if isinstance(stick, str):
         return ""
-    found = compare_readings(policy, instead, stick, left, right, trusted)
+    found = compare_readings(policy, instead, stick, left, right)
     if found.p_noninferior > policy.alpha_pass:
         return ""
     before, now = (quantity(stick.centre(stick.harms(side)), rule.info.unit) for side in (left, right))

@@ -43,7 +43,7 @@ def of_shared_seeds(stick: Yardstick, baseline: list[Reading], candidate: list[R
     The test errs less often than it says: its two variances have the differences in common.
     """
     partners = _of_seeds(baseline, candidate)
-    matched = match_by_seed(partners, candidate) if len(candidate) >= PAIRS and len(partners) < len(baseline) else None
+    matched = match_by_seed(partners, candidate) if len(candidate) >= PAIRS else None
     if matched is None:
         return baseline
     before, now = _in_pairs(stick, matched)
@@ -55,8 +55,11 @@ def would_pair(stick: Yardstick, baseline: list[Reading], candidate: list[Readin
     """True where the candidate has too few runs to be compared in pairs, but these agree with the baseline's of their
     seeds far better than runs do: a plan of looks need not give up what no number of runs would decide unpaired."""
     partners = _of_seeds(baseline, candidate)
-    matched = match_by_seed(partners, candidate) if len(candidate) < PAIRS <= len(by_seeds(baseline)) else None
+    matched = match_by_seed(partners, candidate) if len(candidate) < PAIRS else None
     if matched is None:
+        return False
+    equally_often = [seed for seed, runs in by_seeds(baseline).items() if len(runs) == len(partners) // len(candidate)]
+    if len([seed for seed in equally_often if seed is not None]) < PAIRS:
         return False
     before, now = _in_pairs(stick, matched)
     apart = (now - before) ** 2  # about nothing: one difference has no mean to lie about
@@ -80,7 +83,7 @@ def compare_readings(
     stick: Yardstick,
     left: list[Reading],
     right: list[Reading],
-    trusted: bool,
+    trusted: bool = True,
 ) -> Comparison:
     """Compare what both sides' runs say by one rule, in pairs where their seeds allow it."""
     matched = match_by_seed(left, right) if len(right) >= _pairs_from(rule, left, right) else None
@@ -90,6 +93,7 @@ def compare_readings(
     floor = NO_FLOOR if shared else stick.floor(left, right)
     known = policy.prior_of(rule)
     sides = _in_pairs(stick, matched) if matched else (_apart(rule, stick, left), _apart(rule, stick, right))
+    alone = matched is not None or (len(sides[0]), len(sides[1])) == (len(left), len(right))
     return compare(
         *sides,
         margin=stick.margin,
@@ -101,6 +105,7 @@ def compare_readings(
         paired=matched is not None,
         averaged=max(1, len(left) // len(sides[0])),
         sums=not rule.info.repeatable,
+        exchangeable=alone,
         two_sided=rule.worse is Worse.BOTH,
         trusted=trusted,
     )

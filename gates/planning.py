@@ -129,7 +129,10 @@ def runs_needed(
 
 
 def enough_to_block(policy: Policy, design: Design) -> bool:
-    """Whether both sides have as many runs as the policy asks for before statistics may block."""
+    """Whether both sides have as many runs as the policy asks for before statistics may block, and two numbers at
+    least: one, though it be the mean of five runs of a seed, knows nothing of the spread."""
+    if min(design.baseline_runs, design.candidate_runs) < 2:
+        return False
     baseline_runs = design.averaged * design.baseline_runs
     return design.candidate_runs >= policy.min_candidate_runs and baseline_runs >= policy.min_baseline_runs
 

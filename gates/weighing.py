@@ -71,7 +71,7 @@ def agree(policy: Policy, rule: MetricRule, stored: Sequence[Run], fresh: Sequen
     stick = yardstick(policy, rule, left, right) if left and right else ""
     if isinstance(stick, str) or identical(left, right):
         return True
-    found = compare_readings(policy, replace(rule, worse=Worse.BOTH), stick, left, right, trusted=True)
+    found = compare_readings(policy, replace(rule, worse=Worse.BOTH), stick, left, right)
     return found.p_harm > 0.05
 
 
@@ -110,7 +110,7 @@ def weigh(
     if found.scheduled:
         notes = (*notes, "runs agree far better than their steps do: what these wobble by is not counted as noise")
     open_still = found.p_noninferior > policy.alpha_pass
-    relief = no_harm(policy, rule, baseline, candidate, trusted=trusted) if open_still else ""
+    relief = no_harm(policy, rule, baseline, candidate) if open_still else ""
     return Weighed(
         rule=rule,
         found=found,

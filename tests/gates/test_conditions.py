@@ -104,6 +104,19 @@ def test_a_small_quiet_rebound_is_no_blow_up(smoke):
     assert "blew up to 2" in divergence(smoke.hard, run(2.0))
 
 
+@pytest.mark.parametrize(("seeds", "outcome"), [((0, 1, 2, 3, 4), "BLOCK"), ((0, 1, 2, 3, 4, 4), "INCONCLUSIVE")])
+def test_the_order_of_runs_shows_harm_where_each_number_is_of_one_run(smoke, make_run, seeds, outcome):
+    """Five numbers and five, too noisy for a t test: one that is the mean of two lies nearer to the middle."""
+
+    def version(name, seeds, losses):
+        made = (make_run(f"{name}{i}", s, series_={"eval_loss": [losses[i]]}) for i, s in enumerate(seeds))
+        return side(*made)
+
+    before = version("a", seeds, (0.30, 0.50, 0.60, 0.55, 0.40, 0.42))
+    now = version("b", range(10, 15), (0.70, 1.40, 0.90, 2.00, 1.10))
+    assert check(judge(smoke, before, now), "eval_loss").outcome == outcome
+
+
 def test_what_is_detectable_grows_with_the_rules_that_share_the_level(smoke, make_run):
     """And is never said to be less than the margin, nor at all where runs are too noisy to block."""
     baseline, candidate = runs_at(make_run, "a", (0.94, 1.0, 1.06, 1.02)), runs_at(make_run, "b", (0.95, 1.0, 1.05))

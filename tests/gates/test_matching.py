@@ -178,6 +178,8 @@ def test_runs_of_one_seed_count_once_for_what_follows_the_seed(smoke, make_run):
     assert "per side of other seeds would" in found.reason, "more of these would not"
     apart = check(judge(smoke, side("a", range(5), 0.5), side("b", range(5, 8), 0.65)), "eval_loss")
     assert apart.outcome == Outcome.BLOCK
+    one = check(judge(smoke, side("a", [0] * 5, 0.5), side("b", range(5, 8), 0.65)), "eval_loss")
+    assert one.outcome == Outcome.INCONCLUSIVE, "the mean of five runs of a seed is one number"
 
 
 def test_identity_in_most_of_the_seeds_is_enough(smoke, made):
@@ -289,10 +291,21 @@ def test_a_plan_waits_for_pairs_where_runs_of_one_seed_agree(perf, peaked, count
     assert next_look(perf, other).look is None, "of other seeds there are no pairs to wait for"
 
 
-@pytest.mark.parametrize(("seeds", "waits"), [((0, 1, 2), True), ((0, 1), False), ((0, 0, 1, 1), False)])
+@pytest.mark.parametrize(
+    ("seeds", "waits"),
+    [((0, 1, 2), True), ((0, 1), False), ((0, 0, 1, 1), False), ((0, 1, 2, 2), False)],
+)
 def test_a_plan_waits_for_no_pairs_that_the_baselines_seeds_cannot_make(perf, peaked, seeds, waits):
     first = judge(perf, peaked("a", seeds), peaked("b", [0], wobble=1.0), look=1)
     assert ("3 of the baseline's seeds would make pairs" in first.reason) is waits
+
+
+def test_runs_without_a_seed_make_no_pairs_to_wait_for(perf, make_run):
+    def side(name, seeds, peaks):
+        return version(*(make_run(f"{name}{i}", s, series_={"peak_memory": [peaks[i]]}) for i, s in enumerate(seeds)))
+
+    before, now = side("a", (0, 1, None, None), (31_000, 32_000, 31_500, 32_500)), side("b", (0,), (31_002,))
+    assert "would make pairs" not in judge(perf, before, now, look=1).reason
 
 
 def test_runs_that_are_in_pairs_already_wait_for_none(perf, make_run):

@@ -315,6 +315,13 @@ def test_nothing_is_made_again_of_a_seed_that_crashed(smoke):
     assert to_run_again(smoke, stored, side(*baseline_runs(2, "b"), busy, *stopped)) == {}, "attempts count"
 
 
+def test_a_plan_goes_on_where_all_its_runs_broke_off(smoke):
+    broken = replace(timed("b0", 0, 0.0, 1.0), completed=False, failure="error")
+    verdict = judge(smoke, side(*baseline_runs()), side(broken), look=1)
+    assert verdict.reason_code is ReasonCode.BROKEN_OFF
+    assert next_look(smoke, verdict).look == 2
+
+
 def test_a_run_that_broke_off_is_made_again_as_often_as_the_policy_says(smoke):
     stored, good = baseline_runs(), baseline_runs(2, "b")
     lost = [replace(timed(f"b2{n}", 2, n / 100, 1.0), completed=False, failure="error") for n in range(3)]
