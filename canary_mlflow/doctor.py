@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -145,6 +147,7 @@ def running(client: MlflowClient) -> Finding:
 def closing_command(uri: str) -> str:
     """How to end a run of this store. A password is not shown, and without it no command works that names the store."""
     place = without_password(uri)
-    store = f"'{place}'" if place == uri else ""
-    close = f"""python -c "from mlflow import MlflowClient; MlflowClient({store}).set_terminated('ID', 'FAILED')\""""
+    store = json.dumps(place) if place == uri else ""
+    code = f'from mlflow import MlflowClient; MlflowClient({store}).set_terminated("ID", "FAILED")'
+    close = f"python -c {shlex.quote(code)}"
     return close if store else f"with MLFLOW_TRACKING_URI set to this store: {close}"

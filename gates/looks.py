@@ -44,11 +44,15 @@ class Looks:
         """What this look may spend: its own share and those of looks before it that were never taken."""
         return sum(self.shares[self._spent(taken) : look])
 
+    def left(self, taken: Sequence[int]) -> tuple[int, ...]:
+        """The runs at which a look is still to be taken."""
+        return self.runs[self._spent(taken) :]
+
     def _planned(self, runs: int) -> int:
         return sum(planned <= runs for planned in self.runs)
 
     def _spent(self, taken: Sequence[int]) -> int:
-        """How many looks are behind a candidate."""
+        """How many looks are behind a candidate that was looked at with so many runs each time, in this order."""
         spent = 0
         for runs in taken:
             spent = min(len(self.runs), max(spent + 1, self._planned(runs)))

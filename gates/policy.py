@@ -47,7 +47,7 @@ class HardChecks:
 class ValidityRules:
     """From when on a run's clock tells of the machine: see gates/validity.py. None switches a rule off.
 
-    `reruns`: how often such a run is made again.
+    `reruns`: how often such a run, or one that broke off, is made again.
     """
 
     cpu_share: float | None

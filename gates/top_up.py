@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from gates.hard_gates import hard_checks
 from gates.pairs import judged_in_pairs
 from gates.policy import Policy
 from gates.records import Run, Version
 from gates.rules import Role
-from gates.sides import Side, baseline_side, broken_off, candidate_side, facts
+from gates.sides import Side, baseline_side, broken_off, candidate_side, facts, mismatches
 from gates.validity import BY_THE_CLOCK, invalid_clocks
 from gates.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.wording import runs
@@ -38,10 +39,11 @@ def first_look(policy: Policy) -> TopUp:
     return TopUp(look=1, candidate_runs=wanted, reason=f"the plan begins with {runs(wanted, 'candidate')}")
 
 
-def next_look(policy: Policy, verdict: Verdict, *, fresh: bool = False) -> TopUp:
+def next_look(policy: Policy, verdict: Verdict, *, fresh: bool = False, again: bool = True) -> TopUp:
     """What should follow `verdict`, which was a look of this policy's plan.
 
-    `fresh`: the next runs come with fresh ones of the baseline, which answer a machine that is another today.
+    `fresh`: the next runs come with fresh ones of the baseline, which answer a machine that is another today. `again`:
+    what broke off can still be made again.
 
     Stops at the first PASS or BLOCK, at the end of the plan, where more runs are no answer (other work, missing data),
     and where no number of runs that the plan affords would decide.
@@ -51,7 +53,10 @@ def next_look(policy: Policy, verdict: Verdict, *, fresh: bool = False) -> TopUp
     if verdict.outcome is not Outcome.INCONCLUSIVE:
         return TopUp(look=None, candidate_runs=have, reason=f"decided: {verdict.outcome}")
     if verdict.look == len(policy.looks.runs):
-        return TopUp(look=None, candidate_runs=have, reason=f"the plan ends with {runs(most, 'candidate')}")
+        said = f"the plan ends with {runs(most, 'candidate')}" if have >= most else "it was the last of the plan"
+        return TopUp(look=None, candidate_runs=have, reason=said)
+    if verdict.reason_code is ReasonCode.BROKEN_OFF and not again:
+        return TopUp(look=None, candidate_runs=have, reason="what broke off is not made again any more")
     answered = (ReasonCode.INVALID_ENVIRONMENT,) if fresh else ()
     if verdict.reason_code not in (*_MORE_RUNS_HELP, *answered):
         return TopUp(look=None, candidate_runs=have, reason=f"more runs are no answer to {verdict.reason_code}")
@@ -63,19 +68,23 @@ def next_look(policy: Policy, verdict: Verdict, *, fresh: bool = False) -> TopUp
 
 def to_run_again(policy: Policy, reference: Sequence[Run], candidate: Version) -> dict[int, str]:
     """The seeds whose candidate runs should be made again, and why: they broke off, or no clock judges them beside the
-    `reference` runs and a metric that decides needs one; and they were not made again `reruns` times yet."""
+    `reference` runs and a metric that decides needs one; and they were not tried `reruns` times again yet.
+
+    None where other runs change nothing: a hard check blocks, or the sides are no equal work on equal hardware.
+    """
     right = candidate_side(candidate)
     left = baseline_side(Version(model="", version=None, runs=tuple(reference)), right)
     policy = policy.resolve(facts(left, right))
+    blocked = any(check.outcome is CheckOutcome.BLOCK for check in hard_checks(policy, right))
+    if blocked or (left.evidence and any(mismatches(left, right, what) for what in ("workload", "hardware"))):
+        return {}
     wanted = _without_clock(policy, left, right) | (_broken_off(right) if policy.hard.completed else {})
-    made = Counter(run.seed for run in right.runs)
-    return {seed: why for seed, why in sorted(wanted.items()) if made[seed] <= policy.validity.reruns}
+    tried = Counter(run.seed for run in right.runs)
+    return {seed: why for seed, why in sorted(wanted.items()) if tried[seed] <= policy.validity.reruns}
 
 
 def _broken_off(side: Side) -> dict[int, str]:
-    """The seeds without which nothing is decided; none where a run crashed of its own, which blocks whatever comes."""
-    if len(side.finished) < len(side.evidence):
-        return {}
+    """The seeds without which nothing passes."""
     return {
         run.seed: f"broke off ({run.failure_reason or 'no end was recorded'})"
         for run in broken_off(side)
@@ -87,26 +96,21 @@ def _without_clock(policy: Policy, left: Side, right: Side) -> dict[int, str]:
     if not any(rule.role is Role.GATE and rule.metric in BY_THE_CLOCK for rule in policy.rules):
         return {}
     invalid = invalid_clocks(policy, left.finished, right.finished)
-    finished = {run.run_id for run in right.finished}
-    crashed = {run.seed for run in right.evidence if run.run_id not in finished}  # they block, whatever comes
     timed: dict[int, list[str]] = {}
     for run in right.finished:
-        if run.seed is not None and run.seed not in crashed:
+        if run.seed is not None:
             timed.setdefault(run.seed, []).append(run.run_id)
     return {seed: invalid[ids[-1]] for seed, ids in timed.items() if all(run_id in invalid for run_id in ids)}
 
 
-def next_seeds(
-    count: int, baseline: Collection[int], candidate: Collection[int], broken: Collection[int] = ()
-) -> list[int]:
-    """Seeds for `count` more candidate runs: first the `broken` ones, without which nothing is decided; then those that
-    the baseline has and the candidate has not, so that runs pair up; then the lowest that nobody has."""
-    again = sorted(set(broken))
-    pairs = sorted(set(baseline) - set(candidate) - set(again))
+def next_seeds(count: int, baseline: Collection[int], candidate: Collection[int]) -> list[int]:
+    """Seeds for `count` more candidate runs: first those that the baseline has and the candidate has not, so that runs
+    pair up; then the lowest that nobody has."""
+    pairs = sorted(set(baseline) - set(candidate))
     start = min(candidate, default=0)
-    used = {*baseline, *candidate, *again}
+    used = {*baseline, *candidate}
     new = [seed for seed in range(start, start + count + len(used)) if seed not in used]
-    return [*again, *pairs, *new][:count]
+    return [*pairs, *new][:count]
 
 
 def _hopeless(policy: Policy, verdict: Verdict, most: int, fresh: bool) -> str:

@@ -14,6 +14,7 @@ from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.sidecar import Sidecar, read_sidecar, sidecar_of
 from canary_mlflow.files.verl import MARKS
 from canary_mlflow.tracking.schema import FOREIGN
+from gates.nonfinite import NEVER_UNDEFINED, OVERFLOWS
 from gates.records import Run, Series, Version
 from gates.wording import listed
 
@@ -22,9 +23,6 @@ OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, i
     "step_ms": ("step_time", 1000),
     **dict.fromkeys(("peak_memory_gb", "peak_memory_gib", "max_memory_gb", "max_mem_gb"), ("peak_memory", 1 / 1024)),
 }
-
-VITAL = ("loss", "grad_norm", "policy_loss", "value_loss", "kl", "entropy", "reward_mean", "score_mean")
-"""A run broke down where its last value of one is no number; a spread or a variance may be undefined in good runs."""
 
 TELLING = ("loss", "accuracy", "memory", "_mem_", "grad")
 TIMED = ("time", "seconds", "duration")
@@ -102,7 +100,7 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
 def cut_short(run: Run, history: History) -> Run:
     """The run as one that broke off, where the file says how many steps it was to have and they are not there."""
     planned, end = history.max_steps, history.series.get(FOREIGN + "train_runtime")
-    if run.failure or planned is None or history.last_step + _gap(history) > planned:
+    if run.failure or planned is None or history.last_step + _gap(_longest(history)) > planned:
         return run
     if end is not None and int(end.steps[-1]) >= history.last_step:
         return run  # what Transformers writes at the end of a training, early stopping included
@@ -112,20 +110,27 @@ def cut_short(run: Run, history: History) -> Run:
 
 
 def broken_down(run: Run) -> Run:
-    """The run as one that ended by instability, where its last numbers are none."""
-    for name in VITAL:
+    """The run as one that ended by instability, where the last numbers of what is never undefined are none."""
+    for name in NEVER_UNDEFINED:
         series = run.series.get(name)
-        if series is not None and not series.finite[-1]:
-            bad = len(series.values) - int(np.argmax(series.finite[::-1])) if series.finite.any() else 0
-            reason = f"{name} is {series.values[-1]:g} from step {series.steps[bad]} to the end"
-            return replace(run, completed=False, failure="instability", failure_reason=reason)
+        if series is None or series.finite[-1] or int(series.steps[-1]) + _gap(series) <= run.last_step:
+            continue  # none, fine, or of long before the end
+        known = series.finite.any()
+        if not known and name == "grad_norm" and len(series.values) <= OVERFLOWS:
+            continue  # fp16 was still looking for its loss scale
+        bad = len(series.values) - int(np.argmax(series.finite[::-1])) if known else 0
+        reason = f"{name} is {series.values[-1]:g} from step {series.steps[bad]} to the end"
+        return replace(run, completed=False, failure="instability", failure_reason=reason)
     return run
 
 
-def _gap(history: History) -> int:
-    """Steps between two logged rows: a run may end before the next one is due."""
-    longest = max(history.series.values(), key=lambda series: len(series.steps))
-    return int(np.median(np.diff(longest.steps))) if len(longest.steps) > 1 else 1
+def _gap(series: Series) -> int:
+    """Steps between two logged values: a run may end before the next one is due."""
+    return int(np.median(np.diff(series.steps))) if len(series.steps) > 1 else 1
+
+
+def _longest(history: History) -> Series:
+    return max(history.series.values(), key=lambda series: len(series.steps))
 
 
 def unread_of(history: History) -> list[str]:

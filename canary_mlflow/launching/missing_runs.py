@@ -20,17 +20,19 @@ class Turn(StrEnum):
 
 @dataclass(frozen=True)
 class Missing:
-    """The candidate's missing runs by seed. `beside`: each with a fresh run of the champion of the same seed;
-    `first`: the seeds of the candidate's runs that stand there without one."""
+    """The candidate's missing runs by seed. `beside`: each with a fresh run of the champion of the same seed, but for
+    those of which there is one (`there`); `first`: the seeds of the candidate's runs that stand there without one."""
 
     seeds: tuple[int, ...]
     beside: bool = False
     first: tuple[int, ...] = ()
+    there: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
         """How many runs that is."""
-        return len(self.first) + (2 if self.beside else 1) * len(self.seeds)
+        fresh = len(self.first) + len(set(self.seeds) - set(self.there)) if self.beside else 0
+        return len(self.seeds) + fresh
 
     def turns(self) -> Iterator[tuple[Turn, int]]:
         """Who runs with which seed, in order. The fresh runs that are lacking come first: one pair more tells much
@@ -40,8 +42,8 @@ class Missing:
             return
         yield from ((Turn.FRESH, seed) for seed in self.first)
         for number, seed in enumerate(self.seeds):
-            turns = ((Turn.FRESH, seed), (Turn.CANDIDATE, seed))
-            yield from turns if number % 2 == 0 else reversed(turns)
+            turns = (Turn.FRESH, Turn.CANDIDATE) if number % 2 == 0 else (Turn.CANDIDATE, Turn.FRESH)
+            yield from ((turn, seed) for turn in turns if turn is Turn.CANDIDATE or seed not in self.there)
 
     def words(self) -> str:
         """What is made, as in "2 more runs (seeds 3 and 4), each beside a fresh run of the champion"."""

@@ -2,51 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import CanaryError, NoSource
-from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of, seeds_without_fresh
-from canary_mlflow.launching.makers import Maker
-from canary_mlflow.launching.missing_runs import Missing, Turn
+from canary_mlflow.launching.circumstances import fresh_is_due
+from canary_mlflow.launching.making import Making
 from canary_mlflow.registry.gatekeeper import gate
-from canary_mlflow.registry.sides import read_sides
-from canary_mlflow.registry.versions import champion_number, find_version
+from canary_mlflow.registry.versions import champion_number
 from canary_mlflow.reports.decision import Decision
-from canary_mlflow.reports.more_runs import NO_FRESH, NO_MORE, lasting
+from canary_mlflow.reports.more_runs import NO_MORE, lasting
 from canary_mlflow.tracking.session import minutes_of_runs
-from gates.looks import WithoutSource
-from gates.policy import Policy
 from gates.records import Version
-from gates.sides import broken_off, candidate_side, planned
-from gates.top_up import TopUp, next_look, next_seeds, to_run_again
+from gates.top_up import TopUp, next_look
 from gates.verdict import Outcome, ReasonCode, Verdict
 from gates.wording import runs
 
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-
 
 @dataclass
-class Plan:
-    """One version on its way through the looks of a policy. `say` tells people what is being made."""
+class Plan(Making):
+    """One version on its way through the looks of a policy."""
 
-    client: MlflowClient
-    model: str
-    version: str
-    policy: Policy
-    maker: Maker
-    say: Callable[[str], None]
     dry_run: bool = False
     step: TopUp | None = None
-    beside: bool = False  # the next runs come with fresh ones of the champion
-    prepared: str | None = None  # the champion whose code is at hand, whoever has become champion since
-    lost: str = ""  # why there are no fresh ones although the policy asks for them; noted on every verdict from then on
 
     def carry_out(self) -> Decision:
         """All looks; the decision of the last. With `dry_run` one look, and what would follow."""
         if not self.dry_run:
+            self.go_on()
             self.make_again()
         while True:
             decision = gate(
@@ -70,18 +53,40 @@ class Plan:
                 )
             self.make_again()
 
-    def sides(self) -> tuple[str | None, Version | None, Version]:
-        """The champion's number, the champion and the candidate as they are now."""
-        champion = champion_number(self.client, self.model)
-        found = find_version(self.client, self.model, self.version)
-        return champion, *read_sides(self.client, self.model, champion, found)
+    def go_on(self) -> None:
+        """Where the plan was stopped on the way to a look, make what it lacks: to look at less would spend it."""
+        champion, baseline, _ = self.sides()
+        self.beside = fresh_is_due(self.client, self.policy, baseline)
+        wanted = self.on_the_way_to()
+        if wanted is None:
+            return
+        try:
+            self.maker.prepare()
+        except NoSource:  # what is there is judged, and the verdict's notes say why there is no more
+            return
+        self.prepare_beside(champion, baseline)
+        if not self.ended:
+            self.say(f"going on to the look at {runs(wanted, 'candidate')}")
+            self.make(self.missing(wanted))
+
+    def on_the_way_to(self) -> int | None:
+        """The runs of the look that the plan was stopped before; None where the next look is at what is there."""
+        is_at = self.progress()
+        left = self.policy.looks.left([look.runs for look in is_at.taken])
+        is_champion = champion_number(self.client, self.model) == self.version  # the gate refuses it
+        if not (is_at.taken and left) or is_at.seen or is_at.now.runs > left[0] or is_champion:
+            return None
+        return left[0] if self.missing(left[0]).count else None
 
     def remarks(self, verdict: Verdict) -> Sequence[str]:
         """Decide what follows from a look's verdict, and say so on it."""
         champion, baseline, candidate = self.sides()
         self.beside = not self.lost and fresh_is_due(self.client, self.policy, baseline)
-        self.step = next_look(self.policy, verdict, fresh=self.beside)
+        wanted, again = self.on_the_way_to() if self.dry_run else None, self.again()
+        self.step = next_look(self.policy, verdict, fresh=self.beside, again=bool(again))
         said: list[str] = []
+        if wanted is not None:
+            return [f"would first go on to the look at {runs(wanted, 'candidate')}: {self.missing(wanted).words()}"]
         if self.ended:
             return [self.lost]
         if self.step.look is not None:
@@ -92,14 +97,11 @@ class Plan:
                 self.step = None
                 return said
         if self.step.look is not None and self.beside:
-            assert champion is not None
-            assert baseline is not None
-            try:
-                self.maker.prepare_fresh(champion, baseline.runs)
-                self.prepared = champion
-            except NoSource as error:
-                self.go_without(error)
-                self.step = next_look(self.policy, verdict)
+            self.prepare_beside(champion, baseline)
+            if not self.beside:
+                self.step = next_look(self.policy, verdict, again=bool(again))
+        if self.dry_run and again:
+            said.append(f"would first make again {'; '.join(f'seed {seed}: it {why}' for seed, why in again.items())}")
         if self.ended:
             return [self.lost]
         said += [self.lost] if self.lost else []
@@ -119,70 +121,6 @@ class Plan:
         minutes = minutes_of_runs(self.client, candidate.runs[0].session) if candidate.runs else None
         time = f", {lasting(missing.count * minutes)}" if minutes is not None else ""
         return f"{'would make' if self.dry_run else 'making'} {missing.words()}{time}"
-
-    def go_without(self, error: NoSource) -> None:
-        """The champion's code cannot be had: go on with its stored runs, or stop, as the policy says."""
-        self.beside = False
-        stops = self.policy.looks.without_source is WithoutSource.INCONCLUSIVE
-        what = NO_FRESH if stops else "no fresh baseline, judged against the stored runs"
-        self.lost = f"{what}: {error}"
-        self.say(self.lost)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the plan is over because there is no fresh baseline."""
-        return bool(self.lost) and self.policy.looks.without_source is WithoutSource.INCONCLUSIVE
-
-    def missing(self, wanted: int) -> Missing:
-        """The runs that the candidate lacks for so many, and the champion's that belong to them."""
-        _, baseline, candidate = self.sides()
-        side = candidate_side(candidate)
-        behind, fresh = (baseline.runs, baseline.fresh) if baseline else ((), ())
-        # Those of its evidence: the seed of a run that was broken off is made again, and its partner is not alone.
-        evidence, count = side.evidence, max(0, wanted - planned(side.evidence))
-        seeds = next_seeds(count, seeds_of(behind), seeds_of(evidence), seeds_of(broken_off(side)))
-        first = seeds_without_fresh(self.client, evidence, fresh) if self.beside else ()
-        return Missing(seeds=tuple(seeds), beside=self.beside, first=tuple(first))
-
-    def make(self, missing: Missing) -> None:
-        """The runs of the next look."""
-        champion = self.prepared
-        for turn, seed in missing.turns():
-            if turn is Turn.CANDIDATE and not self.ended:
-                self.say(f"making a run of the candidate, seed {seed}")
-                self.maker.candidate(seed)
-            elif turn is Turn.FRESH and self.beside and champion is not None:
-                self.say(f"making a run of champion version {champion}, seed {seed}")
-                self.make_fresh(champion, seed)
-
-    def made(self) -> int:
-        """How many runs of its plan the candidate has."""
-        return planned(candidate_side(self.sides()[2]).evidence)
-
-    def make_fresh(self, champion: str, seed: int) -> None:
-        try:
-            self.maker.fresh(champion, seed)
-        except NoSource as error:
-            self.go_without(error)
-
-    def make_again(self) -> None:
-        """Run again what broke off or no clock can judge, as often as the policy allows."""
-        while True:
-            _, baseline, candidate = self.sides()
-            if baseline is None:
-                return
-            due = fresh_is_due(self.client, self.policy, baseline)
-            invalid = to_run_again(self.policy, baseline.fresh if due else baseline.runs, candidate)
-            if not invalid:
-                return
-            try:
-                self.maker.prepare()
-            except NoSource as error:  # what is there is judged all the same
-                self.say(f"{NO_MORE}: {error}")
-                return
-            for seed, reason in invalid.items():
-                self.say(f"making the run of seed {seed} again: it {reason}")
-                self.maker.candidate(seed)
 
     def lacking(self, verdict: Verdict) -> str:
         """The runs that a version which passed on so few lacks: as a baseline it could block no successor."""

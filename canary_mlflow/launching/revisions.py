@@ -163,7 +163,7 @@ def carry_out(trial: Trial, policy: Policy, say: Callable[[str], None]) -> Verdi
 
 
 def make_again(trial: Trial, policy: Policy, say: Callable[[str], None]) -> None:
-    """Run again what broke off or no clock can judge, on either side."""
+    """Run again what no clock can judge, on either side."""
     while True:
         baseline, candidate = trial.versions()
         invalid = {

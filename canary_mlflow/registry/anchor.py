@@ -29,9 +29,10 @@ def anchor_number(client: MlflowClient, model: str) -> str | None:
     return None if number is None else str(number)
 
 
-def read_anchor(client: MlflowClient, candidate: Version, champion: str | None) -> Version | None:
-    """The anchor, a verdict's third side; None where the champion or the candidate is the anchor, or nothing is."""
-    number = anchor_number(client, candidate.model)
+def read_anchor(client: MlflowClient, candidate: Version, verdict: Verdict, champion: str | None) -> Version | None:
+    """The anchor, the third side of a PASS; None where the champion or the candidate is the anchor, or nothing is, and
+    for any other verdict, in which it has no part."""
+    number = anchor_number(client, candidate.model) if verdict.outcome is Outcome.PASS else None
     if number is None or number in (champion, candidate.version):
         return None
     return read_version(client, candidate.model, number)
@@ -46,7 +47,7 @@ def pin_first(client: MlflowClient, model: str, version: str) -> None:
 def against_anchor(policy: Policy, pinned: Version | None, candidate: Version, verdict: Verdict) -> Verdict:
     """A PASS against the champion becomes a BLOCK where the anchor, at `anchor_margins` times the margins, is left
     behind; everything else stays as it is."""
-    if pinned is None or verdict.outcome is not Outcome.PASS:
+    if pinned is None:
         return verdict
     found = judge(anchored(policy), pinned, candidate)
     blocking = [check for check in found.checks if check.outcome is CheckOutcome.BLOCK]

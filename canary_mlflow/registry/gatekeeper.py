@@ -124,10 +124,9 @@ def decide(
             f"canary compare {model}/OTHER {model}/{before}"
         )
     baseline, candidate = read_sides(client, model, before, found)
-    planned = at_look(client, policy, found, baseline, candidate) if by_plan else (None, None, None)
-    number, share, look = planned
+    number, share, look = at_look(client, policy, found, baseline, candidate) if by_plan else (None, None, None)
     verdict = judge(policy, baseline, candidate, look=number, share=share)
-    pinned = read_anchor(client, candidate, before)
+    pinned = read_anchor(client, candidate, verdict, before)
     verdict = against_anchor(policy, pinned, candidate, verdict)
     if guard is not None:
         rows = guard.ledger(model)

@@ -3,29 +3,60 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from canary_mlflow.tracking.session import get_run
+from canary_mlflow.tracking.session import active_run, get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 LOOKS_TAG = "canary.looks"
 """By champion and in their order, the number of the version's runs at each look and which evidence it was:
 `4: 1.9f86d081 3.60303ae2; 5: 3.fd61a03a`."""
 
 
+_LOOK = re.compile(r"(\d+)(?:\.([0-9a-f]+))?", re.ASCII)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """A look: how many runs the version had of those that a plan counts, and which evidence of both sides it was."""
+    """A look: how many runs the version had of those that a plan counts, and which evidence of both sides it was; ''
+    where nobody noted that, and the number of runs alone tells."""
 
     runs: int
-    evidence: str
+    evidence: str = ""
 
     def __str__(self) -> str:
-        return f"{self.runs}.{self.evidence}"
+        return f"{self.runs}.{self.evidence}" if self.evidence else str(self.runs)
+
+    def at(self, now: Taken) -> bool:
+        """Whether it was a look at this evidence."""
+        return self.runs == now.runs and self.evidence in ("", now.evidence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a version is in its plan: the evidence that there is `now`, and the looks `taken` beside this champion,
+    the first of them first."""
+
+    now: Taken
+    taken: tuple[Taken, ...]
+
+    @property
+    def seen(self) -> bool:
+        """Whether this evidence was looked at."""
+        return any(look.at(self.now) for look in self.taken)
+
+    @property
+    def before(self) -> list[int]:
+        """The numbers of runs at the looks that count against one now: a second look at the same evidence costs nothing
+        that its first did not."""
+        first = next((at for at, look in enumerate(self.taken) if look.at(self.now)), len(self.taken))
+        return [look.runs for look in self.taken[:first]]
 
 
 def evidence_of(run_ids: Iterable[str]) -> str:
@@ -34,31 +65,23 @@ def evidence_of(run_ids: Iterable[str]) -> str:
 
 
 def looks_taken(client: MlflowClient, session: str | None, champion: str | None) -> tuple[Taken, ...]:
-    """The looks beside this champion, the first of them first."""
-    return _by_champion(client, session).get(str(champion), ()) if session else ()
-
-
-def before(taken: Iterable[Taken], now: Taken) -> list[int]:
-    """The numbers of runs at the looks that count against this one: a second look at the same evidence costs nothing
-    that its first did not."""
-    looks = list(taken)
-    return [look.runs for look in (looks[: looks.index(now)] if now in looks else looks)]
+    """The looks beside this champion."""
+    return _by_champion(get_run(client, session)).get(str(champion), ()) if session else ()
 
 
 def note_look(client: MlflowClient, session: str, champion: str | None, look: Taken) -> None:
     """Keep that this look was taken; before its verdict is told, so that none comes for nothing."""
-    looks = _by_champion(client, session)
+    looks = _by_champion(active_run(client, session))
     beside = looks.get(str(champion), ())
-    if look not in beside:
+    if not any(before.at(look) for before in beside):
         looks[str(champion)] = (*beside, look)
         client.set_tag(session, LOOKS_TAG, "; ".join(f"{who}: {' '.join(map(str, of))}" for who, of in looks.items()))
 
 
-def _by_champion(client: MlflowClient, session: str) -> dict[str, tuple[Taken, ...]]:
-    tag = get_run(client, session).data.tags.get(LOOKS_TAG, "")
+def _by_champion(session: Run) -> dict[str, tuple[Taken, ...]]:
     found = {}
-    for part in tag.split(";"):
+    for part in session.data.tags.get(LOOKS_TAG, "").split(";"):
         champion, _, looks = part.partition(":")
-        words = [look.partition(".") for look in looks.split()]
-        found[champion.strip()] = tuple(Taken(runs=int(a), evidence=b) for a, _, b in words if a.isdigit())
+        words = [match for look in looks.split() if (match := _LOOK.fullmatch(look))]
+        found[champion.strip()] = tuple(Taken(runs=int(word[1]), evidence=word[2] or "") for word in words)
     return {champion: looks for champion, looks in found.items() if looks}

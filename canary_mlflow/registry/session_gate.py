@@ -43,7 +43,7 @@ def gate_change(client: MlflowClient, model: str, session_id: str, policy: Polic
     baseline = None if before is None else read_version(client, model, before)
     candidate = Version(model=model, version=None, runs=tuple(session_runs(client, session_id)))
     verdict = judge(policy, baseline, candidate)
-    pinned = None if before is None else read_anchor(client, candidate, before)
+    pinned = read_anchor(client, candidate, verdict, before)
     verdict = against_anchor(policy, pinned, candidate, verdict)
     return on_session(client, model, session_id, verdict, Question.CHANGE)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.registry.looks import Taken, before, evidence_of, looks_taken
+from canary_mlflow.registry.looks import Progress, Taken, evidence_of, looks_taken
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.tracking.histories import fresh_runs, read_version
 from gates.policy import Policy
@@ -30,6 +30,15 @@ def read_sides(
     return replace(read_version(client, model, champion), fresh=fresh), candidate
 
 
+def progress(client: MlflowClient, found: ModelVersion, baseline: Version | None, candidate: Version) -> Progress:
+    """How far the version is in its plan beside this champion."""
+    side = candidate_side(candidate)
+    fresh = [run for run in (baseline.fresh if baseline else ()) if run.completed and not run.failure]
+    evidence = (*side.evidence, *baseline_side(baseline, side).evidence, *fresh)
+    now = Taken(runs=planned(side.evidence), evidence=evidence_of(run.run_id for run in evidence))
+    return Progress(now=now, taken=looks_taken(client, session_of(found), baseline.version if baseline else None))
+
+
 def at_look(
     client: MlflowClient, policy: Policy, found: ModelVersion, baseline: Version | None, candidate: Version
 ) -> tuple[int, float, Taken]:
@@ -38,18 +47,13 @@ def at_look(
 
     Raises UsageError where the plan has been spent on other evidence.
     """
-    side = candidate_side(candidate)
-    others = (*baseline_side(baseline, side).evidence, *baseline.fresh) if baseline else ()
-    have = planned(side.evidence)
-    now = Taken(runs=have, evidence=evidence_of(run.run_id for run in (*side.evidence, *others)))
-    champion = baseline.version if baseline else None
-    taken = before(looks_taken(client, session_of(found), champion), now)
-    number = policy.looks.reached(have, taken)
-    share = policy.looks.share(number, taken)
+    is_at = progress(client, found, baseline, candidate)
+    number = policy.looks.reached(is_at.now.runs, is_at.before)
+    share = policy.looks.share(number, is_at.before)
     if share <= 0:
         raise UsageError(
             f"version {found.version} of {found.name!r}: its plan of looks is spent (taken at "
-            f"{', '.join(map(str, taken))} runs, it has {have}); expected none after the last; judge it once more, "
-            "with the whole error level, by `canary gate` without --top-up"
+            f"{', '.join(map(str, is_at.before))} runs; its evidence is another now, {is_at.now.runs} runs); expected "
+            "none after the last; judge it once more, with the whole error level, by `canary gate` without --top-up"
         )
-    return number, share, now
+    return number, share, is_at.now

@@ -168,19 +168,25 @@ def test_a_run_that_ended_early_is_not_as_good_as_one_that_went_on(save: Save, s
 
 
 def test_a_training_that_broke_off_without_numbers_became_unstable(tmp_path: Path) -> None:
-    def state(name: str, last: int, end: float) -> Path:
+    def state(name: str, last: int, end: float, at: int = 0, **other: float) -> Path:
         path = tmp_path / name / "trainer_state.json"
         path.parent.mkdir()
         losses = [*(3 * 0.98**step for step in range(1, last)), end]
         history = [{"step": step, "loss": loss} for step, loss in enumerate(losses, start=1)]
+        history[at - 1] |= other
         path.write_text(json.dumps({"max_steps": STEPS, "log_history": history}))
         return path
 
     sound = [state(f"a{i}", STEPS, 0.4 + i / 100) for i in range(3)]
-    broken = [*(state(f"b{i}", STEPS, 0.41 + i / 100) for i in range(2)), state("b2", 40, np.nan)]
-    code, verdict = judged(sound, broken)
+    good = [state(f"b{i}", STEPS, 0.41 + i / 100) for i in range(2)]
+    code, verdict = judged(sound, [*good, state("b2", 40, np.nan)])
     assert (code, check(verdict, "completed")["outcome"]) == (1, "BLOCK")
     assert "became unstable after step 40 (loss is nan from step 40 to the end)" in verdict["reason"]
+    for number, other in enumerate(({"entropy": np.nan}, {"reward_mean": np.nan}, {"eval_loss": np.nan, "at": 10})):
+        code, verdict = judged(sound, [*good, state(f"c{number}", 40, 1.3, **other)])
+        assert verdict["reason_code"] == "broken-off", other
+    code, verdict = judged(sound, [*good, state("d", 2, 1.3, grad_norm=np.inf, at=1)])
+    assert verdict["reason_code"] == "broken-off", "fp16 was looking for its loss scale"
 
 
 def test_all_values_equal(save: Save) -> None:

@@ -3,93 +3,25 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from mlflow.entities import Metric
+from plans import beat, late_policy, looks, plan, with_fresh
 
-from canary_mlflow.errors import NoSource, UsageError
+from canary_mlflow.errors import NoSource
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
-from canary_mlflow.registry.looks import Taken, note_look
-from gates.looks import FreshBaseline, WithoutSource
+from gates.looks import WithoutSource
 from gates.policy import Policy
 from gates.rules import Role
-from gates.verdict import Outcome, ReasonCode
-
-
-@dataclass
-class Recording:
-    """Makes recorded runs, as fast as it is told."""
-
-    recorded: Any
-    session: str
-    slower: float = 1.0
-    today: float = 1.0
-    gone: str = ""  # why the candidate's code cannot be had
-    lost: str = ""  # the same of the champion's
-    sentinels: tuple[float, ...] = ()  # of the runs in turn, the last one's for those after it too
-    calls: list[str] = field(default_factory=list)
-
-    def record(self, seed: int, slower: float, tags: dict[str, str]) -> str:
-        made: str = self.recorded.run(self.session, seed, slower=slower, tags=tags, nan_at=None, without=())
-        return made
-
-    def prepare(self) -> str:
-        if self.gone:
-            raise NoSource(self.gone)
-        return "the code of the test"
-
-    def candidate(self, seed: int) -> None:
-        self.calls.append(f"c{seed}")
-        run_id = self.record(seed, self.slower * self.today, {})
-        if self.sentinels:
-            beat(self.recorded, run_id, self.sentinels[min(len(self.calls), len(self.sentinels)) - 1])
-
-    def prepare_fresh(self, champion: str, runs: Any) -> None:
-        if self.lost:
-            raise NoSource(f"champion version {champion}: {self.lost}")
-
-    def fresh(self, champion: str, seed: int) -> None:
-        self.calls.append(f"b{seed}")
-        self.record(seed, self.today, {"canary.role": "baseline", "canary.baseline_of": champion})
-
-
-def beat(recorded: Any, run_id: str, seconds: float) -> None:
-    """A fixed kernel timed beside the steps."""
-    points = [Metric("perf/sentinel_time", seconds, 1_700_000_000_000 + step, step) for step in range(1, 41)]
-    recorded.client.log_batch(run_id, metrics=points)
-
-
-def plan(guarded: Any, policy: Policy, host: str = "another", **making: Any) -> Plan:
-    """A version with one run on its way, which was made today on `host`."""
-    tags = {"canary.env.host": host}
-    version = guarded.version(runs=1, slower=making.get("slower", 1.0) * making.get("today", 1.0), tags=tags)
-    maker = Recording(guarded, guarded.tags(version)["canary.session_id"], **making)
-    return Plan(
-        client=guarded.client, model=guarded.model, version=version, policy=policy, maker=maker, say=lambda line: None
-    )
+from gates.verdict import Outcome
 
 
 @pytest.fixture(scope="module")
 def late() -> Policy:
-    """The first look decides next to nothing, the second nearly all."""
-    policy = load_policy("smoke")
-    return replace(policy, looks=replace(policy.looks, shares=(0.001, 0.999)))
-
-
-def looks(guarded: Any, session: str) -> dict[str, list[int]]:
-    """By champion, at how many runs its looks were taken, as the session's tag says."""
-    said = guarded.client.get_run(session).data.tags["canary.looks"]
-    beside = dict(part.split(": ") for part in said.split("; "))
-    return {champion: [int(look.split(".")[0]) for look in taken.split()] for champion, taken in beside.items()}
-
-
-def with_fresh(policy: Policy, without: WithoutSource = WithoutSource.UNPAIRED) -> Policy:
-    looks = replace(policy.looks, fresh_baseline=FreshBaseline.ALWAYS, without_source=without)
-    return replace(policy, looks=looks)
+    return late_policy()
 
 
 def test_added_runs_are_children_of_the_session_and_decide(guarded: Any, late: Policy) -> None:
@@ -167,28 +99,6 @@ def test_the_seed_of_a_run_that_was_broken_off_is_made_again(guarded: Any, late:
     assert decision.verdict.outcome is Outcome.PASS
 
 
-def test_what_broke_off_at_the_last_look_is_made_again_before_it(guarded: Any, late: Policy) -> None:
-    """A look at the others would spend what is left of the plan and decide nothing."""
-    going = plan(guarded, late)
-    for seed in (1, 2):
-        going.maker.record(seed, 1.0, {})
-    broken = going.maker.record(3, 1.0, {"canary.failure": "error"})
-    guarded.client.set_terminated(broken, "FAILED")
-    decision = going.carry_out()
-    assert (going.maker.calls, decision.verdict.outcome) == (["c3"], Outcome.PASS)
-
-
-def test_what_broke_off_and_cannot_be_made_again_leaves_a_verdict_and_says_why(guarded: Any, late: Policy) -> None:
-    going = plan(guarded, late, gone="commit 123 is gone")
-    broken = going.maker.record(1, 1.0, {"canary.failure": "error"})
-    guarded.client.set_terminated(broken, "FAILED")
-    said: list[str] = []
-    decision = replace(going, say=said.append).carry_out()
-    assert decision.verdict.reason_code is ReasonCode.BROKEN_OFF
-    assert "commit 123 is gone" in said[0]
-    assert "commit 123 is gone" in str(decision.verdict.notes)
-
-
 def test_the_first_run_gets_its_fresh_one_too_where_it_was_made_here_and_today(guarded: Any, late: Policy) -> None:
     would = replace(plan(guarded, with_fresh(late), host=platform.node()), dry_run=True).carry_out()
     said = "would make 2 more runs (seeds 1, 2), each beside a fresh run of the champion (order b c c b), after one for"
@@ -258,42 +168,3 @@ def test_a_contended_run_is_made_again_twice_and_not_more(recorded: Any, by_the_
     again = contended(guarded, replace(policy, validity=replace(policy.validity, reruns=0)), sentinels=(0.013,))
     again.carry_out()
     assert again.maker.calls == []
-
-
-def test_a_plan_goes_on_where_it_stopped_and_ends_when_it_is_spent(guarded: Any, late: Policy) -> None:
-    going = plan(guarded, late, slower=1.5)
-    first = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
-    assert (first.verdict.look, first.verdict.policy["alpha_block"]) == (1, pytest.approx(0.01 * 0.001))
-    session = guarded.tags(going.version)["canary.session_id"]
-    assert looks(guarded, session) == {"1": [1]}
-    again = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
-    assert (again.verdict.look, looks(guarded, session)) == (1, {"1": [1]}), "the same evidence costs nothing again"
-    going.maker.candidate(0)  # as after a rerun: other evidence of no more runs of the plan
-    other = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
-    assert (other.verdict.look, other.verdict.policy["alpha_block"]) == (2, pytest.approx(0.01 * 0.999))
-    assert looks(guarded, session) == {"1": [1, 1]}
-    for seed in range(1, 6):
-        going.maker.candidate(seed)
-    with pytest.raises(UsageError, match="its plan of looks is spent"):
-        gate(guarded.client, guarded.model, going.version, late, by_plan=True)
-
-
-def test_a_look_is_spent_though_its_verdict_was_never_told(
-    guarded: Any, late: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    going = plan(guarded, late)
-
-    def broken(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("canary_mlflow.registry.gatekeeper.enact", broken)
-    with pytest.raises(KeyboardInterrupt):
-        gate(guarded.client, guarded.model, going.version, late, by_plan=True)
-    assert looks(guarded, guarded.tags(going.version)["canary.session_id"]) == {"1": [1]}
-
-
-def test_the_looks_beside_one_champion_are_kept_while_another_stands(guarded: Any) -> None:
-    session = guarded.tags(plan(guarded, load_policy("smoke")).version)["canary.session_id"]
-    for champion, runs in (("1", 1), ("2", 1), ("1", 3)):
-        note_look(guarded.client, session, champion, Taken(runs=runs, evidence="0a"))
-    assert looks(guarded, session) == {"1": [1, 3], "2": [1]}

@@ -337,8 +337,3 @@ def test_a_run_that_broke_off_is_made_again_as_often_as_the_policy_says(smoke):
 def test_one_good_rerun_is_enough(smoke):
     made = (timed("b2", 2, 0.3, 1.4), timed("b2x", 2, 0.0, 1.0))
     assert to_run_again(smoke, baseline_runs(), side(*baseline_runs(2, "b"), *made)) == {}
-
-
-def test_a_seed_that_broke_off_is_made_again_before_all_others():
-    assert next_seeds(2, range(10), {101, 102, 103}, {100}) == [100, 0]
-    assert next_seeds(3, {0, 1}, {0}, {1}) == [1, 2, 3]

@@ -1,0 +1,134 @@
+"""The runs that a plan of looks adds: which are missing, which are to be made again, and the making of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import CanaryError, Interrupted, NoSource, StoreError
+from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of, seeds_without_fresh
+from canary_mlflow.launching.makers import Maker
+from canary_mlflow.launching.missing_runs import Missing, Turn
+from canary_mlflow.registry.looks import Progress
+from canary_mlflow.registry.sides import progress, read_sides
+from canary_mlflow.registry.versions import champion_number, find_version
+from canary_mlflow.reports.more_runs import NO_FRESH, NO_MORE
+from gates.looks import WithoutSource
+from gates.policy import Policy
+from gates.records import Version
+from gates.sides import broken_off, candidate_side, planned
+from gates.top_up import next_seeds, to_run_again
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+@dataclass
+class Making:
+    """More runs of one version, and of the champion beside them. `say` tells people what is being made."""
+
+    client: MlflowClient
+    model: str
+    version: str
+    policy: Policy
+    maker: Maker
+    say: Callable[[str], None]
+    beside: bool = False  # the next runs come with fresh ones of the champion
+    prepared: str | None = None  # the champion whose code is at hand, whoever has become champion since
+    lost: str = ""  # why there are no fresh ones although the policy asks for them; noted on every verdict from then on
+
+    def sides(self) -> tuple[str | None, Version | None, Version]:
+        """The champion's number, the champion and the candidate as they are now."""
+        champion = champion_number(self.client, self.model)
+        found = find_version(self.client, self.model, self.version)
+        return champion, *read_sides(self.client, self.model, champion, found)
+
+    def progress(self) -> Progress:
+        """How far it is, beside the champion of now."""
+        _, baseline, candidate = self.sides()
+        return progress(self.client, find_version(self.client, self.model, self.version), baseline, candidate)
+
+    def prepare_beside(self, champion: str | None, baseline: Version | None) -> None:
+        """See to it that the champion's code can be had where its runs belong beside the next ones, or go without."""
+        if not self.beside or champion is None or baseline is None:
+            return
+        try:
+            self.maker.prepare_fresh(champion, baseline.runs)
+            self.prepared = champion
+        except NoSource as error:
+            self.go_without(error)
+
+    def go_without(self, error: NoSource) -> None:
+        """The champion's code cannot be had: go on with its stored runs, or stop, as the policy says."""
+        self.beside = False
+        stops = self.policy.looks.without_source is WithoutSource.INCONCLUSIVE
+        what = NO_FRESH if stops else "no fresh baseline, judged against the stored runs"
+        self.lost = f"{what}: {error}"
+        self.say(self.lost)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the plan is over because there is no fresh baseline."""
+        return bool(self.lost) and self.policy.looks.without_source is WithoutSource.INCONCLUSIVE
+
+    def missing(self, wanted: int) -> Missing:
+        """The runs that the candidate lacks for so many, and the champion's that belong to them."""
+        _, baseline, candidate = self.sides()
+        side = candidate_side(candidate)
+        behind, fresh = (baseline.runs, baseline.fresh) if baseline else ((), ())
+        # Not those that were stopped: their seeds are free. Those that broke off are for `make_again`.
+        evidence, count = side.evidence, max(0, wanted - planned(side.evidence))
+        seeds = next_seeds(count, seeds_of(behind), seeds_of((*evidence, *broken_off(side))))
+        first = seeds_without_fresh(self.client, evidence, fresh) if self.beside else ()
+        there = seeds_of([run for run in fresh if run.completed and not run.failure])
+        return Missing(seeds=tuple(seeds), beside=self.beside, first=tuple(first), there=tuple(there))
+
+    def make(self, missing: Missing) -> None:
+        """The runs of the next look."""
+        champion = self.prepared
+        for turn, seed in missing.turns():
+            if turn is Turn.CANDIDATE and not self.ended:
+                self.say(f"making a run of the candidate, seed {seed}")
+                self.maker.candidate(seed)
+            elif turn is Turn.FRESH and self.beside and champion is not None:
+                self.say(f"making a run of champion version {champion}, seed {seed}")
+                self.make_fresh(champion, seed)
+
+    def made(self) -> int:
+        """How many runs of its plan the candidate has."""
+        return planned(candidate_side(self.sides()[2]).evidence)
+
+    def make_fresh(self, champion: str, seed: int) -> None:
+        try:
+            self.maker.fresh(champion, seed)
+        except NoSource as error:
+            self.go_without(error)
+
+    def make_again(self) -> None:
+        """Run again what broke off or no clock can judge, as often as the policy allows; what is there is judged where
+        that fails."""
+        while again := self.again():
+            try:
+                self.maker.prepare()
+            except CanaryError as error:
+                self.say(f"{NO_MORE}: {error}")
+                return
+            for seed, reason in again.items():
+                self.say(f"making the run of seed {seed} again: it {reason}")
+                try:
+                    self.maker.candidate(seed)
+                except (Interrupted, StoreError):
+                    raise
+                except CanaryError as error:
+                    self.say(str(error))
+
+    def again(self) -> dict[int, str]:
+        """The seeds whose runs should be made again, and why; none where there is no champion to look at them beside,
+        or no look left."""
+        champion, baseline, candidate = self.sides()
+        left = self.policy.looks.left([look.runs for look in self.progress().taken])
+        if baseline is None or champion == self.version or not left:
+            return {}
+        due = fresh_is_due(self.client, self.policy, baseline)
+        return to_run_again(self.policy, baseline.fresh if due else baseline.runs, candidate)

@@ -1,0 +1,166 @@
+"""A plan of looks that is taken up again: after Ctrl-C, after a run that broke off, with other evidence than before."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from plans import late_policy, looks, plan, with_fresh
+
+from canary_mlflow.errors import CanaryError, UsageError
+from canary_mlflow.launching.plan import Plan
+from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.looks import Taken, note_look
+from gates.policy import Policy
+from gates.verdict import Outcome, ReasonCode
+
+
+@pytest.fixture(scope="module")
+def late() -> Policy:
+    return late_policy()
+
+
+def session_of(guarded: Any, going: Plan) -> str:
+    session: str = guarded.tags(going.version)["canary.session_id"]
+    return session
+
+
+def break_off(guarded: Any, going: Plan, seed: int) -> None:
+    """A run of this seed that failed for a reason unknown."""
+    run_id = going.maker.record(seed, 1.0, {"canary.failure": "error"})
+    guarded.client.set_terminated(run_id, "FAILED")
+
+
+def test_a_plan_goes_on_where_it_stopped_and_ends_when_it_is_spent(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, late, slower=1.5)
+    first = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
+    assert (first.verdict.look, first.verdict.policy["alpha_block"]) == (1, pytest.approx(0.01 * 0.001))
+    session = guarded.tags(going.version)["canary.session_id"]
+    assert looks(guarded, session) == {"1": [1]}
+    again = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
+    assert (again.verdict.look, looks(guarded, session)) == (1, {"1": [1]}), "the same evidence costs nothing again"
+    going.maker.candidate(0)  # as after a rerun: other evidence of no more runs of the plan
+    other = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
+    assert (other.verdict.look, other.verdict.policy["alpha_block"]) == (2, pytest.approx(0.01 * 0.999))
+    assert looks(guarded, session) == {"1": [1, 1]}
+    for seed in range(1, 6):
+        going.maker.candidate(seed)
+    with pytest.raises(UsageError, match="its plan of looks is spent"):
+        gate(guarded.client, guarded.model, going.version, late, by_plan=True)
+
+
+def test_a_look_is_spent_though_its_verdict_was_never_told(
+    guarded: Any, late: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going = plan(guarded, late)
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("canary_mlflow.registry.gatekeeper.enact", broken)
+    with pytest.raises(KeyboardInterrupt):
+        gate(guarded.client, guarded.model, going.version, late, by_plan=True)
+    assert looks(guarded, guarded.tags(going.version)["canary.session_id"]) == {"1": [1]}
+
+
+def test_the_looks_beside_one_champion_are_kept_while_another_stands(guarded: Any) -> None:
+    session = guarded.tags(plan(guarded, load_policy("smoke")).version)["canary.session_id"]
+    for champion, runs in (("1", 1), ("2", 1), ("1", 3)):
+        note_look(guarded.client, session, champion, Taken(runs=runs, evidence="0a"))
+    assert looks(guarded, session) == {"1": [1, 3], "2": [1]}
+
+
+def test_what_broke_off_at_the_last_look_is_made_again_before_it(guarded: Any, late: Policy) -> None:
+    """A look at the others would spend what is left of the plan and decide nothing."""
+    going = plan(guarded, late)
+    for seed in (1, 2):
+        going.maker.record(seed, 1.0, {})
+    broken = going.maker.record(3, 1.0, {"canary.failure": "error"})
+    guarded.client.set_terminated(broken, "FAILED")
+    decision = going.carry_out()
+    assert (going.maker.calls, decision.verdict.outcome) == (["c3"], Outcome.PASS)
+
+
+def test_what_broke_off_and_cannot_be_made_again_leaves_a_verdict_and_says_why(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, late, gone="commit 123 is gone")
+    broken = going.maker.record(1, 1.0, {"canary.failure": "error"})
+    guarded.client.set_terminated(broken, "FAILED")
+    said: list[str] = []
+    decision = replace(going, say=said.append).carry_out()
+    assert decision.verdict.reason_code is ReasonCode.BROKEN_OFF
+    assert "commit 123 is gone" in said[0]
+    assert "commit 123 is gone" in str(decision.verdict.notes)
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3, 4])
+def test_a_plan_that_was_stopped_goes_on_to_the_look_it_was_on_the_way_to(
+    guarded: Any, late: Policy, calls: int
+) -> None:
+    """Fresh runs and one more of the candidate are other evidence, but no look that was planned."""
+    going = plan(guarded, with_fresh(late), host=platform.node(), stop_at=calls)
+    with pytest.raises(KeyboardInterrupt):
+        going.carry_out()
+    decision = replace(going, step=None).carry_out()
+    assert sorted(going.maker.calls) == ["b0", "b1", "b2", "c1", "c2"]
+    assert (decision.verdict.outcome, decision.verdict.look, decision.verdict.planned_runs) == (Outcome.PASS, 2, 3)
+    assert looks(guarded, session_of(guarded, going)) == {"1": [1, 3]}
+
+
+def test_a_dry_run_says_which_look_a_stopped_plan_goes_on_to(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, late, stop_at=1)
+    with pytest.raises(KeyboardInterrupt):
+        going.carry_out()
+    would = replace(going, step=None, dry_run=True).carry_out()
+    assert "would first go on to the look at 3 candidate runs: 1 more run (seeds 2)" in would.verdict.notes
+
+
+def test_a_look_that_was_kept_without_its_evidence_is_known_by_its_runs(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, late)
+    guarded.client.set_tag(session_of(guarded, going), "canary.looks", "1: 1; \u00b2: x")
+    decision = going.carry_out()
+    assert (going.maker.calls, decision.verdict.look) == (["c1", "c2"], 2)
+    assert looks(guarded, session_of(guarded, going)) == {"1": [1, 3]}
+
+
+def test_nothing_is_made_again_beside_a_run_that_blocks(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, late)
+    guarded.run(session_of(guarded, going), 1, slower=1.0, tags={}, nan_at=5, without=())
+    break_off(guarded, going, 2)
+    decision = going.carry_out()
+    assert (decision.verdict.outcome, going.maker.calls) == (Outcome.BLOCK, [])
+
+
+def test_a_seed_that_always_breaks_off_is_tried_as_often_as_the_policy_says(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, late, failing=(1,))
+    with pytest.raises(CanaryError, match="broke off"):
+        going.carry_out()
+    decision = replace(going, step=None).carry_out()
+    assert going.maker.calls == ["c1", "c1", "c1"]
+    assert (decision.verdict.reason_code, decision.verdict.look) == (ReasonCode.BROKEN_OFF, 1)
+    assert "look 1 of 2: what broke off is not made again any more" in decision.verdict.notes
+    again = replace(going, step=None).carry_out()
+    assert (again.verdict.reason_code, len(going.maker.calls)) == (ReasonCode.BROKEN_OFF, 3)
+
+
+def test_a_dry_run_says_what_would_be_made_again(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, late)
+    break_off(guarded, going, 1)
+    would = replace(going, dry_run=True).carry_out()
+    assert "would first make again seed 1: it broke off" in str(would.verdict.notes)
+    assert going.maker.calls == []
+
+
+def test_nothing_is_made_for_a_look_that_is_refused(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, late)
+    break_off(guarded, going, 1)
+    guarded.client.set_tag(session_of(guarded, going), "canary.looks", "1: 1.aa 3.bb")
+    with pytest.raises(UsageError, match="its plan of looks is spent"):
+        going.carry_out()
+    champion = replace(going, version="1", maker=replace(going.maker, session=guarded.tags("1")["canary.session_id"]))
+    break_off(guarded, champion, 7)
+    with pytest.raises(UsageError, match="it is the champion already"):
+        champion.carry_out()
+    assert going.maker.calls == champion.maker.calls == []

@@ -1,0 +1,97 @@
+"""Plans of looks whose runs are recorded as fast as one is told, for tests of what is made and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mlflow.entities import Metric
+
+from canary_mlflow.errors import CanaryError, NoSource
+from canary_mlflow.launching.plan import Plan
+from canary_mlflow.policies import load_policy
+from gates.looks import FreshBaseline, WithoutSource
+from gates.policy import Policy
+
+
+@dataclass
+class Recording:
+    """Makes recorded runs, as fast as it is told."""
+
+    recorded: Any
+    session: str
+    host: str = "another"
+    slower: float = 1.0
+    today: float = 1.0
+    gone: str = ""  # why the candidate's code cannot be had
+    lost: str = ""  # the same of the champion's
+    failing: tuple[int, ...] = ()  # seeds whose runs break off
+    stop_at: int | None = None  # the number of the call at which somebody presses Ctrl-C
+    sentinels: tuple[float, ...] = ()  # of the runs in turn, the last one's for those after it too
+    calls: list[str] = field(default_factory=list)
+
+    def record(self, seed: int, slower: float, tags: dict[str, str]) -> str:
+        made: str = self.recorded.run(self.session, seed, slower=slower, tags=tags, nan_at=None, without=())
+        return made
+
+    def call(self, what: str) -> None:
+        if len(self.calls) == self.stop_at:
+            self.stop_at = None
+            raise KeyboardInterrupt
+        self.calls.append(what)
+
+    def prepare(self) -> str:
+        if self.gone:
+            raise NoSource(self.gone)
+        return "the code of the test"
+
+    def candidate(self, seed: int) -> None:
+        self.call(f"c{seed}")
+        if seed in self.failing:
+            self.recorded.client.set_terminated(self.record(seed, 1.0, {"canary.failure": "error"}), "FAILED")
+            raise CanaryError(f"seed {seed}: run broke off (error)")
+        run_id = self.record(seed, self.slower * self.today, {"canary.env.host": self.host})
+        if self.sentinels:
+            beat(self.recorded, run_id, self.sentinels[min(len(self.calls), len(self.sentinels)) - 1])
+
+    def prepare_fresh(self, champion: str, runs: Any) -> None:
+        if self.lost:
+            raise NoSource(f"champion version {champion}: {self.lost}")
+
+    def fresh(self, champion: str, seed: int) -> None:
+        self.call(f"b{seed}")
+        self.record(seed, self.today, {"canary.role": "baseline", "canary.baseline_of": champion})
+
+
+def beat(recorded: Any, run_id: str, seconds: float) -> None:
+    """A fixed kernel timed beside the steps."""
+    points = [Metric("perf/sentinel_time", seconds, 1_700_000_000_000 + step, step) for step in range(1, 41)]
+    recorded.client.log_batch(run_id, metrics=points)
+
+
+def plan(guarded: Any, policy: Policy, host: str = "another", **making: Any) -> Plan:
+    """A version with one run on its way, which was made today on `host`."""
+    tags = {"canary.env.host": host}
+    version = guarded.version(runs=1, slower=making.get("slower", 1.0) * making.get("today", 1.0), tags=tags)
+    maker = Recording(guarded, guarded.tags(version)["canary.session_id"], host, **making)
+    return Plan(
+        client=guarded.client, model=guarded.model, version=version, policy=policy, maker=maker, say=lambda line: None
+    )
+
+
+def late_policy() -> Policy:
+    """The first look decides next to nothing, the second nearly all."""
+    policy = load_policy("smoke")
+    return replace(policy, looks=replace(policy.looks, shares=(0.001, 0.999)))
+
+
+def with_fresh(policy: Policy, without: WithoutSource = WithoutSource.UNPAIRED) -> Policy:
+    looks = replace(policy.looks, fresh_baseline=FreshBaseline.ALWAYS, without_source=without)
+    return replace(policy, looks=looks)
+
+
+def looks(guarded: Any, session: str) -> dict[str, list[int]]:
+    """By champion, at how many runs its looks were taken, as the session's tag says."""
+    said = guarded.client.get_run(session).data.tags["canary.looks"]
+    beside = dict(part.split(": ") for part in said.split("; "))
+    return {champion: [int(look.split(".")[0]) for look in taken.split()] for champion, taken in beside.items()}
