@@ -68,19 +68,27 @@ def next_look(policy: Policy, verdict: Verdict, *, fresh: bool = False, again: b
 
 def to_run_again(policy: Policy, reference: Sequence[Run], candidate: Version) -> dict[int, str]:
     """The seeds whose candidate runs should be made again, and why: they broke off, or no clock judges them beside the
-    `reference` runs and a metric that decides needs one; and they were not tried `reruns` times again yet.
-
-    None where other runs change nothing: a hard check blocks, or the sides are no equal work on equal hardware.
-    """
-    right = candidate_side(candidate)
-    left = baseline_side(Version(model="", version=None, runs=tuple(reference)), right)
-    policy = policy.resolve(facts(left, right))
-    blocked = any(check.outcome is CheckOutcome.BLOCK for check in hard_checks(policy, right))
-    if blocked or (left.evidence and any(mismatches(left, right, what) for what in ("workload", "hardware"))):
+    `reference` runs and a metric that decides needs one; and they were not tried `reruns` times again yet. None where
+    more runs are in vain."""
+    if in_vain(policy, reference, candidate):
         return {}
+    policy, left, right = _sides(policy, reference, candidate)
     wanted = _without_clock(policy, left, right) | (_broken_off(right) if policy.hard.completed else {})
     tried = Counter(run.seed for run in right.runs)
     return {seed: why for seed, why in sorted(wanted.items()) if tried[seed] <= policy.validity.reruns}
+
+
+def in_vain(policy: Policy, reference: Sequence[Run], candidate: Version) -> bool:
+    """Whether more runs change nothing: a hard check blocks, or the sides are no equal work on equal hardware."""
+    policy, left, right = _sides(policy, reference, candidate)
+    blocked = any(check.outcome is CheckOutcome.BLOCK for check in hard_checks(policy, right))
+    return blocked or (bool(left.evidence) and any(mismatches(left, right, what) for what in ("workload", "hardware")))
+
+
+def _sides(policy: Policy, reference: Sequence[Run], candidate: Version) -> tuple[Policy, Side, Side]:
+    right = candidate_side(candidate)
+    left = baseline_side(Version(model="", version=None, runs=tuple(reference)), right)
+    return policy.resolve(facts(left, right)), left, right
 
 
 def _broken_off(side: Side) -> dict[int, str]:

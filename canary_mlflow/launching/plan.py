@@ -9,12 +9,11 @@ from canary_mlflow.errors import CanaryError, NoSource
 from canary_mlflow.launching.circumstances import fresh_is_due
 from canary_mlflow.launching.making import Making
 from canary_mlflow.registry.gatekeeper import gate
-from canary_mlflow.registry.versions import champion_number
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.more_runs import NO_MORE, lasting
 from canary_mlflow.tracking.session import minutes_of_runs
 from gates.records import Version
-from gates.top_up import TopUp, next_look
+from gates.top_up import TopUp, in_vain, next_look
 from gates.verdict import Outcome, ReasonCode, Verdict
 from gates.wording import runs
 
@@ -73,9 +72,11 @@ class Plan(Making):
         """The runs of the look that the plan was stopped before; None where the next look is at what is there."""
         is_at = self.progress()
         left = self.policy.looks.left([look.runs for look in is_at.taken])
-        is_champion = champion_number(self.client, self.model) == self.version  # the gate refuses it
-        if not (is_at.taken and left) or is_at.seen or is_at.now.runs > left[0] or is_champion:
+        if not (is_at.taken and left) or is_at.seen or is_at.now.runs > left[0]:
             return None
+        champion, baseline, candidate = self.sides()
+        if baseline is None or champion == self.version or in_vain(self.policy, baseline.runs, candidate):
+            return None  # it is refused, or decided
         return left[0] if self.missing(left[0]).count else None
 
     def remarks(self, verdict: Verdict) -> Sequence[str]:

@@ -133,6 +133,14 @@ def test_nothing_is_made_again_beside_a_run_that_blocks(guarded: Any, late: Poli
     assert (decision.verdict.outcome, going.maker.calls) == (Outcome.BLOCK, [])
 
 
+def test_a_stopped_plan_makes_nothing_more_of_what_blocks(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, late)
+    gate(guarded.client, guarded.model, going.version, late, by_plan=True)
+    guarded.run(session_of(guarded, going), 1, slower=1.0, tags={}, nan_at=5, without=())
+    decision = going.carry_out()
+    assert (decision.verdict.outcome, going.maker.calls) == (Outcome.BLOCK, [])
+
+
 def test_a_seed_that_always_breaks_off_is_tried_as_often_as_the_policy_says(guarded: Any, late: Policy) -> None:
     going = plan(guarded, late, failing=(1,))
     with pytest.raises(CanaryError, match="broke off"):
