@@ -56,7 +56,7 @@ def next_look(policy: Policy, verdict: Verdict, *, fresh: bool = False, again: b
         said = f"the plan ends with {runs(most, 'candidate')}" if have >= most else "it was the last of the plan"
         return TopUp(look=None, candidate_runs=have, reason=said)
     if verdict.reason_code is ReasonCode.BROKEN_OFF and not again:
-        return TopUp(look=None, candidate_runs=have, reason="what broke off is not made again any more")
+        return TopUp(look=None, candidate_runs=have, reason="what broke off is not made again, or not any more")
     answered = (ReasonCode.INVALID_ENVIRONMENT,) if fresh else ()
     if verdict.reason_code not in (*_MORE_RUNS_HELP, *answered):
         return TopUp(look=None, candidate_runs=have, reason=f"more runs are no answer to {verdict.reason_code}")
@@ -74,7 +74,7 @@ def to_run_again(policy: Policy, reference: Sequence[Run], candidate: Version) -
         return {}
     policy, left, right = _sides(policy, reference, candidate)
     wanted = _without_clock(policy, left, right) | (_broken_off(right) if policy.hard.completed else {})
-    tried = Counter(run.seed for run in right.runs)
+    tried = Counter(run.seed for run in right.runs if run.failure != "interrupted")  # stopped, it was no try
     return {seed: why for seed, why in sorted(wanted.items()) if tried[seed] <= policy.validity.reruns}
 
 

@@ -26,6 +26,7 @@ class Recording:
     gone: str = ""  # why the candidate's code cannot be had
     lost: str = ""  # the same of the champion's
     failing: tuple[int, ...] = ()  # seeds whose runs break off
+    unfresh: tuple[int, ...] = ()  # seeds whose fresh runs break off
     stop_at: int | None = None  # the number of the call at which somebody presses Ctrl-C
     sentinels: tuple[float, ...] = ()  # of the runs in turn, the last one's for those after it too
     calls: list[str] = field(default_factory=list)
@@ -60,6 +61,8 @@ class Recording:
 
     def fresh(self, champion: str, seed: int) -> None:
         self.call(f"b{seed}")
+        if seed in self.unfresh:
+            raise NoSource(f"champion version {champion}: run of seed {seed} broke off (error)")
         self.record(seed, self.today, {"canary.role": "baseline", "canary.baseline_of": champion})
 
 

@@ -113,7 +113,7 @@ def broken_down(run: Run) -> Run:
     """The run as one that ended by instability, where the last numbers of what is never undefined are none."""
     for name in NEVER_UNDEFINED:
         series = run.series.get(name)
-        if series is None or series.finite[-1] or int(series.steps[-1]) + _gap(series) <= run.last_step:
+        if series is None or series.finite[-1] or int(series.steps[-1]) + _gap(series) < run.last_step:
             continue  # none, fine, or of long before the end
         known = series.finite.any()
         if not known and name == "grad_norm" and len(series.values) <= OVERFLOWS:

@@ -18,7 +18,7 @@ from gates.looks import WithoutSource
 from gates.policy import Policy
 from gates.records import Version
 from gates.sides import broken_off, candidate_side, planned
-from gates.top_up import next_seeds, to_run_again
+from gates.top_up import in_vain, next_seeds, to_run_again
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -37,6 +37,7 @@ class Making:
     beside: bool = False  # the next runs come with fresh ones of the champion
     prepared: str | None = None  # the champion whose code is at hand, whoever has become champion since
     lost: str = ""  # why there are no fresh ones although the policy asks for them; noted on every verdict from then on
+    stuck: str = ""  # why what broke off, or no clock can judge, was not made again
 
     def sides(self) -> tuple[str | None, Version | None, Version]:
         """The champion's number, the champion and the candidate as they are now."""
@@ -71,6 +72,11 @@ class Making:
     def ended(self) -> bool:
         """Whether the plan is over because there is no fresh baseline."""
         return bool(self.lost) and self.policy.looks.without_source is WithoutSource.INCONCLUSIVE
+
+    def stop_if_ended(self) -> None:
+        """Raises CanaryError, before a look at what the policy does not go on with is spent."""
+        if self.ended:
+            raise CanaryError(f"{self.lost}; the plan can be taken up again where it can be had")
 
     def missing(self, wanted: int) -> Missing:
         """The runs that the candidate lacks for so many, and the champion's that belong to them."""
@@ -112,15 +118,17 @@ class Making:
             try:
                 self.maker.prepare()
             except CanaryError as error:
+                self.stuck = str(error)
                 self.say(f"{NO_MORE}: {error}")
                 return
             for seed, reason in again.items():
                 self.say(f"making the run of seed {seed} again: it {reason}")
+                tried = len(self.sides()[2].runs)
                 try:
                     self.maker.candidate(seed)
-                except (Interrupted, StoreError):
-                    raise
                 except CanaryError as error:
+                    if isinstance(error, (Interrupted, StoreError)) or len(self.sides()[2].runs) == tried:
+                        raise
                     self.say(str(error))
 
     def again(self) -> dict[int, str]:
@@ -129,6 +137,8 @@ class Making:
         champion, baseline, candidate = self.sides()
         left = self.policy.looks.left([look.runs for look in self.progress().taken])
         if baseline is None or champion == self.version or not left:
+            return {}
+        if in_vain(self.policy, baseline.runs, candidate):
             return {}
         due = fresh_is_due(self.client, self.policy, baseline)
         return to_run_again(self.policy, baseline.fresh if due else baseline.runs, candidate)

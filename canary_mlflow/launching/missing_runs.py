@@ -47,6 +47,8 @@ class Missing:
 
     def words(self) -> str:
         """What is made, as in "2 more runs (seeds 3 and 4), each beside a fresh run of the champion"."""
+        if not self.seeds:
+            return f"{runs(len(self.first), 'fresh')} of the champion ({_seeds(self.first)})"
         fresh = f", each beside a fresh run of the champion (order {ORDER})" if self.beside else ""
         earlier = f", after one for what is there ({_seeds(self.first)})" if self.first else ""
         return f"{runs(len(self.seeds), 'more')} ({_seeds(self.seeds)}){fresh}{earlier}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from canary_mlflow.errors import CanaryError, NoSource
 from canary_mlflow.launching.circumstances import fresh_is_due
 from canary_mlflow.launching.making import Making
+from canary_mlflow.launching.missing_runs import Missing
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.more_runs import NO_MORE, lasting
@@ -28,8 +29,8 @@ class Plan(Making):
     def carry_out(self) -> Decision:
         """All looks; the decision of the last. With `dry_run` one look, and what would follow."""
         if not self.dry_run:
+            self.make_again()  # first: what it brings is there then
             self.go_on()
-            self.make_again()
         while True:
             decision = gate(
                 self.client,
@@ -45,7 +46,8 @@ class Plan(Making):
                 return decision
             before, missing = self.made(), self.missing(self.step.candidate_runs)
             self.make(missing)
-            if missing.seeds and self.made() <= before and not self.ended:
+            self.stop_if_ended()
+            if missing.seeds and self.made() <= before:
                 raise CanaryError(
                     f"{self.model} version {self.version}: the runs that were made are no evidence; expected runs that "
                     "say how they ended (canary.completed); look at the last run of its session"
@@ -53,23 +55,27 @@ class Plan(Making):
             self.make_again()
 
     def go_on(self) -> None:
-        """Where the plan was stopped on the way to a look, make what it lacks: to look at less would spend it."""
+        """Where the plan was stopped on its way to a look, make what that lacks: less would spend the look. Raises
+        CanaryError where it cannot be had."""
         champion, baseline, _ = self.sides()
-        self.beside = fresh_is_due(self.client, self.policy, baseline)
-        wanted = self.on_the_way_to()
-        if wanted is None:
+        found = self.unfinished()
+        if found is None:
             return
+        wanted, missing = found
         try:
             self.maker.prepare()
-        except NoSource:  # what is there is judged, and the verdict's notes say why there is no more
-            return
+        except NoSource as error:
+            raise NoSource(f"{NO_MORE}: {error}; to judge what is there: canary gate without --top-up") from error
         self.prepare_beside(champion, baseline)
-        if not self.ended:
-            self.say(f"going on to the look at {runs(wanted, 'candidate')}")
-            self.make(self.missing(wanted))
+        self.stop_if_ended()
+        self.say(f"going on to the look at {runs(wanted, 'candidate')}")
+        self.make(missing)
+        self.stop_if_ended()
+        self.make_again()
 
-    def on_the_way_to(self) -> int | None:
-        """The runs of the look that the plan was stopped before; None where the next look is at what is there."""
+    def unfinished(self) -> tuple[int, Missing] | None:
+        """The look that the plan was stopped before, by its number of runs, and what it lacks; None where the next look
+        is at what is there."""
         is_at = self.progress()
         left = self.policy.looks.left([look.runs for look in is_at.taken])
         if not (is_at.taken and left) or is_at.seen or is_at.now.runs > left[0]:
@@ -77,48 +83,53 @@ class Plan(Making):
         champion, baseline, candidate = self.sides()
         if baseline is None or champion == self.version or in_vain(self.policy, baseline.runs, candidate):
             return None  # it is refused, or decided
-        return left[0] if self.missing(left[0]).count else None
+        self.beside = not self.lost and fresh_is_due(self.client, self.policy, baseline)
+        missing = self.missing(left[0])
+        return (left[0], missing) if missing.count else None
 
     def remarks(self, verdict: Verdict) -> Sequence[str]:
-        """Decide what follows from a look's verdict, and say so on it."""
+        """What to note on a look's verdict; decides on the `step` that follows and has its code made ready."""
         champion, baseline, candidate = self.sides()
+        again = self.again()
+        if self.dry_run and (found := self.unfinished()):
+            return self.would_go_on(candidate, again, *found)
         self.beside = not self.lost and fresh_is_due(self.client, self.policy, baseline)
-        wanted, again = self.on_the_way_to() if self.dry_run else None, self.again()
         self.step = next_look(self.policy, verdict, fresh=self.beside, again=bool(again))
-        said: list[str] = []
-        if wanted is not None:
-            return [f"would first go on to the look at {runs(wanted, 'candidate')}: {self.missing(wanted).words()}"]
-        if self.ended:
-            return [self.lost]
+        said = [f"{NO_MORE}: {self.stuck}"] if self.stuck else []
         if self.step.look is not None:
             try:
-                said.append(f"more runs are made from {self.maker.prepare()}")
+                said = [f"more runs are made from {self.maker.prepare()}"]
             except NoSource as error:
-                said.append(f"{NO_MORE}: {error}")
                 self.step = None
-                return said
-        if self.step.look is not None and self.beside:
+                return [f"{NO_MORE}: {error}"]
             self.prepare_beside(champion, baseline)
-            if not self.beside:
-                self.step = next_look(self.policy, verdict, again=bool(again))
+            if self.ended:
+                return [self.lost]
+            self.step = next_look(self.policy, verdict, fresh=self.beside, again=bool(again))
         if self.dry_run and again:
-            said.append(f"would first make again {'; '.join(f'seed {seed}: it {why}' for seed, why in again.items())}")
-        if self.ended:
-            return [self.lost]
+            said.append(would_make_again(again))
         said += [self.lost] if self.lost else []
         if verdict.reason_code is ReasonCode.NO_BASELINE:
             return said
         looks = f"look {verdict.look} of {len(self.policy.looks.runs)}"
-        what = f", {self.plan_in_words(candidate)}" if self.step.look is not None else ""
+        what = f", {self.in_words(candidate, self.missing(self.step.candidate_runs))}" if self.step.look else ""
         said.append(f"{looks}: {self.step.reason}{what}")
         if self.dry_run and verdict.outcome is Outcome.PASS and (lacking := self.lacking(verdict)):
             said.append(f"would then make {lacking}")
         return said
 
-    def plan_in_words(self, candidate: Version) -> str:
-        """What the next look needs."""
-        assert self.step is not None
-        missing = self.missing(self.step.candidate_runs)
+    def would_go_on(self, candidate: Version, again: Mapping[int, str], wanted: int, missing: Missing) -> list[str]:
+        """What a dry run says of a plan that was stopped on its way to a look."""
+        try:
+            source = f"more runs are made from {self.maker.prepare()}"
+        except NoSource as error:
+            return [f"{NO_MORE}: {error}"]
+        words = f"on the way to the look at {runs(wanted, 'candidate')}: {self.in_words(candidate, missing)}"
+        first = [would_make_again(again)] if again else []
+        return [source, *first, f"{words}; this verdict is of what is there"]
+
+    def in_words(self, candidate: Version, missing: Missing) -> str:
+        """What is made, and how long that takes."""
         minutes = minutes_of_runs(self.client, candidate.runs[0].session) if candidate.runs else None
         time = f", {lasting(missing.count * minutes)}" if minutes is not None else ""
         return f"{'would make' if self.dry_run else 'making'} {missing.words()}{time}"
@@ -139,3 +150,8 @@ class Plan(Making):
                     self.maker.candidate(seed)
             except CanaryError as error:  # it is champion already, and that is to be reported
                 self.say(f"not made: {error}; with so few runs as baseline no version is blocked by statistics")
+
+
+def would_make_again(again: Mapping[int, str]) -> str:
+    """What a dry run says of runs that are made again before the look."""
+    return f"would first make again {'; '.join(f'seed {seed}: it {why}' for seed, why in again.items())}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from canary_mlflow.errors import CanaryError, NoSource, one_line
+from canary_mlflow.errors import CanaryError, Interrupted, NoSource, one_line
 from canary_mlflow.launching.sources import ENTRY, Source
 from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.session import close_run, create_child_run, get_run
@@ -43,7 +43,7 @@ def launch(
     except BaseException as error:
         # The run has said so itself, unless its process never came so far.
         close_run(client, run_id, *_ending(client, run_id, error))
-        if not isinstance(error, CanaryError):
+        if not isinstance(error, CanaryError) or isinstance(error, Interrupted):
             raise
     tags = get_run(client, run_id).data.tags
     failure, reason = tags.get("canary.failure", ""), tags.get("canary.failure_reason", "")

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from plans import late_policy, looks, plan, with_fresh
 
-from canary_mlflow.errors import CanaryError, UsageError
+from canary_mlflow.errors import CanaryError, NoSource, UsageError
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.looks import Taken, note_look
+from gates.looks import WithoutSource
 from gates.policy import Policy
 from gates.verdict import Outcome, ReasonCode
 
@@ -109,12 +110,69 @@ def test_a_plan_that_was_stopped_goes_on_to_the_look_it_was_on_the_way_to(
     assert looks(guarded, session_of(guarded, going)) == {"1": [1, 3]}
 
 
+@pytest.mark.parametrize(("seed", "calls"), [(1, ["c1", "c1", "c2"]), (2, ["c1", "c2", "c2"])])
+def test_a_run_that_broke_off_on_the_way_to_a_look_is_made_again_and_counts(
+    guarded: Any, late: Policy, seed: int, calls: list[str]
+) -> None:
+    going = plan(guarded, late, failing=(seed,))
+    with pytest.raises(CanaryError, match="broke off"):
+        going.carry_out()
+    going.maker.failing = ()
+    decision = replace(going, step=None).carry_out()
+    assert (going.maker.calls, decision.verdict.outcome) == (calls, Outcome.PASS)
+    assert looks(guarded, session_of(guarded, going)) == {"1": [1, 3]}
+
+
+def test_what_is_made_again_gets_a_fresh_run_beside_it_too(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, with_fresh(late), host=platform.node(), failing=(2,))
+    with pytest.raises(CanaryError, match="broke off"):
+        going.carry_out()
+    going.maker.failing = ()
+    decision = replace(going, step=None).carry_out()
+    assert going.maker.calls == ["b0", "b1", "c1", "c2", "c2", "b2"]
+    assert decision.verdict.planned_runs == 3
+    assert not any("for want of a fresh run" in note for note in decision.verdict.notes)
+
+
+def test_no_look_is_spent_on_the_way_to_it_where_the_code_is_gone(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, late, stop_at=1)
+    with pytest.raises(KeyboardInterrupt):
+        going.carry_out()
+    going.maker.gone = "commit 123 is gone"
+    with pytest.raises(NoSource, match="commit 123 is gone; to judge what is there: canary gate without --top-up"):
+        replace(going, step=None).carry_out()
+    assert looks(guarded, session_of(guarded, going)) == {"1": [1]}
+
+
+def test_no_look_is_spent_where_the_policy_does_not_go_on_without_fresh_runs(guarded: Any, late: Policy) -> None:
+    policy = with_fresh(late, WithoutSource.INCONCLUSIVE)
+    going = plan(guarded, policy, host=platform.node(), unfresh=(1,))
+    with pytest.raises(CanaryError, match="the policy does not go on without one"):
+        going.carry_out()
+    assert guarded.champion() == "1"
+    assert looks(guarded, session_of(guarded, going)) == {"1": [1]}
+    going.maker.unfresh = ()
+    decision = replace(going, step=None, lost="").carry_out()
+    assert (decision.verdict.outcome, decision.verdict.planned_runs) == (Outcome.PASS, 3)
+
+
+def test_nothing_is_made_again_for_other_work(guarded: Any, late: Policy) -> None:
+    going = plan(guarded, with_fresh(late))
+    guarded.run(
+        session_of(guarded, going), 1, slower=1.0, tags={"canary.workload.data": "other"}, nan_at=None, without=()
+    )
+    break_off(guarded, going, 2)
+    decision = going.carry_out()
+    assert (decision.verdict.reason_code, going.maker.calls) == (ReasonCode.BROKEN_OFF, [])
+
+
 def test_a_dry_run_says_which_look_a_stopped_plan_goes_on_to(guarded: Any, late: Policy) -> None:
     going = plan(guarded, late, stop_at=1)
     with pytest.raises(KeyboardInterrupt):
         going.carry_out()
     would = replace(going, step=None, dry_run=True).carry_out()
-    assert "would first go on to the look at 3 candidate runs: 1 more run (seeds 2)" in would.verdict.notes
+    assert "on the way to the look at 3 candidate runs: would make 1 more run (seeds 2)" in str(would.verdict.notes)
+    assert "more runs are made from the code of the test" in would.verdict.notes
 
 
 def test_a_look_that_was_kept_without_its_evidence_is_known_by_its_runs(guarded: Any, late: Policy) -> None:
@@ -148,7 +206,7 @@ def test_a_seed_that_always_breaks_off_is_tried_as_often_as_the_policy_says(guar
     decision = replace(going, step=None).carry_out()
     assert going.maker.calls == ["c1", "c1", "c1"]
     assert (decision.verdict.reason_code, decision.verdict.look) == (ReasonCode.BROKEN_OFF, 1)
-    assert "look 1 of 2: what broke off is not made again any more" in decision.verdict.notes
+    assert "look 1 of 2: what broke off is not made again, or not any more" in decision.verdict.notes
     again = replace(going, step=None).carry_out()
     assert (again.verdict.reason_code, len(going.maker.calls)) == (ReasonCode.BROKEN_OFF, 3)
 
