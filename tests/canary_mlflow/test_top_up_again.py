@@ -158,9 +158,7 @@ def test_no_look_is_spent_where_the_policy_does_not_go_on_without_fresh_runs(gua
 
 def test_nothing_is_made_again_for_other_work(guarded: Any, late: Policy) -> None:
     going = plan(guarded, with_fresh(late))
-    guarded.run(
-        session_of(guarded, going), 1, slower=1.0, tags={"canary.workload.data": "other"}, nan_at=None, without=()
-    )
+    going.maker.record(1, 1.0, {"canary.workload.data": "other"})
     break_off(guarded, going, 2)
     decision = going.carry_out()
     assert (decision.verdict.reason_code, going.maker.calls) == (ReasonCode.BROKEN_OFF, [])
