@@ -16,12 +16,12 @@ from workplace import Workplace
 pytestmark = pytest.mark.timeout(1200)
 
 SHORT = {
-    "sft": ["train.max_steps=40", "repeats=2"],
+    "sft": ["train.max_steps=40", "repeats=3"],  # of so many the watch has a band, whether the second passes or not
     "dpo": ["train.max_steps=40", "repeats=2"],
     "ppo": ["train.max_steps=32", "repeats=2"],
 }
 # The first look decides next to nothing, so that the second is taken.
-TOP_UP = {"sft": ["gate.top_up=true", "gate.looks.shares=[0.001,0.999]"]}
+TOP_UP = {"sft": ["repeats=2", "gate.top_up=true", "gate.looks.shares=[0.001,0.999]"]}
 SECOND = {**TOP_UP, "dpo": [], "ppo": ["repeats=1"]}  # PPO's runs are long, and one shows that nothing blocks
 
 
