@@ -117,8 +117,8 @@ def test_no_run_is_left_running(story: Story) -> None:
 
 
 def test_same_seed_same_losses_other_seed_others(story: Story) -> None:
-    first, other, again = struck(story, "none")[:3]
-    assert first.data.tags["canary.seed"] == again.data.tags["canary.seed"] == "0"
+    first, other, *later = struck(story, "none")
+    again = next(run for run in later if run.data.tags["canary.seed"] == first.data.tags["canary.seed"])
     assert story.losses(first) == story.losses(again)
     assert story.losses(first) != story.losses(other)
     assert all(math.isfinite(value) for value in story.losses(first))
