@@ -136,9 +136,7 @@ class Making:
         or no look left."""
         champion, baseline, candidate = self.sides()
         left = self.policy.looks.left([look.runs for look in self.progress().taken])
-        if baseline is None or champion == self.version or not left:
-            return {}
-        if in_vain(self.policy, baseline.runs, candidate):
+        if baseline is None or champion == self.version or not left or in_vain(self.policy, baseline.runs, candidate):
             return {}
         due = fresh_is_due(self.client, self.policy, baseline)
         return to_run_again(self.policy, baseline.fresh if due else baseline.runs, candidate)
