@@ -66,14 +66,17 @@ def next_look(policy: Policy, verdict: Verdict, *, fresh: bool = False, again: b
     return TopUp(look=verdict.look + 1, candidate_runs=wanted, reason=f"undecided after {runs(have, 'candidate')}")
 
 
-def to_run_again(policy: Policy, reference: Sequence[Run], candidate: Version) -> dict[int, str]:
-    """The seeds whose candidate runs should be made again, and why: they broke off, or no clock judges them beside the
-    `reference` runs and a metric that decides needs one; and they were not tried `reruns` times again yet. None where
-    more runs are in vain."""
+def to_run_again(
+    policy: Policy, reference: Sequence[Run], candidate: Version, beside: Sequence[Run] | None = None
+) -> dict[int, str]:
+    """The seeds whose candidate runs should be made again, and why: they broke off, or a metric that decides needs a
+    clock and none judges them beside the `reference` runs (or those of today, `beside`); and they were not tried
+    `reruns` times again yet. None where more runs are in vain."""
     if in_vain(policy, reference, candidate):
         return {}
     policy, left, right = _sides(policy, reference, candidate)
-    wanted = _without_clock(policy, left, right) | (_broken_off(right) if policy.hard.completed else {})
+    clocks = left.finished if beside is None else _sides(policy, beside, candidate)[1].finished
+    wanted = _without_clock(policy, clocks, right) | (_broken_off(right) if policy.hard.completed else {})
     tried = Counter(run.seed for run in right.runs if run.failure != "interrupted")  # stopped, it was no try
     return {seed: why for seed, why in sorted(wanted.items()) if tried[seed] <= policy.validity.reruns}
 
@@ -100,10 +103,10 @@ def _broken_off(side: Side) -> dict[int, str]:
     }
 
 
-def _without_clock(policy: Policy, left: Side, right: Side) -> dict[int, str]:
+def _without_clock(policy: Policy, clocks: Sequence[Run], right: Side) -> dict[int, str]:
     if not any(rule.role is Role.GATE and rule.metric in BY_THE_CLOCK for rule in policy.rules):
         return {}
-    invalid = invalid_clocks(policy, left.finished, right.finished)
+    invalid = invalid_clocks(policy, clocks, right.finished)
     timed: dict[int, list[str]] = {}
     for run in right.finished:
         if run.seed is not None:

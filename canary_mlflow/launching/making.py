@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from canary_mlflow.errors import CanaryError, Interrupted, NoSource, StoreError
 from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of, seeds_without_fresh
@@ -18,10 +18,18 @@ from gates.looks import WithoutSource
 from gates.policy import Policy
 from gates.records import Version
 from gates.sides import broken_off, candidate_side, planned
-from gates.top_up import in_vain, next_seeds, to_run_again
+from gates.top_up import next_seeds, to_run_again
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+
+class Sides(NamedTuple):
+    """The champion's number, the champion and the candidate."""
+
+    champion: str | None
+    baseline: Version | None
+    candidate: Version
 
 
 @dataclass
@@ -39,16 +47,16 @@ class Making:
     lost: str = ""  # why there are no fresh ones although the policy asks for them; noted on every verdict from then on
     stuck: str = ""  # why what broke off, or no clock can judge, was not made again
 
-    def sides(self) -> tuple[str | None, Version | None, Version]:
-        """The champion's number, the champion and the candidate as they are now."""
+    def sides(self) -> Sides:
+        """The champion and the candidate as they are now."""
         champion = champion_number(self.client, self.model)
         found = find_version(self.client, self.model, self.version)
-        return champion, *read_sides(self.client, self.model, champion, found)
+        return Sides(champion, *read_sides(self.client, self.model, champion, found))
 
-    def progress(self) -> Progress:
+    def progress(self, sides: Sides) -> Progress:
         """How far it is, beside the champion of now."""
-        _, baseline, candidate = self.sides()
-        return progress(self.client, find_version(self.client, self.model, self.version), baseline, candidate)
+        found = find_version(self.client, self.model, self.version)
+        return progress(self.client, found, sides.baseline, sides.candidate)
 
     def prepare_beside(self, champion: str | None, baseline: Version | None) -> None:
         """See to it that the champion's code can be had where its runs belong beside the next ones, or go without."""
@@ -78,9 +86,9 @@ class Making:
         if self.ended:
             raise CanaryError(f"{self.lost}; the plan can be taken up again where it can be had")
 
-    def missing(self, wanted: int) -> Missing:
+    def missing(self, wanted: int, sides: Sides | None = None) -> Missing:
         """The runs that the candidate lacks for so many, and the champion's that belong to them."""
-        _, baseline, candidate = self.sides()
+        _, baseline, candidate = sides or self.sides()
         side = candidate_side(candidate)
         behind, fresh = (baseline.runs, baseline.fresh) if baseline else ((), ())
         # Not those that were stopped: their seeds are free. Those that broke off are for `make_again`.
@@ -103,7 +111,7 @@ class Making:
 
     def made(self) -> int:
         """How many runs of its plan the candidate has."""
-        return planned(candidate_side(self.sides()[2]).evidence)
+        return planned(candidate_side(self.sides().candidate).evidence)
 
     def make_fresh(self, champion: str, seed: int) -> None:
         try:
@@ -114,7 +122,7 @@ class Making:
     def make_again(self) -> None:
         """Run again what broke off or no clock can judge, as often as the policy allows; what is there is judged where
         that fails."""
-        while again := self.again():
+        while again := self.again(self.sides()):
             try:
                 self.maker.prepare()
             except CanaryError as error:
@@ -123,20 +131,20 @@ class Making:
                 return
             for seed, reason in again.items():
                 self.say(f"making the run of seed {seed} again: it {reason}")
-                tried = len(self.sides()[2].runs)
+                tried = len(self.sides().candidate.runs)
                 try:
                     self.maker.candidate(seed)
                 except CanaryError as error:
-                    if isinstance(error, (Interrupted, StoreError)) or len(self.sides()[2].runs) == tried:
+                    if isinstance(error, (Interrupted, StoreError)) or len(self.sides().candidate.runs) == tried:
                         raise
                     self.say(str(error))
 
-    def again(self) -> dict[int, str]:
+    def again(self, sides: Sides) -> dict[int, str]:
         """The seeds whose runs should be made again, and why; none where there is no champion to look at them beside,
         or no look left."""
-        champion, baseline, candidate = self.sides()
-        left = self.policy.looks.left([look.runs for look in self.progress().taken])
-        if baseline is None or champion == self.version or not left or in_vain(self.policy, baseline.runs, candidate):
+        champion, baseline, candidate = sides
+        left = self.policy.looks.left([look.runs for look in self.progress(sides).taken])
+        if baseline is None or champion == self.version or not left:
             return {}
-        due = fresh_is_due(self.client, self.policy, baseline)
-        return to_run_again(self.policy, baseline.fresh if due else baseline.runs, candidate)
+        today = baseline.fresh if fresh_is_due(self.client, self.policy, baseline) else None
+        return to_run_again(self.policy, baseline.runs, candidate, today)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from canary_mlflow.errors import CanaryError, NoSource
 from canary_mlflow.launching.circumstances import fresh_is_due
-from canary_mlflow.launching.making import Making
+from canary_mlflow.launching.making import Making, Sides
 from canary_mlflow.launching.missing_runs import Missing
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.reports.decision import Decision
@@ -57,8 +57,8 @@ class Plan(Making):
     def go_on(self) -> None:
         """Where the plan was stopped on its way to a look, make what that lacks: less would spend the look. Raises
         CanaryError where it cannot be had."""
-        champion, baseline, _ = self.sides()
-        found = self.unfinished()
+        sides = self.sides()
+        found = self.unfinished(sides)
         if found is None:
             return
         wanted, missing = found
@@ -66,32 +66,32 @@ class Plan(Making):
             self.maker.prepare()
         except NoSource as error:
             raise NoSource(f"{NO_MORE}: {error}; to judge what is there: canary gate without --top-up") from error
-        self.prepare_beside(champion, baseline)
+        self.prepare_beside(sides.champion, sides.baseline)
         self.stop_if_ended()
         self.say(f"going on to the look at {runs(wanted, 'candidate')}")
         self.make(missing)
         self.stop_if_ended()
         self.make_again()
 
-    def unfinished(self) -> tuple[int, Missing] | None:
+    def unfinished(self, sides: Sides) -> tuple[int, Missing] | None:
         """The look that the plan was stopped before, by its number of runs, and what it lacks; None where the next look
         is at what is there."""
-        is_at = self.progress()
+        is_at = self.progress(sides)
         left = self.policy.looks.left([look.runs for look in is_at.taken])
         if not (is_at.taken and left) or is_at.seen or is_at.now.runs > left[0]:
             return None
-        champion, baseline, candidate = self.sides()
+        champion, baseline, candidate = sides
         if baseline is None or champion == self.version or in_vain(self.policy, baseline.runs, candidate):
             return None  # it is refused, or decided
         self.beside = not self.lost and fresh_is_due(self.client, self.policy, baseline)
-        missing = self.missing(left[0])
+        missing = self.missing(left[0], sides)
         return (left[0], missing) if missing.count else None
 
     def remarks(self, verdict: Verdict) -> Sequence[str]:
         """What to note on a look's verdict; decides on the `step` that follows and has its code made ready."""
-        champion, baseline, candidate = self.sides()
-        again = self.again()
-        if self.dry_run and (found := self.unfinished()):
+        champion, baseline, candidate = sides = self.sides()
+        again = self.again(sides)
+        if self.dry_run and (found := self.unfinished(sides)):
             return self.would_go_on(candidate, again, *found)
         self.beside = not self.lost and fresh_is_due(self.client, self.policy, baseline)
         self.step = next_look(self.policy, verdict, fresh=self.beside, again=bool(again))
@@ -112,7 +112,7 @@ class Plan(Making):
         if verdict.reason_code is ReasonCode.NO_BASELINE:
             return said
         looks = f"look {verdict.look} of {len(self.policy.looks.runs)}"
-        what = f", {self.in_words(candidate, self.missing(self.step.candidate_runs))}" if self.step.look else ""
+        what = f", {self.in_words(candidate, self.missing(self.step.candidate_runs, sides))}" if self.step.look else ""
         said.append(f"{looks}: {self.step.reason}{what}")
         if self.dry_run and verdict.outcome is Outcome.PASS and (lacking := self.lacking(verdict)):
             said.append(f"would then make {lacking}")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from plans import late_policy, looks, plan, with_fresh
 
-from canary_mlflow.errors import CanaryError, NoSource, UsageError
+from canary_mlflow.errors import CanaryError, Interrupted, NoSource, UsageError
+from canary_mlflow.launching import projects
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
@@ -224,6 +225,20 @@ def test_nothing_is_made_for_a_look_that_is_refused(guarded: Any, late: Policy) 
     with pytest.raises(UsageError, match="its plan of looks is spent"):
         going.carry_out()
     assert going.maker.calls == []
+
+
+@pytest.mark.parametrize("role", ["run", "baseline"])
+def test_a_signal_during_an_added_run_ends_the_plan_and_is_no_missing_code(
+    guarded: Any, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    def stopped(*_: Any) -> None:
+        raise Interrupted("stopped by SIGTERM")
+
+    monkeypatch.setattr(projects, "run_project", stopped)
+    going = plan(guarded, load_policy("smoke"))
+    source: Any = None  # what is stopped before it begins asks for no code
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        projects.launch(guarded.client, source, session_of(guarded, going), name="n", role=role, seed=1)
 
 
 def test_nothing_is_made_for_the_champion(guarded: Any) -> None:
