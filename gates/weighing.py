@@ -20,7 +20,7 @@ from gates.readings import Reading, Yardstick, read, yardstick
 from gates.records import Run
 from gates.rules import MetricRule, Worse
 from gates.stalls import by_all_steps, constant_tokens, stalls
-from gates.untested import has, measurable, missing
+from gates.testability import has, measurable, missing
 from gates.verdict import Check, CheckOutcome, Evidence
 from gates.wording import runs
 
