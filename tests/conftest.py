@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -42,3 +43,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def workplace(tmp_path: Path) -> Workplace:
     return Workplace(folder=tmp_path)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def libraries_are_not_collected() -> None:
+    """Each training ends with a full collection (accelerate's), which takes a second once all libraries are loaded."""
+    gc.collect()
+    gc.freeze()
