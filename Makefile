@@ -15,7 +15,7 @@ smoke: $(READY)            ## one smoke session of the default canary, gated aga
 test: $(READY) lint        ## every test, a file at a time on each core
 	$(V)/bin/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 
-test-full: $(READY) lint   ## the same with every fault on every algorithm, races and crashes at full size: half an hour
+test-full: $(READY) lint   ## the same with simulations, every fault on every algorithm, races and crashes at full size: half an hour
 	$(V)/bin/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder --full
 
 lint: $(READY)             ## style and types

@@ -36,7 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 LONG = ("test_journeys", "test_faults", "test_launch", "test_launching", "test_pages_browser", "test_tracking_ranks")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`@pytest.mark.full`: simulations and journeys beside which another test guards the same every day."""
+    if not config.getoption("--full"):
+        left = [item for item in items if item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 

@@ -381,6 +381,7 @@ def test_sums_count_for_the_spread_only_where_they_tell_of_the_same():
     assert pool(own, Squares(total=0.0, df=4)) == own, "numbers that never differ tell of no noise"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("noise", [(0.02, 0.02), (0.03, 0.03), (0.04, 0.04), (0.02, 0.04), (0.02, 0.01)])
 @pytest.mark.parametrize("unlike", [0.0, 0.1], ids=["one host", "bad hosts"])
 def test_sums_of_pairs_let_hardly_more_pass_at_the_margin_and_more_without_harm(noise, unlike):

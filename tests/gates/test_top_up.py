@@ -61,9 +61,9 @@ def followed(policy, rng, spread, harm):
     ("tier", "spread", "harm", "outcome", "least"),
     [
         ("smoke", 0.02, 0.0, Outcome.PASS, 0.97),
-        ("smoke", 0.03, np.log(1.225), Outcome.BLOCK, 0.9),
+        pytest.param("smoke", 0.03, np.log(1.225), Outcome.BLOCK, 0.9, marks=pytest.mark.full),
         ("perf", 0.02, 0.0, Outcome.PASS, 0.95),
-        ("perf", 0.02, np.log(1.12), Outcome.BLOCK, 0.95),
+        pytest.param("perf", 0.02, np.log(1.12), Outcome.BLOCK, 0.95, marks=pytest.mark.full),
     ],
 )
 def test_a_plan_decides_as_often_as_it_should(tier, spread, harm, outcome, least):
