@@ -37,6 +37,7 @@ SHORT = {
     "gc_storm": ["fault.strength=0.4"],  # a full collection takes as long as twenty steps
 }
 FEWER = {("gc_storm", "ppo"): ["fault.strength=0.1"]}  # in two of five iterations
+LIKE_KL_ZERO = ("ppo_unstable", "ppo_unstable_kl")  # other settings of PPO, shown by the same signals
 COSTS = ("step_cost", "iteration_cost")
 # Series that no rule of the policies judges, and what is too little of them to count.
 SERIES = {"data_wait": 0.003, "memory_growth": 1.0, "value_loss": 1.0}
@@ -44,7 +45,8 @@ SERIES = {"data_wait": 0.003, "memory_growth": 1.0, "value_loss": 1.0}
 
 def every_day() -> list[tuple[str, str]]:
     """Each fault once, in turn on SFT and DPO where it applies to them: their runs are the short ones."""
-    short = {name: [algo for algo in algos if algo != "ppo"] or algos for name, algos in ALGOS.items() if algos}
+    daily = {name: algos for name, algos in ALGOS.items() if algos and name not in LIKE_KL_ZERO}
+    short = {name: [algo for algo in algos if algo != "ppo"] or algos for name, algos in daily.items()}
     return [(name, algos[at % len(algos)]) for at, (name, algos) in enumerate(short.items())]
 
 
