@@ -24,11 +24,13 @@ class Server:
         registry: str = "",
         app: str = "",
         environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
     ) -> None:
         self.store = store
         self.folder = folder
         self.words = [*(["--registry-store-uri", registry] if registry else []), *(["--app-name", app] if app else [])]
         self.environment = dict(environment or {})
+        self.python = python
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -44,7 +46,7 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", self.store, "--workers", "1"]
+        command = [self.python, "-m", "mlflow", "server", "--backend-store-uri", self.store, "--workers", "1"]
         artifacts = ["--artifacts-destination", str(self.folder / "artifacts"), *self.words]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
         log = self.folder / "server.log"

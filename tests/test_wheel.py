@@ -1,0 +1,112 @@
+"""What is installed: the wheel, made from the source distribution, in an environment and a folder of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import urllib.request
+import zipfile
+from pathlib import Path
+
+import pytest
+from environments import STACK, Environment, copy_of_checkout, link, make, outside
+from servers import Server
+from unchanged_files import unchanged_files
+from workplace import ROOT
+
+PACKAGES = ("gates", "canary_mlflow", "training")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("build")
+    source = copy_of_checkout(folder / "checkout")
+    sdist = python("-c", "from setuptools.build_meta import build_sdist; build_sdist('..')", cwd=source)
+    assert sdist.returncode == 0, sdist.stderr
+    (archive,) = folder.glob("*.tar.gz")
+    alone = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index")
+    made = python("-m", "pip", "wheel", *alone, str(archive), cwd=folder)
+    assert made.returncode == 0, made.stderr
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The wheel with its dependencies, without the training stack."""
+    environment = make(tmp_path_factory.mktemp("core") / "env", without=STACK)
+    environment.install(wheel, cwd=wheel.parent)
+    return environment
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the extra `train` adds, to be put on the path."""
+    folder = tmp_path_factory.mktemp("stack")
+    link(folder, only=STACK)
+    return folder
+
+
+def python(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], cwd=cwd, env=outside(), capture_output=True, text=True, check=False)
+
+
+def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Path) -> None:
+    files = [path for name in (*PACKAGES, "conf") for path in (ROOT / name).rglob("*") if path.is_file()]
+    tracked = {str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts}
+    expected = {f"canary_mlflow/{name}" if name.startswith("conf/") else name for name in tracked}
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert found == expected
+
+
+def test_every_command_answers_from_the_wheel_and_not_from_the_checkout(core: Environment, tmp_path: Path) -> None:
+    listed = core.run("canary", "--help", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    code = (
+        "import canary_mlflow, importlib.util as u\n"
+        "from canary_mlflow.cli import COMMANDS, canary\n"
+        "for one in COMMANDS: canary([one.name, '--help'], prog_name='canary', standalone_mode=False)\n"
+        "places = canary_mlflow.__file__, u.find_spec('torch'), u.find_spec('training').origin\n"
+        "print([one.name for one in COMMANDS], *places)"
+    )
+    helped = core.run(core.python, "-c", code, cwd=tmp_path)
+    assert helped.returncode == 0, helped.stderr
+    names, _, places = helped.stdout.splitlines()[-1].rpartition("] ")
+    assert all(f"  {name.strip()[1:-1]} " in listed.stdout for name in names[1:].split(","))
+    ours, torch, training = places.split()
+    assert torch == "None"
+    assert {Path(ours).parent, Path(training).parent} == {core.packages / "canary_mlflow", core.packages / "training"}
+
+
+def test_files_are_judged_and_replayed_without_the_training_stack(
+    core: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = unchanged_files(8)
+    sides = ("--baseline", *files[:4], "--candidate", *files[4:])
+    judged = core.run("canary", "judge", "--policy", "perf", *sides, cwd=tmp_path)
+    assert judged.stdout.startswith(("PASS", "INCONCLUSIVE")), judged.stderr
+    replayed = core.run("canary", "replay", files[0], cwd=tmp_path)
+    assert replayed.returncode == 0, replayed.stderr
+    refused = core.run("canary", "run", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "pip install 'canary-mlflow[train]'" in refused.stderr
+
+
+def test_a_session_runs_from_the_wheel(core: Environment, stack: Path, tmp_path: Path) -> None:
+    words = ("algo=sft", "repeats=1", "train.max_steps=8")
+    done = core.run("canary", "run", *words, cwd=tmp_path, PYTHONPATH=str(stack))
+    assert done.returncode == 0, done.stderr
+    assert "BOOTSTRAP" in done.stderr
+    assert (tmp_path / "mlflow.db").is_file()
+
+
+def test_the_server_of_the_wheel_has_the_pages(core: Environment, tmp_path: Path) -> None:
+    with (
+        Server(f"sqlite:///{tmp_path}/mlflow.db", tmp_path, app="canary", python=core.python) as server,
+        urllib.request.urlopen(f"{server.uri}/canary") as page,
+        urllib.request.urlopen(f"{server.uri}/canary/static/canary.css") as style,
+    ):
+        assert b"<html" in page.read()
+        assert style.status == 200
