@@ -7,6 +7,7 @@ import math
 import re
 from pathlib import Path
 
+import mlflow
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -163,13 +164,25 @@ def test_a_run_leaves_weights_and_metrics_json(story: Story) -> None:
     run = story.runs("run")[0]
     artifacts = {item.path for item in story.client.list_artifacts(run.info.run_id)}
     assert {"metrics.json", "model"} <= artifacts
-    weights = {Path(item.path).name for item in story.client.list_artifacts(run.info.run_id, "model")}
+    weights = {Path(item.path).name for item in story.client.list_artifacts(run.info.run_id, "model/model")}
     assert "model.safetensors" in weights
     metrics = json.loads(Path(story.client.download_artifacts(run.info.run_id, "metrics.json")).read_text())
     assert metrics["perf"]["step_time"]["mean"] > 0
     assert metrics["perf"]["max_mem_mb"] > 100
     assert metrics["stability"]["nan_steps"] == 0
     assert math.isfinite(metrics["stability"]["final_loss"])
+
+
+def test_the_champion_loads_as_the_screen_says(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    champion = f"models:/{story.model}@champion"
+    assert champion in story.first.stderr.replace("\n", "")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", story.place.uri)
+    monkeypatch.chdir(story.place.folder)
+    pipeline = mlflow.transformers.load_model(champion)
+    (said,) = pipeline("Q: How do I bake bread?", max_new_tokens=8)
+    assert said["generated_text"].startswith("Q: How do I bake bread?")
+    (answer,) = mlflow.pyfunc.load_model(champion).predict(["Q: How do I bake bread?"])
+    assert isinstance(answer, str)
 
 
 def test_gate_and_compare_from_the_command_line(story: Story) -> None:

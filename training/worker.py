@@ -98,6 +98,7 @@ def _train(job: Job, folder: Path) -> None:
     from training.compose import to_config
     from training.devices import settle
     from training.evaluation import EvaluateAtEnd
+    from training.mlflow_model import write_model
     from training.parts import build_parts
     from training.progress import ProgressBar
     from training.workload import describe
@@ -135,8 +136,7 @@ def _train(job: Job, folder: Path) -> None:
         progress.close()
         canary.close()
     if job.keep_weights:
-        trainer.save_model(str(folder / "model"))
-        parts.tokenizer.save_pretrained(str(folder / "model"))
+        write_model(trainer, parts, config, folder / "model", job.run_id)
         canary.log_artifacts(folder / "model", "model")
     if canary.stopped:
         raise Stopped(canary.stopped)

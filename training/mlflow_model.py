@@ -1,0 +1,163 @@
+"""What a run trained, as a folder that MLflow loads: `MLmodel`, weights, tokenizer; a LoRA adapter with its base.
+
+Written through `mlflow.models.Model`: `mlflow.transformers.save_model` asks the hub for a card and a licence by the
+model's name, notes the hub's newest commit for a base instead of the one that was trained on, keeps this machine's path
+as the model's name, and saves a base from inside of its adapter.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from training.assets.cache import SEAL
+from training.config import CanaryConfig, ModelConfig
+from training.hub import MODEL_PATTERNS
+from training.models import model_folder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, Trainer
+
+    from training.devices import Device
+    from training.parts import Parts
+
+# Where MLflow's flavour `transformers` looks for things.
+MODEL = "model"
+ADAPTER = "peft"
+TOKENIZER = "components/tokenizer"
+# What Trainer and PEFT put beside weights: a pickle of the settings and a model card, both with paths of this machine.
+NOT_KEPT = ("training_args.bin", "README.md")
+PACKAGES = ("transformers", "torch", "accelerate")
+
+
+def write_model(trainer: Trainer, parts: Parts, config: CanaryConfig, folder: Path, run_id: str) -> None:
+    """Write the trained model to `folder`. No file names a path of this machine.
+
+    Full weights stand in `model/`, a LoRA adapter in `peft/`. Its base is named by hub id and commit, or its files are
+    in `model/`: nobody else has an embedded or local one. PPO's value head lies beside the policy.
+    """
+    weights = folder / (MODEL if parts.peft_config is None else ADAPTER)
+    trainer.save_model(str(weights))
+    for name in NOT_KEPT:
+        (weights / name).unlink(missing_ok=True)
+    parts.tokenizer.save_pretrained(folder / TOKENIZER)
+    if parts.peft_config is not None:
+        _name_base(weights / "adapter_config.json", config.model, parts.model_revision)
+        if config.model.source != "hub":
+            _copy_base(model_folder(config.model), folder / MODEL)
+    _write_mlmodel(policy_of(trainer), parts, config, folder, run_id)
+
+
+def read_model(config: CanaryConfig, tokenizer: Any, device: Device, folder: Path) -> PreTrainedModel:
+    """Load what `write_model` wrote, afresh, in the run's precision and quantization."""
+    from training.loading import load_model
+
+    if config.adapter.name == "full":
+        return load_model(config, folder / MODEL, tokenizer, device)
+    from peft import PeftModel
+
+    base = model_folder(config.model) if config.model.source == "hub" else folder / MODEL
+    found: PreTrainedModel = PeftModel.from_pretrained(
+        load_model(config, base, tokenizer, device), str(folder / ADAPTER)
+    )
+    return found
+
+
+def policy_of(trainer: Trainer) -> Any:
+    """The language model that a trainer trains: PPO's stands beside a value head."""
+    return getattr(trainer.model, "policy", trainer.model)
+
+
+def base_name(model: ModelConfig, revision: str) -> str:
+    """What an adapter calls its base: the hub's id, or a name and the digest of the files that are kept with it."""
+    return str(model.path) if model.source == "hub" else f"{model.name}@{revision}"
+
+
+def _name_base(file: Path, model: ModelConfig, revision: str) -> None:
+    """In the file, not in PEFT's own settings: while it saves, PEFT looks up what they name."""
+    adapter = json.loads(file.read_text(encoding="utf-8"))
+    adapter["base_model_name_or_path"] = base_name(model, revision)
+    adapter["revision"] = revision if model.source == "hub" else None
+    file.write_text(json.dumps(adapter, indent=2), encoding="utf-8")
+
+
+def _copy_base(base: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    patterns = MODEL_PATTERNS if any(base.glob("*.safetensors")) else (*MODEL_PATTERNS, "*.bin")
+    for path in {path for pattern in patterns for path in base.glob(pattern) if path.name != SEAL}:
+        shutil.copyfile(path, folder / path.name)
+
+
+def _write_mlmodel(policy: Any, parts: Parts, config: CanaryConfig, folder: Path, run_id: str) -> None:
+    import transformers
+    from mlflow import pyfunc
+    from mlflow.models import Model, ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema
+
+    text = Schema([ColSpec(DataType.string)])
+    model = Model(
+        run_id=run_id,
+        signature=ModelSignature(inputs=text, outputs=text),
+        model_size_bytes=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+        metadata=_metadata(parts, config),
+    )
+    model.add_flavor("transformers", transformers_version=transformers.__version__, **_flavour(policy, parts, config))
+    pyfunc.add_to_model(
+        model, loader_module="mlflow.transformers", conda_env="conda.yaml", python_env="python_env.yaml"
+    )
+    model.save(str(folder / "MLmodel"))
+    _write_environment(folder, adapted=parts.peft_config is not None)
+
+
+def _flavour(policy: Any, parts: Parts, config: CanaryConfig) -> dict[str, Any]:
+    """The attributes of MLflow's flavour `transformers` (mlflow/transformers/flavor_config.py)."""
+    model = policy if parts.peft_config is None else policy.get_base_model()
+    found: dict[str, Any] = {
+        "task": "text-generation",
+        "instance_type": "TextGenerationPipeline",
+        "torch_dtype": str(model.dtype),
+        "pipeline_model_type": type(model).__name__,
+        "source_model_name": base_name(config.model, parts.model_revision),
+        "components": ["tokenizer"],
+        "tokenizer_type": type(parts.tokenizer).__name__,
+    }
+    if parts.peft_config is None:
+        return {**found, "model_binary": MODEL}
+    found["peft_adaptor"] = ADAPTER
+    if config.model.source != "hub":
+        return {**found, "model_binary": MODEL}
+    hub = {"name": config.model.path, "revision": parts.model_revision}
+    return {**found, "source_model_revision": hub["revision"], **{f"tokenizer_{key}": hub[key] for key in hub}}
+
+
+def _metadata(parts: Parts, config: CanaryConfig) -> dict[str, str]:
+    """What was trained from what; a quantized base is loaded unquantized, unless whoever loads it quantizes it."""
+    return {
+        "algo": config.algo.name,
+        "adapter": config.adapter.name,
+        "quantization": config.quantization.name,
+        "base_source": config.model.source,
+        "base": base_name(config.model, parts.model_revision),
+        "base_revision": parts.model_revision,
+    }
+
+
+def _write_environment(folder: Path, *, adapted: bool) -> None:
+    """What `mlflow models serve` installs: the versions that trained."""
+    import yaml
+    from mlflow import pyfunc
+
+    conda = pyfunc.get_default_conda_env()
+    pip = next(item["pip"] for item in conda["dependencies"] if isinstance(item, dict))
+    # Without the build's own part (`+cpu`), which no index has.
+    pip += [f"{name}=={version(name).partition('+')[0]}" for name in (*PACKAGES, *(("peft",) if adapted else ()))]
+    python = next(item.removeprefix("python=") for item in conda["dependencies"] if str(item).startswith("python="))
+    plain = {"python": python, "build_dependencies": ["pip", "setuptools", "wheel"]}
+    (folder / "conda.yaml").write_text(yaml.safe_dump(conda, sort_keys=False))
+    (folder / "requirements.txt").write_text("\n".join(pip) + "\n")
+    (folder / "python_env.yaml").write_text(
+        yaml.safe_dump({**plain, "dependencies": ["-r requirements.txt"]}, sort_keys=False)
+    )
