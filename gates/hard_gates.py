@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scipy.stats import hypergeom
+
 from gates.divergence import divergence
 from gates.nonfinite import nonfinite
 from gates.policy import Policy
@@ -21,10 +23,14 @@ _CRASH_WORDS = {
 }
 _BROKEN = "broken:"
 _OPTIONAL = ("invariants", "watch")
+_CHANCE = 0.25
+"""Up to this p-value a candidate fails clearly more often than a baseline that fails too: 3 of 3 against 1 of 3 (0.2),
+not 2 of 3 against 1 of 3 (0.5). So high, because neither answer lets anything pass."""
 
 
-def hard_checks(policy: Policy, side: Side) -> tuple[Check, ...]:
-    """The hard checks that the policy asks for, over all runs that are evidence."""
+def hard_checks(policy: Policy, side: Side, known: Sequence[Run] = ()) -> tuple[Check, ...]:
+    """The hard checks that the policy asks for, over all runs that are evidence. `known`: the baseline's, its failures
+    too; what they fail just as often tells nothing of the change."""
     asked = [
         ("completed", policy.hard.completed, _completed),
         ("nonfinite", policy.hard.nonfinite, nonfinite),
@@ -33,22 +39,37 @@ def hard_checks(policy: Policy, side: Side) -> tuple[Check, ...]:
         ("invariants", policy.hard.invariants, _invariants),
         ("watch", policy.hard.watch, _watch),
     ]
-    found = [(name, find(policy, side.evidence)) for name, on, find in asked if on]
+    found = [(name, find(policy, side.evidence), find(policy, known)[0]) for name, on, find in asked if on]
     # Few runs check invariants or are watched yet: what nobody looked for is not listed.
-    checks = [_check(name, each, len(side.evidence)) for name, each in found if name not in _OPTIONAL or any(each)]
+    checks = [
+        _check(name, each, len(side.evidence), (len(failed), len(known)))
+        for name, each, failed in found
+        if name not in _OPTIONAL or any(each)
+    ]
     return tuple(_unless_broken_off(check, side) if check.metric == "completed" else check for check in checks)
 
 
-def _check(name: str, found: tuple[list[str], str], runs: int) -> Check:
+def _check(name: str, found: tuple[list[str], str], runs: int, known: tuple[int, int]) -> Check:
     """`found`: what each failing run did, and the sentence for when there is none (empty: nothing to judge
-    by)."""
+    by). `known`: how many of the baseline's runs fail it, and of how many."""
     problems, fine = found
     if problems:
         reason = f"{len(problems)} of {runs} runs: {listed(list(dict.fromkeys(problems)), 2)}"
+        if _alike((len(problems), runs), known):
+            means = "this canary is too short to say" if name == "learned" else "that tells nothing of the change"
+            reason += f"; so did {known[0]} of {known[1]} of the baseline's: {means}"
+            return _hard(name, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.FAILS_ALIKE)
         return _hard(name, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
     if not runs or not fine:
         return _hard(name, CheckOutcome.NOT_JUDGED, "the runs say nothing about it")
     return _hard(name, CheckOutcome.PASS, fine)
+
+
+def _alike(candidate: tuple[int, int], baseline: tuple[int, int]) -> bool:
+    """Whether the baseline fails too, and the candidate not clearly more often (Fisher's exact test, one-sided). Each
+    side: failing runs, all runs."""
+    (worse, those), (failed, others) = candidate, baseline
+    return failed > 0 and bool(hypergeom.sf(worse - 1, those + others, worse + failed, those) > _CHANCE)
 
 
 def _unless_broken_off(check: Check, side: Side) -> Check:

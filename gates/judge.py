@@ -20,6 +20,7 @@ from gates.sides import (
     candidate_side,
     environment_differences,
     facts,
+    failures_too,
     mismatches,
     planned,
 )
@@ -29,6 +30,7 @@ from gates.wording import listed, runs, sentence_case
 # Which open question to name first: the one whose answer is needed before the next makes sense.
 _PRECEDENCE = (
     ReasonCode.BROKEN_OFF,
+    ReasonCode.FAILS_ALIKE,
     ReasonCode.NO_BASELINE,
     ReasonCode.NOT_COMPARABLE,
     ReasonCode.INVALID_ENVIRONMENT,
@@ -61,7 +63,7 @@ def judge(
     slips, plan = tuple(unsaid(policy, said)), policy.resolve(said)
     policy = plan if look is None else plan.spending(plan.looks.shares[look - 1] if share is None else share)
     pairs = pair(policy, baseline, right)
-    checks, more_runs = [*hard_checks(policy, right)], None
+    checks, more_runs = [*hard_checks(policy, right, failures_too(baseline, right))], None
     if obstacles := _validity(baseline, left, right, pairs):
         checks += obstacles
     else:
@@ -152,6 +154,6 @@ def _code(check: Check) -> ReasonCode:
 
 def _sentence(checks: Sequence[Check]) -> str:
     first = checks[0]
-    named = f"{first.metric}: " if first.role is Role.HARD and first.reason_code is ReasonCode.HARD_GATE else ""
+    named = f"{first.metric}: " if first.reason_code in (ReasonCode.HARD_GATE, ReasonCode.FAILS_ALIKE) else ""
     also = f"; also {listed([check.metric for check in checks[1:]])}" if len(checks) > 1 else ""
     return sentence_case(f"{named}{first.reason}{also}.")

@@ -51,10 +51,9 @@ def candidate_side(version: Version) -> Side:
 def baseline_side(version: Version | None, candidate: Side) -> Side:
     """As for the candidate, less runs that are no standard to hold others to, or stand on the candidate's
     side."""
-    taken = {run.run_id for run in candidate.runs}
 
     def why_not(run: Run) -> str:
-        if run.run_id in taken or any(_same_run(run, other) for other in candidate.runs):
+        if _among(run, candidate.runs):
             return "it is also a run of the candidate"
         if run.failure in CRASHES:
             return f"it failed ({run.failure})"
@@ -63,6 +62,13 @@ def baseline_side(version: Version | None, candidate: Side) -> Side:
         return _why_no_candidate_evidence(run)
 
     return _side(version.runs if version else (), why_not)
+
+
+def failures_too(baseline: Version | None, candidate: Side) -> tuple[Run, ...]:
+    """The baseline's runs, fresh ones among them, that count as a candidate's would: what its code fails by itself."""
+    runs = (*baseline.runs, *baseline.fresh) if baseline else ()
+    found = _side(runs, _why_no_candidate_evidence).evidence
+    return tuple(run for run in found if not _among(run, candidate.runs))
 
 
 def once(runs: Iterable[Run]) -> tuple[Run, ...]:
@@ -95,6 +101,10 @@ def _copies(runs: tuple[Run, ...]) -> dict[str, str]:
 
 def _known(run: Run) -> int:
     return len(run.series) + len(run.workload) + len(run.hardware) + len(run.environment) + (run.seed is not None)
+
+
+def _among(run: Run, others: Iterable[Run]) -> bool:
+    return any(run.run_id == other.run_id or _same_run(run, other) for other in others)
 
 
 def _same_run(run: Run, other: Run) -> bool:

@@ -11,7 +11,7 @@ from gates.pairs import judged_in_pairs
 from gates.policy import Policy
 from gates.records import Run, Version
 from gates.rules import Role
-from gates.sides import Side, baseline_side, broken_off, candidate_side, facts, mismatches
+from gates.sides import Side, baseline_side, broken_off, candidate_side, facts, failures_too, mismatches
 from gates.validity import BY_THE_CLOCK, invalid_clocks
 from gates.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.wording import runs
@@ -84,7 +84,8 @@ def to_run_again(
 def in_vain(policy: Policy, reference: Sequence[Run], candidate: Version) -> bool:
     """Whether more runs change nothing: a hard check blocks, or the sides are no equal work on equal hardware."""
     policy, left, right = _sides(policy, reference, candidate)
-    blocked = any(check.outcome is CheckOutcome.BLOCK for check in hard_checks(policy, right))
+    known = failures_too(Version(model="", version=None, runs=tuple(reference)), right)
+    blocked = any(check.outcome is CheckOutcome.BLOCK for check in hard_checks(policy, right, known))
     return blocked or (bool(left.evidence) and any(mismatches(left, right, what) for what in ("workload", "hardware")))
 
 

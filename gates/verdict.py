@@ -37,6 +37,7 @@ class ReasonCode(StrEnum):
     HARD_GATE = "hard-gate"
     REGRESSION = "regression"
     BROKEN_OFF = "broken-off"
+    FAILS_ALIKE = "fails-alike"
     NO_BASELINE = "no-baseline"
     NOT_COMPARABLE = "not-comparable"
     INVALID_ENVIRONMENT = "invalid-environment"

@@ -10,9 +10,11 @@ from canary_mlflow.reports.more_runs import champion_is_short, have, more_runs, 
 from gates.verdict import Outcome, ReasonCode
 
 BROKEN = "See what ended it; a run of the same seed that finishes takes its place."
+ALIKE = "Train longer, or mend what the baseline fails too: as it is, this canary cannot tell the two apart."
 QUIETER = "Run it again while the machine is quiet: what disturbed the clocks is named above."
 WITHOUT_VERSION = {
     ReasonCode.BROKEN_OFF: BROKEN,
+    ReasonCode.FAILS_ALIKE: ALIKE,
     ReasonCode.NOT_COMPARABLE: "Compare like with like.",
     ReasonCode.MISSING_DATA: "Give what is missing, a run or a metric, then judge again.",
     ReasonCode.SUSPECT_DATA: "Mend or leave out what is named above, then judge again.",
@@ -125,6 +127,8 @@ def after_revisions(decision: Decision) -> str:
     """Two revisions that were run beside each other."""
     done = "No version was registered, no champion moved; the runs are kept under this session."
     verdict = decision.verdict
+    if verdict.reason_code in (ReasonCode.BROKEN_OFF, ReasonCode.FAILS_ALIKE):
+        return f"{WITHOUT_VERSION[verdict.reason_code]} {done}"
     if verdict.outcome is not Outcome.INCONCLUSIVE or not verdict.more_runs:
         return done
     return f"About {verdict.more_runs} pairs would decide (now {len(verdict.candidate_runs)}). {done}"
@@ -142,6 +146,8 @@ def more_evidence(decision: Decision) -> str:
     verdict = decision.verdict
     if verdict.reason_code is ReasonCode.BROKEN_OFF:
         return BROKEN
+    if verdict.reason_code is ReasonCode.FAILS_ALIKE:
+        return ALIKE
     if verdict.reason_code is ReasonCode.NOT_COMPARABLE:
         return f"Compare like with like, or start a new line with this one: {bless_command(decision)}"
     if verdict.reason_code is ReasonCode.SUSPECT_DATA:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from canary_mlflow.cli import canary
 from canary_mlflow.launching.revisions import Revision, Trial, carry_out, first_pairs, report
 from canary_mlflow.policies import load_policy
-from gates.verdict import Outcome
+from gates.verdict import Outcome, ReasonCode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,15 +20,16 @@ class Recording(Trial):
 
     recorded: Any
     slower: float
+    tags: dict[str, str] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
 
     def make(self, side: str, seed: int) -> None:
         self.calls.append(f"{side[0]}{seed}")
         slower = self.slower if side == "candidate" else 1.0
-        self.recorded.run(self.sessions[side], seed, slower=slower, tags={}, nan_at=None, without=())
+        self.recorded.run(self.sessions[side], seed, slower=slower, tags=self.tags, nan_at=None, without=())
 
 
-def trial(recorded: Any, slower: float) -> Recording:
+def trial(recorded: Any, slower: float, **found: str) -> Recording:
     client = recorded.client
     parent = client.create_run(recorded.experiment, tags={"canary.role": "revisions"}).info.run_id
     tags = {"canary.role": "session", "mlflow.parentRunId": parent}
@@ -36,7 +37,14 @@ def trial(recorded: Any, slower: float) -> Recording:
         side: client.create_run(recorded.experiment, tags=tags).info.run_id for side in ("baseline", "candidate")
     }
     return Recording(
-        client=client, parent=parent, sessions=sessions, sources={}, overrides="", recorded=recorded, slower=slower
+        client=client,
+        parent=parent,
+        sessions=sessions,
+        sources={},
+        overrides="",
+        recorded=recorded,
+        slower=slower,
+        tags={f"canary.{key}": value for key, value in found.items()},
     )
 
 
@@ -48,12 +56,29 @@ def test_revisions_take_turns_and_are_judged_in_pairs(recorded: Any, slower: flo
     assert verdict.outcome is outcome
     cost = next(check for check in verdict.checks if check.metric == "step_cost")
     assert (cost.evidence.paired, cost.evidence.candidate_runs) == (True, 3)
-    sides = {side: Revision(name=name, commit="f" * 40) for side, name in (("baseline", "main"), ("candidate", "HEAD"))}
-    decision = report(going, sides, verdict)
+    decision = report(going, sides(), verdict)
     tags = going.client.get_run(going.parent).data.tags
     assert tags["canary.verdict"] == outcome.value
     assert f"**{outcome.value}** HEAD (ffffffffff) against main (ffffffffff)" in tags["mlflow.note.content"]
     assert decision.exit_code == {Outcome.PASS: 0, Outcome.BLOCK: 1}[outcome]
+
+
+def sides() -> dict[str, Revision]:
+    return {side: Revision(name=name, commit="f" * 40) for side, name in (("baseline", "main"), ("candidate", "HEAD"))}
+
+
+def test_a_canary_too_short_to_learn_blames_neither_side(recorded: Any) -> None:
+    going = trial(recorded, 1.0, learned="false", learned_reason="loss 0.693 to 0.692")
+    verdict = carry_out(going, load_policy("smoke"), lambda line: None)
+    assert going.calls == ["b0", "c0", "c1", "b1", "b2", "c2"]
+    decision = report(going, sides(), verdict)
+    assert (decision.exit_code, verdict.reason_code) == (3, ReasonCode.FAILS_ALIKE)
+    said = (
+        "Learned: 3 of 3 runs: learned nothing (loss 0.693 to 0.692); so did 3 of 3 of the baseline's: "
+        "this canary is too short to say"
+    )
+    assert verdict.reason.startswith(said)
+    assert "Train longer" in going.client.get_run(going.parent).data.tags["mlflow.note.content"]
 
 
 def test_its_sessions_can_be_compared_and_calibrated_and_their_parent_says_which_they_are(recorded: Any) -> None:

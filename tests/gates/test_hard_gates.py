@@ -75,6 +75,48 @@ def test_a_run_that_an_exception_ended_leaves_the_others_undecided(smoke, make_r
     assert alone.reason_code is ReasonCode.BROKEN_OFF, "no first champion either"
 
 
+NOTHING = {"learned": False, "learned_reason": "loss 0.693 to 0.692"}
+DIVERGED = {"series_": {"loss": [0.69] * 20 + [5.0] * 80}}
+ENDED = {"completed": False, "failure": "instability", "failure_reason": "loss is NaN"}
+
+
+@pytest.mark.parametrize(
+    ("name", "fails"),
+    [
+        ("learned", NOTHING),
+        ("divergence", DIVERGED),
+        ("nonfinite", {"nan_steps": 2}),
+        ("invariants", {"invariants": "broken: DPO's first loss is 1.4"}),
+        ("watch", {"critical_held": "loss_jump: critical for 9 rows"}),
+        ("completed", ENDED),
+    ],
+)
+@pytest.mark.parametrize(
+    ("worse", "failed", "blocks"),
+    [((0, 1, 2), (0, 1, 2), False), ((0, 1, 2), (0, 2), False), ((1, 2), (1,), False), ((0, 1, 2), (1,), True),
+     ((1,), (), True), ((1,), (0, 1, 2), False)],
+)  # fmt: skip
+def test_what_the_baseline_fails_as_often_blocks_neither_side(smoke, make_run, name, fails, worse, failed, blocks):
+    def side(letter, failing):
+        runs = (make_run(f"{letter}{seed}", seed=seed, **(fails if seed in failing else {})) for seed in range(3))
+        return Version(model="m", version=letter, runs=tuple(runs))
+
+    verdict = judge(smoke, side("b", failed), side("c", worse))
+    found = check(verdict, name)
+    assert found.outcome is (CheckOutcome.BLOCK if blocks else CheckOutcome.INCONCLUSIVE), found
+    assert verdict.outcome is (Outcome.BLOCK if blocks else Outcome.INCONCLUSIVE)
+    if not blocks:
+        assert (found.reason_code, verdict.reason_code) == (ReasonCode.FAILS_ALIKE,) * 2
+        means = "this canary is too short to say" if name == "learned" else "that tells nothing of the change"
+        assert found.reason.endswith(f"; so did {len(failed)} of 3 of the baseline's: {means}")
+
+
+def test_the_candidates_own_runs_are_no_excuse_for_it(smoke, make_run):
+    runs = tuple(make_run(f"c{seed}", seed=seed, **NOTHING) for seed in range(3))
+    version = Version(model="m", version="1", runs=runs)
+    assert judge(smoke, version, version).outcome is Outcome.BLOCK
+
+
 def test_a_run_that_is_still_running_is_no_evidence(smoke, make_run):
     alone = verdict_of(smoke, make_run("a", completed=False))
     assert (alone.reason_code, alone.candidate_runs) == (ReasonCode.BROKEN_OFF, ())
