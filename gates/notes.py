@@ -19,8 +19,9 @@ USUAL_FACTS = frozenset({"algo", "backend", "device", "model", "paradigm", "tier
 
 
 def notes(policy: Policy, baseline: Side, candidate: Side, pairs: Pairs) -> tuple[str, ...]:
-    """Runs left out, runs that no clock judges, and what was compared in pairs."""
+    """What the runs say of their data, runs left out, runs that no clock judges, and what was compared in pairs."""
     return (
+        *dict.fromkeys(run.note for run in (*baseline.evidence, *candidate.evidence) if run.note),
         *(f"left out of the baseline: {reason}" for reason in baseline.left_out),
         *(f"left out of the candidate: {reason}" for reason in candidate.left_out),
         *_clocks(policy, baseline.finished, candidate.finished, pairs.beside),

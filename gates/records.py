@@ -64,7 +64,7 @@ class Run:
     """One fresh process with one seed: the unit of evidence.
 
     `invariants`: "ok", "broken: <sentence>", or "" where none were checked. `critical_held`: the warning that stayed
-    critical, "" for none, None where nobody watched.
+    critical, "" for none, None where nobody watched. `note`: what a reader should know of its data, in one sentence.
 
     `failure` is "" or one of instability, oom, timeout, crash (a fault of the version), interrupted, error (no
     evidence). `workload` and `hardware` must be equal for two runs to be compared; `environment` may differ
@@ -88,6 +88,7 @@ class Run:
     environment: Mapping[str, str] = field(default_factory=dict)
     session: str = ""
     last_step: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

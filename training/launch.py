@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -27,15 +28,26 @@ from training.adding import InSession, say
 from training.checks import runs_of
 from training.compose import to_plain
 from training.config import CanaryConfig
+from training.errors import SetupError
 from training.naming import default_model_name, flatten, run_name, run_tags, session_name, session_tags
 from training.process import Job, Result, Worker, run, workers
 
 
 def run_session(config: CanaryConfig, scratch: Path) -> int:
-    """Train every seed, register the version, gate it against the champion. Returns the exit code."""
-    model = config.model_name or default_model_name(config)
-    with crew_of(config, scratch, first_runs(config)) as crew:  # they load while the session is opened
+    """Train every seed, register the version, gate it against the champion. Returns the exit code.
+
+    The data is prepared in the first run's process before the session is opened: what cannot be trained on raises
+    UsageError while nothing is recorded yet.
+    """
+    with crew_of(config, scratch, first_runs(config)) as loading:
         client = prepare_store(config.tracking.uri)
+        first = next(loading)
+        prepared, crew = first.prepared, chain([first], loading)
+        if prepared.refusal:
+            raise SetupError(prepared.refusal)
+        model = config.model_name or default_model_name(config)
+        if prepared.note:
+            say(f"note: {prepared.note}")
         session = open_session(client, config.tracking.experiment, session_name(config), session_tags(config, model))
         return _train_and_judge(client, session, model, config, crew, scratch)
 
@@ -89,7 +101,7 @@ def _rest(
 def crew_of(config: CanaryConfig, scratch: Path, repeats: int) -> AbstractContextManager[Iterator[Worker]]:
     """A fresh process for each of `repeats` seeds."""
     folders = [scratch / f"seed-{config.seed + index}" for index in range(repeats)]
-    return workers(folders, config.algo.name, config.hardware.threads)
+    return workers(folders, to_plain(config), config.algo.name, config.hardware.threads)
 
 
 def train_runs(

@@ -9,7 +9,7 @@ from pathlib import Path
 from training.assets import tiny
 from training.config import ModelConfig
 from training.errors import SetupError, first_line
-from training.hub import MODEL_PATTERNS, Repository, locate, missing_model_files
+from training.hub import MODEL_PATTERNS, TOKENIZER_FILES, Repository, locate, missing_model_files
 
 
 def model_folder(model: ModelConfig) -> Path:
@@ -132,15 +132,16 @@ def revision_of(model: ModelConfig, folder: Path) -> str:
         return tiny.tiny_model_digest()
     if model.source == "hub":
         return folder.name  # the hub's cache names snapshots by commit
-    return _fingerprint(folder)
+    return fingerprint(folder)
 
 
-def _fingerprint(folder: Path) -> str:
+def fingerprint(folder: Path) -> str:
+    """A digest of what a model computes: its config, weights and tokenizer, wherever the folder lies."""
     import hashlib
 
     sha = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.name == "config.json" or path.suffix in (".safetensors", ".bin"):
+        if path.name in ("config.json", *TOKENIZER_FILES) or path.suffix in (".safetensors", ".bin"):
             with path.open("rb") as file:
                 sha.update(f"{path.name}:{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return sha.hexdigest()[:16]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training import adapters, datasets, loading, models
-from training.config import CanaryConfig
+from training.config import CanaryConfig, PPOAlgo
 from training.datasets import DataStats
+from training.reward_model import reward_revision
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -15,6 +17,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from training.devices import Device
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a run begins with and what says which work it is; the model's weights are not loaded yet."""
+
+    folder: Path  # the model's files
+    tokenizer: PreTrainedTokenizerBase
+    train_dataset: Dataset
+    eval_dataset: Dataset
+    data: DataStats
+    model_revision: str  # identifies the start weights: part of what makes two runs comparable
+    reward_revision: str  # of a reward model; "" where a rule scores, or nothing does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,24 +45,39 @@ class Parts:
     model_revision: str  # identifies the start weights: part of what makes two runs comparable
 
 
-def build_parts(config: CanaryConfig, device: Device | None = None) -> Parts:
-    """Load everything; the same configuration gives the same parts, whatever was drawn from global generators.
-
-    Without `device` the configured hardware is settled here. Raises SetupError in one line.
-    """
-    from training.devices import settle
-
-    device = device or settle(config.hardware)
+def prepare_inputs(config: CanaryConfig) -> Inputs:
+    """Read the data and fit it to the model's tokens; the seed makes no difference. Raises SetupError in one line."""
     folder = models.model_folder(config.model)
     tokenizer = loading.load_tokenizer(folder)
     train, held_out, stats = datasets.load(config, tokenizer)
-    model = loading.load_model(config, folder, tokenizer, device)
-    return Parts(
-        model=model,
+    scored_by_model = isinstance(config.algo, PPOAlgo) and config.algo.reward.kind == "model"
+    return Inputs(
+        folder=folder,
         tokenizer=tokenizer,
         train_dataset=train,
         eval_dataset=held_out,
-        peft_config=adapters.peft_config(config.adapter, model),
         data=stats,
         model_revision=models.revision_of(config.model, folder),
+        reward_revision=reward_revision(config.algo.reward.path or "") if scored_by_model else "",
+    )
+
+
+def build_parts(config: CanaryConfig, device: Device | None = None, inputs: Inputs | None = None) -> Parts:
+    """Load everything; the same configuration gives the same parts, whatever was drawn from global generators.
+
+    Without `device` the configured hardware is settled here, without `inputs` they are prepared. Raises SetupError in
+    one line.
+    """
+    from training.devices import settle
+
+    device, inputs = device or settle(config.hardware), inputs or prepare_inputs(config)
+    model = loading.load_model(config, inputs.folder, inputs.tokenizer, device)
+    return Parts(
+        model=model,
+        tokenizer=inputs.tokenizer,
+        train_dataset=inputs.train_dataset,
+        eval_dataset=inputs.eval_dataset,
+        peft_config=adapters.peft_config(config.adapter, model),
+        data=inputs.data,
+        model_revision=inputs.model_revision,
     )

@@ -9,7 +9,7 @@ from canary_mlflow.errors import CanaryError
 from training import adapters, datasets, devices, models, quantization
 from training.config import CanaryConfig, PPOAlgo
 from training.errors import SetupError
-from training.hub import MODEL_PATTERNS, Repository, locate, missing_model_files
+from training.reward_model import reward_folder
 
 
 def preflight(config: CanaryConfig, *, here: bool = True) -> None:
@@ -27,7 +27,7 @@ def preflight(config: CanaryConfig, *, here: bool = True) -> None:
     models.check(config.model)
     _check_fit(config)
     if isinstance(config.algo, PPOAlgo) and config.algo.reward.kind == "model":
-        _check_reward_model(config.algo.reward.path or "")
+        reward_folder(config.algo.reward.path or "")
 
 
 def check_outputs(folder: str) -> None:
@@ -59,25 +59,3 @@ def _check_fit(config: CanaryConfig) -> None:
     for key, length in asked.items():
         if longest is not None and length > longest:
             raise SetupError(f"{key} is {length} tokens; expected at most {longest}, the positions of the model")
-
-
-def _check_reward_model(path: str) -> None:
-    folder = Path(path).expanduser()
-    if folder.is_dir():
-        if lacks := missing_model_files(folder):
-            raise SetupError(
-                f"algo.reward.path={path} lacks {', '.join(lacks)}; expected a sequence classifier's folder"
-            )
-    elif path.startswith((".", "/", "~")):
-        raise SetupError(f"algo.reward.path={path} is no folder; expected one with a sequence classifier")
-    else:
-        locate(
-            Repository(
-                name=path,
-                kind="model",
-                asked_by="algo.reward.path",
-                probe="config.json",
-                patterns=MODEL_PATTERNS,
-                missing=missing_model_files,
-            )
-        )

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 GRACE = 20.0  # seconds a run has to record its end after SIGTERM
 AHEAD = 3  # processes that load their libraries at the same time, half a GiB each
 GO = b"go\n"
+CONFIG, READY = "config.json", "ready.json"  # in a run's scratch folder: what it is to prepare, and its word on that
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +45,32 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a run's process says of its work before anything is recorded."""
+
+    workload: dict[str, str] = field(default_factory=dict)  # empty where it could not be prepared
+    note: str = ""  # what a reader of the results should know, in one sentence
+    refusal: str = ""  # why it cannot be done, in one line
+
+
+@dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A fresh process that has nothing but its libraries, and its scratch folder."""
+    """A fresh process that has its libraries and its data, no model yet; and its scratch folder."""
 
     process: subprocess.Popen[bytes]
     folder: Path
 
+    @property
+    def prepared(self) -> Prepared:
+        """Its word on the work; an empty one of a process that died before."""
+        path = self.folder / READY
+        return Prepared(**json.loads(path.read_text())) if path.exists() else Prepared()
+
 
 @contextmanager
-def workers(folders: Sequence[Path], algo: str, threads: int) -> Iterator[Iterator[Worker]]:
-    """One fresh process per folder, in order; whatever ends the block ends those that are left.
+def workers(folders: Sequence[Path], config: Mapping[str, Any], algo: str, threads: int) -> Iterator[Iterator[Worker]]:
+    """One fresh process per folder, in order; whatever ends the block ends those that are left. `config`: what they
+    are to train, as a job has it; only the seed may be another in the end.
 
     A process of its own per run, so that memory peaks and warm-up mean the same every time. Loading torch and trl
     takes longer than a smoke run: a few processes do it side by side, and none trains before all of them are done,
@@ -62,14 +79,14 @@ def workers(folders: Sequence[Path], algo: str, threads: int) -> Iterator[Iterat
     started: list[Worker] = []
 
     def start(first: int) -> list[Worker]:
-        batch = [_start(folder, algo, threads) for folder in folders[first : first + AHEAD]]
+        batch = [_start(folder, config, algo, threads) for folder in folders[first : first + AHEAD]]
         started.extend(batch)
         return batch
 
     def ready(batch: list[Worker]) -> Iterator[Worker]:
         while batch:
             for worker in batch:
-                while worker.process.poll() is None and not (worker.folder / "ready").exists():
+                while worker.process.poll() is None and not (worker.folder / READY).exists():
                     time.sleep(0.02)
             yield from batch
             batch = start(len(started))
@@ -84,6 +101,8 @@ def workers(folders: Sequence[Path], algo: str, threads: int) -> Iterator[Iterat
 def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
     """Have a worker train the job and wait for its end."""
     seed = int(job.config["seed"])
+    if refusal := worker.prepared.refusal:
+        return Result(run_id=job.run_id, seed=seed, failure="config", reason=refusal)
     (worker.folder / "job.json").write_text(json.dumps(asdict(job)))
     assert worker.process.stdin
     try:
@@ -102,8 +121,9 @@ def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
     return Result(run_id=job.run_id, seed=seed, failure="error", reason=_obituary(code))
 
 
-def _start(folder: Path, algo: str, threads: int) -> Worker:
+def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int) -> Worker:
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).write_text(json.dumps(config))
     # Its standard input is a pipe from this process: when that closes, nobody waits for the run any more.
     command = [sys.executable, "-m", "training.worker", str(folder), algo]
     with _deaf_to_ctrl_c():

@@ -1,4 +1,4 @@
-"""One run in its own process: build, train, evaluate, save, say how it ended."""
+"""One run in its own process: prepare, build, train, evaluate, save, say how it ended."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ import signal
 import sys
 import threading
 import traceback
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.loading import without_collecting
 from canary_mlflow.tracking.failures import classify, terminate
 from training.algorithms import ALGORITHMS
 from training.errors import Stopped
-from training.process import Job
+from training.process import CONFIG, READY, Job, Prepared
+
+if TYPE_CHECKING:
+    from training.parts import Inputs
 
 LIBRARIES = (
     "canary_mlflow.tracking.callback",
@@ -31,24 +36,50 @@ SESSION_GONE = threading.Event()
 
 
 def main(folder: Path, algo: str) -> int:
-    """Load the libraries, wait for the word, train `folder`/job.json and leave `folder`/result.json."""
+    """Load libraries and data, wait for the word, train `folder`/job.json and leave `folder`/result.json."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # blocked until here (training.process): the session answers it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # SIGTERM ends this process without a word until its turn has come: there is nothing to record yet, and an
     # exception out of a signal handler, thrown into torch's C++ while it is imported, aborts with a page of frames.
     load(algo)
-    (folder / "ready").touch()
+    inputs = prepare(folder)
     if not sys.stdin.readline():
         return 0  # the session ended before this run's turn
     signal.signal(signal.SIGTERM, terminate)
     threading.Thread(target=_follow_the_session, daemon=True).start()
-    return work(folder)
+    return work(folder, inputs)
 
 
-def work(folder: Path) -> int:
+def prepare(folder: Path) -> Inputs | None:
+    """Read the data that `folder`/config.json asks for and say what work that is, while nothing is recorded yet.
+
+    None where that failed: wrong use is said, anything else is left to the run, whose record has room for a traceback.
+    """
+    from training.compose import to_config
+    from training.devices import settle
+    from training.parts import prepare_inputs
+    from training.workload import describe
+
+    inputs, word = None, Prepared()
+    try:
+        config = to_config(json.loads((folder / CONFIG).read_text()))
+        device = settle(config.hardware)
+        inputs = prepare_inputs(config)
+        word = Prepared(workload=describe(config, inputs, device), note=inputs.data.note)
+    except UsageError as error:
+        word = Prepared(refusal=str(error))
+    except Exception:  # noqa: BLE001 - the run meets it again, and records it
+        inputs = None
+    draft = folder / f"{READY}.draft"
+    draft.write_text(json.dumps(asdict(word)))
+    draft.replace(folder / READY)  # whoever waits for it must not read half of it
+    return inputs
+
+
+def work(folder: Path, inputs: Inputs | None = None) -> int:
     """Train `folder`/job.json in this process, which has its libraries; returns 0 when the run finished, else 1."""
     job = Job(**json.loads((folder / "job.json").read_text()))
-    failure, reason, trace = _attempt(job, folder)
+    failure, reason, trace = _attempt(job, folder, inputs)
     _record_end(job, failure, reason, trace)
     (folder / "result.json").write_text(json.dumps({"failure": failure, "reason": reason}))
     return 1 if failure else 0
@@ -70,10 +101,10 @@ def _follow_the_session() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _attempt(job: Job, folder: Path) -> tuple[str, str, str]:
+def _attempt(job: Job, folder: Path, inputs: Inputs | None) -> tuple[str, str, str]:
     """Train; returns (failure, one sentence, traceback), all empty when the run finished."""
     try:
-        _train(job, folder)
+        _train(job, folder, inputs)
     except UsageError as error:
         return "config", str(error), ""
     except Stopped as error:
@@ -84,14 +115,14 @@ def _attempt(job: Job, folder: Path) -> tuple[str, str, str]:
     return "", "", ""
 
 
-def _train(job: Job, folder: Path) -> None:
+def _train(job: Job, folder: Path, inputs: Inputs | None) -> None:
     import gc
-    from dataclasses import asdict
 
     from tqdm.contrib.logging import logging_redirect_tqdm
     from transformers import PrinterCallback, set_seed
 
     from canary_mlflow.tracking.callback import CanaryCallback
+    from canary_mlflow.tracking.histories import RUN_NOTE_TAG
     from canary_mlflow.tracking.sinks import SINKS
     from training import faults
     from training.algorithms import build
@@ -99,22 +130,24 @@ def _train(job: Job, folder: Path) -> None:
     from training.devices import settle
     from training.evaluation import EvaluateAtEnd
     from training.mlflow_model import write_model
-    from training.parts import build_parts
+    from training.parts import build_parts, prepare_inputs
     from training.progress import ProgressBar
     from training.workload import describe
 
     config = to_config(job.config)
     set_seed(config.seed)  # before anything is built: PPO's permutations come from numpy
     device = settle(config.hardware)
-    parts = faults.prepare(build_parts(config, device), config.fault)
+    inputs = inputs or prepare_inputs(config)
+    parts = faults.prepare(build_parts(config, device, inputs), config.fault)
     canary = CanaryCallback(
         run_id=job.run_id,
         tracking_uri=job.tracking_uri,
-        workload=describe(config, parts, device),
+        workload=describe(config, inputs, device),
         config=job.config,
         tags={
             "canary.role": job.role,
-            **{f"canary.data.{key}": str(value) for key, value in asdict(parts.data).items()},
+            **{f"canary.data.{key}": str(value) for key, value in asdict(inputs.data).items()},
+            **({RUN_NOTE_TAG: inputs.data.note} if inputs.data.note else {}),
         },
         sinks=[name for name in SINKS if getattr(config.tracking, name)],
         system_metrics=config.tracking.system_metrics,

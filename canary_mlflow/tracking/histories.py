@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
 
+RUN_NOTE_TAG = "canary.note"
 FRESH_TAG = "canary.baseline_of"
 """On a run of role `baseline`: the champion whose code and configuration it repeats."""
 
@@ -110,6 +111,7 @@ def run_from(
         hardware=_section(tags, "canary.hardware."),
         environment=_section(tags, "canary.env."),
         session=tags.get("mlflow.parentRunId", ""),
+        note=tags.get(RUN_NOTE_TAG, ""),
         last_step=_count(tags, "canary.last_step"),
     )
 

@@ -14,6 +14,7 @@ from training.devices import Device
 from training.parts import Parts
 from training.ppo.settings import PPOConfig
 from training.ppo.trainer import PPOTrainer
+from training.reward_model import reward_folder
 from training.rewards import RewardSpec, build_reward
 
 
@@ -25,8 +26,11 @@ def build(
     train.max_steps counts PPO iterations and train.batch_size the answers of one iteration per
     device; warm-up counts optimizer steps, of which an iteration has ppo_epochs x num_minibatches.
     """
+    spec = {item.name: getattr(config.algo.reward, item.name) for item in fields(RewardSpec)}
+    if spec["kind"] == "model" and spec["path"]:
+        spec["path"] = str(reward_folder(spec["path"]))  # the files that the workload names
     reward = build_reward(
-        RewardSpec(**{item.name: getattr(config.algo.reward, item.name) for item in fields(RewardSpec)}),
+        RewardSpec(**spec),
         parts.tokenizer,
         torch.device(device.kind),
     )

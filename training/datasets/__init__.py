@@ -28,6 +28,17 @@ class DataStats:
     dropped_identical: int  # both answers equal once cut to the token budget
     dropped_unusable: int  # no common prompt, or an empty answer
     shortened: int  # rows that lost text to the token budget
+    held_out_seen: int  # held-out rows that are training rows, too
+
+    @property
+    def note(self) -> str:
+        """What a reader of the results should know of the data, in one sentence; "" for nothing."""
+        if not self.held_out_seen:
+            return ""
+        return (
+            f"{self.held_out_seen} of {self.eval_rows} held-out rows equal training rows: what the evaluation says of "
+            "them was learned by heart"
+        )
 
 
 def check(config: CanaryConfig) -> None:
@@ -77,6 +88,7 @@ def _dataset(taken: Taken) -> Dataset:
 
 
 def _statistics(train: Taken, held_out: Taken, unusable: int) -> DataStats:
+    seen = set(train.rows)
     return DataStats(
         digest=digest(train.rows, held_out.rows),
         train_rows=len(train.rows),
@@ -84,4 +96,5 @@ def _statistics(train: Taken, held_out: Taken, unusable: int) -> DataStats:
         dropped_identical=train.identical + held_out.identical,
         dropped_unusable=unusable,
         shortened=train.shortened + held_out.shortened,
+        held_out_seen=len([row for row in held_out.rows if row in seen]),
     )

@@ -1,0 +1,38 @@
+"""The files of the reward model that PPO is scored by: from a folder, or from the hub; without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from training.errors import SetupError
+from training.hub import MODEL_PATTERNS, Repository, locate, missing_model_files
+from training.models import fingerprint
+
+
+def reward_folder(path: str) -> Path:
+    """The folder with the classifier's files; of the hub they are fetched where they are missing. Raises SetupError."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        if lacks := missing_model_files(folder):
+            raise SetupError(
+                f"algo.reward.path={path} lacks {', '.join(lacks)}; expected a sequence classifier's folder"
+            )
+        return folder
+    if path.startswith((".", "/", "~")):
+        raise SetupError(f"algo.reward.path={path} is no folder; expected one with a sequence classifier")
+    return locate(
+        Repository(
+            name=path,
+            kind="model",
+            asked_by="algo.reward.path",
+            probe="config.json",
+            patterns=MODEL_PATTERNS,
+            missing=missing_model_files,
+        )
+    )
+
+
+def reward_revision(path: str) -> str:
+    """What identifies the reward model on any machine: the hub's commit, or a digest of the local files."""
+    folder = reward_folder(path)
+    return fingerprint(folder) if Path(path).expanduser().is_dir() else folder.name
