@@ -187,7 +187,7 @@ class CanaryConfig:
     seed: int = 0  # the first run's; run i uses seed + i
     repeats: Optional[int] = None  # None: the tier's; 1 under --multirun
     register: bool = True  # False: judged beside the champion, but no version is made and the champion stays
-    model_name: Optional[str] = None  # registered model; None: algo-model-data-tier
+    model_name: Optional[str] = None  # registered model; None: training.naming.default_model_name
 
 
 ALGORITHMS = {"sft": SFTAlgo, "dpo": DPOAlgo, "ppo": PPOAlgo}

@@ -29,15 +29,15 @@ from training.checks import runs_of
 from training.compose import to_plain
 from training.config import CanaryConfig
 from training.errors import SetupError
-from training.naming import default_model_name, flatten, run_name, run_tags, session_name, session_tags
+from training.naming import choose_model_name, flatten, run_name, run_tags, session_name, session_tags
 from training.process import Job, Result, Worker, run, workers
 
 
 def run_session(config: CanaryConfig, scratch: Path) -> int:
     """Train every seed, register the version, gate it against the champion. Returns the exit code.
 
-    The data is prepared in the first run's process before the session is opened: what cannot be trained on raises
-    UsageError while nothing is recorded yet.
+    The data is prepared in the first run's process before the session is opened: what cannot be trained on, or not be
+    compared with the champion, raises UsageError while nothing is recorded yet.
     """
     with crew_of(config, scratch, first_runs(config)) as loading:
         client = prepare_store(config.tracking.uri)
@@ -45,7 +45,7 @@ def run_session(config: CanaryConfig, scratch: Path) -> int:
         prepared, crew = first.prepared, chain([first], loading)
         if prepared.refusal:
             raise SetupError(prepared.refusal)
-        model = config.model_name or default_model_name(config)
+        model = choose_model_name(client, config, prepared.workload)
         if prepared.note:
             say(f"note: {prepared.note}")
         session = open_session(client, config.tracking.experiment, session_name(config), session_tags(config, model))

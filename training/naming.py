@@ -3,26 +3,70 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.ci.job import ci_tags
+from canary_mlflow.errors import UsageError
+from canary_mlflow.registry.evidence import work_of_champion
 from training.config import CanaryConfig
+from training.workload import digest_of
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 
-def default_model_name(config: CanaryConfig) -> str:
-    """The registered model: the workload's name. `/` and `:` are not allowed there."""
-    return "-".join((config.algo.name, config.model.name, config.data.name, config.tier.name))
+SUFFIX = 8  # hex digits of a digest in a name
+LONGEST = 40  # characters of a file's or folder's own name in a name
+SHOWN = 16  # characters of a value in a message: enough of a digest
+
+
+def canary_name(config: CanaryConfig) -> str:
+    """Algorithm, model, data and tier, and what of adapter and quantization is not the default."""
+    parts = [config.algo.name, _model(config), _data(config), config.tier.name]
+    parts += [config.adapter.name] if config.adapter.name != "full" else []
+    parts += [config.quantization.name] if config.quantization.name != "none" else []
+    return "-".join(parts)
+
+
+def default_model_name(config: CanaryConfig, workload: Mapping[str, str]) -> str:
+    """The registered model: the canary's name; a model and data of one's own, which are told by a file's name alone,
+    with the digests that the workload has of them."""
+    own = {
+        "model_revision": config.model.source == "local",
+        "data_digest": _own_file(config) is not None,
+    }
+    digests = [workload.get(key, "")[:SUFFIX] for key, is_own in own.items() if is_own]
+    return "-".join([canary_name(config), *(digest for digest in digests if digest)])
+
+
+def choose_model_name(client: MlflowClient, config: CanaryConfig, workload: Mapping[str, str]) -> str:
+    """The registered model that this work is judged under: `model_name`, else the default.
+
+    Raises UsageError where that model's champion did other work: no number of runs would make the two comparable.
+    """
+    default = default_model_name(config, workload)
+    model = config.model_name or default
+    if not (others := _differences(client, model, workload)):
+        return model
+    free = (name for name in (default, f"{default}-{digest_of(workload)}") if not _differences(client, name, workload))
+    raise UsageError(
+        f"model {model!r}: its champion did other work ({', '.join(others)}), and the two cannot be compared; expected "
+        f"a model of this work's own; write model_name={next(free, 'NAME')}"
+    )
 
 
 def session_name(config: CanaryConfig) -> str:
     """What the MLflow UI shows for the parent run."""
     fault = "" if config.fault.name == "none" else f" fault={config.fault.name}"
-    return f"{default_model_name(config)}{fault}"
+    return f"{canary_name(config)}{fault}"
 
 
 def run_name(config: CanaryConfig) -> str:
     """What the MLflow UI shows for one run."""
-    return f"{default_model_name(config)} seed {config.seed}"
+    return f"{canary_name(config)} seed {config.seed}"
 
 
 def session_tags(config: CanaryConfig, model: str) -> dict[str, str]:
@@ -38,6 +82,36 @@ def run_tags(config: CanaryConfig) -> dict[str, str]:
 def _part_tags(config: CanaryConfig) -> dict[str, str]:
     names = ("algo", "model", "data", "tier", "adapter", "quantization", "fault")
     return {f"canary.{name}": getattr(config, name).name for name in names}
+
+
+def _model(config: CanaryConfig) -> str:
+    """The option's name; of a folder of one's own the folder's."""
+    if config.model.source != "local" or not config.model.path:
+        return config.model.name
+    return _word(Path(config.model.path).expanduser().resolve().name) or config.model.name
+
+
+def _data(config: CanaryConfig) -> str:
+    own = _own_file(config)
+    return config.data.name if own is None else _word(own.name.partition(".")[0]) or config.data.name
+
+
+def _own_file(config: CanaryConfig) -> Path | None:
+    """The file that `data=jsonl` reads, which is no data that an option names."""
+    return Path(config.data.path) if config.data.source == "jsonl" and config.data.path else None
+
+
+def _word(name: str) -> str:
+    """A name with only what a model's name, a shell and Hydra all take as it is."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:LONGEST]
+
+
+def _differences(client: MlflowClient, model: str, workload: Mapping[str, str]) -> list[str]:
+    """`batch_size 4, here 8` for each part of the work that the model's champion did otherwise."""
+    theirs = work_of_champion(client, model) if workload else {}
+    keys = sorted({*theirs, *workload}) if theirs else []
+    shown = {key: [side.get(key, "absent")[:SHOWN] for side in (theirs, workload)] for key in keys}
+    return [f"{key} {shown[key][0]}, here {shown[key][1]}" for key in keys if theirs.get(key) != workload.get(key)]
 
 
 def flatten(tree: dict[str, Any], prefix: str = "cfg/") -> dict[str, str]:

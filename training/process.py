@@ -69,12 +69,12 @@ class Worker:
 
 @contextmanager
 def workers(folders: Sequence[Path], config: Mapping[str, Any], algo: str, threads: int) -> Iterator[Iterator[Worker]]:
-    """One fresh process per folder, in order; whatever ends the block ends those that are left. `config`: what they
-    are to train, as a job has it; only the seed may be another in the end.
+    """One fresh process per folder, in order; whatever ends the block ends those that are left.
 
     A process of its own per run, so that memory peaks and warm-up mean the same every time. Loading torch and trl
     takes longer than a smoke run: a few processes do it side by side, and none trains before all of them are done,
-    so that no run is measured while another loads.
+    so that no run is measured while another loads. `config`: what they are to train, as a job has it; only the seed
+    may be another in the end.
     """
     started: list[Worker] = []
 

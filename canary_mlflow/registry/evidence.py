@@ -80,6 +80,12 @@ def champion_runs(client: MlflowClient, model: str) -> list[str]:
     return [run.info.run_id for run in children if run.data.tags.get("canary.role") == "run"]
 
 
+def work_of_champion(client: MlflowClient, model: str) -> dict[str, str]:
+    """The workload that the champion's runs declare; empty where there is no champion, or its runs declare none."""
+    declared = (run.workload for run in read_runs(client, champion_runs(client, model), metrics=()))
+    return dict(next((workload for workload in declared if workload), {}))
+
+
 def tier_of(client: MlflowClient, model: str, version: str) -> str:
     """The tier that a version's source run was made under; empty when its run carries none."""
     run_id = find_version(client, model, version).run_id
