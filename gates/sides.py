@@ -59,6 +59,8 @@ def baseline_side(version: Version | None, candidate: Side) -> Side:
             return f"it failed ({run.failure})"
         if run.learned is False:
             return "it learned nothing"
+        if run.not_promotable:
+            return f"it was made with {run.not_promotable}"
         return _why_no_candidate_evidence(run)
 
     return _side(version.runs if version else (), why_not)

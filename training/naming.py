@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.ci.job import ci_tags
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.evidence import work_of_champion
+from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
 from training.config import CanaryConfig
 from training.workload import digest_of
 
@@ -81,7 +82,8 @@ def run_tags(config: CanaryConfig) -> dict[str, str]:
 
 def _part_tags(config: CanaryConfig) -> dict[str, str]:
     names = ("algo", "model", "data", "tier", "adapter", "quantization", "fault")
-    return {f"canary.{name}": getattr(config, name).name for name in names}
+    parts = {f"canary.{name}": getattr(config, name).name for name in names}
+    return parts if config.fault.name == "none" else {**parts, NOT_PROMOTABLE_TAG: f"fault {config.fault.name}"}
 
 
 def _model(config: CanaryConfig) -> str:

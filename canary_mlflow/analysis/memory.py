@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canary_mlflow.reports.study import Memory, Peak
+from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
 from canary_mlflow.tracking.points import read_points
 from canary_mlflow.tracking.schema import mlflow_key
 
@@ -26,7 +27,8 @@ KEY = mlflow_key("peak_memory")
 
 
 def memory_of(client: MlflowClient, tags: Mapping[str, str]) -> Memory:
-    """Peak memory by algorithm, of finished runs that are like the one with these tags, faults left out."""
+    """Peak memory by algorithm, of finished runs that are like the one with these tags, but for those that are no
+    standard for others."""
     model, tier = tags.get("canary.model", ""), tags.get("canary.tier", "")
     if not model:
         return Memory(said=["Not compared: these runs do not say which model they train (tag canary.model)."])
@@ -63,6 +65,6 @@ def alike(client: MlflowClient, experiments: list[str], algo: str, tags: Mapping
         run
         for run in found
         if KEY in run.data.metrics
-        and run.data.tags.get("canary.fault", "none") == "none"
+        and NOT_PROMOTABLE_TAG not in run.data.tags
         and all(run.data.tags.get(key) == tags.get(key) for key in LIKE)
     ][:USED]

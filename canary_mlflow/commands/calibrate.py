@@ -17,8 +17,6 @@ from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
-
     from canary_mlflow.reports.calibration import Calibration
     from gates import Policy, Run
     from gates.calibration import Resplits
@@ -80,18 +78,12 @@ def read_groups(
 
         client, counts_of = open_store(uri), Counter(sessions)
         found = [find_evidence(client, session).evidence.runs for session in counts_of]
-        faults = {run.run_id: fault_of(client, run.run_id) for run in chain.from_iterable(found)}
-        groups = [tuple(run for run in group if not faults[run.run_id]) for group in found]
+        groups = [tuple(run for run in group if not run.not_promotable) for group in found]
         again = [f"session {name}: it was given {n} times, it counts once" for name, n in counts_of.items() if n > 1]
-        again += [f"run {name}: left out, it was made with fault={fault}" for name, fault in faults.items() if fault]
+        made = {run.run_id: run.not_promotable for run in chain.from_iterable(found) if run.not_promotable}
+        again += [f"run {name}: left out, it was made with {load}" for name, load in made.items()]
     good, left_out = each_once(groups)
     return good, [*again, *left_out]
-
-
-def fault_of(client: MlflowClient, run_id: str) -> str:
-    """The fault that a run was asked for; '' for none: such a run is not unchanged."""
-    fault = client.get_run(run_id).data.tags.get("canary.fault", "none")
-    return "" if fault == "none" else fault
 
 
 def calibrated(policy: str, groups: Sequence[Sequence[Run]], left_out: Sequence[str] = ()) -> Calibration:

@@ -63,6 +63,7 @@ def run_digest(run: Run) -> str:
             "learned": run.learned,
             "invariants": run.invariants,
             "critical_held": run.critical_held,
+            "not_promotable": run.not_promotable,
             "seed": run.seed,
             "nan_steps": run.nan_steps,
             "inf_steps": run.inf_steps,

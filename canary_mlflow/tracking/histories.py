@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 RUN_NOTE_TAG = "canary.note"
 FRESH_TAG = "canary.baseline_of"
 """On a run of role `baseline`: the champion whose code and configuration it repeats."""
+NOT_PROMOTABLE_TAG = "canary.not_promotable"
+"""On a run: what it was made with that makes it no standard for others, such as "fault nan_batch" or "a profiler". No
+version with such a run is promoted, and it carries the same tag."""
 
 
 def read_runs(client: MlflowClient, run_ids: Sequence[str], metrics: Iterable[str] | None = None) -> tuple[Run, ...]:
@@ -105,6 +108,7 @@ def run_from(
         learned_reason=tags.get("canary.learned_reason", ""),
         invariants=tags.get("canary.invariants", ""),
         critical_held=tags.get("canary.watch.critical_held"),
+        not_promotable=tags.get(NOT_PROMOTABLE_TAG, ""),
         nan_steps=_count(tags, "canary.nan_steps"),
         inf_steps=_count(tags, "canary.inf_steps"),
         workload=_section(tags, "canary.workload."),

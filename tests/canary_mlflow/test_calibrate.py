@@ -238,11 +238,11 @@ def test_sessions_of_the_store_count_their_runs_once(recorded: Any, usual_sessio
 def test_runs_that_were_asked_for_a_fault_are_no_unchanged_ones(recorded: Any, usual_session: str) -> None:
     struck = recorded.session()
     for run_id in recorded.children(struck):
-        recorded.client.set_tag(run_id, "canary.fault", "slow_step")
+        recorded.client.set_tag(run_id, "canary.not_promotable", "fault slow_step")
     words = ("calibrate", usual_session, struck, "--tracking-uri", recorded.uri, "--json")
     found = called(*words)[1]
     assert found["metrics"]["step_cost"]["runs"] == 3
-    assert sum("left out, it was made with fault=slow_step" in note for note in found["notes"]) == 3
+    assert sum("left out, it was made with fault slow_step" in note for note in found["notes"]) == 3
 
 
 def test_measured_spreads_are_not_committed_by_accident() -> None:

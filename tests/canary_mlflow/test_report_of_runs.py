@@ -56,7 +56,7 @@ def test_memory_of_the_three_algorithms_is_set_side_by_side_like_with_like(recor
     name = f"model-{recorded.seed}"
     sizes = {"ppo": (900.0, 1500.0, 1400.0), "dpo": (700.0, 900.0), "sft": (500.0, 600.0)}
     ids = {algo: a_run(recorded, {"perf/peak_memory": size}, algo=algo, model=name) for algo, size in sizes.items()}
-    a_run(recorded, {"perf/peak_memory": [9e5]}, algo="ppo", model=name, fault="memory_ballast")
+    a_run(recorded, {"perf/peak_memory": [9e5]}, algo="ppo", model=name, not_promotable="fault memory_ballast")
     a_run(recorded, {"perf/peak_memory": [8e5]}, algo="dpo", model=name, tier="nightly")
     a_run(recorded, {"perf/peak_memory": [7e5]}, algo="sft", model=name, completed="false")
     files = report(recorded, ids["sft"], tmp_path)
