@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -43,6 +43,10 @@ class Looks:
     def share(self, look: int, taken: Sequence[int] = ()) -> float:
         """What this look may spend: its own share and those of looks before it that were never taken."""
         return sum(self.shares[self._spent(taken) : look])
+
+    def ending_with(self, runs: int) -> Looks:
+        """The plan, its last look at no fewer runs than that."""
+        return replace(self, runs=(*self.runs[:-1], max(self.runs[-1], runs)))
 
     def left(self, taken: Sequence[int]) -> tuple[int, ...]:
         """The runs at which a look is still to be taken."""

@@ -65,8 +65,8 @@ class Run:
 
     `invariants`: "ok", "broken: <sentence>", or "" where none were checked. `critical_held`: the warning that stayed
     critical, "" for none, None where nobody watched. `note`: what a reader should know of its data, in one sentence.
-    `not_promotable`: why this run is no standard for others, such as
-    a fault that was put in on purpose or a profiler; "" for an ordinary run.
+    `not_promotable`: why this run is no standard for others, such as a fault that was put in on purpose or a profiler;
+    "" for an ordinary run.
 
     `failure` is "" or one of instability, oom, timeout, crash (a fault of the version), interrupted, error (no
     evidence). `workload` and `hardware` must be equal for two runs to be compared; `environment` may differ

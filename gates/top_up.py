@@ -11,7 +11,7 @@ from gates.pairs import judged_in_pairs
 from gates.policy import Policy
 from gates.records import Run, Version
 from gates.rules import Role
-from gates.sides import Side, baseline_side, broken_off, candidate_side, facts, failures_too, mismatches
+from gates.sides import Side, baseline_side, broken_off, candidate_side, facts, failures_too, mismatches, planned
 from gates.validity import BY_THE_CLOCK, invalid_clocks
 from gates.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.wording import runs
@@ -39,17 +39,34 @@ def first_look(policy: Policy) -> TopUp:
     return TopUp(look=1, candidate_runs=wanted, reason=f"the plan begins with {runs(wanted, 'candidate')}")
 
 
-def next_look(policy: Policy, verdict: Verdict, *, fresh: bool = False, again: bool = True) -> TopUp:
+def champion_runs(policy: Policy, baseline: Version | None, candidate: Version) -> int:
+    """How many runs a candidate must have to take the baseline's place: enough to be a baseline itself, and no fewer
+    than the baseline has."""
+    there = baseline_side(baseline, candidate_side(candidate)).finished
+    return max(policy.min_baseline_runs, planned(there))
+
+
+def next_look(
+    policy: Policy, verdict: Verdict, *, fresh: bool = False, again: bool = True, owing: int | None = None
+) -> TopUp:
     """What should follow `verdict`, which was a look of this policy's plan.
 
     `fresh`: the next runs come with fresh ones of the baseline, which answer a machine that is another today. `again`:
-    what broke off can still be made again.
+    what broke off can still be made again. `owing`: of a version that could be promoted, the runs that it must have for
+    that; None where it lacks none.
 
     Stops at the first PASS or BLOCK, at the end of the plan, where more runs are no answer (other work, missing data),
-    and where no number of runs that the plan affords would decide.
+    and where no number of runs that the plan affords would decide. A version that owes runs goes on to the look that
+    has them, so that what is promoted was judged by all of its runs.
     """
     assert verdict.look is not None, "the verdict was no look of a plan"
     have, most = verdict.planned_runs or 0, policy.looks.runs[-1]
+    if owing is not None:
+        numbered = enumerate(policy.looks.runs, 1)
+        later = next(((look, count) for look, count in numbered if look > verdict.look and count >= owing), None)
+        if later is not None:
+            reason = f"nothing found in {runs(have, 'candidate')}, a champion needs {owing}"
+            return TopUp(look=later[0], candidate_runs=later[1], reason=reason)
     if verdict.outcome is not Outcome.INCONCLUSIVE:
         return TopUp(look=None, candidate_runs=have, reason=f"decided: {verdict.outcome}")
     if verdict.look == len(policy.looks.runs):

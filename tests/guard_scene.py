@@ -116,7 +116,7 @@ def judge_aside(mode: Mode, client: Any, version: str) -> None:
         body = {"model": "m", "version": version, "promote": False}
         request(f"{mode.front}/api/2.0/canary/verdicts", "POST", body)
     else:
-        enact(client, decide(client, "m", version, load_policy("smoke"), dry_run=False), move=False)
+        enact(client, decide(client, "m", version, load_policy("smoke"), dry_run=False, promote=False))
 
 
 Snapshot = dict[str, list[tuple[Any, ...]]]

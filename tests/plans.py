@@ -26,6 +26,7 @@ class Recording:
     gone: str = ""  # why the candidate's code cannot be had
     lost: str = ""  # the same of the champion's
     failing: tuple[int, ...] = ()  # seeds whose runs break off
+    diverging: tuple[int, ...] = ()  # seeds whose runs become unstable
     unfresh: tuple[int, ...] = ()  # seeds whose fresh runs break off
     stop_at: int | None = None  # the number of the call at which somebody presses Ctrl-C
     sentinels: tuple[float, ...] = ()  # of the runs in turn, the last one's for those after it too
@@ -51,6 +52,9 @@ class Recording:
         if seed in self.failing:
             self.recorded.client.set_terminated(self.record(seed, 1.0, {"canary.failure": "error"}), "FAILED")
             raise CanaryError(f"seed {seed}: run broke off (error)")
+        if seed in self.diverging:
+            self.recorded.run(self.session, seed, slower=1.0, tags={}, nan_at=20, without=())
+            return
         run_id = self.record(seed, self.slower * self.today, {"canary.env.host": self.host})
         if self.sentinels:
             beat(self.recorded, run_id, self.sentinels[min(len(self.calls), len(self.sentinels)) - 1])

@@ -23,6 +23,13 @@ from canary_mlflow.edge import EXIT_CODES, unwinding
 @policy_option
 @click.option("--top-up", is_flag=True, help="Make the runs that are missing, look by look, until they decide.")
 @click.option("--dry-run", is_flag=True, help="Judge, but write nothing, move nothing, make no runs.")
+@click.option(
+    "--promote",
+    is_flag=True,
+    envvar="CANARY_PROMOTE",
+    show_envvar=True,
+    help="A PASS also replaces a champion that is newer than VERSION.",
+)
 @json_option
 @store_option
 @click.pass_context
@@ -33,10 +40,13 @@ def gate(
     policy: str | None,
     top_up: bool,
     dry_run: bool,
+    promote: bool,
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Judge VERSION of MODEL against the champion; a PASS makes it champion.
+    """Judge VERSION of MODEL against the champion; a PASS replaces an older champion.
+
+    A version that is older than the champion is only looked at again, unless --promote says otherwise.
 
     With --top-up by the policy's plan of looks: runs are added to the version's session through MLflow Projects until
     the verdict is PASS or BLOCK, or no affordable number would decide. With --dry-run it says what would be made.
@@ -53,9 +63,9 @@ def gate(
         if not dry_run:
             require_training_stack()
             ctx.with_resource(unwinding())
-        decision = carry_out(client, model, version, chosen, say, dry_run=dry_run)
+        decision = carry_out(client, model, version, chosen, say, dry_run=dry_run, promote=promote or None)
     else:
-        decision = judge_version(client, model, version, chosen, dry_run=dry_run)
+        decision = judge_version(client, model, version, chosen, dry_run=dry_run, promote=promote or None)
     print_decision(decision, as_json)
     publish_study(client, decision)
     ctx.exit(decision.exit_code)

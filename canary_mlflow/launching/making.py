@@ -14,11 +14,11 @@ from canary_mlflow.registry.looks import Progress
 from canary_mlflow.registry.sides import progress, read_sides
 from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.reports.more_runs import NO_FRESH, NO_MORE
-from gates.looks import WithoutSource
+from gates.looks import Looks, WithoutSource
 from gates.policy import Policy
 from gates.records import Version
 from gates.sides import broken_off, candidate_side, planned
-from gates.top_up import next_seeds, to_run_again
+from gates.top_up import champion_runs, next_seeds, to_run_again
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -52,6 +52,10 @@ class Making:
         champion = champion_number(self.client, self.model)
         found = find_version(self.client, self.model, self.version)
         return Sides(champion, *read_sides(self.client, self.model, champion, found))
+
+    def looks(self, sides: Sides) -> Looks:
+        """The policy's plan, which ends with no fewer runs than a champion needs."""
+        return self.policy.looks.ending_with(champion_runs(self.policy, sides.baseline, sides.candidate))
 
     def progress(self, sides: Sides) -> Progress:
         """How far it is, beside the champion of now."""
@@ -143,7 +147,7 @@ class Making:
         """The seeds whose runs should be made again, and why; none where there is no champion to look at them beside,
         or no look left."""
         champion, baseline, candidate = sides
-        left = self.policy.looks.left([look.runs for look in self.progress(sides).taken])
+        left = self.looks(sides).left([look.runs for look in self.progress(sides).taken])
         if baseline is None or champion == self.version or not left:
             return {}
         today = baseline.fresh if fresh_is_due(self.client, self.policy, baseline) else None

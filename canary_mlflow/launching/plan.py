@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from canary_mlflow.errors import CanaryError, NoSource
 from canary_mlflow.launching.circumstances import fresh_is_due
 from canary_mlflow.launching.making import Making, Sides
 from canary_mlflow.launching.missing_runs import Missing
 from canary_mlflow.registry.gatekeeper import gate
-from canary_mlflow.reports.decision import Decision
+from canary_mlflow.reports.decision import Decision, HeldBy
 from canary_mlflow.reports.more_runs import NO_MORE, lasting
 from canary_mlflow.tracking.session import minutes_of_runs
 from gates.records import Version
 from gates.top_up import TopUp, in_vain, next_look
-from gates.verdict import Outcome, ReasonCode, Verdict
+from gates.verdict import ReasonCode
 from gates.wording import runs
 
 
@@ -24,6 +24,7 @@ class Plan(Making):
     """One version on its way through the looks of a policy."""
 
     dry_run: bool = False
+    promote: bool | None = None  # see `gate`
     step: TopUp | None = None
 
     def carry_out(self) -> Decision:
@@ -39,10 +40,10 @@ class Plan(Making):
                 self.policy,
                 dry_run=self.dry_run,
                 by_plan=True,
+                promote=self.promote,
                 remarks=self.remarks,
             )
             if self.dry_run or self.ended or self.step is None or self.step.look is None:
-                self.make_a_baseline(decision)
                 return decision
             before, missing = self.made(), self.missing(self.step.candidate_runs)
             self.make(missing)
@@ -77,7 +78,7 @@ class Plan(Making):
         """The look that the plan was stopped before, by its number of runs, and what it lacks; None where the next look
         is at what is there."""
         is_at = self.progress(sides)
-        left = self.policy.looks.left([look.runs for look in is_at.taken])
+        left = self.looks(sides).left([look.runs for look in is_at.taken])
         if not (is_at.taken and left) or is_at.seen or is_at.now.runs > left[0]:
             return None
         champion, baseline, candidate = sides
@@ -87,14 +88,16 @@ class Plan(Making):
         missing = self.missing(left[0], sides)
         return (left[0], missing) if missing.count else None
 
-    def remarks(self, verdict: Verdict) -> Sequence[str]:
+    def remarks(self, decision: Decision) -> Sequence[str]:
         """What to note on a look's verdict; decides on the `step` that follows and has its code made ready."""
+        verdict, owing = decision.verdict, owed(decision)
         champion, baseline, candidate = sides = self.sides()
+        policy = replace(self.policy, looks=self.looks(sides))
         again = self.again(sides)
         if self.dry_run and (found := self.unfinished(sides)):
             return self.would_go_on(candidate, again, *found)
         self.beside = not self.lost and fresh_is_due(self.client, self.policy, baseline)
-        self.step = next_look(self.policy, verdict, fresh=self.beside, again=bool(again))
+        self.step = next_look(policy, verdict, fresh=self.beside, again=bool(again), owing=owing)
         said = [f"{NO_MORE}: {self.stuck}"] if self.stuck else []
         if self.step.look is not None:
             try:
@@ -105,17 +108,15 @@ class Plan(Making):
             self.prepare_beside(champion, baseline)
             if self.ended:
                 return [self.lost]
-            self.step = next_look(self.policy, verdict, fresh=self.beside, again=bool(again))
+            self.step = next_look(policy, verdict, fresh=self.beside, again=bool(again), owing=owing)
         if self.dry_run and again:
             said.append(would_make_again(again))
         said += [self.lost] if self.lost else []
-        if verdict.reason_code is ReasonCode.NO_BASELINE:
+        if verdict.reason_code is ReasonCode.NO_BASELINE and owing is None:
             return said
-        looks = f"look {verdict.look} of {len(self.policy.looks.runs)}"
+        looks = f"look {verdict.look} of {len(policy.looks.runs)}"
         what = f", {self.in_words(candidate, self.missing(self.step.candidate_runs, sides))}" if self.step.look else ""
         said.append(f"{looks}: {self.step.reason}{what}")
-        if self.dry_run and verdict.outcome is Outcome.PASS and (lacking := self.lacking(verdict)):
-            said.append(f"would then make {lacking}")
         return said
 
     def would_go_on(self, candidate: Version, again: Mapping[int, str], wanted: int, missing: Missing) -> list[str]:
@@ -134,22 +135,10 @@ class Plan(Making):
         time = f", {lasting(missing.count * minutes)}" if minutes is not None else ""
         return f"{'would make' if self.dry_run else 'making'} {missing.words()}{time}"
 
-    def lacking(self, verdict: Verdict) -> str:
-        """The runs that a version which passed on so few lacks: as a baseline it could block no successor."""
-        few = self.policy.min_baseline_runs - (verdict.planned_runs or 0)
-        return f"{runs(few, 'more')}, so that the new champion can be a baseline" if few > 0 else ""
 
-    def make_a_baseline(self, decision: Decision) -> None:
-        """The runs that the new champion lacks."""
-        lacking = self.lacking(decision.verdict)
-        if decision.promoted and not decision.bootstrapped and lacking:
-            seeds = self.missing(self.policy.min_baseline_runs).seeds
-            self.say(lacking)
-            try:
-                for seed in seeds:
-                    self.maker.candidate(seed)
-            except CanaryError as error:  # it is champion already, and that is to be reported
-                self.say(f"not made: {error}; with so few runs as baseline no version is blocked by statistics")
+def owed(decision: Decision) -> int | None:
+    """The runs that a version must have before it is promoted, where nothing but these holds it back."""
+    return decision.holds[0].runs if [hold.by for hold in decision.holds] == [HeldBy.RUNS] else None
 
 
 def would_make_again(again: Mapping[int, str]) -> str:

@@ -26,8 +26,9 @@ def top_up(
     say: Callable[[str], None],
     *,
     dry_run: bool = False,
+    promote: bool | None = None,
 ) -> Decision:
-    """Carry out the plan for a registered version, with runs launched through MLflow Projects.
+    """Carry out the plan for a registered version, with runs launched through MLflow Projects. `promote`: see `gate`.
 
     Raises NoSource where the candidate's code cannot be had, UsageError for a version without runs of a canary.
     """
@@ -40,5 +41,12 @@ def top_up(
         )
     with Launched(client, session, f"{model} version {version}", made) as maker:
         return Plan(
-            client=client, model=model, version=version, policy=policy, maker=maker, say=say, dry_run=dry_run
+            client=client,
+            model=model,
+            version=version,
+            policy=policy,
+            maker=maker,
+            say=say,
+            dry_run=dry_run,
+            promote=promote,
         ).carry_out()

@@ -22,7 +22,7 @@ from canary_mlflow.pages.run import find_run
 from canary_mlflow.pages.signature import Signature, signature_of
 from canary_mlflow.registry.server_files import behind_server
 from canary_mlflow.reports import advice
-from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict
+from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict, holds_from_list
 from canary_mlflow.tracking.facts import RunFacts
 from gates.policy import Policy, PolicyError
 from gates.policy_parser import parse_policy
@@ -195,6 +195,7 @@ def decision_of(row: Row, facts: Mapping[str, Any]) -> Decision | None:
         version=str(row.version),
         promoted=bool(row.moves),
         bootstrapped=row.kind in BEGINS,
+        holds=holds_from_list(facts.get("held_back")),
         champion_before=None if before is None else str(before),
         champion_after=str(row.version) if row.moves else before,
         session_id=facts.get("session"),

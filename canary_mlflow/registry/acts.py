@@ -11,6 +11,7 @@ from canary_mlflow.registry.act import DONE, WORDS, Act, act_from, as_markdown, 
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.door import guard_of, record
+from canary_mlflow.registry.eligibility import refuse_load
 from canary_mlflow.registry.locks import registry_lock
 from canary_mlflow.registry.records import DESCRIPTION_LIMIT, REASON_LIMIT
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
@@ -121,7 +122,10 @@ def holder_of(client: MlflowClient, model: str, alias: str) -> str | None:
 
 
 def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act:
-    """Through the guard where there is one; the description follows."""
+    """Through the guard where there is one; the description follows. Raises UsageError for a version that nobody may
+    promote."""
+    made = read_version(client, act.model, act.version).runs
+    refuse_load(act.model, act.version, made)
     guard = guard_of(client)
     if guard is None:
         with registry_lock(client):
@@ -130,7 +134,7 @@ def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act:
             client.set_registered_model_alias(act.model, act.alias, act.version)
     else:
         refuse_stranger(guard, act)
-        enact(guard, act, bind(client, found, read_version(client, act.model, act.version).runs))
+        enact(guard, act, bind(client, found, made))
     text = f"{as_markdown(act)}\n\n{found.description or ''}"
     short = markdown.fit(text, DESCRIPTION_LIMIT, "report.md of the version's session")
     client.update_model_version(act.model, act.version, short)

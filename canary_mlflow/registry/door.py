@@ -13,7 +13,8 @@ from canary_mlflow.registry.anchor import ANCHOR
 from canary_mlflow.registry.locks import registry_uri
 from canary_mlflow.registry.plugin import guarded_store, guarded_uri, is_guarded, plain_uri
 from canary_mlflow.registry.records import verdict_tags
-from gates.verdict import Outcome, verdict_to_dict
+from canary_mlflow.reports.decision import holds_to_list
+from gates.verdict import verdict_to_dict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -56,7 +57,6 @@ def verdict_order(decision: Decision, binding: Binding, against: Standing | None
 
     assert decision.version is not None
     verdict = decision.verdict
-    good = decision.bootstrapped or verdict.outcome is Outcome.PASS
     return Order(
         kind=Kind.BOOTSTRAP if decision.bootstrapped else Kind.VERDICT,
         model=decision.model,
@@ -65,15 +65,16 @@ def verdict_order(decision: Decision, binding: Binding, against: Standing | None
         binding=binding,
         actor=actor,
         reason=verdict.reason,
-        grants=good,
-        moves=good,
-        pins=(ANCHOR,) if decision.bootstrapped else (),
+        grants=decision.grants,
+        moves=decision.moves,
+        pins=(ANCHOR,) if decision.bootstrapped and decision.moves else (),
         judged_against=against,
         facts={
             "verdict": verdict_to_dict(verdict),
             "policy_digest": digest(verdict_to_dict(verdict)["policy"]),
             "session": decision.session_id,
             "software": software(),
+            **({"held_back": holds_to_list(decision.holds)} if decision.holds else {}),
         },
         tags=verdict_tags(decision),
     )

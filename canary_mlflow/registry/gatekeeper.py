@@ -13,6 +13,7 @@ from canary_mlflow.registry.anchor import against_anchor, read_anchor
 from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.champion_history import block_notes, history_notes
 from canary_mlflow.registry.door import guard_of, record, verdict_order
+from canary_mlflow.registry.eligibility import could_begin, holds_of, only_looked_at
 from canary_mlflow.registry.evidence import warnings_of
 from canary_mlflow.registry.looks import note_look
 from canary_mlflow.registry.origin import refuse_foreign_evidence
@@ -21,13 +22,13 @@ from canary_mlflow.registry.sides import at_look, read_sides
 from canary_mlflow.registry.unguarded import enact_unguarded, promoted
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
 from canary_mlflow.reports.advice import version_page
-from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.reports.decision import Decision, Question, barred
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import minutes_of_runs
 from gates.judge import judge
-from gates.policy import Bootstrap, Policy
+from gates.policy import Policy
 from gates.records import Version
-from gates.verdict import Outcome, ReasonCode, Verdict
+from gates.top_up import champion_runs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.looks import Taken
     from canary_mlflow.registry.promotion import Standing
 
-Remarks = Callable[[Verdict], Sequence[str]]
+Remarks = Callable[[Decision], Sequence[str]]
 ATTEMPTS = 3  # judgements of one gate while other sessions move the champion
 
 
@@ -61,36 +62,40 @@ def gate(
     *,
     dry_run: bool = False,
     actor: str | None = None,
-    move: bool = True,
+    promote: bool | None = None,
     shown_store: str = "",
     by_plan: bool = False,
     remarks: Remarks | None = None,
 ) -> Decision:
-    """Judge a version against the champion; a PASS (or a bootstrap) makes it champion, anything else leaves the alias.
+    """Judge a version against the champion; a PASS (or a bootstrap) makes it champion unless something holds it back
+    (`holds_of`), anything else leaves the alias.
 
-    With `dry_run` nothing is written; without `move` the verdict is recorded only, and the alias may follow it later.
-    `shown_store`: what reports call the store, where its URI is nobody else's business. `by_plan`: as the look of the
-    policy's plan that its runs have come to, spending no more than that. `remarks`: what else to note, once the verdict
-    is known. When somebody moves the champion meanwhile, the version is judged again against the new one.
+    With `dry_run` nothing is written. `promote`: True also over a newer champion; False not at all, the verdict is
+    recorded and the alias may follow it later; None over an older champion alone, and a version that was judged before
+    and is older than the champion is only looked at: nothing is written. `shown_store`: what reports call the store,
+    where its URI is nobody else's business. `by_plan`: as the look of the policy's plan that its runs have come to,
+    spending no more than that. `remarks`: what else to note, once the decision is known. When somebody moves the
+    champion meanwhile, the version is judged again against the new one.
 
     Raises BaselineMoved when the champion moved during every attempt.
     """
     if not dry_run and is_guarded_server(client):
-        decision = remote_gate(client, model, version, str(policy.name), by_plan=by_plan)
+        decision = remote_gate(client, model, version, str(policy.name), by_plan=by_plan, promote=promote)
         decision = remarked(decision, remarks)
-        records.publish_files(client, decision)
+        if not decision.dry_run:
+            records.publish_files(client, decision)
         return decision
     for attempt in range(ATTEMPTS):
-        judged = decide(client, model, version, policy, dry_run=dry_run, by_plan=by_plan)
+        judged = decide(client, model, version, policy, dry_run=dry_run, by_plan=by_plan, promote=promote)
         judged = replace(judged, decision=remarked(judged.decision, remarks))
         if shown_store:
             judged = replace(judged, decision=replace(judged.decision, store=shown_store))
-        if dry_run:
+        if judged.decision.dry_run:
             return judged.decision
         if judged.look is not None and (session := judged.decision.session_id):
             note_look(client, session, judged.decision.champion_before, judged.look)
         try:
-            decision = enact(client, judged, actor, move=move)
+            decision = enact(client, judged, actor)
         except BaselineMoved:
             if attempt == ATTEMPTS - 1:
                 raise
@@ -107,11 +112,18 @@ def remarked(decision: Decision, remarks: Remarks | None) -> Decision:
     if remarks is None:
         return decision
     verdict = decision.verdict
-    return replace(decision, verdict=replace(verdict, notes=(*verdict.notes, *remarks(verdict))))
+    return replace(decision, verdict=replace(verdict, notes=(*verdict.notes, *remarks(decision))))
 
 
 def decide(
-    client: MlflowClient, model: str, version: str, policy: Policy, *, dry_run: bool, by_plan: bool = False
+    client: MlflowClient,
+    model: str,
+    version: str,
+    policy: Policy,
+    *,
+    dry_run: bool,
+    by_plan: bool = False,
+    promote: bool | None = None,
 ) -> Judged:
     """The verdict and what should follow from it; writes nothing. Raises what enacting it would be refused for."""
     found = find_version(client, model, version)
@@ -124,6 +136,7 @@ def decide(
             f"canary compare {model}/OTHER {model}/{before}"
         )
     baseline, candidate = read_sides(client, model, before, found)
+    policy = replace(policy, looks=policy.looks.ending_with(champion_runs(policy, baseline, candidate)))
     number, share, look = at_look(client, policy, found, baseline, candidate) if by_plan else (None, None, None)
     verdict = judge(policy, baseline, candidate, look=number, share=share)
     pinned = read_anchor(client, candidate, verdict, before)
@@ -132,12 +145,14 @@ def decide(
         rows = guard.ledger(model)
         said = (*block_notes(rows, int(found.version)), *history_notes(rows))
         verdict = replace(verdict, notes=(*verdict.notes, *said))
+    holds = holds_of(policy, found, baseline, candidate, verdict, promote)
     decision = Decision(
         verdict=verdict,
         model=model,
         version=str(found.version),
-        bootstrapped=verdict.reason_code is ReasonCode.NO_BASELINE and policy.bootstrap is Bootstrap.AUTO,
-        dry_run=dry_run,
+        bootstrapped=could_begin(policy, verdict) and not barred(holds),
+        dry_run=dry_run or (not by_plan and only_looked_at(found, holds)),
+        holds=holds,
         champion_before=before,
         champion_after=before,
         session_id=records.session_of(found),
@@ -146,8 +161,7 @@ def decide(
         warnings=warnings_of(client, verdict),
         run_minutes=minutes_of_runs(client, session) if (session := records.session_of(found)) else None,
     )
-    would_move = decision.bootstrapped or verdict.outcome is Outcome.PASS
-    if guard is None or (dry_run and not would_move):
+    if guard is None or (decision.dry_run and not decision.moves):
         return Judged(decision=decision, look=look)
     # A dry run says what the gate would refuse too: files of another run, or that cannot be read.
     refuse_foreign_evidence(client, found, candidate)
@@ -156,7 +170,7 @@ def decide(
     return Judged(decision=decision, binding=bind(client, found, runs), against=against, look=look)
 
 
-def enact(client: MlflowClient, judged: Judged, actor: str | None = None, *, move: bool = True) -> Decision:
+def enact(client: MlflowClient, judged: Judged, actor: str | None = None) -> Decision:
     """Record the verdict, and move the alias if it says so. Raises BaselineMoved, with nothing written, when the
     champion is no longer the one judged."""
     guard = guard_of(client)
@@ -164,9 +178,8 @@ def enact(client: MlflowClient, judged: Judged, actor: str | None = None, *, mov
     if guard is None:
         return enact_unguarded(client, decision)
     assert judged.binding is not None
-    order = verdict_order(decision, judged.binding, judged.against, actor or current_actor())
-    record(guard, order if move else replace(order, moves=False, pins=()))
-    return promoted(decision) if move else decision
+    record(guard, verdict_order(decision, judged.binding, judged.against, actor or current_actor()))
+    return promoted(decision)
 
 
 def compare(

@@ -173,7 +173,7 @@ def granting(store: Guard, session: Any, version: Any, alias: str) -> Row:
     if row is None:
         raise refusals.no_verdict(alias, model, number)
     if not row.grants:
-        raise refusals.not_granted(alias, model, number, row.word)
+        raise refusals.not_granted(alias, model, number, row.word, row.facts.get("held_back"))
     for what in faults(row, None, load_public(public_files(key_folder()))):
         raise refusals.broken_row(alias, model, number, row.seq, what)
     return row

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.registry.versions import SESSION_TAG
 from canary_mlflow.reports import json, markdown
-from canary_mlflow.reports.decision import Decision
+from canary_mlflow.reports.decision import Decision, HeldBy
+from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -27,8 +28,9 @@ def session_of(version: ModelVersion) -> str | None:
 
 def verdict_tags(decision: Decision) -> dict[str, str]:
     """The verdict in short, to filter and sort versions by."""
-    verdict = decision.verdict
+    verdict, load = decision.verdict, decision.hold(HeldBy.LOAD)
     return {
+        **({NOT_PROMOTABLE_TAG: load.reason} if load else {}),
         "canary.verdict": decision.word,
         "canary.verdict_reason": verdict.reason[:REASON_LIMIT],
         "canary.baseline_version": decision.champion_before or "none",

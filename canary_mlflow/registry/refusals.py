@@ -52,8 +52,14 @@ def no_verdict(alias: str, model: str, version: object) -> Any:
     return forbidden(f"{subject(alias, model, version)}: there is no verdict for it in the ledger; run {brings}")
 
 
-def not_granted(alias: str, model: str, version: object, word: str) -> Any:
-    """Judged, and not let through."""
+def not_granted(alias: str, model: str, version: object, word: str, held_back: Any = None) -> Any:
+    """Judged, and not let through; `held_back`: by what besides its verdict."""
+    if held_back:
+        why = "; ".join(str(one["reason"]) for one in held_back)
+        return forbidden(
+            f"{subject(alias, model, version)}: its verdict is {word}, and it is not promoted: {why}; see "
+            f"{gate_command(model, version)}"
+        )
     return forbidden(
         f"{subject(alias, model, version)}: its verdict is {word}, a PASS is missing; mend it and run "
         f"{gate_command(model, version)}, or {override_command(model, version, alias)}"

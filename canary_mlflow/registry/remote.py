@@ -39,11 +39,15 @@ def is_guarded_server(client: MlflowClient) -> bool:
     return registry_uri(client).startswith(("http://", "https://")) and ask(client, "GET", "health") is not None
 
 
-def remote_gate(client: MlflowClient, model: str, version: str, policy: str, *, by_plan: bool = False) -> Decision:
+def remote_gate(
+    client: MlflowClient, model: str, version: str, policy: str, *, by_plan: bool = False, promote: bool | None = None
+) -> Decision:
     """Ask the server for a verdict. Raises what the server's answer stands for."""
     body: dict[str, Any] = {"model": model, "version": version, "policy": policy}
     if by_plan:
         body["by_plan"] = True
+    if promote is not None:
+        body["promote"] = promote
     answer = ask(client, "POST", "verdicts", body)
     decision = decision_from_dict((answer or {})["decision"])
     return replace(

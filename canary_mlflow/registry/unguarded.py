@@ -28,7 +28,7 @@ def enact_unguarded(client: MlflowClient, decision: Decision) -> Decision:
             )
         for key, value in records.verdict_tags(decision).items():
             client.set_model_version_tag(decision.model, decision.version, key, value)
-        if decision.exit_code == 0:
+        if decision.moves:
             client.set_registered_model_alias(decision.model, CHAMPION, decision.version)
             if decision.bootstrapped:
                 pin_first(client, decision.model, decision.version)
@@ -37,7 +37,7 @@ def enact_unguarded(client: MlflowClient, decision: Decision) -> Decision:
 
 def promoted(decision: Decision) -> Decision:
     """The decision with what followed from it."""
-    if decision.exit_code != 0:
+    if not decision.moves:
         return decision
     return replace(decision, promoted=True, champion_after=decision.version)
 

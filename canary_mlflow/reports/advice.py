@@ -5,9 +5,17 @@ from __future__ import annotations
 import shlex
 from urllib.parse import quote
 
-from canary_mlflow.reports.decision import SLOW_DRIFT, Decision, Question
-from canary_mlflow.reports.more_runs import champion_is_short, have, more_runs, no_number
+from canary_mlflow.reports.decision import SLOW_DRIFT, Decision, HeldBy, Question
+from canary_mlflow.reports.more_runs import (
+    champion_is_short,
+    have,
+    more_runs,
+    no_number,
+    plan_reaches,
+    top_up_command,
+)
 from gates.verdict import Outcome, ReasonCode
+from gates.wording import sentence_case
 
 BROKEN = "See what ended it; a run of the same seed that finishes takes its place."
 ALIKE = "Train longer, or mend what the baseline fails too: as it is, this canary cannot tell the two apart."
@@ -36,6 +44,8 @@ def next_step(decision: Decision) -> str:
     if decision.question is Question.FILES:
         return after_files(decision)
     outcome = decision.verdict.outcome
+    if words := held_back(decision):
+        return f"{words}{dry(decision)}"
     if decision.bootstrapped or outcome is Outcome.PASS:
         return after_promotion(decision)
     if decision.verdict.reason_code is ReasonCode.NO_BASELINE:
@@ -46,6 +56,32 @@ def next_step(decision: Decision) -> str:
     if outcome is Outcome.BLOCK:
         return after_block(decision)
     return f"{champion_stays(decision)} {more_evidence(decision)}{dry(decision)}"
+
+
+def held_back(decision: Decision) -> str:
+    """What keeps a version from being promoted that its verdict would let, or any that nobody may; '' for nothing."""
+    number, stays = decision.version, champion_stays(decision)
+    if load := decision.hold(HeldBy.LOAD):
+        never = "it is judged and shown, never promoted and never a baseline"
+        return f"{stays} Version {number} stays out: {load.reason}, so {never}. Train it again without."
+    short = decision.hold(HeldBy.RUNS)
+    if not decision.holds or not (decision.good or short):
+        return ""
+    held = f"{stays} Version {number} is not promoted: {decision.holds[0].reason}."
+    if decision.hold(HeldBy.OLDER):
+        return f"{held} To promote it all the same: canary gate {shlex.quote(decision.model)} {number} --promote"
+    if short is None or short.runs is None:
+        return held
+    again = f"train it again with repeats={short.runs}."
+    if not plan_reaches(decision.verdict, short.runs):
+        return f"{held} {sentence_case(again)}"
+    return f"{held} Add them: {top_up_command(decision)}{over_newer(decision)}, or {again}"
+
+
+def over_newer(decision: Decision) -> str:
+    """What a command needs besides where the champion is the newer version."""
+    number, before = decision.version, decision.champion_before
+    return " --promote" if number and before and int(number) < int(before) else ""
 
 
 def after_promotion(decision: Decision) -> str:
@@ -169,7 +205,10 @@ def bless_command(decision: Decision) -> str:
 
 def dry(decision: Decision) -> str:
     """Said after any sentence about what happened."""
-    return " (Dry run, nothing was written.)" if decision.dry_run else ""
+    if not decision.dry_run:
+        return ""
+    how = "Judged again" if decision.hold(HeldBy.OLDER) else "Dry run"
+    return f" ({how}, nothing was written.)"
 
 
 def open_ui(store: str, page: str) -> tuple[str, str]:

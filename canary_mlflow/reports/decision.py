@@ -27,6 +27,27 @@ class Question(StrEnum):
 LABELLED = (Question.COMPARISON, Question.REVISIONS, Question.FILES)  # their sides are no versions
 
 
+class HeldBy(StrEnum):
+    """What keeps a version from being promoted, whatever its verdict."""
+
+    LOAD = "not-promotable"  # a fault put in on purpose, a profiler: never, and never a baseline
+    OLDER = "older"  # than the champion, and nobody asked for it
+    ASKED = "asked"  # for a verdict alone
+    RUNS = "too-few-runs"  # than a champion must have
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold:
+    """Something that keeps a version from being promoted, and why.
+
+    `runs`: how many a champion must have, where it has too few.
+    """
+
+    by: HeldBy
+    reason: str
+    runs: int | None = None
+
+
 SLOW_DRIFT = "Slow drift, against the anchor"
 """How the reason begins of a version that the anchor blocks."""
 
@@ -44,8 +65,9 @@ class Decision:
     """A verdict and what followed from it.
 
     `champion_before` and `champion_after` are version numbers, or None while there is no champion. `bootstrapped`
-    says that the policy lets a version without baseline begin as champion: never a PASS. After a dry run nothing has
-    been written, `promoted` is False and `champion_after` equals `champion_before`.
+    says that the policy lets a version without baseline begin as champion: never a PASS. `holds`: what keeps the
+    version from being promoted. After a dry run nothing has been written, `promoted` is False and
+    `champion_after` equals `champion_before`.
     """
 
     verdict: Verdict
@@ -64,6 +86,26 @@ class Decision:
     candidate_label: str = ""
     warnings: tuple[RunWarning, ...] = ()
     run_minutes: float | None = None  # what one more run of the candidate takes
+    holds: tuple[Hold, ...] = ()
+
+    def hold(self, by: HeldBy) -> Hold | None:
+        """What is known of this one; None where it does not hold the version."""
+        return next((hold for hold in self.holds if hold.by is by), None)
+
+    @property
+    def good(self) -> bool:
+        """Whether it may be champion, by its verdict: a PASS, or the first where the policy lets that begin."""
+        return self.bootstrapped or self.verdict.outcome is Outcome.PASS
+
+    @property
+    def grants(self) -> bool:
+        """Whether it may be champion now or later, without another verdict."""
+        return self.good and not barred(self.holds)
+
+    @property
+    def moves(self) -> bool:
+        """Whether it becomes champion."""
+        return self.good and not self.holds
 
     @property
     def word(self) -> str:
@@ -74,6 +116,11 @@ class Decision:
     def exit_code(self) -> int:
         """0 PASS or bootstrap, 1 BLOCK, 3 INCONCLUSIVE."""
         return 0 if self.bootstrapped else EXIT_CODES[self.verdict.outcome]
+
+
+def barred(holds: tuple[Hold, ...]) -> bool:
+    """Whether nobody can promote it without another verdict."""
+    return any(hold.by in (HeldBy.LOAD, HeldBy.RUNS) for hold in holds)
 
 
 def decision_to_dict(decision: Decision) -> dict[str, Any]:
@@ -90,6 +137,7 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
         "promoted": decision.promoted,
         "bootstrapped": decision.bootstrapped,
         "dry_run": decision.dry_run,
+        "held_back": holds_to_list(decision.holds),
         "champion_before": decision.champion_before,
         "champion_after": decision.champion_after,
         "run_minutes": decision.run_minutes,
@@ -97,6 +145,16 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
         "warnings": [{"run": one.run, **one.warning.to_dict()} for one in decision.warnings],
         "verdict": verdict_to_dict(decision.verdict),
     }
+
+
+def holds_to_list(holds: tuple[Hold, ...]) -> list[dict[str, Any]]:
+    """Plain JSON values."""
+    return [{"by": str(hold.by), "reason": hold.reason, "runs": hold.runs} for hold in holds]
+
+
+def holds_from_list(found: Any) -> tuple[Hold, ...]:
+    """The inverse of `holds_to_list`."""
+    return tuple(Hold(by=HeldBy(one["by"]), reason=str(one["reason"]), runs=one["runs"]) for one in found or ())
 
 
 def decision_from_dict(found: Mapping[str, Any]) -> Decision:
@@ -108,6 +166,8 @@ def decision_from_dict(found: Mapping[str, Any]) -> Decision:
         question=Question(found["question"]),
         promoted=bool(found["promoted"]),
         bootstrapped=bool(found["bootstrapped"]),
+        dry_run=bool(found.get("dry_run")),
+        holds=holds_from_list(found.get("held_back")),
         champion_before=found["champion_before"],
         champion_after=found["champion_after"],
         session_id=found["session_id"],

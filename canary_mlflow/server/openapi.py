@@ -43,7 +43,7 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
             path("verdicts"): {
                 "post": posted(
                     "verdicts",
-                    "Judge from the stored histories and sign; a PASS moves the champion unless promote is false",
+                    "Judge and sign; a PASS replaces an older champion, any with promote true, none with promote false",
                     {
                         "model": MODEL,
                         "version": VERSION,

@@ -10,7 +10,7 @@ from typing import Any
 from canary_mlflow.errors import UsageError
 
 LONGEST = {"model": 256, "alias": 255, "reason": 500, "policy": 100}
-SWITCHES = {"promote": "true", "by_plan": "false"}
+SWITCHES = {"promote": "promotion over an older champion alone", "by_plan": "false"}
 BODY_BYTES = 16_384
 MOST_VERSIONS = 2**31 - 1  # the column is an Integer
 

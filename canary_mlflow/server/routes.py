@@ -114,7 +114,7 @@ def verdicts() -> dict[str, Any]:
         asked["version"],
         policy,
         actor=current_actor(),
-        move=asked.get("promote", True),
+        promote=asked.get("promote"),
         by_plan=asked.get("by_plan", False),
         shown_store=request.host_url.rstrip("/"),
     )

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from plans import beat, late_policy, looks, plan, with_fresh
 
-from canary_mlflow.errors import NoSource
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.acts import bless
 from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.reports.text import render
 from gates.looks import WithoutSource
 from gates.policy import Policy
 from gates.rules import Role
@@ -42,32 +43,52 @@ def test_a_slowdown_blocks_at_the_look_that_shows_it(guarded: Any, late: Policy)
     assert guarded.champion() == "1"
 
 
-def test_a_first_look_that_decides_makes_only_what_a_baseline_needs(guarded: Any) -> None:
+def test_a_first_look_that_finds_nothing_owes_the_runs_of_a_champion_before_it_is_one(guarded: Any) -> None:
     going = plan(guarded, load_policy("smoke"))
+    seen: list[str | None] = []
+    going.say = lambda line: seen.append(guarded.champion())
     decision = going.carry_out()
-    assert (decision.verdict.outcome, decision.verdict.look) == (Outcome.PASS, 1)
-    assert going.maker.calls == ["c1"], "one run alone could never stop its successor"
+    assert (decision.verdict.outcome, decision.verdict.look, decision.promoted) == (Outcome.PASS, 2, True)
+    assert going.maker.calls == ["c1", "c2"], "as many as the champion that it replaces"
+    assert (set(seen), guarded.champion()) == ({"1"}, going.version), "the alias moves after the last of them"
+    assert len(decision.verdict.candidate_runs) == 3, "one verdict covers all runs"
 
 
-def test_a_dry_run_that_passes_says_what_a_baseline_would_need(guarded: Any) -> None:
+def test_an_owed_run_that_diverges_blocks(guarded: Any) -> None:
+    going = plan(guarded, load_policy("smoke"), diverging=(1,))
+    decision = going.carry_out()
+    assert (decision.verdict.outcome, decision.exit_code, guarded.champion()) == (Outcome.BLOCK, 1, "1")
+    assert guarded.tags(going.version)["canary.verdict"] == "BLOCK"
+    assert "1 of 3 runs" in decision.verdict.reason
+
+
+def test_a_champion_with_more_runs_than_the_plan_is_replaced_by_as_many(recorded: Any) -> None:
+    bless(recorded.client, recorded.model, recorded.version(runs=5), "many runs")
+    decision = (going := plan(recorded, load_policy("smoke"))).carry_out()
+    assert (decision.verdict.outcome, decision.promoted, len(going.maker.calls)) == (Outcome.PASS, True, 4)
+    assert looks(recorded, recorded.tags(going.version)["canary.session_id"]) == {"1": [1, 5]}
+
+
+def test_a_first_version_gets_the_runs_of_a_baseline_before_it_is_champion(recorded: Any) -> None:
+    decision = (going := plan(recorded, load_policy("smoke"))).carry_out()
+    assert (decision.bootstrapped, decision.promoted, recorded.champion()) == (True, True, going.version)
+    assert len(decision.verdict.candidate_runs) == 3
+
+
+def test_a_dry_run_that_finds_nothing_says_what_a_champion_would_need(guarded: Any) -> None:
     going = replace(plan(guarded, load_policy("smoke")), dry_run=True)
-    notes = going.carry_out().verdict.notes
-    assert "would then make 1 more run, so that the new champion can be a baseline" in notes
+    notes = " ".join(going.carry_out().verdict.notes)
+    assert "look 1 of 2: nothing found in 1 candidate run, a champion needs 3, would make 2 more runs" in notes
     assert going.maker.calls == []
 
 
-def test_a_promotion_is_reported_where_no_further_run_can_be_made(guarded: Any) -> None:
-    """As where the candidate's changes were never committed: it is champion already, and that is to be said."""
-    going = plan(guarded, load_policy("smoke"))
-
-    def lost(seed: int) -> None:
-        raise NoSource("its runs were made with changes that its commit does not hold")
-
-    said: list[str] = []
-    going.say, going.maker.candidate = said.append, lost
+def test_a_version_whose_owed_runs_cannot_be_made_is_not_promoted(guarded: Any) -> None:
+    """As where the candidate's changes were never committed."""
+    going = plan(guarded, load_policy("smoke"), gone="its runs were made with changes that its commit does not hold")
     decision = going.carry_out()
-    assert (decision.verdict.outcome, decision.promoted, guarded.champion()) == (Outcome.PASS, True, going.version)
-    assert "not made: its runs were made with changes" in said[-1]
+    assert (decision.verdict.outcome, decision.promoted, guarded.champion()) == (Outcome.PASS, False, "1")
+    assert "its runs were made with changes" in str(decision.verdict.notes)
+    assert "a champion needs 3, as version 1 has. Train it again with repeats=3." in " ".join(render(decision).split())
 
 
 def test_what_no_affordable_number_would_decide_ends_at_once(guarded: Any, late: Policy) -> None:

@@ -111,6 +111,17 @@ def test_a_plan_that_was_stopped_goes_on_to_the_look_it_was_on_the_way_to(
     assert looks(guarded, session_of(guarded, going)) == {"1": [1, 3]}
 
 
+@pytest.mark.parametrize("calls", [0, 1])
+def test_a_version_that_owes_runs_and_was_stopped_is_no_champion_and_gets_them_later(guarded: Any, calls: int) -> None:
+    going = plan(guarded, load_policy("smoke"), stop_at=calls)
+    with pytest.raises(KeyboardInterrupt):
+        going.carry_out()
+    assert (guarded.champion(), guarded.tags(going.version)["canary.verdict"]) == ("1", "PASS")
+    decision = replace(going, step=None).carry_out()
+    assert (going.maker.calls, decision.promoted, guarded.champion()) == (["c1", "c2"], True, going.version)
+    assert looks(guarded, session_of(guarded, going)) == {"1": [1, 3]}
+
+
 @pytest.mark.parametrize(("seed", "calls"), [(1, ["c1", "c1", "c2"]), (2, ["c1", "c2", "c2"])])
 def test_a_run_that_broke_off_on_the_way_to_a_look_is_made_again_and_counts(
     guarded: Any, late: Policy, seed: int, calls: list[str]

@@ -157,7 +157,9 @@ def test_mlflow_run_passes_the_exit_code_on(
     # The prefix's activate is what MLflow sources: a test environment without one cannot run a project.
     if not (Path(sys.prefix) / "bin" / "activate").exists():
         pytest.fail("tests must run in a virtual environment; use `make test`")
-    good = workplace.run(*command, "-P", "overrides=train.max_steps=30 'model_name=my model'", **place)
+    good = workplace.run(
+        *command, "-P", "overrides=train.max_steps=30 gate.min_baseline_runs=1 'model_name=my model'", **place
+    )
     assert good.returncode == 0, good.stderr
     bad = workplace.run(*command, "-P", "tier=nope", **place)
     assert bad.returncode != 0

@@ -1,0 +1,65 @@
+"""What keeps a version from being promoted, whatever its runs showed: one place for the gate and for acts by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.reports.decision import HeldBy, Hold
+from gates.policy import Bootstrap, Policy
+from gates.records import Run, Version
+from gates.sides import candidate_side, planned
+from gates.top_up import champion_runs
+from gates.verdict import Outcome, ReasonCode, Verdict
+from gates.wording import runs
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+
+def could_begin(policy: Policy, verdict: Verdict) -> bool:
+    """Whether the policy makes a version without a baseline the first champion."""
+    return verdict.reason_code is ReasonCode.NO_BASELINE and policy.bootstrap is Bootstrap.AUTO
+
+
+def holds_of(
+    policy: Policy, found: ModelVersion, baseline: Version | None, candidate: Version, verdict: Verdict,
+    promote: bool | None,
+) -> tuple[Hold, ...]:  # fmt: skip
+    """All that holds it back. `promote`: True also over a newer champion, False not at all, None over an older one
+    alone."""
+    holds = []
+    if load := load_of(candidate.runs):
+        holds.append(Hold(by=HeldBy.LOAD, reason=f"its runs were made with {load}"))
+    champion = baseline.version if baseline else None
+    if promote is None and champion is not None and int(found.version) < int(champion):
+        holds.append(Hold(by=HeldBy.OLDER, reason=f"version {champion}, the champion, is newer"))
+    if promote is False:
+        holds.append(Hold(by=HeldBy.ASKED, reason="only its verdict was asked for"))
+    if verdict.outcome is Outcome.PASS or could_begin(policy, verdict):
+        needed, have = champion_runs(policy, baseline, candidate), planned(candidate_side(candidate).finished)
+        if have < needed:
+            like = f", as version {champion} has" if needed > policy.min_baseline_runs else ""
+            reason = f"it has {runs(have)}, a champion needs {needed}{like}"
+            holds.append(Hold(by=HeldBy.RUNS, reason=reason, runs=needed))
+    return tuple(holds)
+
+
+def only_looked_at(found: ModelVersion, holds: Iterable[Hold]) -> bool:
+    """Whether judging it is reading alone: it is older than the champion, has a verdict, and nobody asked for more."""
+    return "canary.verdict" in (found.tags or {}) and any(hold.by is HeldBy.OLDER for hold in holds)
+
+
+def load_of(made: Iterable[Run]) -> str:
+    """What runs were made with that makes them no standard for others; '' for nothing."""
+    return next((run.not_promotable for run in made if run.not_promotable), "")
+
+
+def refuse_load(model: str, version: str, made: Iterable[Run]) -> None:
+    """Raise UsageError for a version that nobody may promote, by hand neither."""
+    if load := load_of(made):
+        raise UsageError(
+            f"version {version} of {model!r}: its runs were made with {load}; expected runs without, because such a "
+            "version is judged and shown, never champion or a baseline; train it again without"
+        )
