@@ -48,6 +48,12 @@ class Looks:
         """The plan, its last look at no fewer runs than that."""
         return replace(self, runs=(*self.runs[:-1], max(self.runs[-1], runs)))
 
+    def share_beyond(self, taken: Sequence[int]) -> float:
+        """What one more look may spend after the plan's last: half, then a quarter … of what the plan has, so that all
+        of them together err no more often than the plan does, however many they are (union bound)."""
+        within = next((count for count in range(len(taken) + 1) if self._spent(taken[:count]) == len(self.runs)), 0)
+        return float(0.5 ** (len(taken) - within + 1))
+
     def left(self, taken: Sequence[int]) -> tuple[int, ...]:
         """The runs at which a look is still to be taken."""
         return self.runs[self._spent(taken) :]

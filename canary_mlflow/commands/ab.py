@@ -9,6 +9,7 @@ import click
 
 from canary_mlflow.commands.shared import (
     json_option,
+    open_store,
     print_decision,
     print_json,
     require_training_stack,
@@ -27,9 +28,11 @@ PLANNED = ("repeats", "register", "seed")
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("overrides", nargs=-1, metavar="[OVERRIDES]...")
-@click.option("--baseline", required=True, metavar="REF", help="A commit, branch or tag of this checkout.")
-@click.option("--candidate", required=True, metavar="REF", help="Another.")
+@click.option("--baseline", metavar="REF", help="A commit, branch or tag of this checkout.")
+@click.option("--candidate", metavar="REF", help="Another.")
 @click.option("--policy", metavar="NAME|PATH", help="Without it: the tier of the overrides, else smoke.")
+@click.option("--continue", "begun", metavar="SESSION", help="Go on with a comparison that decided nothing, or ended.")
+@click.option("--pairs", type=click.IntRange(min=1), metavar="N", help="With --continue: judge it at N pairs in all.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run.")
 @json_option
 @store_option
@@ -37,9 +40,11 @@ PLANNED = ("repeats", "register", "seed")
 def ab(
     ctx: click.Context,
     overrides: tuple[str, ...],
-    baseline: str,
-    candidate: str,
+    baseline: str | None,
+    candidate: str | None,
     policy: str | None,
+    begun: str | None,
+    pairs: int | None,
     dry_run: bool,
     as_json: bool,
     tracking_uri: str | None,
@@ -49,47 +54,84 @@ def ab(
     Each is checked out in a worktree of its own; the runs are launched through MLflow Projects, look by look of the
     policy's plan, until they decide. No version is registered, no champion moves.
     OVERRIDES are Hydra's, as for `canary run`: algo=sft tier=perf
+
+    With --continue the commits, overrides and policy are those that the session was begun with; its runs and looks
+    count.
     """
     from canary_mlflow.analysis.publishing import publish_study
-    from canary_mlflow.launching import revisions
+    from canary_mlflow.launching import continuing, revisions
     from canary_mlflow.launching.sources import project_folder
     from canary_mlflow.policies import load_policy
     from canary_mlflow.tracking.store import prepare_store
 
-    tier = tier_of(overrides)
-    rules = load_policy(policy or tier)
-    project = project_folder()
-    sides = {
-        side: revisions.resolve(project, name, side)
-        for side, name in zip(revisions.SIDES, (baseline, candidate), strict=True)
-    }
+    given = {"--baseline": baseline, "--candidate": candidate, "--policy": policy, "OVERRIDES": " ".join(overrides)}
+    going_on: continuing.Comparison | None = None
+    project, until = project_folder(), None
+    if begun is None:
+        refs, tier = _both(given, pairs), tier_of(overrides)
+        rules = load_policy(policy or tier)
+        sides = {side: revisions.resolve(project, name, side) for side, name in zip(revisions.SIDES, refs, strict=True)}
+    else:
+        _refuse(given)
+        client = open_store(tracking_uri)
+        going_on = continuing.recorded(client, begun)
+        until = continuing.pairs_wanted(client, going_on, pairs)
+        rules, sides, overrides = going_on.policy, going_on.revisions, going_on.overrides
     require_training_stack()
     ctx.with_resource(unwinding())
     with revisions.checked_out(project, sides, overrides) as sources:
         if dry_run:
-            _plan(rules, sides, as_json)
+            _plan(rules, sides, until, as_json)
             return
-        with revisions.beside_each_other(prepare_store(tracking_uri), sources, sides, overrides) as trial:
-            verdict = revisions.carry_out(trial, rules, say)
+        with (
+            revisions.beside_each_other(prepare_store(tracking_uri), sources, sides, overrides)
+            if going_on is None
+            else continuing.taken_up(client, going_on, sources)
+        ) as trial:
+            if going_on is None:
+                continuing.keep(trial, sides, rules)
+            say(f"session {trial.parent}; should it be stopped: canary ab --continue {trial.parent}")
+            verdict = revisions.carry_out(trial, rules, say, until)
             decision = revisions.report(trial, sides, verdict)
     print_decision(decision, as_json)
     publish_study(trial.client, decision)
     ctx.exit(decision.exit_code)
 
 
-def _plan(rules: Policy, sides: Mapping[str, Revision], as_json: bool) -> None:
-    """What would be run: the numbers of runs at which the plan may end."""
+def _both(given: Mapping[str, str | None], pairs: int | None) -> tuple[str, str]:
+    """The two revisions of a new comparison."""
+    baseline, candidate = given["--baseline"], given["--candidate"]
+    if baseline is None or candidate is None:
+        raise UsageError("canary ab: expected --baseline REF and --candidate REF; or --continue SESSION")
+    if pairs is not None:
+        raise UsageError("--pairs: a new comparison follows the policy's plan of looks; expected it with --continue")
+    return baseline, candidate
+
+
+def _refuse(given: Mapping[str, str | None]) -> None:
+    """What a comparison that goes on has already."""
+    if found := [name for name, value in given.items() if value]:
+        raise UsageError(
+            f"--continue: found {' and '.join(found)}; expected none: revisions, overrides and policy stay those that "
+            "it was begun with"
+        )
+
+
+def _plan(rules: Policy, sides: Mapping[str, Revision], until: int | None, as_json: bool) -> None:
+    """What would be run: the numbers of runs at which the plan may end, or the one that was asked for."""
     from canary_mlflow.launching.revisions import first_pairs
 
     first = first_pairs(rules)
-    counts = [2 * each for each in (first, *(runs for runs in rules.looks.runs if runs > first))]
+    pairs = [first, *(runs for runs in rules.looks.runs if runs > first)] if until is None else [until]
+    counts = [2 * each for each in pairs]
     if as_json:
         commits = {side: {"name": each.name, "commit": each.commit} for side, each in sides.items()}
         print_json({**commits, "policy": rules.name, "runs": counts})
         return
+    until_then = ", until they decide" if until is None else " in all"
     click.echo(
         f"{sides['candidate']} against {sides['baseline']}, policy {rules.name}: would make "
-        f"{' or '.join(map(str, counts))} runs, in the order b c c b, until they decide."
+        f"{' or '.join(map(str, counts))} runs, in the order b c c b{until_then}."
     )
 
 

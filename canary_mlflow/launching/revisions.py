@@ -8,7 +8,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from canary_mlflow.launching.composing import require_overrides
 from canary_mlflow.launching.projects import launch
 from canary_mlflow.launching.sources import Source, commit_of, worktree
 from canary_mlflow.registry import records
+from canary_mlflow.registry.looks import Progress, Taken, evidence_of, looks_taken, note_look
 from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.tracking.histories import session_runs
@@ -28,6 +29,7 @@ from gates.policy import Policy
 from gates.records import Version
 from gates.top_up import next_look, to_run_again
 from gates.verdict import Verdict
+from gates.wording import listed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -92,12 +94,19 @@ def beside_each_other(
     sessions = {
         side: open_session(client, "canary", f"{side}: {revisions[side]}", {}, parent_id=parent) for side in SIDES
     }
+    with ended_afterwards(client, (*sessions.values(), parent)):
+        yield Trial(client=client, parent=parent, sessions=sessions, sources=sources, overrides=shlex.join(overrides))
+
+
+@contextmanager
+def ended_afterwards(client: MlflowClient, run_ids: Sequence[str]) -> Iterator[None]:
+    """Parent runs that are FINISHED after the block, or FAILED by what it raises."""
     status = "FAILED"
     try:
-        yield Trial(client=client, parent=parent, sessions=sessions, sources=sources, overrides=shlex.join(overrides))
+        yield
         status = "FINISHED"
     finally:
-        for run_id in (*sessions.values(), parent):
+        for run_id in run_ids:
             finish_session(client, run_id, status)
 
 
@@ -141,25 +150,51 @@ class Trial:
             Version(model="", version=None, runs=candidate),
         )
 
+    def lacking(self, pairs: int) -> list[tuple[str, int]]:
+        """Side and seed of the runs that so many pairs still need, in the order in which they are made (b c c b)."""
+        there = {
+            side: {run.seed for run in version.runs if run.completed or run.failure not in ("", "interrupted")}
+            for side, version in zip(SIDES, self.versions(), strict=True)
+        }
+        turns = [(side, seed) for seed in range(pairs) for side in (SIDES if seed % 2 == 0 else reversed(SIDES))]
+        return [(side, seed) for side, seed in turns if seed not in there[side]]
 
-def carry_out(trial: Trial, policy: Policy, say: Callable[[str], None]) -> Verdict:
-    """Look by look, from two pairs on, until they decide or cannot."""
-    pairs, made, taken = first_pairs(policy), 0, list[int]()
+
+def carry_out(trial: Trial, policy: Policy, say: Callable[[str], None], until: int | None = None) -> Verdict:
+    """Look by look, from two pairs on, until they decide or cannot; with `until` one look, at so many pairs."""
+    taken = [look.runs for look in looks_taken(trial.client, trial.parent, SIDES[0])]
+    pairs = until or next(runs for runs in policy.looks.left(taken) if runs >= first_pairs(policy))
     while True:
-        for seed in range(made, pairs):
-            for side in SIDES if seed % 2 == 0 else tuple(reversed(SIDES)):
-                say(f"making a run of the {side}, seed {seed}")
-                trial.make(side, seed)
-        made = pairs
+        for side, seed in trial.lacking(pairs):
+            say(f"making a run of the {side}, seed {seed}")
+            trial.make(side, seed)
         make_again(trial, policy, say)
-        look = policy.looks.reached(pairs, taken)
-        verdict = judge(policy, *trial.versions(), look=look, share=policy.looks.share(look, taken))
-        taken.append(pairs)
+        verdict = look_at(trial, policy, pairs)
         step = next_look(policy, verdict)
-        say(f"look {look} of {len(policy.looks.runs)}, {pairs} pairs: {step.reason}")
-        if step.look is None:
+        say(f"look {verdict.look} of {len(policy.looks.runs)}, {pairs} pairs: {step.reason}")
+        if step.look is None or until is not None:
             return verdict
         pairs = step.candidate_runs
+
+
+def look_at(trial: Trial, policy: Policy, pairs: int) -> Verdict:
+    """Judge what is there with what the looks before have left of the error levels, and keep that this was a look."""
+    sides = trial.versions()
+    evidence = evidence_of(run.run_id for side in sides for run in side.runs)
+    now = Taken(runs=pairs, evidence=evidence)
+    before = Progress(now=now, taken=looks_taken(trial.client, trial.parent, SIDES[0])).before
+    look = policy.looks.reached(pairs, before)
+    share, notes = policy.looks.share(look, before), list[str]()
+    if not share:
+        share = policy.looks.share_beyond(before)
+        at = listed([str(runs) for runs in before])
+        notes.append(
+            f"the plan of looks was spent at {at} pairs: this look adds {share:.3g} of the error levels to it, and all "
+            "looks beyond a plan no more than the plan itself"
+        )
+    verdict = judge(policy, *sides, look=look, share=share)
+    note_look(trial.client, trial.parent, SIDES[0], now)
+    return replace(verdict, notes=(*verdict.notes, *notes))
 
 
 def make_again(trial: Trial, policy: Policy, say: Callable[[str], None]) -> None:

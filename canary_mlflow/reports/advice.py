@@ -163,11 +163,15 @@ def after_revisions(decision: Decision) -> str:
     """Two revisions that were run beside each other."""
     done = "No version was registered, no champion moved; the runs are kept under this session."
     verdict = decision.verdict
-    if verdict.reason_code in (ReasonCode.BROKEN_OFF, ReasonCode.FAILS_ALIKE):
+    if verdict.reason_code is ReasonCode.FAILS_ALIKE:
         return f"{WITHOUT_VERSION[verdict.reason_code]} {done}"
-    if verdict.outcome is not Outcome.INCONCLUSIVE or not verdict.more_runs:
+    again = verdict.reason_code in (ReasonCode.BROKEN_OFF, ReasonCode.INVALID_ENVIRONMENT)
+    if verdict.outcome is not Outcome.INCONCLUSIVE or not (verdict.more_runs or again):
         return done
-    return f"About {verdict.more_runs} pairs would decide (now {len(verdict.candidate_runs)}). {done}"
+    have = verdict.planned_runs or 0
+    needed = max(verdict.more_runs or 0, have + 1)
+    about = f"About {needed} pairs would decide (now {have})" if verdict.more_runs else "To try it with one pair more"
+    return f"{about}: canary ab --continue {decision.session_id} --pairs {needed}. {done}"
 
 
 def champion_stays(decision: Decision) -> str:

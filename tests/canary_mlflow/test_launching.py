@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,10 +21,10 @@ from mlflow import MlflowClient
 from workplace import Workplace
 
 from canary_mlflow.cli import canary
-from canary_mlflow.errors import NoSource, UsageError
+from canary_mlflow.errors import Interrupted, NoSource, UsageError
 from canary_mlflow.launching.makers import Launched
 from canary_mlflow.launching.sources import commit_of, source_of
-from canary_mlflow.tracking.fingerprint import git, packages
+from canary_mlflow.tracking.fingerprint import git, hardware, packages
 from canary_mlflow.tracking.histories import fresh_runs, read_version, session_runs
 from canary_mlflow.tracking.session import child_runs
 
@@ -105,6 +106,86 @@ def test_a_revision_that_there_is_not_is_one_line(project: Path, monkeypatch: py
     result = CliRunner().invoke(canary, ["ab", f"--baseline={name}", "--candidate", "HEAD", "--dry-run"])
     assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
     assert "--baseline" in result.output
+
+
+@pytest.fixture
+def recorded_runs(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Runs that `canary ab` records instead of trains, its candidate's 17 % slower: which, in their order."""
+    calls: list[str] = []
+
+    def record(client: MlflowClient, source: Any, session: str, *, seed: int, **_: Any) -> str:
+        side = client.get_run(session).data.tags["mlflow.runName"].partition(":")[0]
+        calls.append(f"{side[0]}{seed}")
+        slower = 1.17 if side == "candidate" else 1.0
+        here = {f"canary.hardware.{key}": value for key, value in hardware("cpu").items()}
+        run_id = recorded.run(session, seed, slower=slower, tags=here, nan_at=None, without=())
+        return str(run_id)
+
+    monkeypatch.setattr("canary_mlflow.launching.revisions.launch", record)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "recorded")
+    monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # as the command's own process does it
+    return calls
+
+
+def ab(recorded: Any, *words: str) -> Any:
+    return CliRunner().invoke(canary, ["ab", *words, "--tracking-uri", recorded.uri])
+
+
+def test_a_comparison_that_decided_nothing_goes_on_with_what_it_has(
+    project: Path, commits: list[str], recorded: Any, recorded_runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    first = ab(recorded, "--baseline", commits[1], "--candidate", commits[2], "algo=sft")
+    assert first.exit_code == 3, first.output
+    assert recorded_runs == ["b0", "c0", "c1", "b1", "b2", "c2"]
+    ((session, pairs),) = set(re.findall(r"canary ab --continue (\w+) --pairs (\d+)", " ".join(first.output.split())))
+    assert int(pairs) > 3
+
+    spent = ab(recorded, "--continue", session)
+    assert (spent.exit_code, len(spent.output.splitlines())) == (2, 1)
+    assert "its plan is spent (judged at 3 pairs)" in spent.output
+    assert "--pairs 3: expected at least 4" in ab(recorded, "--continue", session, "--pairs", "3").output
+    assert "found OVERRIDES; expected none" in ab(recorded, "algo=sft", "--continue", session).output
+
+    second = ab(recorded, "--continue", session, "--pairs", "5", "--json")
+    assert recorded_runs[6:] == ["c3", "b3", "b4", "c4"]
+    verdict = json.loads(second.stdout)["verdict"]
+    assert (len(verdict["baseline_runs"]), len(verdict["candidate_runs"])) == (5, 5)
+    assert any("this look adds 0.5 of the error levels" in note for note in verdict["notes"])
+    assert verdict["policy"]["alpha_block"] == 0.005
+    tags = recorded.client.get_run(session).data.tags
+    assert re.fullmatch(r"baseline: 3\.\w+ 5\.\w+", tags["canary.looks"])
+
+
+def test_a_comparison_that_was_stopped_makes_what_its_look_lacks(
+    project: Path, commits: list[str], recorded: Any, recorded_runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    made = recorded.run
+
+    def stopped(*arguments: Any, **words: Any) -> str:
+        if len(recorded_runs) == 4:
+            raise Interrupted("stopped by SIGTERM")
+        return str(made(*arguments, **words))
+
+    monkeypatch.setattr(recorded, "run", stopped)
+    first = ab(recorded, "--baseline", commits[1], "--candidate", commits[2])
+    assert first.exit_code == 4, first.output
+    session = re.search(r"should it be stopped: canary ab --continue (\w+)", first.output)[1]  # type: ignore[index]
+    monkeypatch.setattr(recorded, "run", made)
+
+    again = ab(recorded, "--continue", session, "--json")
+    assert recorded_runs == ["b0", "c0", "c1", "b1", "b1", "b2", "c2"]
+    verdict = json.loads(again.stdout)["verdict"]
+    assert len(verdict["candidate_runs"]) == 3
+    assert verdict["policy"]["alpha_block"] == 0.01  # the first look, with all of the level
+    assert recorded.client.get_run(session).info.status == "FINISHED"
+
+
+def test_another_session_is_not_gone_on_with(recorded: Any, usual_session: str) -> None:
+    result = ab(recorded, "--continue", usual_session)
+    assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
+    assert "found another run; expected the session that `canary ab` named" in result.output
 
 
 def test_sigterm_ends_a_comparison_of_revisions_and_all_that_it_started(

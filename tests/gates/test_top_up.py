@@ -175,6 +175,13 @@ def test_a_plan_taken_up_again_spends_what_is_left_of_it(runs, taken, look, shar
     assert PLAN.share(look, taken) == pytest.approx(share)
 
 
+def test_looks_beyond_a_plan_spend_no_more_than_it_all_together():
+    beyond = [PLAN.share_beyond((1, 3, *range(5, last))) for last in range(6, 40)]
+    assert beyond[:3] == [0.5, 0.25, 0.125]
+    assert sum(beyond) <= 1.0
+    assert PLAN.share_beyond((5,)) == 0.5  # the one look that spent the whole plan
+
+
 @pytest.mark.parametrize(
     ("count", "baseline", "candidate", "seeds"),
     [

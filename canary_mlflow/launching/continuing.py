@@ -1,0 +1,124 @@
+"""A comparison of two revisions that goes on later: what it was of, which runs it has, and how often it was judged."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import yaml
+
+from canary_mlflow.errors import UsageError, one_line
+from canary_mlflow.launching.makers import same_hardware
+from canary_mlflow.launching.revisions import SIDES, Revision, Trial, ended_afterwards, first_pairs
+from canary_mlflow.launching.sources import Source
+from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.looks import looks_taken
+from canary_mlflow.tracking.session import active_run, child_runs, log_tags
+from gates.policy import Policy
+from gates.policy_writer import policy_to_dict
+from gates.verdict import Outcome
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+SIDE_TAG = "canary.side"
+OVERRIDES_TAG = "canary.overrides"
+POLICY_FILE = "policy.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What was begun: side → revision, side → session, the words and the policy of both."""
+
+    parent: str
+    revisions: dict[str, Revision]
+    sessions: dict[str, str]
+    overrides: tuple[str, ...]
+    policy: Policy
+
+
+def keep(trial: Trial, revisions: dict[str, Revision], policy: Policy) -> None:
+    """Write down what whoever goes on needs: commits, because branches move, and the whole policy, because files do."""
+    names = {f"canary.{side}": f"{revisions[side].name} {revisions[side].commit}" for side in SIDES}
+    log_tags(trial.client, trial.parent, {**names, OVERRIDES_TAG: trial.overrides})
+    trial.client.log_text(trial.parent, yaml.safe_dump(policy_to_dict(policy), sort_keys=False), POLICY_FILE)
+    for side, session in trial.sessions.items():
+        log_tags(trial.client, session, {SIDE_TAG: side})
+
+
+def recorded(client: MlflowClient, run_id: str) -> Comparison:
+    """The comparison that a run is the parent of. Raises UsageError for another run, or one that was decided."""
+    run = active_run(client, run_id)
+    tags = run.data.tags
+    sessions = {
+        child.data.tags[SIDE_TAG]: child.info.run_id
+        for child in child_runs(client, run_id)
+        if SIDE_TAG in child.data.tags
+    }
+    if set(sessions) != set(SIDES) or OVERRIDES_TAG not in tags:
+        raise UsageError(f"--continue {run_id}: found another run; expected the session that `canary ab` named")
+    if (verdict := tags.get("canary.verdict")) in (Outcome.PASS, Outcome.BLOCK):
+        raise UsageError(f"--continue {run_id}: it was decided: {verdict}; expected one that is open")
+    named = {side: tags[f"canary.{side}"].rpartition(" ") for side in SIDES}
+    return Comparison(
+        parent=run_id,
+        revisions={side: Revision(name=name, commit=commit) for side, (name, _, commit) in named.items()},
+        sessions=sessions,
+        overrides=tuple(shlex.split(tags[OVERRIDES_TAG])),
+        policy=_policy_of(client, run_id),
+    )
+
+
+def _policy_of(client: MlflowClient, run_id: str) -> Policy:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        with TemporaryDirectory() as folder:
+            text = Path(client.download_artifacts(run_id, POLICY_FILE, folder)).read_text(encoding="utf-8")
+        return load_policy(yaml.safe_load(text))
+    except (MlflowException, OSError, yaml.YAMLError) as error:
+        raise UsageError(
+            f"--continue {run_id}: its {POLICY_FILE} cannot be read ({one_line(error)}); expected it among its "
+            "artifacts; begin anew without --continue"
+        ) from error
+
+
+def pairs_wanted(client: MlflowClient, begun: Comparison, asked: int | None) -> int | None:
+    """The number of pairs to go on to, once, if somebody `asked` for one; None: by the plan.
+
+    Raises UsageError where that many have been judged, or the plan has no look left.
+    """
+    taken = [look.runs for look in looks_taken(client, begun.parent, SIDES[0])]
+    least = max([first_pairs(begun.policy) - 1, *taken]) + 1
+    if asked is not None and asked < least:
+        raise UsageError(f"--pairs {asked}: expected at least {least}; {max(taken, default=0)} pairs have been judged")
+    if asked is None and not begun.policy.looks.left(taken):
+        raise UsageError(
+            f"--continue {begun.parent}: its plan is spent (judged at {', '.join(map(str, taken))} pairs); expected a "
+            f"number to go on to; add --pairs N, {least} or more"
+        )
+    return asked
+
+
+@contextmanager
+def taken_up(client: MlflowClient, begun: Comparison, sources: dict[str, Source]) -> Iterator[Trial]:
+    """The trial that was begun, open again for a while. Raises UsageError on another machine than its runs had."""
+    trial = Trial(
+        client=client,
+        parent=begun.parent,
+        sessions=begun.sessions,
+        sources=sources,
+        overrides=shlex.join(begun.overrides),
+    )
+    for run in [run for version in trial.versions() for run in version.runs][:1]:
+        same_hardware(f"--continue {begun.parent}", run)
+    ids = (*begun.sessions.values(), begun.parent)
+    with ended_afterwards(client, ids):
+        for run_id in ids:
+            client.update_run(run_id, "RUNNING")
+        yield trial
