@@ -10,14 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from canary_mlflow.api import compare, gate, judge, replay
     from canary_mlflow.errors import CanaryError
     from canary_mlflow.tracking.callback import CanaryCallback
 
-__all__ = ["CanaryCallback", "CanaryError"]
+__all__ = ["CanaryCallback", "CanaryError", "compare", "gate", "judge", "replay"]
 
 HOMES = {
     "CanaryCallback": "canary_mlflow.tracking.callback",
     "CanaryError": "canary_mlflow.errors",
+    "compare": "canary_mlflow.api",
+    "gate": "canary_mlflow.api",
+    "judge": "canary_mlflow.api",
+    "replay": "canary_mlflow.api",
 }
 
 
@@ -25,3 +30,7 @@ def __getattr__(name: str) -> object:
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from canary_mlflow.errors import UsageError
 from canary_mlflow.findings import Finding, Level
 from canary_mlflow.policies import conf_dir
 
@@ -15,8 +16,21 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 DISTRIBUTION = "canary-mlflow"
+TRAINING_STACK = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "hydra")
 PYTHONS = ((3, 11), (3, 14))  # from, up to but not including
 SHOWN = 5
+
+
+def require_training_stack() -> None:
+    """Raise UsageError unless the [train] extra is there; looks without importing."""
+    from importlib.util import find_spec
+
+    missing = [name for name in TRAINING_STACK if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"training stack: {', '.join(missing)} not installed; `canary run` needs the [train] extra; "
+            "pip install 'canary-mlflow[train]'"
+        )
 
 
 def python() -> Finding:

@@ -26,7 +26,7 @@ def told(table):
 
 print(json.dumps({name: told(table) for name, table in {
     "figures": figures.reset_index(), "correlation": correlation, "performance": performance, "memory": memory,
-    "instabilities": instabilities}.items()}))
+    "instabilities": instabilities, "judged": judged}.items()}))
 """
 WARNING = {
     "step": 5, "stream": "loss", "level": "WARN", "rule": "loss_rise", "seen": "7.1", "meaning": "it rises",
@@ -104,6 +104,14 @@ def test_instabilities_are_the_same(both: Any) -> None:
     notebook, plain = both
     mine = [{key: row[key] for key in WARNING} for row in table(notebook, "instabilities").values()]
     assert mine == [{key: one[key] for key in WARNING} for one in plain["instabilities"]] == [WARNING, WARNING]
+
+
+def test_the_gate_says_the_same(both: Any) -> None:
+    notebook, plain = both
+    found = {row["metric"]: (row["outcome"], row["reason"]) for row in table(notebook, "judged").values()}
+    checks = plain["verdict"]["checks"]
+    assert found == {check["metric"]: (check["outcome"], check["reason"]) for check in checks}
+    assert found["step_cost"][0] == "BLOCK"
 
 
 def test_it_is_kept_without_outputs() -> None:

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from canary_mlflow.commands.shared import (
-    json_option,
-    open_store,
-    print_decision,
-    print_json,
-    require_training_stack,
-    say,
-    store_option,
-)
+from canary_mlflow.commands.shared import json_option, print_decision, print_json, say, store_option
 from canary_mlflow.edge import EXIT_CODES, unwinding
 from canary_mlflow.errors import UsageError
 
@@ -59,10 +51,11 @@ def ab(
     count.
     """
     from canary_mlflow.analysis.publishing import publish_study
+    from canary_mlflow.installation import require_training_stack
     from canary_mlflow.launching import continuing, revisions
     from canary_mlflow.launching.sources import project_folder
     from canary_mlflow.policies import load_policy
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.store import existing_store, prepare_store
 
     given = {"--baseline": baseline, "--candidate": candidate, "--policy": policy, "OVERRIDES": " ".join(overrides)}
     going_on: continuing.Comparison | None = None
@@ -73,7 +66,7 @@ def ab(
         sides = {side: revisions.resolve(project, name, side) for side, name in zip(revisions.SIDES, refs, strict=True)}
     else:
         _refuse(given)
-        client = open_store(tracking_uri)
+        client = existing_store(tracking_uri)
         going_on = continuing.recorded(client, begun)
         until = continuing.pairs_wanted(client, going_on, pairs)
         rules, sides, overrides = going_on.policy, going_on.revisions, going_on.overrides

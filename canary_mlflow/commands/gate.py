@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import click
 
-from canary_mlflow.commands.shared import (
-    choose_policy,
-    json_option,
-    open_store,
-    policy_option,
-    print_decision,
-    require_training_stack,
-    say,
-    store_option,
-)
+from canary_mlflow.commands.shared import json_option, policy_option, print_decision, say, store_option
 from canary_mlflow.edge import EXIT_CODES, unwinding
 
 
@@ -51,23 +42,21 @@ def gate(
     With --top-up by the policy's plan of looks: runs are added to the version's session through MLflow Projects until
     the verdict is PASS or BLOCK, or no affordable number would decide. With --dry-run it says what would be made.
     """
-    from canary_mlflow.analysis.publishing import publish_study
-    from canary_mlflow.registry.evidence import tier_of
-    from canary_mlflow.registry.gatekeeper import gate as judge_version
+    from canary_mlflow.api import gate as judge_version
 
-    client = open_store(tracking_uri)
-    chosen = choose_policy(policy, tier_of(client, model, version) if not policy else "", f"{model}/{version}")
-    if top_up or chosen.top_up:
-        from canary_mlflow.launching.top_up import top_up as carry_out
-
-        if not dry_run:
-            require_training_stack()
-            ctx.with_resource(unwinding())
-        decision = carry_out(client, model, version, chosen, say, dry_run=dry_run, promote=promote or None)
-    else:
-        decision = judge_version(client, model, version, chosen, dry_run=dry_run, promote=promote or None)
+    if not dry_run:
+        ctx.with_resource(unwinding())
+    decision = judge_version(
+        model,
+        version,
+        policy=policy,
+        dry_run=dry_run,
+        top_up=top_up,
+        promote=promote or None,
+        tracking_uri=tracking_uri,
+        say=say,
+    )
     print_decision(decision, as_json)
-    publish_study(client, decision)
     ctx.exit(decision.exit_code)
 
 
@@ -93,12 +82,8 @@ def compare(
     Each is a run id, a session id, MODEL/VERSION, MODEL@champion or models:/MODEL/VERSION. Exits with 0 whatever the
     comparison shows, unless --exit-code is given.
     """
-    from canary_mlflow.registry.evidence import find_evidence
-    from canary_mlflow.registry.gatekeeper import compare as put_beside
+    from canary_mlflow.api import compare as put_beside
 
-    client = open_store(tracking_uri)
-    left, right = find_evidence(client, baseline), find_evidence(client, candidate)
-    chosen = choose_policy(policy, right.tier or left.tier, candidate)
-    decision = put_beside(client, chosen, left.evidence, right.evidence, (left.label, right.label))
+    decision = put_beside(baseline, candidate, policy=policy, tracking_uri=tracking_uri)
     print_decision(decision, as_json)
     ctx.exit(decision.exit_code if exit_code else 0)

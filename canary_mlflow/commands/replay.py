@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-
-if TYPE_CHECKING:
-    from gates.watch import WatchPolicy
 
 REPLAY_CODES = """\b
 Exit codes:
@@ -34,54 +31,26 @@ def replay(ctx: click.Context, files: tuple[str, ...], policy: str, as_json: boo
     FILE is a trainer_state.json, JSONL with one object per step, or CSV with a step column, also gzipped. Says of each
     file whether it is healthy, warned, critical or failed, and what the watch would have said at which step.
     """
+    from canary_mlflow.api import replay as replay_one
+    from canary_mlflow.errors import UsageError
     from canary_mlflow.policies import load_watch
 
-    rules = load_watch(policy)
-    found = []
+    load_watch(policy)  # a wrong name is no fault of a file
+    found: list[dict[str, Any]] = []
     for file in files:
-        result = judge(file, rules)
+        try:
+            result = replay_one(file, policy=policy).to_dict()
+        except UsageError as error:
+            line = " ".join(str(error).split())
+            found.append({"file": file, "verdict": None, "warnings": [], "error": line})
+            click.echo(f"canary: {line}", err=True)
+            continue
         found.append(result)
-        if "error" in result:
-            click.echo(f"canary: {result['error']}", err=True)
-        elif not as_json:
+        if not as_json:
             click.echo(text(result))
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False))
     ctx.exit(exit_code(found))
-
-
-def judge(file: str, policy: WatchPolicy) -> dict[str, Any]:
-    """What the watch says of one file, as plain values; `error` in place of a verdict where it cannot be read."""
-    from pathlib import Path
-
-    from canary_mlflow.errors import UsageError
-    from canary_mlflow.files import read_history
-    from gates.watch import Watch
-
-    try:
-        history = read_history(Path(file))
-    except UsageError as error:
-        return {"file": file, "verdict": None, "warnings": [], "error": " ".join(str(error).split())}
-    watch = Watch(policy, max_steps=history.max_steps)
-    rows = 0
-    for step, row in history.rows():
-        rows += 1
-        watch.observe(step, row)
-    if not watch.watched:
-        found = ", ".join(list(history.series)[:8])
-        why = f"{file}: nothing that the watch looks at; found {found}; expected loss, grad_norm, kl or others"
-        return {"file": file, "verdict": None, "warnings": [], "error": f"{why}; rename the columns"}
-    # A checkpoint's trainer_state.json is the beginning of a run: that it learned nothing yet is no finding.
-    watch.finish(history.completed)
-    return {
-        "file": file,
-        "kind": history.kind,
-        "verdict": watch.verdict,
-        "rows": rows,
-        "last_step": history.last_step,
-        "warnings": [warning.to_dict() for warning in watch.warnings],
-        "notes": [*history.notes, *history.gaps, *watch.notices],
-    }
 
 
 def exit_code(results: list[dict[str, Any]]) -> int:

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from canary_mlflow.commands.shared import require_training_stack, store_option
+from canary_mlflow.commands.shared import store_option
 from canary_mlflow.edge import EXIT_CODES
 
 
@@ -24,6 +24,8 @@ def run(ctx: click.Context, arguments: tuple[str, ...], tracking_uri: str | None
 
     Takes Hydra's overrides, for example: canary run tier=smoke algo=sft seed=7
     """
+    from canary_mlflow.installation import require_training_stack
+
     if set(arguments) & {"-h", "--help"}:
         click.echo(ctx.get_help())
         click.echo("\nAll configuration keys: canary run --cfg job")

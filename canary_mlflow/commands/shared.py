@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from canary_mlflow.edge import reader_left
-from canary_mlflow.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
     from canary_mlflow.reports.decision import Decision
-
-TRAINING_STACK = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "hydra")
 
 
 def store_option_of(default: str) -> Callable[[Any], Any]:
@@ -40,28 +37,10 @@ policy_option = click.option(
 
 
 def open_store(uri: str | None) -> MlflowClient:
-    """The client of a store that is there; raises StoreError otherwise, and makes none to look into."""
-    from canary_mlflow.tracking.places import sqlite_file
-    from canary_mlflow.tracking.store import prepare_store, resolve
+    """The client of a store that is there; raises StoreError otherwise."""
+    from canary_mlflow.tracking.store import existing_store
 
-    file = sqlite_file(resolve(uri))
-    if file is not None and not file.exists():
-        raise StoreError(
-            f"{file}: no store there; expected one that a run has made; `canary run` makes it, "
-            "--tracking-uri names another"
-        )
-    return prepare_store(uri)
-
-
-def choose_policy(named: str | None, tier: str, subject: str) -> Any:
-    """The policy that was asked for, else the one of the tier."""
-    from canary_mlflow.policies import load_policy
-
-    if not named and not tier:
-        raise UsageError(
-            f"{subject}: its runs carry no tier; expected --policy to choose the rules; add --policy smoke"
-        )
-    return load_policy(named or tier)
+    return existing_store(uri)
 
 
 def say(line: str) -> None:
@@ -87,15 +66,3 @@ def print_json(value: dict[str, Any]) -> None:
     import json
 
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def require_training_stack() -> None:
-    """Raise UsageError unless the [train] extra is there; looks without importing."""
-    from importlib.util import find_spec
-
-    missing = [name for name in TRAINING_STACK if find_spec(name) is None]
-    if missing:
-        raise UsageError(
-            f"training stack: {', '.join(missing)} not installed; `canary run` needs the [train] extra; "
-            "pip install 'canary-mlflow[train]'"
-        )

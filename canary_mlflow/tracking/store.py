@@ -45,6 +45,17 @@ def prepare_store(uri: str | None = None) -> MlflowClient:
     return client
 
 
+def existing_store(uri: str | None = None) -> MlflowClient:
+    """As `prepare_store`, but makes none to look into: raises StoreError where there is none yet."""
+    file = sqlite_file(resolve(uri))
+    if file is not None and not file.exists():
+        raise StoreError(
+            f"{file}: no store there; expected one that a run has made; `canary run` makes it, "
+            "--tracking-uri names another"
+        )
+    return prepare_store(uri)
+
+
 def resolve(uri: str | None) -> str:
     """The store's URI with nothing left to the working folder.
 

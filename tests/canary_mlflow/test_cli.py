@@ -267,7 +267,7 @@ def loaded(code: int, *arguments: str) -> set[str]:
 
 
 def test_run_without_the_training_stack_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("canary_mlflow.commands.shared.TRAINING_STACK", ("json", "no_such_package"))
+    monkeypatch.setattr("canary_mlflow.installation.TRAINING_STACK", ("json", "no_such_package"))
     line = one_line(canary("run", "tier=smoke"), 2)
     assert "no_such_package not installed" in line
     assert "pip install 'canary-mlflow[train]'" in line

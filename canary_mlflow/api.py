@@ -1,0 +1,116 @@
+"""The commands as functions: the same work, the same results, for scripts and notebooks. `docs/python.md`.
+
+A `tracking_uri` of None means MLflow's own choice (`mlflow.set_tracking_uri`, MLFLOW_TRACKING_URI, else mlflow.db in
+the working folder). What is wrong is raised as a subclass of `CanaryError`, whose text is the command's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from canary_mlflow.files.replaying import Replayed
+    from canary_mlflow.reports.decision import Decision
+    from gates import Policy
+
+Rules = str | Path | Mapping[str, Any]
+"""A policy: a shipped name, a YAML file, or its keys."""
+
+Files = str | Path | Sequence[str | Path]
+
+
+def compare(baseline: str, candidate: str, *, policy: Rules | None = None, tracking_uri: str | None = None) -> Decision:
+    """The evidence of two sides beside each other, as `canary compare`; writes nothing.
+
+    Each side is a run id, a session id, "MODEL/VERSION", "MODEL@champion" or "models:/MODEL/VERSION". `policy`: by
+    default that of the candidate's session or tier. `decision.verdict` holds the outcome, its reason and one check per
+    rule; a check's `evidence` has the numbers, in the unit that it names. Raises NoSuchRun, NoSuchModel,
+    NoSuchVersion, StoreError, and UsageError for a policy that is not known, or missing.
+    """
+    from canary_mlflow.registry.evidence import find_evidence
+    from canary_mlflow.registry.gatekeeper import compare as put_beside
+    from canary_mlflow.tracking.store import existing_store
+
+    client = existing_store(tracking_uri)
+    left, right = find_evidence(client, baseline), find_evidence(client, candidate)
+    rules = rules_for(policy, right.tier or left.tier, candidate)
+    return put_beside(client, rules, left.evidence, right.evidence, (left.label, right.label))
+
+
+def gate(
+    model: str,
+    version: str | int,
+    *,
+    policy: Rules | None = None,
+    dry_run: bool = False,
+    top_up: bool = False,
+    promote: bool | None = None,
+    tracking_uri: str | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Decision:
+    """Judge a version against the champion, as `canary gate`; a PASS (or a bootstrap) makes it champion.
+
+    `promote`: True lets a PASS also replace a newer champion; False records the verdict and moves nothing.
+    `dry_run`: judge, write nothing. `top_up`: make the runs that are missing through MLflow Projects until they
+    decide; `say` hears what goes on. The decision's `exit_code` is the command's: 0 PASS or bootstrap, 1 BLOCK,
+    3 INCONCLUSIVE. Raises NoSuchModel, NoSuchVersion, UsageError, BaselineMoved, Refused, NoSource, StoreError.
+    """
+    from canary_mlflow.analysis.publishing import publish_study
+    from canary_mlflow.installation import require_training_stack
+    from canary_mlflow.launching.top_up import top_up as carry_out
+    from canary_mlflow.registry.evidence import tier_of
+    from canary_mlflow.registry.gatekeeper import gate as judge_version
+    from canary_mlflow.tracking.store import existing_store
+
+    client, number = existing_store(tracking_uri), str(version)
+    rules = rules_for(policy, "" if policy else tier_of(client, model, number), f"{model}/{number}")
+    if top_up or rules.top_up:
+        if not dry_run:
+            require_training_stack()
+        decision = carry_out(client, model, number, rules, say, dry_run=dry_run, promote=promote)
+    else:
+        decision = judge_version(client, model, number, rules, dry_run=dry_run, promote=promote)
+    publish_study(client, decision)
+    return decision
+
+
+def judge(baseline: Files, candidate: Files, *, policy: Rules) -> Decision:
+    """Two sides of files, one run each, judged as `canary judge` does; needs no store and writes nothing.
+
+    A file is JSONL or CSV with a row per step (`step`, `step_time` in seconds, `loss`, …) or a trainer_state.json.
+    Raises UsageError for one that cannot be read.
+    """
+    from canary_mlflow.files.judging import judge_files
+    from canary_mlflow.policies import load_policy
+
+    return judge_files(load_policy(policy), paths(baseline), paths(candidate))
+
+
+def replay(file: str | Path, *, policy: Rules = "default") -> Replayed:
+    """The watch over one finished history, as `canary replay`: its verdict (healthy, warned, critical or failed), and
+    what it would have warned of at which optimizer step. Raises UsageError for a file that cannot be read, or that
+    holds nothing to watch."""
+    from canary_mlflow.files.replaying import replay_file
+    from canary_mlflow.policies import load_watch
+
+    return replay_file(file, load_watch(policy))
+
+
+def rules_for(policy: Rules | None, tier: str, subject: str) -> Policy:
+    """The policy that was asked for, else the one of the tier that the evidence carries."""
+    from canary_mlflow.policies import load_policy
+
+    if not policy and not tier:
+        raise UsageError(
+            f"{subject}: its runs carry no tier; expected a policy to choose the rules; add --policy smoke"
+        )
+    return load_policy(policy or tier)
+
+
+def paths(files: Files) -> list[Path]:
+    """One file or several."""
+    return [Path(files)] if isinstance(files, (str, Path)) else [Path(file) for file in files]

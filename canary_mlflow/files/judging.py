@@ -1,0 +1,41 @@
+"""Two sides of files, judged as the gate judges; no MLflow and no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from canary_mlflow.files.runs import read_side
+from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.reports.figures import count
+from gates import Policy, Version, judge
+from gates.looks import FreshBaseline
+
+
+def judge_files(policy: Policy, baseline: Sequence[Path], candidate: Sequence[Path]) -> Decision:
+    """The verdict on the runs in these files, one each. Raises UsageError for one that cannot be read."""
+    left, left_notes = read_side(baseline)
+    right, right_notes = read_side(candidate)
+    return decide(policy, left, right, (*left_notes, *right_notes))
+
+
+def decide(policy: Policy, baseline: Version, candidate: Version, notes: Sequence[str] = ()) -> Decision:
+    """The verdict on two sides read from files, with what the readers noted."""
+    verdict = judge(policy, baseline, candidate)
+    return Decision(
+        verdict=replace(verdict, notes=(*verdict.notes, *_without_fresh_runs(policy), *notes)),
+        model="",
+        question=Question.FILES,
+        baseline_label=count(len(baseline.runs), "baseline file"),
+        candidate_label=count(len(candidate.runs), "candidate file"),
+    )
+
+
+def _without_fresh_runs(policy: Policy) -> Iterator[str]:
+    """What the policy's plan would have done about machines that are slower on one day than on another."""
+    if policy.looks.fresh_baseline is FreshBaseline.ALWAYS:
+        yield (
+            f"policy {policy.name} judges speed beside fresh runs of the baseline, which files do not have: a machine "
+            "that is slower today counts as the candidate's doing; make the files of both sides in turn"
+        )

@@ -1,0 +1,61 @@
+"""The watch over a finished history, as if it went on now; no MLflow and no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files.reading import read_history
+from gates.watch import Watch, WatchPolicy, WatchWarning
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What the watch says of one file. `verdict`: healthy, warned, critical or failed; `rows`: how many it saw."""
+
+    file: str
+    kind: str
+    verdict: str
+    rows: int
+    last_step: int
+    warnings: tuple[WatchWarning, ...]
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "file": self.file,
+            "kind": self.kind,
+            "verdict": self.verdict,
+            "rows": self.rows,
+            "last_step": self.last_step,
+            "warnings": [warning.to_dict() for warning in self.warnings],
+            "notes": list(self.notes),
+        }
+
+
+def replay_file(file: str | Path, policy: WatchPolicy) -> Replayed:
+    """Watch one file. Raises UsageError where it cannot be read, or holds nothing that the watch looks at."""
+    history = read_history(Path(file))
+    watch = Watch(policy, max_steps=history.max_steps)
+    rows = 0
+    for step, row in history.rows():
+        rows += 1
+        watch.observe(step, row)
+    if not watch.watched:
+        found = ", ".join(list(history.series)[:8])
+        why = f"{file}: nothing that the watch looks at; found {found}; expected loss, grad_norm, kl or others"
+        raise UsageError(f"{why}; rename the columns")
+    # A checkpoint's trainer_state.json is the beginning of a run: that it learned nothing yet is no finding.
+    watch.finish(history.completed)
+    return Replayed(
+        file=str(file),
+        kind=history.kind,
+        verdict=watch.verdict,
+        rows=rows,
+        last_step=history.last_step,
+        warnings=tuple(watch.warnings),
+        notes=(*history.notes, *history.gaps, *watch.notices),
+    )
