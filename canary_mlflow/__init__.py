@@ -10,11 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from canary_mlflow.api import compare, gate, judge, replay
+    from canary_mlflow.api import compare, gate, judge, register, replay
     from canary_mlflow.errors import CanaryError
     from canary_mlflow.tracking.callback import CanaryCallback
+    from canary_mlflow.tracking.own_session import session
 
-__all__ = ["CanaryCallback", "CanaryError", "compare", "gate", "judge", "replay"]
+__all__ = ["CanaryCallback", "CanaryError", "compare", "gate", "judge", "register", "replay", "session"]
 
 HOMES = {
     "CanaryCallback": "canary_mlflow.tracking.callback",
@@ -22,7 +23,9 @@ HOMES = {
     "compare": "canary_mlflow.api",
     "gate": "canary_mlflow.api",
     "judge": "canary_mlflow.api",
+    "register": "canary_mlflow.api",
     "replay": "canary_mlflow.api",
+    "session": "canary_mlflow.tracking.own_session",
 }
 
 

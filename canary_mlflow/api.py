@@ -100,6 +100,22 @@ def replay(file: str | Path, *, policy: Rules = "default") -> Replayed:
     return replay_file(file, load_watch(policy))
 
 
+def register(
+    session: str, model: str | None = None, *, weights: str | Path | None = None, tracking_uri: str | None = None
+) -> str:
+    """The number of a new version of `model` whose evidence is the session, as `canary register`; judges nothing.
+
+    `model`: by default the one that the session was started for. `weights`: the folder that `trainer.save_model()`
+    wrote; without it the version is evidence only. Raises NoSuchRun, StoreError, and UsageError for a session that is
+    open, empty or a version's evidence already, and for a folder without weights.
+    """
+    from canary_mlflow.registry.registering import register_session
+    from canary_mlflow.tracking.store import existing_store
+
+    folder = None if weights is None else Path(weights)
+    return register_session(existing_store(tracking_uri), session, model, folder)[1]
+
+
 def rules_for(policy: Rules | None, tier: str, subject: str) -> Policy:
     """The policy that was asked for, else the one of the tier that the evidence carries."""
     from canary_mlflow.policies import load_policy

@@ -24,14 +24,15 @@ from canary_mlflow.commands.power import power
 from canary_mlflow.commands.replay import replay
 from canary_mlflow.commands.report import report
 from canary_mlflow.commands.run import run
+from canary_mlflow.commands.session import register, session
 from canary_mlflow.commands.ui import ui
 from canary_mlflow.commands.watch import watch
 from canary_mlflow.edge import EXIT_CODES, OUTSIDE, Edge
 from canary_mlflow.loading import collect_seldom
 
 COMMANDS = (
-    run, gate, ab, compare, judge, watch, replay, report, ci, ui, import_, calibrate, power, bless, override, rollback,
-    audit, keys, db, deliver, env, doctor,
+    run, session, register, gate, ab, compare, judge, watch, replay, report, ci, ui, import_, calibrate, power, bless,
+    override, rollback, audit, keys, db, deliver, env, doctor,
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import UsageError
 from canary_mlflow.launching.makers import Launched
 from canary_mlflow.launching.plan import Plan
+from canary_mlflow.registry.evidence import tags_of
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.versions import find_version
 from canary_mlflow.reports.decision import Decision
@@ -16,6 +17,7 @@ from gates.policy import Policy
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
 
 
 def top_up(
@@ -34,10 +36,10 @@ def top_up(
     """
     found = find_version(client, model, version)
     session, made = session_of(found), read_version(client, model, version, metrics=()).runs
-    if session is None or not made:
+    if session is None or not made or is_own_script(client, found):
         raise UsageError(
-            f"version {version} of {model!r}: it has no session with runs; expected one that `canary run` made; more "
-            "runs of another script are its own to make"
+            f"version {version} of {model!r}: it has no session that `canary run` made; expected one; more runs of "
+            "another script are its own to make: in a session with more seeds, registered as a version of its own"
         )
     with Launched(client, session, f"{model} version {version}", made) as maker:
         return Plan(
@@ -50,3 +52,8 @@ def top_up(
             dry_run=dry_run,
             promote=promote,
         ).carry_out()
+
+
+def is_own_script(client: MlflowClient, found: ModelVersion) -> bool:
+    """Whether a version was registered from a session itself (`canary register`), and not from a canary's run."""
+    return bool(found.run_id) and tags_of(client, found.run_id).get("canary.role") == "session"

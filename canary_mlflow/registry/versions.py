@@ -14,18 +14,24 @@ if TYPE_CHECKING:
 
 CHAMPION = "champion"
 SESSION_TAG = "canary.session_id"
+WEIGHTS_TAG = "canary.weights"  # files | none: kept elsewhere, the version is evidence only
 SHOWN = 10  # names listed in an error
 
 
-def register_version(client: MlflowClient, model_name: str, session_id: str, source_run_id: str) -> str:
-    """Register `model/` of one run of a session, with the session as its evidence; returns the version's number.
+def register_version(
+    client: MlflowClient, model_name: str, session_id: str, source_run_id: str, *, weights: str = "files"
+) -> str:
+    """Register `model/` of one run of a session (or of the session itself), with the session as its evidence; returns
+    the version's number.
 
-    The model is created when it is missing. Sessions that end at the same moment get numbers of their own.
+    `weights`: "none" for a version that is evidence only. The model is created when it is missing. Sessions that end at
+    the same moment get numbers of their own.
     """
     source = f"{client.get_run(source_run_id).info.artifact_uri}/model"
+    tags = {SESSION_TAG: session_id} | ({WEIGHTS_TAG: weights} if weights == "none" else {})
     with registry_lock(client):  # SQLite stores give up after three lost races for one number
         ensure_model(client, model_name)
-        version = client.create_model_version(model_name, source, run_id=source_run_id, tags={SESSION_TAG: session_id})
+        version = client.create_model_version(model_name, source, run_id=source_run_id, tags=tags)
     return str(version.version)
 
 

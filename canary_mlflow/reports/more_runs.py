@@ -24,7 +24,8 @@ def more_runs(decision: Decision, needed: int) -> str:
     each = decision.run_minutes
     time = f", {lasting(missing * each)} for the candidate's {missing} more" if each is not None and missing else ""
     add = f", or add them: {top_up_command(decision)}" if missing else ""
-    return f"About {needed} runs per side would decide (now {have(verdict)}{time}): train with repeats={needed}{add}."
+    now = f"now {have(verdict)}{time}"
+    return f"About {needed} runs per side would decide ({now}): train {needed} seeds (repeats={needed}){add}."
 
 
 def have(verdict: Verdict) -> str:
@@ -41,7 +42,7 @@ def champion_is_short(verdict: Verdict, needed: int) -> str:
         return ""
     return (
         f"About {needed} runs per side would decide (now {have(verdict)}), and the champion's stay as they are: train "
-        f"its code again with repeats={needed}, which makes that the champion, then this one."
+        f"its code again with {needed} seeds (repeats={needed}), which makes that the champion, then this one."
     )
 
 

@@ -33,7 +33,8 @@ class CanaryCallback(Hooks):
     """Records a training run: one row per optimizer step, fingerprint, metrics.json, and how it ended.
 
     Writes to `run_id`, else to the active MLflow run, else to the one that `mlflow run` made (MLFLOW_RUN_ID), else to
-    a run of its own in `experiment`, which it ends. Whosever run it is: one that breaks off reads FAILED after an
+    a run of its own in `experiment`, which it ends. While a session is open (`canary_mlflow.session`, CANARY_SESSION),
+    that run joins it. Whosever run it is: one that breaks off reads FAILED after an
     exception, SIGTERM or Ctrl-C, recorded by `close()`, or when the trainer is garbage collected, or when Python ends.
     A process killed with SIGKILL can record nothing; whoever started it should call `tracking.session.close_run`.
 
@@ -41,7 +42,8 @@ class CanaryCallback(Hooks):
     level STOP it ends the training where the policy says so, and `stopped` says why. `champion_runs`: run ids of what
     is good so far; the watch then also warns of what leaves their band.
 
-    `workload`: what two runs must share to be compared; taken from the trainer's arguments when not given.
+    `workload`: what two runs must share to be compared; taken from the trainer's arguments, model and data when not
+    given.
     `config`: the composed configuration, kept as config.yaml and in metrics.json. `log_every_step` has a trainer that
     logs by steps log every one of them, on which the series depend. `starts_fresh`: whether the policy is its reference
     and its adapter is new, which then must show in the first step; None looks for itself. With several ranks all
@@ -181,7 +183,12 @@ class CanaryCallback(Hooks):
 
     def _open(self, args: Any, state: Any, model: Any) -> None:
         training = Training(
-            args=args, state=state, model=model, hardware=hardware_of(args), environment=environment_of(args)
+            args=args,
+            state=state,
+            model=model,
+            hardware=hardware_of(args),
+            environment=environment_of(args),
+            trainer=running_trainer(),
         )
         target = open_target(self._request, training)
         observers, self._watching = self._audience.gather(target, args, state.max_steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.tracking.metrics_json import metrics_json
 from canary_mlflow.tracking.observers import Ending
+from canary_mlflow.tracking.own_session import VARIABLE
 from canary_mlflow.tracking.places import without_password
 
 if TYPE_CHECKING:
@@ -108,6 +110,8 @@ def whereabouts(target: Target) -> str:
     """One line on where a run is and what to ask about it; '' where no store was reached."""
     if target.client is None:
         return ""
+    if session := os.environ.get(VARIABLE):  # which says itself where it is, and what to ask about it
+        return f"canary: run {target.run_id} of session {session}\n"
     store = without_password(str(target.client.tracking_uri))
     ask = f"canary report {target.run_id}, canary compare BASELINE {target.run_id} --policy smoke"
     return f"canary: run {target.run_id} is in {store}; {ask}\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import StoreError, one_line
-from canary_mlflow.tracking import session
+from canary_mlflow.tracking import own_session, session
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.metrics_json import plain
 from canary_mlflow.tracking.store import prepare_store
@@ -50,6 +50,7 @@ class Training:
     model: Any
     hardware: Mapping[str, str]
     environment: Mapping[str, str]
+    trainer: Any = None  # which knows the data; None where it is not known
 
 
 def open_target(request: Request, training: Training) -> Target:
@@ -75,7 +76,7 @@ def open_target(request: Request, training: Training) -> Target:
     except StoreError as error:
         log.warning("canary: %s; training goes on, its numbers stay in memory", one_line(error))
         return target
-    workload = request.workload or workload_of(args, training.state, training.model, algo)
+    workload = request.workload or workload_of(training, algo)
     target = replace(target, client=client, run_id=run_id, owned=owned, workload=workload)
     describe(client, target, request, training)
     return target
@@ -92,12 +93,19 @@ def given_run(request: Request) -> str | None:
 def find_run(client: MlflowClient, request: Request, args: Any) -> tuple[str, bool]:
     """(run id, whether it is ours to end)."""
     given = given_run(request)
+    parent = None if request.run_id else own_session.open_one(client)  # whoever names the run knows where it belongs
+    if parent is not None:
+        given = own_session.child_for(client, parent, given)
     if given:
         session.get_run(client, given)
         return given, False
     name = request.run_name or getattr(args, "run_name", None) or f"{algorithm_of(args)} seed {args.seed}"
     tags = {"canary.role": "run", session.NAME_TAG: name}
-    return session.start_run(client, _find_experiment(client, request), tags), True
+    if parent is not None:
+        tags[session.PARENT_TAG] = parent.info.run_id
+        return session.start_run(client, parent.info.experiment_id, tags), True
+    home = own_session.usual_experiment(client, request.experiment, request.tracking_uri)
+    return session.start_run(client, home, tags), True
 
 
 def describe(client: MlflowClient, target: Target, request: Request, training: Training) -> None:
@@ -127,12 +135,3 @@ def describe(client: MlflowClient, target: Target, request: Request, training: T
             client.log_dict(target.run_id, plain(request.config), "config.yaml")
     except (MlflowException, OSError) as error:
         log.warning("canary: run %s: not all of its description was written: %s", target.run_id, one_line(error))
-
-
-def _find_experiment(client: MlflowClient, request: Request) -> str:
-    """The named one; else the one that mlflow.start_run would use, which is of MLflow's own store alone."""
-    if request.experiment is not None or request.tracking_uri is not None:
-        return session.find_experiment(client, request.experiment)
-    from mlflow.tracking.fluent import _get_experiment_id  # has no public name
-
-    return str(_get_experiment_id())

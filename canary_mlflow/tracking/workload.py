@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.tracking.data_facts import data_of
+
+if TYPE_CHECKING:
+    from canary_mlflow.tracking.opening import Training
+
+OWN_WORK = ("packing", "num_generations", "max_completion_length")
+"""Arguments of some trainers that set the amount of work; left out where a trainer has none, or it is off."""
 
 
 def algorithm_of(args: Any) -> str:
@@ -11,26 +20,44 @@ def algorithm_of(args: Any) -> str:
     return name.removesuffix("Config").lower() if name.endswith("Config") else "trainer"
 
 
-def workload_of(args: Any, state: Any, model: Any, algo: str) -> dict[str, str]:
-    """The comparability key of a run whose script did not give one: from arguments and model."""
-    config = getattr(model, "config", None)
-    peft = getattr(model, "peft_config", None)
+def workload_of(training: Training, algo: str) -> dict[str, str]:
+    """The comparability key of a run whose script did not give one: from arguments, model and data."""
+    args, model = training.args, training.model
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
     return {
         "algo": algo,
-        "model": str(getattr(config, "_name_or_path", "") or shape_of(model, config)),
-        "adapter": "lora" if peft else "full",
-        "max_steps": str(state.max_steps),
+        "model": model_of(model),
+        "adapter": "lora" if getattr(model, "peft_config", None) else "full",
+        "max_steps": str(training.state.max_steps),
         "batch_size": str(args.per_device_train_batch_size),
         "gradient_accumulation_steps": str(args.gradient_accumulation_steps),
         "max_length": str(getattr(args, "max_length", None)),
         "precision": precision,
+        **{key: str(value) for key in OWN_WORK if (value := getattr(args, key, None))},
+        **data_of(training.trainer),
     }
 
 
+def model_of(model: Any) -> str:
+    """Its name on the hub; of one that was built, or lies in a folder of this machine, its shape."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    config = getattr(base, "config", None)
+    name = str(getattr(config, "_name_or_path", "") or "")
+    is_folder = name.startswith((".", "~")) or Path(name).is_absolute() or Path(name).is_dir()
+    return shape_of(base, config) if not name or is_folder else name
+
+
 def shape_of(model: Any, config: Any) -> str:
-    """What a model that was built and not loaded is known by. Not all of its configuration: that gets new keys with
-    each release of Transformers, which is a change to be judged and no other work."""
+    """What a model without a name is known by. Not all of its configuration: that gets new keys with each release of
+    Transformers, which is a change to be judged and no other work."""
     sizes = {name: getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size")}
     known = [f"{name} {size}" for name, size in sizes.items() if isinstance(size, int)]
-    return " ".join([type(model).__name__, *known])
+    count = parameter_count(model)
+    return " ".join([type(model).__name__, *known, *([f"parameters {count}"] if count else [])])
+
+
+def parameter_count(model: Any) -> int:
+    """All parameters but those of LoRA adapters, whose rank is a hyper-parameter; 0 where there are none."""
+    named = model.named_parameters() if hasattr(model, "named_parameters") else ()
+    # DeepSpeed's third stage leaves each rank an empty shell, which knows its size.
+    return sum(int(getattr(one, "ds_numel", one.numel())) for name, one in named if "lora_" not in name)

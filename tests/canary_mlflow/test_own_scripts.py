@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import mlflow
+import numpy as np
 import pytest
-from click.testing import CliRunner
-from tiny_trainers import sft
+from click.testing import CliRunner, Result
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from peft import LoraConfig
+from safetensors.numpy import save_file
+from tiny_trainers import sft, trainer
+from workplace import Workplace
 
-from canary_mlflow import CanaryCallback
+from canary_mlflow import CanaryCallback, session
 from canary_mlflow.cli import canary
+from canary_mlflow.errors import UsageError
+from canary_mlflow.tracking.histories import read_runs
+from canary_mlflow.tracking.own_session import VARIABLE
+from canary_mlflow.tracking.session import child_runs
 from canary_mlflow.tracking.workload import shape_of
 
 
@@ -44,6 +57,178 @@ def test_seeds_below_one_parent_are_one_side(store: str, tiny: str, tmp_path: Pa
     result = CliRunner().invoke(canary, ["compare", *sides, "--policy", "smoke", "--json"], catch_exceptions=False)
     found = json.loads(result.stdout)
     assert (len(found["verdict"]["baseline_runs"]), len(found["verdict"]["candidate_runs"])) == (2, 2)
+
+
+def said(*words: str, code: int = 0) -> Result:
+    """What a command answers, and that it ends with this code."""
+    result = CliRunner().invoke(canary, list(words), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def trained(place: Path, seeds: int = 3, **own: Any) -> str:
+    """A session of one script, and its id."""
+    with session("mine") as opened:
+        for seed in range(seeds):
+            trainer("", place / str(seed), [CanaryCallback()], seed=seed, max_steps=40, **own).train()
+    return opened.session_id
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """What trainer.save_model() wrote."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    save_file({"w": np.ones(4, dtype=np.float32)}, folder / "model.safetensors")
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+LEARNING = """
+base: smoke
+overlays: {cpu: null}
+rules:
+  step_time: {role: advisory}
+  tokens_per_second: {role: advisory}
+  peak_memory: {role: advisory}
+"""  # the clocks of a test machine decide nothing
+
+
+def test_a_session_is_registered_and_judged(store: str, tmp_path: Path, weights: Path, capfd: Any) -> None:
+    (tmp_path / "learning.yaml").write_text(LEARNING)
+    first = trained(tmp_path / "out")
+    assert VARIABLE not in os.environ
+    assert (
+        f"session {first} is in {store}: 3 runs; canary register {first} [--weights FOLDER]" in capfd.readouterr().err
+    )
+    assert said("register", first, "--weights", str(weights)).stdout == "1\n"
+    assert "mine version 1" in said("gate", "mine", "1").stdout  # by the session's policy: nobody named one
+    second, third = trained(tmp_path / "out"), trained(tmp_path / "out", learning_rate=30.0)
+    assert said("register", second, "mine", "--weights", str(weights)).stdout == "2\n"
+    assert said("gate", "mine", "2", "--policy", "learning.yaml").stdout.startswith("PASS  mine version 2 against")
+    said("register", third, "--weights", str(weights))
+    assert said("gate", "mine", "3", "--policy", "learning.yaml", code=1).stdout.startswith("BLOCK  mine version 3")
+    more = said("gate", "mine", "3", "--policy", "learning.yaml", "--top-up", code=2).stderr
+    assert "version 3 of 'mine': it has no session that `canary run` made; expected one; more runs of another" in more
+    client = MlflowClient()
+    assert client.get_model_version_by_alias("mine", "champion").version == 2
+    kept = client.list_artifacts(first, "model")
+    assert [item.path for item in kept] == ["model/config.json", "model/model.safetensors"]
+    runs = [client.get_run(run_id) for run_id in children(client, first)]
+    assert sorted(run.data.tags["canary.seed"] for run in runs) == ["0", "1", "2"]
+    assert {run.info.status for run in runs} == {client.get_run(first).info.status} == {"FINISHED"}
+
+
+def children(client: MlflowClient, session_id: str) -> list[str]:
+    return [run.info.run_id for run in child_runs(client, session_id)]
+
+
+def test_processes_join_the_session_of_their_shell(place: Path) -> None:
+    """docs/tracking.md: one process for each seed; in another folder too."""
+    work = Workplace(folder=place)
+    (place / "train.py").write_text(
+        "import sys\nfrom pathlib import Path\nfrom tiny_trainers import trainer\n"
+        "from canary_mlflow import CanaryCallback\n"
+        "trainer('', Path('out'), [CanaryCallback()], seed=int(sys.argv[1]), max_steps=8).train()\n"
+    )
+    (place / "elsewhere").mkdir()
+    started = work.canary("session", "start", "mine")
+    assert started.returncode == 0, started.stderr
+    shell = {VARIABLE: started.stdout.strip(), "MLFLOW_TRACKING_URI": work.uri}
+    tests = f"{Path(__file__).resolve().parents[1]}{os.pathsep}{work.environment['PYTHONPATH']}"
+    for seed, folder in enumerate((place, place / "elsewhere")):
+        inside = Workplace(folder=folder)
+        done = inside.run(str(place / "train.py"), str(seed), **shell, PYTHONPATH=tests)
+        assert done.returncode == 0, done.stderr
+        assert f"of session {shell[VARIABLE]}" in done.stderr
+    open_still = work.canary("register", shell[VARIABLE], **shell)
+    assert (open_still.returncode, open_still.stderr.count("it is still open")) == (2, 1)
+    ended = work.canary("session", "end", **shell)
+    assert (ended.returncode, ended.stderr.count(": 2 runs; canary register")) == (0, 1), ended.stderr
+    late = work.run(str(place / "train.py"), "2", **shell, PYTHONPATH=tests)
+    assert late.returncode != 0
+    assert (
+        f"UsageError: {VARIABLE}: session {shell[VARIABLE]} has ended (FINISHED); expected an open one" in late.stderr
+    )
+    assert len(children(MlflowClient(work.uri), shell[VARIABLE])) == 2
+
+
+def test_a_run_of_the_script_itself_joins(store: str, tmp_path: Path) -> None:
+    with session("mine") as opened:
+        with mlflow.start_run() as own:
+            trainer("", tmp_path / "a", [CanaryCallback()]).train()
+            trainer("", tmp_path / "b", [CanaryCallback()]).train()  # one run holds one training
+        with mlflow.start_run(), mlflow.start_run(nested=True), pytest.raises(UsageError, match="it is nested in run"):
+            trainer("", tmp_path / "c", [CanaryCallback()]).train()
+    found = children(MlflowClient(), opened.session_id)
+    assert len(found) == 2
+    assert own.info.run_id in found
+
+
+def test_a_session_that_breaks_off_reads_failed(store: str, tmp_path: Path, capfd: Any) -> None:
+    with pytest.raises(ZeroDivisionError), session("mine"):
+        broken(tmp_path)
+    assert [run.info.status for run in MlflowClient().search_runs(["0"])] == ["FINISHED", "FAILED"]
+    with session("mine") as empty:
+        pass
+    assert MlflowClient().get_run(empty.session_id).info.status == "FAILED"
+    assert "no run joined it; expected trainers with callbacks=[CanaryCallback()]" in capfd.readouterr().err
+
+
+def broken(place: Path) -> None:
+    trainer("", place, [CanaryCallback()]).train()
+    raise ZeroDivisionError
+
+
+def test_what_cannot_become_a_version_is_said_before_anything_is_made(
+    store: str, tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trained(tmp_path / "out", seeds=1)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with session("mine") as unused:
+        pass
+    for words, line in (
+        ((made, "--weights", "nowhere"), "weights nowhere: not there; expected the folder that trainer.save_model()"),
+        ((made, "--weights", str(weights / "config.json")), "config.json: a file; expected the folder"),
+        ((made, "--weights", str(empty)), "found nothing; expected the folder"),
+        ((unused.session_id,), "no runs in it; expected trainings with callbacks=[CanaryCallback()]"),
+        (("nosuch",), "run 'nosuch': not in"),
+    ):
+        assert line in said("register", *words, code=2).stderr
+    with pytest.raises(MlflowException):
+        MlflowClient().get_registered_model("mine")
+    told = said("register", made)
+    assert "mine version 1 (evidence only, without weights); canary gate mine 1" in told.stderr
+    assert MlflowClient().get_model_version("mine", "1").tags["canary.weights"] == "none"
+    assert "it is the evidence of mine version 1 already" in said("register", made, "other", code=2).stderr
+    with pytest.raises(UsageError, match="expected a name without '/' and ':'"), session("a/b"):
+        pass
+    with pytest.raises(UsageError, match="a session takes one of the shipped ones"), session("mine", policy="x.yaml"):
+        pass
+    monkeypatch.setenv(VARIABLE, made)
+    with pytest.raises(UsageError, match=f"names session {made} already"), session("mine"):
+        pass
+    assert "has ended (FINISHED)" in said("session", "end", code=2).stderr
+
+
+def test_the_same_script_elsewhere_does_the_same_work(store: str, tiny: str, tmp_path: Path) -> None:
+    """Another folder of the same model, another order of the same rows, another LoRA rank; then other rows."""
+    other = shutil.copytree(tiny, tmp_path / "moved")
+    with session("mine") as opened:
+        sft(tiny, tmp_path / "a", [CanaryCallback()], LoraConfig(r=2)).train()
+        again = sft(str(other), tmp_path / "b", [CanaryCallback()], LoraConfig(r=4))
+        again.train_dataset = again.train_dataset.shuffle(seed=1)
+        again.train()
+        less = sft(tiny, tmp_path / "c", [CanaryCallback()], LoraConfig(r=2))
+        less.train_dataset = less.train_dataset.select(range(79))
+        less.train()
+    client = MlflowClient()
+    found = [read_runs(client, [run_id])[0].workload for run_id in children(client, opened.session_id)]
+    assert found[0] == found[1]
+    assert found[0]["model"].startswith("GPTNeoXForCausalLM num_hidden_layers 2 hidden_size 16 vocab_size")
+    assert {key for key in found[0] if found[0][key] != found[2][key]} == {"train_data"}
+    assert re.fullmatch(r"80 rows, [0-9a-f]{16}", found[0]["train_data"])
 
 
 def test_a_model_that_was_built_is_known_by_its_sizes() -> None:

@@ -1,0 +1,75 @@
+"""`canary session` and `canary register`: trainings of own scripts as a session, and the session as a version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from canary_mlflow.commands.shared import open_store, say, store_option
+from canary_mlflow.edge import EXIT_CODES
+
+
+@click.group(epilog=EXIT_CODES)
+def session() -> None:
+    """Make the trainings of your own scripts one session.
+
+    \b
+    export CANARY_SESSION=$(canary session start my-model)
+    for seed in 0 1 2; do python train.py $seed; done
+    canary session end
+    """
+
+
+@session.command("start", epilog=EXIT_CODES)
+@click.argument("model")
+@click.option("--policy", default="smoke", show_default=True, metavar="NAME", help="The shipped policy that judges it.")
+@click.option("--experiment", metavar="NAME", help="Without it: the one that mlflow.start_run uses.")
+@store_option
+def begin(model: str, policy: str, experiment: str | None, tracking_uri: str | None) -> None:
+    """Open a session for MODEL and print its id alone on stdout.
+
+    Every training with CanaryCallback() joins it while CANARY_SESSION holds that id.
+    """
+    from canary_mlflow.tracking.own_session import refuse_second, start, usual_experiment
+    from canary_mlflow.tracking.store import prepare_store
+
+    refuse_second()
+    client = prepare_store(tracking_uri)
+    home = usual_experiment(client, experiment, tracking_uri)
+    click.echo(start(client, model, policy=policy, experiment=home).session_id)
+
+
+@session.command("end", epilog=EXIT_CODES)
+@click.argument("session_id", metavar="[SESSION]", envvar="CANARY_SESSION")
+@store_option
+def finish(session_id: str, tracking_uri: str | None) -> None:
+    """End SESSION, by default the one that CANARY_SESSION holds; a run of it that still goes on reads as broken off."""
+    from canary_mlflow.tracking.own_session import VARIABLE, end, named
+
+    client = open_store(tracking_uri)
+    named(client, session_id, "session end")
+    say(f"{end(client, session_id)}; unset {VARIABLE}")
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("session_id", metavar="SESSION")
+@click.argument("model", required=False)
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="What trainer.save_model() wrote. Without it the version is evidence only.",
+)
+@store_option
+def register(session_id: str, model: str | None, weights: Path | None, tracking_uri: str | None) -> None:
+    """Make a version of MODEL whose evidence is SESSION, to be judged by `canary gate`.
+
+    MODEL is the one that the session was started for, unless it is named here.
+    """
+    from canary_mlflow.registry.registering import register_session
+
+    name, version = register_session(open_store(tracking_uri), session_id, model, weights)
+    kept = "" if weights else " (evidence only, without weights)"
+    say(f"{name} version {version}{kept}; canary gate {name} {version}")
+    click.echo(version)

@@ -1,0 +1,73 @@
+"""A session of own scripts becomes a model version, with its weights or as evidence only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import StoreError, UsageError, one_line
+from canary_mlflow.registry.versions import SESSION_TAG, quoted, register_version
+from canary_mlflow.tracking.session import active_run, child_runs
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+
+def register_session(
+    client: MlflowClient, session_id: str, model: str | None = None, weights: Path | None = None
+) -> tuple[str, str]:
+    """(model, number) of a new version whose evidence is the session; nothing is judged.
+
+    `model`: by default the one that the session was started for. `weights`: the folder of the model that the session
+    trained, which is copied to the session's artifacts. Raises NoSuchRun; UsageError for a session that is still open,
+    has no runs or is a version's evidence already, and for a folder without weights; StoreError.
+    """
+    session = active_run(client, session_id)
+    name = model or session.data.tags.get("canary.model_name", "")
+    if not name:
+        raise UsageError(f"session {session_id}: it names no model; expected the name of one; add it to the command")
+    refuse_unready(client, session)
+    if weights is not None:
+        check_weights(weights)
+        keep_weights(client, session_id, weights)
+    # The session is the source run: nobody says which of its runs the weights are from.
+    kept = "none" if weights is None else "files"
+    return name, register_version(client, name, session_id, session_id, weights=kept)
+
+
+def refuse_unready(client: MlflowClient, session: Run) -> None:
+    """Raise UsageError for a session that cannot be evidence, or not of one more version."""
+    session_id = session.info.run_id
+    if session.info.status == "RUNNING":
+        raise UsageError(f"session {session_id}: it is still open; expected one that has ended; canary session end")
+    if not any(run.data.tags.get("canary.role") == "run" for run in child_runs(client, session_id)):
+        raise UsageError(
+            f"session {session_id}: no runs in it; expected trainings with callbacks=[CanaryCallback()] that ran while "
+            "it was open"
+        )
+    for version in client.search_model_versions(f"tags.`{SESSION_TAG}` = {quoted(session_id)}"):
+        raise UsageError(
+            f"session {session_id}: it is the evidence of {version.name} version {version.version} already; expected a "
+            f"session of its own for each version; judge that one: canary gate {version.name} {version.version}"
+        )
+
+
+def check_weights(folder: Path) -> None:
+    """Raise UsageError unless this is a folder with weights in it."""
+    wanted = "expected the folder that trainer.save_model() wrote, with *.safetensors in it"
+    if not folder.is_dir():
+        raise UsageError(f"weights {folder}: {'a file' if folder.exists() else 'not there'}; {wanted}; name another")
+    if not any(file.stat().st_size for file in folder.rglob("*.safetensors")):
+        found = ", ".join(sorted(file.name for file in folder.iterdir())[:5]) or "nothing"
+        raise UsageError(f"weights {folder}: found {found}; {wanted}; save the model there, or name another")
+
+
+def keep_weights(client: MlflowClient, session_id: str, folder: Path) -> None:
+    """Copy the folder to the session's artifacts, as `model`. Raises StoreError."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.log_artifacts(session_id, str(folder), "model")
+    except (MlflowException, OSError) as error:
+        raise StoreError(f"weights {folder}: cannot be kept with session {session_id}: {one_line(error)}") from error

@@ -1,0 +1,182 @@
+"""Sessions of own scripts: opened by a `with` or by `canary session`, joined by every callback until they end.
+
+The environment variable CANARY_SESSION names the open one, so that processes started meanwhile join it too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import NoSuchRun, UsageError
+from canary_mlflow.policies import policy_names
+from canary_mlflow.tracking.places import without_password
+from canary_mlflow.tracking.session import (
+    NAME_TAG,
+    PARENT_TAG,
+    active_run,
+    child_runs,
+    find_experiment,
+    finish_session,
+    get_run,
+    log_tags,
+    open_session,
+    start_run,
+)
+from canary_mlflow.tracking.store import prepare_store
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+VARIABLE = "CANARY_SESSION"
+FORBIDDEN_IN_NAMES = "/:"  # MLflow's rule for registered models
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """A session of own scripts. `session_id`: the id of its parent run; `store`: the tracking URI."""
+
+    session_id: str
+    model: str
+    store: str
+
+
+@contextmanager
+def session(
+    model: str, *, policy: str = "smoke", experiment: str | None = None, tracking_uri: str | None = None
+) -> Iterator[Session]:
+    """Every training inside, in this process and in processes started from it, becomes one run of a new session.
+
+    `model`: the registered model that the session is about; it need not exist. `policy`: which of the shipped policies
+    judges it (`canary gate --policy` overrides it). `experiment`: its name; without it, the one that
+    `mlflow.start_run` uses. The trainers need `CanaryCallback()` and nothing else. The session ends as FINISHED when
+    all its runs finished, else as FAILED. Raises UsageError for wrong names, StoreError.
+    """
+    refuse_second()
+    client = prepare_store(tracking_uri)
+    home = usual_experiment(client, experiment, tracking_uri)
+    opened = start(client, model, policy=policy, experiment=home)
+    whole = False
+    try:
+        with _in_environment({VARIABLE: opened.session_id, "MLFLOW_TRACKING_URI": opened.store}):
+            yield opened
+        whole = True
+    finally:
+        line = end(client, opened.session_id, whole=whole)
+        if sys.stderr is not None:
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                sys.stderr.write(f"canary: {line}\n")
+
+
+def start(client: MlflowClient, model: str, *, policy: str, experiment: str) -> Session:
+    """Open a session in the experiment with this id. Under `mlflow run`, its run becomes the session."""
+    if not model.strip() or any(mark in model for mark in FORBIDDEN_IN_NAMES):
+        raise UsageError(f"model name {model!r}: expected a name without '/' and ':'; choose another")
+    if policy not in policy_names():
+        raise UsageError(
+            f"policy {policy!r}: a session takes one of the shipped ones ({', '.join(policy_names())}); a file of your "
+            "own goes to canary gate --policy FILE"
+        )
+    tags = {"canary.role": "session", NAME_TAG: model, "canary.model_name": model, "canary.tier": policy}
+    under_mlflow = bool(os.environ.get("MLFLOW_RUN_ID"))
+    opened = open_session(client, "", model, tags) if under_mlflow else start_run(client, experiment, tags)
+    return Session(session_id=opened, model=model, store=str(client.tracking_uri))
+
+
+def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
+    """End a session; what it holds and what to do next, in one line. `whole`: nothing broke off around its runs."""
+    runs = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "run"]
+    finished = [run for run in runs if run.info.status == "FINISHED"]
+    good = whole and bool(runs) and len(finished) == len(runs)
+    finish_session(client, session_id, "FINISHED" if good else "FAILED")
+    where = f"session {session_id} is in {without_password(client.tracking_uri)}"
+    if not runs:
+        return f"{where}: no run joined it; expected trainers with callbacks=[CanaryCallback()] while it is open"
+    what = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
+    if len(finished) < len(runs):
+        what += f", {len(runs) - len(finished)} of them broke off"
+    return f"{where}: {what}; canary register {session_id} [--weights FOLDER]"
+
+
+def refuse_second() -> None:
+    """Raise UsageError while a session is open: its runs would be divided between two."""
+    if found := os.environ.get(VARIABLE):
+        raise UsageError(
+            f"{VARIABLE} names session {found} already; expected none; end that one (canary session end) and unset "
+            f"{VARIABLE}, or leave out the new one"
+        )
+
+
+def open_one(client: MlflowClient) -> Run | None:
+    """The session that CANARY_SESSION names; None where it names none. Raises UsageError unless it is open."""
+    name = os.environ.get(VARIABLE)
+    return named(client, name, VARIABLE) if name else None
+
+
+def named(client: MlflowClient, session_id: str, source: str) -> Run:
+    """The open session with this id. Raises UsageError, which begins with `source`, for anything else."""
+    try:
+        found = active_run(client, session_id)
+    except NoSuchRun as error:
+        raise UsageError(f"{source}: {error}") from error
+    if found.data.tags.get("canary.role") != "session":
+        raise UsageError(f"{source}: run {session_id} is no session; expected the id that canary session start printed")
+    if found.info.status != "RUNNING":
+        raise UsageError(
+            f"{source}: session {session_id} has ended ({found.info.status}); expected an open one; "
+            f"unset {VARIABLE}, or start another: canary session start NAME"
+        )
+    return found
+
+
+def child_for(client: MlflowClient, parent: Run, given: str | None) -> str | None:
+    """The given run, put into the session; None where the training needs a new one: none is given, or the given one is
+    the session itself or has recorded a training already. Raises UsageError for one that belongs elsewhere."""
+    session_id = parent.info.run_id
+    if given in (None, session_id):
+        return None
+    run = get_run(client, given)
+    if run.data.tags.get("canary.role") == "run":
+        return None
+    above = run.data.tags.get(PARENT_TAG, session_id)
+    if above != session_id:
+        raise UsageError(
+            f"run {given}: it is nested in run {above}; expected one that is free to join session {session_id}; "
+            "start it without nested=True, or leave it out: the callback starts its own"
+        )
+    if run.info.experiment_id != parent.info.experiment_id:
+        raise UsageError(
+            f"run {given}: it is in experiment {run.info.experiment_id}, session {session_id} in "
+            f"{parent.info.experiment_id}; expected one experiment; name it when the session starts (experiment=…, "
+            "--experiment)"
+        )
+    log_tags(client, given, {PARENT_TAG: session_id})
+    return given
+
+
+def usual_experiment(client: MlflowClient, name: str | None, tracking_uri: str | None) -> str:
+    """The id of the named one; else, in MLflow's own store, of the one that mlflow.start_run would use."""
+    if name is not None or tracking_uri is not None:
+        return find_experiment(client, name)
+    from mlflow.tracking.fluent import _get_experiment_id  # has no public name
+
+    return str(_get_experiment_id())
+
+
+@contextmanager
+def _in_environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
