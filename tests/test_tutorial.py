@@ -1,0 +1,57 @@
+"""docs/tutorial.md, read as a reader does: its files are written, its commands run in order, its answers are given."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from workplace import ROOT, Workplace
+
+PAGE = ROOT / "docs" / "tutorial.md"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+ENDS = re.compile(r"#\s*exits with (\d)")
+
+
+def blocks(page: str) -> Iterator[tuple[str, str]]:
+    """Kind and content of each fenced block that stands by itself, in order."""
+    for found in BLOCK.finditer(page):
+        yield found[1], found[2]
+
+
+def follow(page: str, folder: Path) -> list[str]:
+    """Do what a page says in a folder; the answers that did not come."""
+    own = Path(sys.executable).parent  # where the reader's shell finds python and canary
+    environment = Workplace(folder=folder).environment
+    environment["PATH"] = f"{own}{os.pathsep}{environment['PATH']}"
+    heard, missing = "", []
+    for kind, content in blocks(page):
+        if kind in ("python", "yaml"):
+            (folder / content.split("\n", 1)[0].removeprefix("# ")).write_text(content)
+        elif kind == "bash":
+            wanted = int(found[1]) if (found := ENDS.search(content)) else 0
+            done = subprocess.run(
+                ["bash", "-e"], input=content, cwd=folder, env=environment, capture_output=True, text=True
+            )
+            assert done.returncode == wanted, f"{content}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+            heard = " ".join((done.stdout + done.stderr).split())
+        elif kind == "text":
+            missing += [line for line in content.splitlines() if " ".join(line.split()) not in heard]
+    return missing
+
+
+@pytest.mark.timeout(900)  # three sessions of three runs; a busy machine takes a while
+def test_the_page_does_what_it_says(tmp_path: Path) -> None:
+    assert follow(PAGE.read_text(), tmp_path) == []
+    assert (tmp_path / "model" / "model.safetensors").exists()
+
+
+def test_an_answer_that_does_not_come_is_seen(tmp_path: Path) -> None:
+    page = "```bash\necho good\n```\n\n```text\ngood\nbetter\n```\n"
+    assert follow(page, tmp_path) == ["better"]
+    with pytest.raises(AssertionError):
+        follow("```bash\nfalse\n```\n", tmp_path)
