@@ -6,6 +6,11 @@ import os
 import sys
 import traceback
 
+if __name__ == "__main__":  # before anything that another environment's Python may lack
+    from canary_mlflow.interpreter import CORE, settle
+
+    settle(CORE)
+
 import click
 
 from canary_mlflow.commands.ab import ab

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.findings import Finding, Level
+from canary_mlflow.interpreter import TRAINING_STACK
 from canary_mlflow.policies import conf_dir
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 DISTRIBUTION = "canary-mlflow"
-TRAINING_STACK = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "hydra")
 PYTHONS = ((3, 11), (3, 14))  # from, up to but not including
 SHOWN = 5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -24,15 +25,22 @@ def place_of(project: Path) -> Path:
 
 
 def link(project: Path, prefix: Path) -> Path:
-    """Put a link to `prefix` there."""
+    """Put a link to `prefix` there; an environment that MLflow has built stays."""
     place = place_of(project)
     place.parent.mkdir(parents=True, exist_ok=True)
-    if place.is_symlink():
-        place.unlink()
-    if not place.exists():
-        place.symlink_to(prefix)
+    if place.is_symlink() or not place.exists():
+        made = place.with_name(f"{place.name}.{os.getpid()}")
+        made.symlink_to(prefix)
+        made.replace(place)  # at once: another checkout may be looking
     (prefix / MARKER).write_text(f"{place}\n")
     return place
+
+
+def link_where_none(project: Path) -> None:
+    """Put one there from the project's own `.venv` where there is none, or one to a checkout that is gone."""
+    prefix = Path(sys.prefix)
+    if prefix.resolve() == (project / ".venv").resolve() and not place_of(project).exists():
+        link(project, prefix)
 
 
 def main() -> int:

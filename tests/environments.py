@@ -16,7 +16,7 @@ from pathlib import Path
 
 from workplace import ROOT
 
-from canary_mlflow.commands.shared import TRAINING_STACK
+from canary_mlflow.interpreter import TRAINING_STACK
 
 PACKAGES = Path(sysconfig.get_path("purelib"))
 OWN = ("canary_mlflow", "__editable__")  # what an editable install leaves there

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
+from environments import Environment, copy_of_checkout, outside
 from mlflow.projects.utils import load_project
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,3 +49,36 @@ def test_mlflow_finds_the_linked_environment(tmp_path: Path) -> None:
     place = Path(done.stdout.strip())
     assert place.parent == tmp_path
     assert place.resolve() == prefix.resolve()
+
+
+MOVE = """
+from mlflow import MlflowClient
+client = MlflowClient()
+(model,) = client.search_registered_models()
+version = client.create_model_version(model.name, "somewhere")
+client.set_registered_model_alias(model.name, "champion", version.version)
+"""
+
+
+@pytest.mark.timeout(1200)
+def test_an_environment_that_mlflow_builds_has_the_command_and_the_guard(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if not request.config.getoption("--full"):
+        pytest.skip("builds an environment of 2 GB: with --full")
+    checkout, envs = copy_of_checkout(tmp_path / "checkout"), tmp_path / "envs"
+    store = f"sqlite:///{checkout}/mlflow.db"
+    place = {**outside(), "MLFLOW_ENV_ROOT": str(envs), "UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")}
+    place["PATH"] = f"{Path(sys.executable).parent}:{place['PATH']}"
+    words = ("-P", "algo=sft", "-P", "repeats=1", "-P", "overrides=train.max_steps=8")
+    run = [sys.executable, "-m", "mlflow", "run", ".", "--env-manager", "uv", *words]
+    done = subprocess.run(run, cwd=checkout, env=place, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "BOOTSTRAP" in done.stderr
+    (prefix,) = envs.iterdir()
+    built = Environment(prefix=prefix)
+    assert built.run("canary", "audit", "verify", "--tracking-uri", store, cwd=tmp_path).returncode == 0
+    uris = {"MLFLOW_TRACKING_URI": store, "MLFLOW_REGISTRY_URI": f"canary+{store}"}
+    moved = built.run(built.python, "-c", MOVE, cwd=tmp_path, **uris)
+    assert moved.returncode == 1
+    assert "canary_mlflow/registry" in moved.stderr, moved.stderr  # the guard, before any trigger

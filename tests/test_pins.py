@@ -26,8 +26,8 @@ def test_both_environment_files_hold_the_one_list() -> None:
     conda = yaml.safe_load((ROOT / "conda.yaml").read_text())
     virtualenv = yaml.safe_load((ROOT / "python_env.yaml").read_text())
     python = virtualenv["python"]
-    assert virtualenv["dependencies"] == ["-r requirements.txt"]
-    assert conda["dependencies"] == [f"python={python}", "pip", {"pip": ["-r requirements.txt"]}]
+    assert virtualenv["dependencies"] == ["-r requirements.txt", "-e ."]
+    assert conda["dependencies"] == [f"python={python}", "pip", {"pip": virtualenv["dependencies"]}]
 
 
 def test_every_declared_range_admits_its_pin() -> None:

@@ -12,6 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":  # before anything that another environment's Python may lack
+    from canary_mlflow.interpreter import CORE, TRAINING_STACK, settle
+
+    settle((*CORE, *TRAINING_STACK))
+
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode

@@ -15,6 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+if __name__ == "__main__":  # before anything that another environment's Python may lack
+    from canary_mlflow.interpreter import CORE, TRAINING_STACK, settle
+
+    settle((*CORE, *TRAINING_STACK))
+
 import yaml
 
 from canary_mlflow.errors import UsageError, one_line

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from canary_mlflow.errors import UsageError, one_line
+from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.launching.sources import Source
 
 _SECONDS = 120
@@ -21,11 +22,12 @@ def require_overrides(source: Source, overrides: Sequence[str], whose: str) -> N
     """
     if source.env_manager != "local":
         return
+    path = os.pathsep.join([str(source.folder), os.environ.get("PYTHONPATH", "")])
     try:
         found = subprocess.run(
             [sys.executable, "-m", "training", *overrides, "--cfg", "job"],
             cwd=source.folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(source.folder), os.environ.get("PYTHONPATH", "")])},
+            env={**os.environ, "PYTHONPATH": path, CHOSEN: source.env_manager},
             capture_output=True,
             text=True,
             timeout=_SECONDS,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from canary_mlflow.errors import CanaryError, Interrupted, NoSource, one_line
+from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.launching.sources import ENTRY, Source
 from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.session import close_run, create_child_run, get_run
@@ -58,7 +59,7 @@ def run_project(client: MlflowClient, source: Source, run_id: str, parameters: M
     import mlflow
     from mlflow.exceptions import ExecutionException, MlflowException
 
-    with _environment(client, source.folder), _nothing_left_behind():
+    with _environment(client, source), _nothing_left_behind():
         try:
             # `run_id`: MLflow would make a run of its own, which then had to become this one.
             mlflow.projects.run(
@@ -84,14 +85,15 @@ def _ending(client: MlflowClient, run_id: str, error: BaseException) -> tuple[st
 
 
 @contextmanager
-def _environment(client: MlflowClient, folder: Path) -> Iterator[None]:
+def _environment(client: MlflowClient, source: Source) -> Iterator[None]:
     """What MLflow hands on: the store of this client, this Python as `python`, the folder's own packages."""
     import mlflow
 
     paths = {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-        "PYTHONPATH": os.pathsep.join(part for part in (str(folder), os.environ.get("PYTHONPATH", "")) if part),
+        "PYTHONPATH": os.pathsep.join(part for part in (str(source.folder), os.environ.get("PYTHONPATH", "")) if part),
         "GIT_PYTHON_REFRESH": "quiet",
+        CHOSEN: source.env_manager,
     }
     before = {key: os.environ.get(key) for key in paths}
     # Setting it sets MLFLOW_TRACKING_URI, too: where nobody had set any, none is left behind.

@@ -1,7 +1,8 @@
 """MLflow plugin: in this project's folder, `mlflow run .` records into the experiment `canary`.
 
-It also makes the SQLite store, once and under a lock, before MLflow itself would make it without one. Loaded while
-MLflow is half imported, so it imports MLflow only when asked.
+It also makes the SQLite store, once and under a lock, before MLflow itself would make it without one, and the link to
+the project's environment where that of a removed checkout is left. Loaded while MLflow is half imported, so it imports
+MLflow only when asked.
 """
 
 from __future__ import annotations
@@ -29,8 +30,13 @@ class CanaryExperimentProvider:
         from mlflow.exceptions import MlflowException
 
         from canary_mlflow.errors import CanaryError, one_line
+        from canary_mlflow.link_env import link_where_none
         from canary_mlflow.tracking.store import experiment_id, prepare_store
 
+        try:
+            link_where_none(Path.cwd())
+        except (ImportError, OSError) as error:  # `mlflow run` then builds an environment, or says that it cannot
+            log.warning("canary: %s", one_line(error))
         try:
             return experiment_id(prepare_store(), EXPERIMENT)
         except (CanaryError, MlflowException) as error:

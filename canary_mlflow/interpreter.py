@@ -1,0 +1,63 @@
+"""The Python that runs a checkout's code: the checkout's own `.venv`, where there is one.
+
+MLflow has one environment for all checkouts with the same pins, so `mlflow run .` may start the Python of another
+checkout, or what is left of one. The standard library alone is used here: that Python may have nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.metadata import Distribution
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+CHOSEN = "CANARY_PYTHON_CHOSEN"  # set: whoever started this process has chosen its Python, so nothing is chosen again
+CORE = ("click", "mlflow", "numpy", "scipy", "yaml")
+TRAINING_STACK = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "hydra")
+WRONG_USE = 2
+
+
+def settle(needs: Sequence[str]) -> None:
+    """Go on in the checkout's own environment where this Python is another's; return where this one will do.
+
+    Ends with one line and exit code 2 where this Python lacks a module of `needs`.
+    """
+    project = Path(__file__).resolve().parents[1]
+    in_checkout = (project / "MLproject").is_file()
+    if in_checkout and CHOSEN not in os.environ and not belongs_to(project):
+        own = project / ".venv/bin/python"
+        if os.access(own, os.X_OK):
+            _say(f"{sys.executable} is not this checkout's Python; going on with {own}")
+            os.environ[CHOSEN] = str(own)
+            os.execv(own, [str(own), *sys.orig_argv[1:]])
+        if other := next((place for place in installed_from() if place.is_dir()), None):
+            _say(f"{sys.executable} is the Python of {other}; `make smoke` in {project} builds it one of its own")
+    missing = [name for name in needs if find_spec(name) is None]
+    if missing:
+        what = f"run `make smoke` in {project}" if in_checkout else "pip install 'canary-mlflow[train]'"
+        _say(f"{sys.executable} lacks {', '.join(missing)}; expected an environment with what is needed; {what}")
+        sys.exit(WRONG_USE)
+
+
+def belongs_to(project: Path) -> bool:
+    """Whether this Python is the checkout's `.venv`, or has this checkout installed."""
+    if Path(sys.prefix).resolve() == (project / ".venv").resolve():
+        return True
+    return any(place.resolve() == project for place in installed_from())
+
+
+def installed_from() -> Iterator[Path]:
+    """The folders that an editable install of this project points to (PEP 610), usually one."""
+    for found in Distribution.discover(name="canary-mlflow"):
+        recorded = json.loads(found.read_text("direct_url.json") or "{}")
+        if recorded.get("dir_info", {}).get("editable"):
+            yield Path(url2pathname(urlsplit(recorded["url"]).path))
+
+
+def _say(line: str) -> None:
+    print(f"canary: {line}", file=sys.stderr, flush=True)
