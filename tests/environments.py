@@ -81,13 +81,7 @@ def link(folder: Path, *, only: Collection[str] = (), without: Collection[str] =
 
 
 def copy_of_checkout(folder: Path) -> Path:
-    """The files that git has or would take, in a folder that is no checkout."""
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():  # not one that is about to be removed
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+    """What git would take, in a folder that is no checkout; this one may be none either."""
+    ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()]
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", *ignored))
     return folder

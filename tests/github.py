@@ -85,10 +85,10 @@ def github() -> Iterator[GitHub]:
         server.server_close()
 
 
-def job(api: GitHub, folder: Path) -> dict[str, str]:
-    """The environment of a job on pull request 7."""
+def job(api: GitHub, folder: Path, *, head: str = "o/r") -> dict[str, str]:
+    """The environment of a job on pull request 7, whose branch is in the repository `head`."""
     event = folder / "event.json"
-    event.write_text(json.dumps({"pull_request": {"number": 7, "head": {"sha": HEAD}}}))
+    event.write_text(json.dumps({"pull_request": {"number": 7, "head": {"sha": HEAD, "repo": {"full_name": head}}}}))
     return {
         "GITHUB_ACTIONS": "true",
         "GITHUB_API_URL": api.address,

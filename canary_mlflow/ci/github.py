@@ -22,6 +22,9 @@ from gates.verdict import Outcome
 LIMIT = 65_000  # characters of a comment and of a check's summary; GitHub takes 65,535
 PAGE = 100
 SECONDS = 20.0
+FORK = (
+    "a pull request from a fork, whose token may not write: no comment and no check, the job's summary has the report"
+)
 CONCLUSIONS = {
     "PASS": "success",
     "bootstrap": "success",
@@ -33,12 +36,16 @@ CONCLUSIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a job is. `pull_request`: its number, None outside of one. `sha`: the commit that a check belongs to."""
+    """Where a job is. `pull_request`: its number, None outside of one; `fork`: it comes from another repository.
+
+    `sha`: the commit that a check belongs to.
+    """
 
     api: str
     repository: str
     sha: str
     pull_request: int | None
+    fork: bool
     summary: Path | None
     output: Path | None
     url: str
@@ -60,14 +67,16 @@ def place_of(environment: Mapping[str, str]) -> Place | None:
         return None
     event = read_event(environment.get("GITHUB_EVENT_PATH", ""))
     pull_request = table(event, "pull_request")
+    head = table(pull_request, "head")
     files = {key: Path(value) for key in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT") if (value := environment.get(key))}
     server, repository = environment.get("GITHUB_SERVER_URL", ""), environment.get("GITHUB_REPOSITORY", "")
     return Place(
         api=environment.get("GITHUB_API_URL", "https://api.github.com"),
         repository=repository,
         # GITHUB_SHA of a pull request is a merge that nobody sees; checks show on its head.
-        sha=table(pull_request, "head").get("sha") or environment.get("GITHUB_SHA", ""),
+        sha=head.get("sha") or environment.get("GITHUB_SHA", ""),
         pull_request=pull_request.get("number"),
+        fork=bool(pull_request) and table(head, "repo").get("full_name") != repository,
         summary=files.get("GITHUB_STEP_SUMMARY"),
         output=files.get("GITHUB_OUTPUT"),
         url=f"{server}/{repository}/actions/runs/{environment.get('GITHUB_RUN_ID', '')}",
@@ -112,6 +121,9 @@ def publish(place: Place, message: Message, token: str, outputs: Mapping[str, st
             try:
                 write(client, place, message)
             except StoreError as error:
+                if place.fork:
+                    yield f"{FORK} ({error})"
+                    return
                 yield str(error)
 
 

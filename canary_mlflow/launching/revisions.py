@@ -5,7 +5,6 @@ from __future__ import annotations
 import filecmp
 import os
 import shlex
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from canary_mlflow.ci.job import ci_tags
 from canary_mlflow.errors import NoSource, UsageError
 from canary_mlflow.launching.composing import require_overrides
 from canary_mlflow.launching.projects import launch
-from canary_mlflow.launching.sources import Source, commit_of, worktree
+from canary_mlflow.launching.sources import Source, commit_of, installer, worktree
 from canary_mlflow.registry import records
 from canary_mlflow.registry.looks import Progress, Taken, evidence_of, looks_taken, note_look
 from canary_mlflow.reports.advice import run_page
@@ -75,7 +74,10 @@ def checked_out(project: Path, revisions: dict[str, Revision], overrides: Sequen
     ):
         sources = {
             side: Source(
-                folder=folder, env_manager=manager_of(project, folder), commit=revisions[side].commit, here=False
+                folder=folder,
+                env_manager=manager_of(project, folder, f"--{side} {revisions[side]}"),
+                commit=revisions[side].commit,
+                here=False,
             )
             for side, folder in zip(SIDES, (one, other), strict=True)
         }
@@ -110,13 +112,13 @@ def ended_afterwards(client: MlflowClient, run_ids: Sequence[str]) -> Iterator[N
             finish_session(client, run_id, status)
 
 
-def manager_of(project: Path, folder: Path) -> str:
+def manager_of(project: Path, folder: Path, whose: str) -> str:
     """`local` where a revision's pins are those of this checkout; else the one that installs them."""
     name = "requirements.txt"
     if (folder / name).is_file() and (project / name).is_file():
         if filecmp.cmp(folder / name, project / name, shallow=False):
             return "local"
-        return "uv" if shutil.which("uv") else "virtualenv"
+        return installer(whose)
     return "local"
 
 

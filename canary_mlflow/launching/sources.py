@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -53,7 +55,7 @@ def source_of(project: Path, environment: Mapping[str, str], whose: str) -> Iter
     commit, now = environment.get("git_commit", UNKNOWN), git(project)
     if commit == UNKNOWN:
         raise NoSource(f"{whose}: its runs carry no git commit; expected one; train it from a checkout")
-    manager = manager_for(environment)
+    manager = manager_for(environment, whose)
     if all(environment.get(key) == now.get(key) for key in ("git_commit", "git_dirty", "git_diff")):
         yield Source(folder=project, env_manager=manager, commit=commit, here=True)
         return
@@ -99,9 +101,21 @@ def has_entry(folder: Path) -> bool:
     return isinstance(found, dict) and ENTRY in (found.get("entry_points") or {})
 
 
-def manager_for(environment: Mapping[str, str]) -> str:
+def manager_for(environment: Mapping[str, str], whose: str) -> str:
     """`local` where the packages of this Python are those recorded; else the one that installs the commit's pins."""
-    return "local" if not different_packages(environment, packages()) else "uv" if shutil.which("uv") else "virtualenv"
+    return installer(whose) if different_packages(environment, packages()) else "local"
+
+
+def installer(whose: str) -> str:
+    """What builds an environment of other pins: uv, beside this Python or on the path, else pyenv. Raises NoSource."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    for program, manager in (("uv", "uv"), ("pyenv", "virtualenv")):
+        if shutil.which(program, path=path):
+            return manager
+    raise NoSource(
+        f"{whose}: its packages are others than here, and neither uv nor pyenv is there to install them; expected one; "
+        "pip install uv"
+    )
 
 
 def different_packages(recorded: Mapping[str, str], other: Mapping[str, str]) -> list[str]:

@@ -59,11 +59,19 @@ def existing_store(uri: str | None = None) -> MlflowClient:
 def resolve(uri: str | None) -> str:
     """The store's URI with nothing left to the working folder.
 
-    Raises StoreError for a file store, UsageError for one in memory.
+    Raises StoreError for a file store, UsageError for one in memory, and for an empty name: a variable that a CI job
+    was not given. MLflow would take it for none, and each job would have a store of its own.
     """
     import mlflow
 
-    found: str = uri or mlflow.get_tracking_uri()
+    named = uri if uri is not None else os.environ.get("MLFLOW_TRACKING_URI")
+    if named is not None and not named.strip():
+        found = "found an empty name" if uri is not None else "MLFLOW_TRACKING_URI is set, and empty"
+        raise UsageError(
+            f"tracking store: {found}; expected the store that holds the champion; set MLFLOW_TRACKING_URI (in CI: a "
+            "variable that this job can read), or unset it for ./mlflow.db"
+        )
+    found = uri or str(mlflow.get_tracking_uri())
     scheme = urlsplit(found).scheme
     if scheme in ("", "file") and os.environ.get("MLFLOW_ALLOW_FILE_STORE", "").lower() not in ("true", "1"):
         raise StoreError(

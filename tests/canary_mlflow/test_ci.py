@@ -84,6 +84,18 @@ def test_a_token_that_may_not_write_is_a_warning(guarded: Any, api: GitHub, plac
     assert "**PASS**" in (place / "summary.md").read_text()
 
 
+def test_a_fork_is_told_once_that_its_token_may_not_write(
+    guarded: Any, api: GitHub, place: Path, tmp_path: Path
+) -> None:
+    api.refuses = 403
+    job(api, tmp_path, head="somebody/r")
+    done = ci(guarded, judged(guarded, 1.0), out=place)
+    assert done.exit_code == 0
+    assert done.output.count("canary: warning: ") == 1
+    assert "a pull request from a fork, whose token may not write: no comment and no check" in done.output
+    assert "**PASS**" in (place / "summary.md").read_text()
+
+
 def test_without_a_token_only_what_needs_none_is_written(
     guarded: Any, api: GitHub, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

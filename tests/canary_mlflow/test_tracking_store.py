@@ -54,6 +54,15 @@ def start(code: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.parametrize(("named", "variable"), [(None, ""), (None, " "), ("", "sqlite:///there.db")])
+def test_a_store_that_was_meant_to_be_named_and_was_not_is_refused(
+    monkeypatch: pytest.MonkeyPatch, named: str | None, variable: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
+    with pytest.raises(UsageError, match=r"empty( name)?; expected the store .* or unset it for \./mlflow\.db"):
+        resolve(named)
+
+
 def test_three_processes_on_a_fresh_folder_make_one_store_and_one_experiment(tmp_path: Path) -> None:
     (tmp_path / "MLproject").write_text(PROJECT)
     ends = [process.communicate(timeout=240) for process in [start(FIRST, tmp_path) for _ in range(3)]]
