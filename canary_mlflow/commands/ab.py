@@ -23,7 +23,7 @@ PLANNED = ("repeats", "register", "seed")
 @click.option("--baseline", metavar="REF", help="A commit, branch or tag of this checkout.")
 @click.option("--candidate", metavar="REF", help="Another.")
 @click.option("--policy", metavar="NAME|PATH", help="Without it: the tier of the overrides, else smoke.")
-@click.option("--continue", "begun", metavar="SESSION", help="Go on with a comparison that decided nothing, or ended.")
+@click.option("--continue", "begun", metavar="SESSION", help="Go on with one that decided nothing, or was stopped.")
 @click.option("--pairs", type=click.IntRange(min=1), metavar="N", help="With --continue: judge it at N pairs in all.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run.")
 @json_option
@@ -59,17 +59,18 @@ def ab(
 
     given = {"--baseline": baseline, "--candidate": candidate, "--policy": policy, "OVERRIDES": " ".join(overrides)}
     going_on: continuing.Comparison | None = None
-    project, until = project_folder(), None
+    until: int | None = None
     if begun is None:
         refs, tier = _both(given, pairs), tier_of(overrides)
-        rules = load_policy(policy or tier)
+        rules, project = load_policy(policy or tier), project_folder()
         sides = {side: revisions.resolve(project, name, side) for side, name in zip(revisions.SIDES, refs, strict=True)}
     else:
         _refuse(given)
         client = existing_store(tracking_uri)
         going_on = continuing.recorded(client, begun)
         until = continuing.pairs_wanted(client, going_on, pairs)
-        rules, sides, overrides = going_on.policy, going_on.revisions, going_on.overrides
+        rules, project = going_on.policy, project_folder()
+        sides, overrides = going_on.revisions, going_on.overrides
     require_training_stack()
     ctx.with_resource(unwinding())
     with revisions.checked_out(project, sides, overrides) as sources:
