@@ -23,7 +23,7 @@ from workplace import Workplace
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import Interrupted, NoSource, UsageError
 from canary_mlflow.launching.makers import Launched
-from canary_mlflow.launching.sources import commit_of, source_of
+from canary_mlflow.launching.sources import commit_of, installer, source_of
 from canary_mlflow.tracking.fingerprint import git, hardware, packages
 from canary_mlflow.tracking.histories import fresh_runs, read_version, session_runs
 from canary_mlflow.tracking.session import child_runs
@@ -241,6 +241,17 @@ def test_this_checkout_where_it_is_the_code_and_a_worktree_where_not(project: Pa
 def test_other_packages_than_those_here_are_installed_from_the_lock(project: Path, commits: list[str]) -> None:
     with source_of(project, recorded_at(project, commits[2], torch="1.0.0"), "v") as found:
         assert found.env_manager in ("uv", "virtualenv")
+
+
+def test_uv_beside_this_python_installs_them_and_where_nothing_can_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(NoSource, match=r"v: its packages are others than here, .* expected one; pip install uv"):
+        installer("v")
+    (tmp_path / "uv").touch(mode=0o755)  # as in an environment that nobody has activated
+    assert installer("v") == "uv"
 
 
 @pytest.mark.parametrize(
