@@ -21,7 +21,7 @@ Exit codes:
   1  BLOCK
   2  wrong use or configuration
   3  INCONCLUSIVE
-  4  something outside failed (store, disk, crash that is no instability, Ctrl-C)
+  4  something outside failed (store, disk, machine, signal)
 """
 OUTSIDE = 4
 

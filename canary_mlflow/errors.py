@@ -10,6 +10,7 @@
     ├── BlindProbe              4
     ├── Refused                 4
     ├── NoSource                4
+    ├── BrokeOff                4
     ├── CannotWrite             4
     └── Interrupted             4
 
@@ -65,6 +66,14 @@ class Refused(CanaryError):
 
 class NoSource(CanaryError):
     """The code or the packages that runs were made with cannot be had here."""
+
+
+class BrokeOff(CanaryError):
+    """A run broke off with an exception that it recorded; what that means is the gate's to say."""
+
+    def __init__(self, message: str, run_id: str) -> None:
+        super().__init__(message)
+        self.run_id = run_id
 
 
 class CannotWrite(CanaryError):

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from scipy.stats import hypergeom
 
+from gates.crashes import crashes
 from gates.divergence import divergence
 from gates.nonfinite import nonfinite
 from gates.policy import Policy
-from gates.records import Run
+from gates.records import Run, Version
 from gates.rules import Role
-from gates.sides import CRASHES, Side, broken_off
+from gates.sides import CRASHES, Side, broken_off, failures_too
 from gates.verdict import Check, CheckOutcome, ReasonCode
 from gates.wording import listed, runs
 
@@ -28,9 +29,10 @@ _CHANCE = 0.25
 not 2 of 3 against 1 of 3 (0.5). So high, because neither answer lets anything pass."""
 
 
-def hard_checks(policy: Policy, side: Side, known: Sequence[Run] = ()) -> tuple[Check, ...]:
-    """The hard checks that the policy asks for, over all runs that are evidence. `known`: the baseline's, its failures
-    too; what they fail just as often tells nothing of the change."""
+def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> tuple[Check, ...]:
+    """The hard checks that the policy asks for, over all runs that are evidence. What the baseline's runs fail just as
+    often tells nothing of the change."""
+    known = failures_too(baseline, side)
     asked = [
         ("completed", policy.hard.completed, _completed),
         ("nonfinite", policy.hard.nonfinite, nonfinite),
@@ -46,7 +48,9 @@ def hard_checks(policy: Policy, side: Side, known: Sequence[Run] = ()) -> tuple[
         for name, each, failed in found
         if name not in _OPTIONAL or any(each)
     ]
-    return tuple(_unless_broken_off(check, side) if check.metric == "completed" else check for check in checks)
+    return tuple(
+        _unless_broken_off(check, side, baseline) if check.metric == "completed" else check for check in checks
+    )
 
 
 def _check(name: str, found: tuple[list[str], str], runs: int, known: tuple[int, int]) -> Check:
@@ -72,14 +76,27 @@ def _alike(candidate: tuple[int, int], baseline: tuple[int, int]) -> bool:
     return failed > 0 and bool(hypergeom.sf(worse - 1, those + others, worse + failed, those) > _CHANCE)
 
 
-def _unless_broken_off(check: Check, side: Side) -> Check:
-    """A run that failed for a reason unknown neither finished nor crashed of its own: open, unless others did crash."""
+def _unless_broken_off(check: Check, side: Side, baseline: Version | None) -> Check:
+    """A run that failed for a reason unknown neither finished nor crashed of its own: open, unless others did crash or
+    an exception is shown to be its code's."""
+    if check.outcome is CheckOutcome.BLOCK:
+        return check
+    if found := sorted(crashes(side.runs, baseline), key=lambda crash: not crash.blocks):
+        first = found[0]
+        if first.blocks:
+            return _hard(check.metric, CheckOutcome.BLOCK, first.reason, ReasonCode.CRASH)
+        return _hard(check.metric, CheckOutcome.INCONCLUSIVE, first.reason, ReasonCode.BROKEN_OFF)
     broken = broken_off(side)
-    if not broken or check.outcome is CheckOutcome.BLOCK:
+    if not broken:
         return check
     said = listed(list(dict.fromkeys(run.failure_reason or "no end was recorded" for run in broken)), 2)
-    reason = f"{len(broken)} of {runs(len(side.runs), 'candidate')} failed ({said}), by the code or by the machine"
+    reason = f"{len(broken)} of {runs(len(side.runs), 'candidate')} failed ({said}), {_by_what(broken)}"
     return _hard(check.metric, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.BROKEN_OFF)
+
+
+def _by_what(broken: Sequence[Run]) -> str:
+    why = {run.raised.outside if run.raised else "" for run in broken}
+    return f"which is no evidence: {listed(sorted(why))}" if all(why) else "by the code or by the machine"
 
 
 def _hard(name: str, outcome: CheckOutcome, reason: str, code: ReasonCode | None = None) -> Check:

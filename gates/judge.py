@@ -20,7 +20,6 @@ from gates.sides import (
     candidate_side,
     environment_differences,
     facts,
-    failures_too,
     mismatches,
     planned,
 )
@@ -63,7 +62,7 @@ def judge(
     slips, plan = tuple(unsaid(policy, said)), policy.resolve(said)
     policy = plan if look is None else plan.spending(plan.looks.shares[look - 1] if share is None else share)
     pairs = pair(policy, baseline, right)
-    checks, more_runs = [*hard_checks(policy, right, failures_too(baseline, right))], None
+    checks, more_runs = [*hard_checks(policy, right, baseline)], None
     if obstacles := _validity(baseline, left, right, pairs):
         checks += obstacles
     else:

@@ -59,6 +59,19 @@ class Series:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Raised:
+    """The exception that ended a run: its type, the `place` that raised it (`module/path.py:line in function`, the same
+    on every machine), and, where it says nothing of the code, why (`outside`)."""
+
+    kind: str
+    place: str
+    outside: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.place}" if self.place else self.kind
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
     """One fresh process with one seed: the unit of evidence.
@@ -79,6 +92,7 @@ class Run:
     completed: bool = True
     failure: str = ""
     failure_reason: str = ""
+    raised: Raised | None = None
     learned: bool | None = None
     learned_reason: str = ""
     invariants: str = ""
@@ -99,10 +113,12 @@ class Version:
     """One side of a comparison: a model version (None when the runs are no registered version) and its runs.
 
     `fresh`: for a baseline, runs of its code made beside the candidate's, each with the seed of the run that it stands
-    beside. What depends on the machine's speed is judged in these pairs.
+    beside. What depends on the machine's speed is judged in these pairs. `beside`: the baseline's own `runs` were made
+    so too.
     """
 
     model: str
     version: str | None
     runs: tuple[Run, ...]
     fresh: tuple[Run, ...] = ()
+    beside: bool = False

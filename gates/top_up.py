@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from gates.crashes import crashes, repeated
 from gates.hard_gates import hard_checks
 from gates.pairs import judged_in_pairs
 from gates.policy import Policy
 from gates.records import Run, Version
 from gates.rules import Role
-from gates.sides import Side, baseline_side, broken_off, candidate_side, facts, failures_too, mismatches, planned
+from gates.sides import Side, baseline_side, broken_off, candidate_side, facts, mismatches, planned
 from gates.validity import BY_THE_CLOCK, invalid_clocks
 from gates.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.wording import runs
@@ -89,7 +90,8 @@ def to_run_again(
     """The seeds whose candidate runs should be made again, and why: they broke off, or a metric that decides needs a
     clock and none judges them beside the `reference` runs (or those of today, `beside`); and they were not tried
     `reruns` times again yet. None where more runs are in vain."""
-    if in_vain(policy, reference, candidate):
+    baseline = Version(model="", version=None, runs=tuple(reference), fresh=tuple(beside or ()))
+    if in_vain(policy, baseline, candidate):
         return {}
     policy, left, right = _sides(policy, reference, candidate)
     clocks = left.finished if beside is None else _sides(policy, beside, candidate)[1].finished
@@ -98,12 +100,17 @@ def to_run_again(
     return {seed: why for seed, why in sorted(wanted.items()) if tried[seed] <= policy.validity.reruns}
 
 
-def in_vain(policy: Policy, reference: Sequence[Run], candidate: Version) -> bool:
+def stays_open(side: Version) -> bool:
+    """Whether what broke off leaves a side open, however many of its other runs finish."""
+    return bool(broken_off(candidate_side(side)) or crashes(side.runs, None))
+
+
+def in_vain(policy: Policy, baseline: Version, candidate: Version) -> bool:
     """Whether more runs change nothing: a hard check blocks, or the sides are no equal work on equal hardware."""
-    policy, left, right = _sides(policy, reference, candidate)
-    known = failures_too(Version(model="", version=None, runs=tuple(reference)), right)
-    blocked = any(check.outcome is CheckOutcome.BLOCK for check in hard_checks(policy, right, known))
-    return blocked or (bool(left.evidence) and any(mismatches(left, right, what) for what in ("workload", "hardware")))
+    policy, left, right = _sides(policy, baseline.runs, candidate)
+    blocked = any(check.outcome is CheckOutcome.BLOCK for check in hard_checks(policy, right, baseline))
+    both = left.evidence and right.evidence
+    return blocked or bool(both and any(mismatches(left, right, what) for what in ("workload", "hardware")))
 
 
 def _sides(policy: Policy, reference: Sequence[Run], candidate: Version) -> tuple[Policy, Side, Side]:
@@ -113,11 +120,12 @@ def _sides(policy: Policy, reference: Sequence[Run], candidate: Version) -> tupl
 
 
 def _broken_off(side: Side) -> dict[int, str]:
-    """The seeds without which nothing passes."""
+    """The seeds without which nothing passes; not those of an exception that came again."""
+    known = repeated(side.runs)
     return {
         run.seed: f"broke off ({run.failure_reason or 'no end was recorded'})"
         for run in broken_off(side)
-        if run.seed is not None
+        if run.seed is not None and run.seed not in known
     }
 
 

@@ -35,6 +35,7 @@ class ReasonCode(StrEnum):
 
     PASS = "pass"
     HARD_GATE = "hard-gate"
+    CRASH = "crash"
     REGRESSION = "regression"
     BROKEN_OFF = "broken-off"
     FAILS_ALIKE = "fails-alike"

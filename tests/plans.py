@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlflow.entities import Metric
+from recorded import RAISED
 
-from canary_mlflow.errors import CanaryError, NoSource
+from canary_mlflow.errors import BrokeOff, CanaryError, NoSource
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from gates.looks import FreshBaseline, WithoutSource
@@ -27,6 +28,7 @@ class Recording:
     lost: str = ""  # the same of the champion's
     failing: tuple[int, ...] = ()  # seeds whose runs break off
     diverging: tuple[int, ...] = ()  # seeds whose runs become unstable
+    raising: tuple[int, ...] = ()  # seeds whose runs an exception of their code ends
     unfresh: tuple[int, ...] = ()  # seeds whose fresh runs break off
     stop_at: int | None = None  # the number of the call at which somebody presses Ctrl-C
     sentinels: tuple[float, ...] = ()  # of the runs in turn, the last one's for those after it too
@@ -55,6 +57,8 @@ class Recording:
         if seed in self.diverging:
             self.recorded.run(self.session, seed, slower=1.0, tags={}, nan_at=20, without=())
             return
+        if seed in self.raising:
+            raise BrokeOff(f"seed {seed}: run broke off (error)", self.record(seed, 1.0, RAISED))
         run_id = self.record(seed, self.slower * self.today, {"canary.env.host": self.host})
         if self.sentinels:
             beat(self.recorded, run_id, self.sentinels[min(len(self.calls), len(self.sentinels)) - 1])

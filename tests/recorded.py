@@ -38,6 +38,15 @@ CHILD = {
     "canary.learned_reason": "loss fell from 0.693 to 0.412",
     "canary.rows_lost": "0",
 }
+RAISED = {
+    "canary.completed": "false",
+    "canary.failure": "error",
+    "canary.failure_reason": "AttributeError: 'NoneType' object has no attribute 'apply'",
+    "canary.exception": "AttributeError",
+    "canary.exception.place": "trl/trainer/utils.py:1638 in apply",
+    "canary.exception.outside": "",
+}
+"""Of a run that an exception of its code ended."""
 
 
 @dataclass

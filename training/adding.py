@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from canary_mlflow.errors import CanaryError
+from canary_mlflow.errors import BrokeOff, CanaryError
 from canary_mlflow.launching.makers import Launched
 from training.config import CanaryConfig
 
@@ -33,7 +33,8 @@ class InSession(Launched):
         with launch.crew_of(seeded, self.scratch / f"added-{self.made}", 1) as crew:
             result = launch.train_one(self.client, self.session, seeded, next(crew), f"added {self.made}")
         if launch.code_of(result) not in (0, 1):
-            raise CanaryError(f"the run with seed {seed} broke off ({result.failure}): {result.reason}")
+            said = f"the run with seed {seed} broke off ({result.failure}): {result.reason}"
+            raise BrokeOff(said, result.run_id) if result.raised else CanaryError(said)
 
 
 def say(line: str) -> None:

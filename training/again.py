@@ -1,7 +1,7 @@
 """`python -m training.again`: one more run of a session, with the configuration of another run or a composed one.
 
 What `canary gate --top-up` and `canary ab` launch through MLflow Projects. Exit codes: 0 finished, 1 unstable,
-2 wrong use, 4 something outside failed.
+2 wrong use, 3 an exception ended it, 4 something outside failed.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from canary_mlflow.registry.session_gate import gate_change, gate_session
 from canary_mlflow.registry.versions import register_version
 from canary_mlflow.reports import text
 from canary_mlflow.reports.decision import Decision
+from canary_mlflow.tracking.exceptions import raised_tags
 from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.session import adopt_run, close_run, create_child_run, finish_session, open_session
 from canary_mlflow.tracking.store import prepare_store
@@ -31,6 +32,7 @@ from training.config import CanaryConfig
 from training.errors import SetupError
 from training.naming import choose_model_name, flatten, run_name, run_tags, session_name, session_tags
 from training.process import Job, Result, Worker, run, workers
+from training.recheck import recheck
 
 
 def run_session(config: CanaryConfig, scratch: Path) -> int:
@@ -68,9 +70,11 @@ def _train_and_judge(
         results = train_runs(client, session, config, crew, first_runs(config), champion)
         if not champion:
             results += _rest(client, session, config, results, scratch)
+        again, lost = recheck(client, session, model, config, results[-1], scratch)
+        results += again
         ended = max(code_of(result) for result in results)
-        if ended in (0, 1):
-            decision = judge(client, model, session, config, results, scratch)
+        if ended in (0, 1, 3):
+            decision = judge(client, model, session, config, results, scratch, lost)
             text.show(decision, sys.stderr)
             publish_study(client, decision)
             ended = decision.exit_code
@@ -163,17 +167,24 @@ def train_one(
         close_run(client, run_id, "interrupted", "the session was stopped")
         raise
     # The run has said so itself, unless its process was killed.
-    close_run(client, run_id, result.failure, result.reason)
+    close_run(client, run_id, result.failure, result.reason, raised_tags(result.raised))
     return result
 
 
 def judge(
-    client: MlflowClient, model: str, session: str, config: CanaryConfig, results: list[Result], scratch: Path
+    client: MlflowClient,
+    model: str,
+    session: str,
+    config: CanaryConfig,
+    results: list[Result],
+    scratch: Path,
+    lost: str = "",
 ) -> Decision:
-    """Register what the session trained and gate it; a session that broke off has nothing to register."""
+    """Register what the session trained and gate it; a session that broke off has nothing to register. `lost`: why the
+    champion's code could not be run beside what broke off."""
     policy = load_policy(config.gate)
     if any(result.failure for result in results):
-        return gate_session(client, model, session, policy)
+        return gate_session(client, model, session, policy, lost)
     if not config.register:
         return gate_change(client, model, session, policy)
     version = register_version(client, model, session, results[0].run_id)
@@ -187,8 +198,8 @@ def judge(
 
 
 def code_of(result: Result) -> int:
-    """The exit code that one run's end asks for."""
-    return code_of_failure(result.failure)
+    """The exit code that one run's end asks for: 3 where an exception ended it, which the gate weighs."""
+    return 3 if result.failure == "error" and result.raised else code_of_failure(result.failure)
 
 
 def code_of_failure(failure: str) -> int:

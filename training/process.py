@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from canary_mlflow.tracking.exceptions import Raised
+
 GRACE = 20.0  # seconds a run has to record its end after SIGTERM
 AHEAD = 3  # processes that load their libraries at the same time, half a GiB each
 GO = b"go\n"
@@ -42,6 +44,7 @@ class Result:
     seed: int
     failure: str = ""
     reason: str = ""
+    raised: Raised | None = None  # None too where its process left no word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +120,21 @@ def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
         return Result(run_id=job.run_id, seed=seed, failure="timeout", reason=reason)
     path = worker.folder / "result.json"
     if path.exists():
-        return Result(run_id=job.run_id, seed=seed, **json.loads(path.read_text()))
+        return read_result(path, job.run_id, seed)
     return Result(run_id=job.run_id, seed=seed, failure="error", reason=_obituary(code))
+
+
+def write_result(folder: Path, failure: str, reason: str, raised: Raised | None) -> None:
+    """What a run's process leaves for the one that waits for it."""
+    said = {"failure": failure, "reason": reason, "raised": asdict(raised) if raised else None}
+    (folder / "result.json").write_text(json.dumps(said))
+
+
+def read_result(path: Path, run_id: str, seed: int) -> Result:
+    """What `write_result` wrote."""
+    said = json.loads(path.read_text())
+    raised = Raised(**said.pop("raised")) if said["raised"] else said.pop("raised")
+    return Result(run_id=run_id, seed=seed, raised=raised, **said)
 
 
 def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int) -> Worker:

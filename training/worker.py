@@ -9,17 +9,18 @@ import signal
 import sys
 import threading
 import traceback
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.loading import without_collecting
+from canary_mlflow.tracking.exceptions import Raised, raised, raised_tags
 from canary_mlflow.tracking.failures import classify, terminate
 from training.algorithms import ALGORITHMS
 from training.errors import Stopped
-from training.process import CONFIG, READY, Job, Prepared
+from training.process import CONFIG, READY, Job, Prepared, write_result
 
 if TYPE_CHECKING:
     from training.parts import Inputs
@@ -41,48 +42,58 @@ def main(folder: Path, algo: str) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # SIGTERM ends this process without a word until its turn has come: there is nothing to record yet, and an
     # exception out of a signal handler, thrown into torch's C++ while it is imported, aborts with a page of frames.
-    load(algo)
-    inputs = prepare(folder)
+    loaded = prepare(folder, algo)
     if not sys.stdin.readline():
         return 0  # the session ended before this run's turn
     signal.signal(signal.SIGTERM, terminate)
     threading.Thread(target=_follow_the_session, daemon=True).start()
-    return work(folder, inputs)
+    return work(folder, loaded)
 
 
-def prepare(folder: Path) -> Inputs | None:
-    """Read the data that `folder`/config.json asks for and say what work that is, while nothing is recorded yet.
+@dataclass
+class Loaded:
+    """What a run's process had before its turn: its data, or the exception with which its libraries ended."""
 
-    None where that failed: wrong use is said, anything else is left to the run, whose record has room for a traceback.
-    """
+    inputs: Inputs | None = None
+    broken: Exception | None = None
+
+
+def prepare(folder: Path, algo: str) -> Loaded:
+    """Load the libraries and the data that `folder`/config.json asks for, and say what work that is, while nothing is
+    recorded yet: wrong use is said, anything else is left to the run, whose record has room for a traceback."""
+    loaded, word = Loaded(), Prepared()
+    try:
+        load(algo)
+        loaded.inputs, word = _read_inputs(folder)
+    except UsageError as error:
+        word = Prepared(refusal=str(error))
+    except Exception as error:  # noqa: BLE001 - an upgrade that cannot be imported is recorded like one that breaks later
+        loaded.broken = error
+    draft = folder / f"{READY}.draft"
+    draft.write_text(json.dumps(asdict(word)))
+    draft.replace(folder / READY)  # whoever waits for it must not read half of it
+    return loaded
+
+
+def _read_inputs(folder: Path) -> tuple[Inputs, Prepared]:
     from training.compose import to_config
     from training.devices import settle
     from training.parts import prepare_inputs
     from training.workload import describe
 
-    inputs, word = None, Prepared()
-    try:
-        config = to_config(json.loads((folder / CONFIG).read_text()))
-        device = settle(config.hardware)
-        inputs = prepare_inputs(config)
-        word = Prepared(workload=describe(config, inputs, device), note=inputs.data.note)
-    except UsageError as error:
-        word = Prepared(refusal=str(error))
-    except Exception:  # noqa: BLE001 - the run meets it again, and records it
-        inputs = None
-    draft = folder / f"{READY}.draft"
-    draft.write_text(json.dumps(asdict(word)))
-    draft.replace(folder / READY)  # whoever waits for it must not read half of it
-    return inputs
+    config = to_config(json.loads((folder / CONFIG).read_text()))
+    device = settle(config.hardware)
+    inputs = prepare_inputs(config)
+    return inputs, Prepared(workload=describe(config, inputs, device), note=inputs.data.note)
 
 
-def work(folder: Path, inputs: Inputs | None = None) -> int:
-    """Train `folder`/job.json in this process, which has its libraries; returns 0 when the run finished, else 1."""
+def work(folder: Path, loaded: Loaded | None = None) -> int:
+    """Train `folder`/job.json in this process; returns 0 when the run finished, else 1."""
     job = Job(**json.loads((folder / "job.json").read_text()))
-    failure, reason, trace = _attempt(job, folder, inputs)
-    _record_end(job, failure, reason, trace)
-    (folder / "result.json").write_text(json.dumps({"failure": failure, "reason": reason}))
-    return 1 if failure else 0
+    end = _attempt(job, folder, loaded or Loaded())
+    _record_end(job, end)
+    write_result(folder, end.failure, end.reason, end.raised)
+    return 1 if end.failure else 0
 
 
 def load(algo: str) -> None:
@@ -101,21 +112,37 @@ def _follow_the_session() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _attempt(job: Job, folder: Path, inputs: Inputs | None) -> tuple[str, str, str]:
-    """Train; returns (failure, one sentence, traceback), all empty when the run finished."""
+@dataclass
+class End:
+    """How the run ended, and what was known of it by then: all empty when it finished."""
+
+    failure: str = ""
+    reason: str = ""
+    raised: Raised | None = None
+    trace: str = ""
+    workload: dict[str, str] = field(default_factory=dict)
+    nonfinite: int = 0  # steps
+
+
+def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
+    """Train."""
+    end = End()
     try:
-        _train(job, folder, inputs)
+        if loaded.broken is not None:
+            raise loaded.broken
+        _train(job, folder, loaded.inputs, end)
     except UsageError as error:
-        return "config", str(error), ""
+        end.failure, end.reason = "config", str(error)
     except Stopped as error:
-        return "instability", str(error), ""
+        end.failure, end.reason = "instability", str(error)
     except BaseException as error:  # noqa: BLE001 - whatever user code or a library raises is recorded, not lost
-        failure, reason = classify(error)
-        return failure, reason, "" if failure == "interrupted" else traceback.format_exc()
-    return "", "", ""
+        end.failure, end.reason = classify(error, end.nonfinite)
+        end.raised = raised(error)
+        end.trace = "" if end.failure == "interrupted" else traceback.format_exc()
+    return end
 
 
-def _train(job: Job, folder: Path, inputs: Inputs | None) -> None:
+def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
     import gc
 
     from tqdm.contrib.logging import logging_redirect_tqdm
@@ -139,10 +166,11 @@ def _train(job: Job, folder: Path, inputs: Inputs | None) -> None:
     device = settle(config.hardware)
     inputs = inputs or prepare_inputs(config)
     parts = faults.prepare(build_parts(config, device, inputs), config.fault)
+    end.workload = describe(config, inputs, device)
     canary = CanaryCallback(
         run_id=job.run_id,
         tracking_uri=job.tracking_uri,
-        workload=describe(config, inputs, device),
+        workload=end.workload,
         config=job.config,
         tags={
             "canary.role": job.role,
@@ -168,6 +196,7 @@ def _train(job: Job, folder: Path, inputs: Inputs | None) -> None:
     finally:
         progress.close()
         canary.close()
+        end.nonfinite = canary.nonfinite_steps
     if job.keep_weights:
         write_model(trainer, parts, config, folder / "model", job.run_id)
         canary.log_artifacts(folder / "model", "model")
@@ -175,7 +204,7 @@ def _train(job: Job, folder: Path, inputs: Inputs | None) -> None:
         raise Stopped(canary.stopped)
 
 
-def _record_end(job: Job, failure: str, reason: str, trace: str) -> None:
+def _record_end(job: Job, end: End) -> None:
     """Write the run's end where the numbers are; the session's process repeats it if this one dies.
 
     And the other way round: a session that was killed is ended by its run.
@@ -184,9 +213,12 @@ def _record_end(job: Job, failure: str, reason: str, trace: str) -> None:
     from canary_mlflow.tracking.store import prepare_store
 
     client = prepare_store(job.tracking_uri)
-    if trace:
-        client.log_text(job.run_id, trace, "traceback.txt")
-    close_run(client, job.run_id, failure, reason)
+    more = {}
+    if end.trace:
+        client.log_text(job.run_id, end.trace, "traceback.txt")
+        # A run that broke off before its training began has not said yet what it was to do.
+        more = {**{f"canary.workload.{key}": value for key, value in end.workload.items()}, **raised_tags(end.raised)}
+    close_run(client, job.run_id, end.failure, end.reason, more)
     if SESSION_GONE.is_set() and job.alone_in_session:
         close_killed_session(client, job.run_id)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
-from canary_mlflow.errors import NoSource, UsageError
+from canary_mlflow.errors import BrokeOff, NoSource, UsageError
 from canary_mlflow.launching.projects import launch
 from canary_mlflow.launching.sources import Source, different_packages, project_folder, source_of
 from canary_mlflow.tracking.fingerprint import hardware
@@ -82,13 +82,27 @@ class Launched:
     def fresh(self, champion: str, seed: int) -> None:
         source, like = self._champion[champion]
         name = f"champion version {champion}, seed {seed}, beside {self.subject}"
-        made = launch(
-            self.client, source, self.session, name=name, role="baseline", seed=seed, like=like.run_id
-        )  # fmt: skip
+        try:
+            made = launch(
+                self.client, source, self.session, name=name, role="baseline", seed=seed, like=like.run_id
+            )  # fmt: skip
+        except BrokeOff as error:
+            self.client.set_tag(error.run_id, FRESH_TAG, champion)  # that this code breaks off too is evidence
+            raise NoSource(str(error)) from error
         (run,) = read_runs(self.client, [made], metrics=())
         if other := different_packages(like.environment, run.environment):
             raise NoSource(f"champion version {champion}: its packages could not be had ({', '.join(other[:3])})")
         self.client.set_tag(made, FRESH_TAG, champion)  # from here on it is evidence
+
+
+def champion_beside(maker: Maker, champion: str, runs: tuple[Run, ...], seed: int) -> str:
+    """A run of the champion's code with the seed of a candidate's; why there is none that finished, '' for one."""
+    try:
+        maker.prepare_fresh(champion, runs)
+        maker.fresh(champion, seed)
+    except NoSource as error:
+        return str(error)
+    return ""
 
 
 def same_hardware(subject: str, run: Run) -> None:

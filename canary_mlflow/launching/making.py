@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from canary_mlflow.errors import CanaryError, Interrupted, NoSource, StoreError
+from canary_mlflow.errors import BrokeOff, CanaryError, Interrupted, NoSource, StoreError
 from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of, seeds_without_fresh
-from canary_mlflow.launching.makers import Maker
+from canary_mlflow.launching.makers import Maker, champion_beside
 from canary_mlflow.launching.missing_runs import Missing, Turn
 from canary_mlflow.registry.looks import Progress
 from canary_mlflow.registry.sides import progress, read_sides
 from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.reports.more_runs import NO_FRESH, NO_MORE
+from gates.crashes import to_run_beside
 from gates.looks import Looks, WithoutSource
 from gates.policy import Policy
 from gates.records import Version
@@ -45,6 +46,7 @@ class Making:
     beside: bool = False  # the next runs come with fresh ones of the champion
     prepared: str | None = None  # the champion whose code is at hand, whoever has become champion since
     lost: str = ""  # why there are no fresh ones although the policy asks for them; noted on every verdict from then on
+    broke_off: bool = False  # an exception ended a run of a look, and the look is taken without it
     stuck: str = ""  # why what broke off, or no clock can judge, was not made again
 
     def sides(self) -> Sides:
@@ -108,7 +110,12 @@ class Making:
         for turn, seed in missing.turns():
             if turn is Turn.CANDIDATE and not self.ended:
                 self.say(f"making a run of the candidate, seed {seed}")
-                self.maker.candidate(seed)
+                try:
+                    self.maker.candidate(seed)
+                except BrokeOff as error:  # it is made again first
+                    self.broke_off = True
+                    self.say(str(error))
+                    return
             elif turn is Turn.FRESH and self.beside and champion is not None:
                 self.say(f"making a run of champion version {champion}, seed {seed}")
                 self.make_fresh(champion, seed)
@@ -124,8 +131,8 @@ class Making:
             self.go_without(error)
 
     def make_again(self) -> None:
-        """Run again what broke off or no clock can judge, as often as the policy allows; what is there is judged where
-        that fails."""
+        """Run again what broke off or no clock can judge, as often as the policy allows, and the champion's code beside
+        an exception that came again; what is there is judged where that fails."""
         while again := self.again(self.sides()):
             try:
                 self.maker.prepare()
@@ -142,6 +149,18 @@ class Making:
                     if isinstance(error, (Interrupted, StoreError)) or len(self.sides().candidate.runs) == tried:
                         raise
                     self.say(str(error))
+        self.make_beside()
+
+    def make_beside(self) -> None:
+        """The champion's code beside an exception that came again, which tells whether the candidate's is to blame."""
+        champion, baseline, candidate = self.sides()
+        if champion is None or baseline is None or champion == self.version or self.stuck:
+            return
+        for seed, raised in to_run_beside(candidate.runs, baseline).items():
+            self.say(f"{raised} ended seed {seed} again; making a run of champion version {champion}")
+            if lost := champion_beside(self.maker, champion, baseline.runs, seed):
+                self.stuck = lost
+                self.say(lost)
 
     def again(self, sides: Sides) -> dict[int, str]:
         """The seeds whose runs should be made again, and why; none where there is no champion to look at them beside,

@@ -48,7 +48,7 @@ class Plan(Making):
             before, missing = self.made(), self.missing(self.step.candidate_runs)
             self.make(missing)
             self.stop_if_ended()
-            if missing.seeds and self.made() <= before:
+            if missing.seeds and self.made() <= before and not self.broke_off:
                 raise CanaryError(
                     f"{self.model} version {self.version}: the runs that were made are no evidence; expected runs that "
                     "say how they ended (canary.completed); look at the last run of its session"
@@ -82,7 +82,7 @@ class Plan(Making):
         if not (is_at.taken and left) or is_at.seen or is_at.now.runs > left[0]:
             return None
         champion, baseline, candidate = sides
-        if baseline is None or champion == self.version or in_vain(self.policy, baseline.runs, candidate):
+        if baseline is None or champion == self.version or in_vain(self.policy, baseline, candidate):
             return None  # it is refused, or decided
         self.beside = not self.lost and fresh_is_due(self.client, self.policy, baseline)
         missing = self.missing(left[0], sides)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from canary_mlflow.errors import CanaryError, Interrupted, NoSource, one_line
+from canary_mlflow.errors import BrokeOff, CanaryError, Interrupted, NoSource, one_line
 from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.launching.sources import ENTRY, Source
+from canary_mlflow.tracking.exceptions import raised_from
 from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.session import close_run, create_child_run, get_run
 
@@ -34,8 +35,8 @@ def launch(
 ) -> str:
     """Make one run of the session and return its id: with the configuration of the run `like`, or a composed one.
 
-    A run that broke off for a reason that lies in its code is one too. Raises CanaryError where something outside ended
-    it; NoSource for one of role `baseline`, which a policy may do without.
+    A run that became unstable is one too. Raises BrokeOff where an exception ended it that it recorded; CanaryError
+    where something else did, NoSource for one of role `baseline`, which a policy may do without.
     """
     run_id = create_child_run(client, session, name, {"canary.role": role, "canary.seed": str(seed)}, {})
     parameters = {"session": session, "seed": str(seed), "role": role, "like": like, "overrides": overrides}
@@ -49,8 +50,10 @@ def launch(
     tags = get_run(client, run_id).data.tags
     failure, reason = tags.get("canary.failure", ""), tags.get("canary.failure_reason", "")
     if failure and failure not in UNSTABLE:
-        kind = NoSource if role == "baseline" else CanaryError
-        raise kind(f"{name}: run {run_id} broke off ({failure}): {reason or 'its own output above may say why'}")
+        said = f"{name}: run {run_id} broke off ({failure}): {reason or 'its own output above may say why'}"
+        if raised_from(tags):
+            raise BrokeOff(said, run_id)
+        raise (NoSource if role == "baseline" else CanaryError)(said)
     return run_id
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.ci.job import ci_tags
-from canary_mlflow.errors import NoSource, UsageError
+from canary_mlflow.errors import BrokeOff, NoSource, UsageError
 from canary_mlflow.launching.composing import require_overrides
 from canary_mlflow.launching.projects import launch
 from canary_mlflow.launching.sources import Source, commit_of, installer, worktree
@@ -26,7 +26,7 @@ from canary_mlflow.tracking.session import finish_session, get_run, open_session
 from gates.judge import judge
 from gates.policy import Policy
 from gates.records import Version
-from gates.top_up import next_look, to_run_again
+from gates.top_up import next_look, stays_open, to_run_again
 from gates.verdict import Verdict
 from gates.wording import listed
 
@@ -133,7 +133,7 @@ class Trial:
     overrides: str
 
     def make(self, side: str, seed: int) -> None:
-        """One run."""
+        """One run. Raises BrokeOff where an exception ended it."""
         launch(
             self.client,
             self.sources[side],
@@ -148,7 +148,7 @@ class Trial:
         """What has been recorded."""
         baseline, candidate = (session_runs(self.client, self.sessions[side]) for side in SIDES)
         return (
-            Version(model="", version=None, runs=baseline),
+            Version(model="", version=None, runs=baseline, beside=True),
             Version(model="", version=None, runs=candidate),
         )
 
@@ -163,20 +163,42 @@ class Trial:
 
 
 def carry_out(trial: Trial, policy: Policy, say: Callable[[str], None], until: int | None = None) -> Verdict:
-    """Look by look, from two pairs on, until they decide or cannot; with `until` one look, at so many pairs."""
+    """Look by look, from two pairs on, until they decide or cannot, at once where an exception leaves a side open; with
+    `until` one look, at so many pairs."""
     taken = [look.runs for look in looks_taken(trial.client, trial.parent, SIDES[0])]
     pairs = until or next(runs for runs in policy.looks.left(taken) if runs >= first_pairs(policy))
     while True:
-        for side, seed in trial.lacking(pairs):
-            say(f"making a run of the {side}, seed {seed}")
-            trial.make(side, seed)
-        make_again(trial, policy, say)
+        stuck = make(trial, policy, pairs, say)
         verdict = look_at(trial, policy, pairs)
+        if stuck:
+            return verdict
         step = next_look(policy, verdict)
         say(f"look {verdict.look} of {len(policy.looks.runs)}, {pairs} pairs: {step.reason}")
         if step.look is None or until is not None:
             return verdict
         pairs = step.candidate_runs
+
+
+def make(trial: Trial, policy: Policy, pairs: int, say: Callable[[str], None]) -> bool:
+    """The runs that so many pairs still need; whether an exception leaves a side open, and more would be in vain."""
+    for side, seed in trial.lacking(pairs):
+        if not attempt(trial, side, seed, f"making a run of the {side}, seed {seed}", say):
+            make_again(trial, policy, say)
+            if any(map(stays_open, trial.versions())):
+                return True
+    make_again(trial, policy, say)
+    return False
+
+
+def attempt(trial: Trial, side: str, seed: int, what: str, say: Callable[[str], None]) -> bool:
+    """Make a run; whether no exception ended it."""
+    say(what)
+    try:
+        trial.make(side, seed)
+    except BrokeOff as error:
+        say(str(error))
+        return False
+    return True
 
 
 def look_at(trial: Trial, policy: Policy, pairs: int) -> Verdict:
@@ -211,8 +233,7 @@ def make_again(trial: Trial, policy: Policy, say: Callable[[str], None]) -> None
             return
         for side, seeds in invalid.items():
             for seed, reason in seeds.items():
-                say(f"making the {side}'s run of seed {seed} again: it {reason}")
-                trial.make(side, seed)
+                attempt(trial, side, seed, f"making the {side}'s run of seed {seed} again: it {reason}", say)
 
 
 def report(trial: Trial, revisions: dict[str, Revision], verdict: Verdict) -> Decision:

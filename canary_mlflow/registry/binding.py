@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,7 @@ def run_digest(run: Run) -> str:
             "run": run.run_id,
             "completed": run.completed,
             "failure": run.failure,
+            "raised": asdict(run.raised) if run.raised else None,
             "learned": run.learned,
             "invariants": run.invariants,
             "critical_held": run.critical_held,

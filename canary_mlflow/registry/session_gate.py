@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchModel, UsageError
@@ -11,7 +12,7 @@ from canary_mlflow.registry.evidence import warnings_of
 from canary_mlflow.registry.versions import champion_number
 from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
-from canary_mlflow.tracking.histories import read_version, session_runs
+from canary_mlflow.tracking.histories import fresh_runs, read_version, session_runs
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import get_run, minutes_of_runs
 from gates.judge import judge
@@ -23,17 +24,23 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-def gate_session(client: MlflowClient, model: str, session_id: str, policy: Policy) -> Decision:
-    """Judge a session that left no version (its runs crashed) by the hard gates alone, and write that on the session.
+def gate_session(client: MlflowClient, model: str, session_id: str, policy: Policy, lost: str = "") -> Decision:
+    """Judge a session that left no version (its runs crashed), and write that on the session.
 
-    No alias moves and nothing is bootstrapped: there is no version. The model need not exist yet.
+    No alias moves and nothing is bootstrapped: there is no version. The model need not exist yet. `lost`: why the
+    champion's code could not be run beside what broke off, which is noted.
     """
     runs = tuple(session_runs(client, session_id))
     if not runs:
         raise UsageError(
             f"session {session_id!r}: found no runs in it; expected at least one; give the id of a parent run"
         )
-    verdict = judge(policy, None, Version(model=model, version=None, runs=runs))
+    before, baseline = champion_or_none(client, model), None
+    if before is not None:
+        baseline = replace(read_version(client, model, before), fresh=fresh_runs(client, session_id, before))
+    verdict = judge(policy, baseline, Version(model=model, version=None, runs=runs))
+    if lost:
+        verdict = replace(verdict, notes=(*verdict.notes, f"the champion's code could not be run beside: {lost}"))
     return on_session(client, model, session_id, verdict, Question.SESSION)
 
 

@@ -17,7 +17,10 @@ from canary_mlflow.reports.more_runs import (
 from gates.verdict import Outcome, ReasonCode
 from gates.wording import sentence_case
 
-BROKEN = "See what ended it; a run of the same seed that finishes takes its place."
+BROKEN = (
+    "See what ended it: after an exception of the code mend it and run anew, else a run of the same seed that finishes "
+    "takes its place."
+)
 ALIKE = "Train longer, or mend what the baseline fails too: as it is, this canary cannot tell the two apart."
 QUIETER = "Run it again while the machine is quiet: what disturbed the clocks is named above."
 WITHOUT_VERSION = {

@@ -105,6 +105,11 @@ class CanaryCallback(Hooks):
         """Optimizer step → canonical name → value, of the run so far."""
         return {} if self.journal is None else self.journal.rows
 
+    @property
+    def nonfinite_steps(self) -> int:
+        """Steps at which a value that must be finite was NaN or infinite, of the run so far."""
+        return 0 if self.journal is None else self.journal.nan_steps + self.journal.inf_steps
+
     def close(self, error: BaseException | None = None) -> None:
         """End the recording; without `on_train_end` before it, the run broke off with `error` or the one in flight."""
         try:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow.tracking.exceptions import raised_tags
 from canary_mlflow.tracking.metrics_json import metrics_json
 from canary_mlflow.tracking.observers import Ending
 from canary_mlflow.tracking.own_session import VARIABLE
@@ -59,6 +60,7 @@ def end_tags(ending: Ending, found: Findings, rows_lost: int, troubles: Mapping[
         "canary.last_step": str(ending.last_step),
         "canary.failure": ending.failure,
         "canary.failure_reason": ending.reason,
+        **raised_tags(ending.raised),
         "canary.nan_steps": str(max(found.nan_steps, 0 if found.inf_steps else poisoned)),
         "canary.inf_steps": str(found.inf_steps),
         "canary.parameters_finite": "unknown" if found.parameters_finite is None else _word(found.parameters_finite),

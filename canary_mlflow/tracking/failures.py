@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
 from types import FrameType
 
 from canary_mlflow.errors import one_line
@@ -24,14 +29,56 @@ def classify(error: BaseException | None, nonfinite_steps: int = 0) -> tuple[str
     name = type(error).__name__
     sentence = f"{name}: {one_line(error)}" if str(error) else name
     if name == "OutOfMemoryError" or isinstance(error, MemoryError) or "out of memory" in str(error).lower():
-        return "oom", sentence
-    if isinstance(error, TimeoutError):
+        return "error" if taken_by_others(str(error)) else "oom", sentence
+    if isinstance(error, TimeoutError) and not waits_outside(error):
         return "timeout", sentence
     if not isinstance(error, Exception):  # KeyboardInterrupt, SystemExit, and what signal handlers raise
         return "interrupted", sentence
     if name == "InstabilityError" or isinstance(error, FloatingPointError) or POISONED in str(error):
         return "instability", sentence
     return ("instability" if nonfinite_steps else "error"), sentence
+
+
+# Packages that talk to stores and networks. What they raise tells of these, whoever called them.
+STORES = frozenset({
+    "aiohttp", "alembic", "azure", "boto3", "botocore", "filelock", "fsspec", "gcsfs", "httpcore", "httpx",
+    "huggingface_hub", "mlflow", "psycopg2", "pymysql", "requests", "s3fs", "sqlalchemy", "sqlite3", "urllib3", "wandb",
+})  # fmt: skip
+_SIZE = r"([\d.]+) ([KMGT]?i?B|bytes)"
+_UNITS = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def taken_by_others(message: str) -> bool:
+    """Whether torch says that the memory it lacked would have been there without other processes on the same GPU."""
+    wanted = re.search(rf"Tried to allocate {_SIZE}", message)
+    free = re.search(rf"of which {_SIZE} is free", message)
+    others = sum(_bytes(*found) for found in re.findall(rf"Process \d+ has {_SIZE} memory in use", message))
+    return bool(wanted and free and others and _bytes(*wanted.groups()) <= _bytes(*free.groups()) + others)
+
+
+def _bytes(number: str, unit: str) -> float:
+    return float(number) * _UNITS[unit]
+
+
+def waits_outside(error: BaseException) -> bool:
+    """Whether Python's own library or one for stores ran out of time: they wait for sockets and locks."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and module_path(frames[-1][0].f_code.co_filename).partition("/")[0] in {"", *STORES}
+
+
+def module_path(file: str) -> str:
+    """Relative to where Python imports it from, so that no path is of one machine; '' for Python's own library and for
+    code without a file."""
+    path = Path(file)
+    if file.startswith("<"):
+        return ""
+    roots = [Path(entry).resolve() for entry in (*sys.path, ".") if entry]
+    holding = [root for root in roots if path.resolve().is_relative_to(root)]
+    own = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+    if not holding:
+        return path.name
+    root = max(holding, key=lambda found: len(found.parts))
+    return "" if root in own else path.resolve().relative_to(root).as_posix()
 
 
 class Terminated(SystemExit):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion, StoreError, one_line
+from canary_mlflow.tracking.exceptions import raised_from
 from canary_mlflow.tracking.points import Points, read_points
 from canary_mlflow.tracking.schema import mlflow_key, name_of_key
 from canary_mlflow.tracking.session import child_runs, get_run
@@ -104,6 +105,7 @@ def run_from(
         completed=tags.get("canary.completed") == "true",
         failure=tags.get("canary.failure", ""),
         failure_reason=tags.get("canary.failure_reason", ""),
+        raised=raised_from(tags),
         learned={"true": True, "false": False}.get(tags.get("canary.learned", "")),
         learned_reason=tags.get("canary.learned_reason", ""),
         invariants=tags.get("canary.invariants", ""),

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from canary_mlflow.tracking.ending import Findings, Target, end_tags, shortfall, summary
+from canary_mlflow.tracking.exceptions import raised
 from canary_mlflow.tracking.failures import classify
 from canary_mlflow.tracking.items import Status, Tags, Text
 from canary_mlflow.tracking.learning import learned
@@ -18,6 +19,7 @@ from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.recorder import Recorder
 from canary_mlflow.tracking.schema import as_number, name_of
+from gates.records import Raised
 
 log = logging.getLogger("canary_mlflow")
 
@@ -99,7 +101,7 @@ class Journal:
         if not self.finished:
             failure, reason = classify(error, self.nan_steps + self.inf_steps)
             self.probes.leave_ranks()
-            self.finish(failure, f"{reason} (after step {self.last_step})", timeout=30.0)
+            self.finish(failure, f"{reason} (after step {self.last_step})", raised(error), timeout=30.0)
 
     def is_ending(self) -> bool:
         """Whether the end is being written down at this moment."""
@@ -115,7 +117,9 @@ class Journal:
         """The same for infinity."""
         return self._finiteness.inf_steps if self._finiteness else 0
 
-    def finish(self, failure: str = "", reason: str = "", timeout: float = 60.0) -> None:
+    def finish(
+        self, failure: str = "", reason: str = "", raised_by: Raised | None = None, *, timeout: float = 60.0
+    ) -> None:
         """Close the last row, write tags, metrics.json and the status, say what was lost; once."""
         if self.finished:
             return
@@ -127,7 +131,7 @@ class Journal:
             failure, reason = shortfall(self.target, ordered, self.probes.lost_sight)
             if failure:
                 self.troubles["evidence"] = reason
-        ending = Ending(failure=failure, reason=reason, last_step=self.last_step)
+        ending = Ending(failure=failure, reason=reason, raised=raised_by, last_step=self.last_step)
         found = self._findings(ordered)
         self.learned = (found.learned, found.learned_reason)
         tags = self.probes.tags()

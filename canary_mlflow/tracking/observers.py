@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import one_line
+from gates.records import Raised
 
 if TYPE_CHECKING:
     from canary_mlflow.tracking.recorder import Recorder
@@ -18,6 +19,7 @@ class Ending:
 
     failure: str = ""
     reason: str = ""
+    raised: Raised | None = None  # the exception that ended it
     last_step: int = 0  # the last optimizer step that was ended
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from statistics import median
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchRun, StoreError, one_line
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 PARENT_TAG = "mlflow.parentRunId"
 NAME_TAG = "mlflow.runName"
 LONGEST_PARAM = 500  # characters; MLflow's own limit is 6000, its UI shows far fewer
+NOTHING: Mapping[str, str] = MappingProxyType({})
 BATCH = 100  # params or tags that MLflow takes at once
 
 
@@ -62,13 +64,16 @@ def adopt_run(
     log_params(client, run_id, params)
 
 
-def close_run(client: MlflowClient, run_id: str, failure: str = "", reason: str = "") -> None:
+def close_run(
+    client: MlflowClient, run_id: str, failure: str = "", reason: str = "", more: Mapping[str, str] = NOTHING
+) -> None:
     """End a run: FINISHED without a failure, else FAILED with it. Calling it again adds what is known better.
 
     `failure`: "" | instability | oom | timeout | interrupted | error (others are the caller's own words).
+    `more`: tags that say more of it.
     """
     run = get_run(client, run_id)
-    tags = {"canary.failure": failure, "canary.failure_reason": " ".join(reason.split())}
+    tags = {"canary.failure": failure, "canary.failure_reason": " ".join(reason.split()), **more}
     if failure:
         # A run that trained to its last step and broke while saving has still not ended well.
         log_tags(client, run_id, {"canary.completed": "false", **tags})

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from canary_mlflow.cli import canary
 from canary_mlflow.errors import Interrupted, NoSource, UsageError
 from canary_mlflow.launching.makers import Launched
 from canary_mlflow.launching.sources import commit_of, installer, source_of
+from canary_mlflow.registry.acts import bless
 from canary_mlflow.tracking.fingerprint import git, hardware, packages
 from canary_mlflow.tracking.histories import fresh_runs, read_version, session_runs
 from canary_mlflow.tracking.session import child_runs
@@ -295,15 +297,69 @@ def test_a_change_that_is_not_committed_is_known_again(project: Path, commits: l
         readme.write_text("changed\n")
 
 
-@pytest.fixture
-def session(recorded: Any, project: Path, commits: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A champion made at one commit and a candidate made at the next, with the configuration of a tiny canary."""
+TINY = ("algo=sft", "train.max_steps=3", "tier.train_rows=32", "tier.eval_rows=8", "tracking.system_metrics=false")
+
+
+@pytest.fixture(scope="module")
+def config() -> dict[str, Any]:
+    """Of a tiny canary."""
     from training.command_line import expand, parse
     from training.compose import check, register_schemas, to_plain
 
     register_schemas()
-    words = ["algo=sft", "train.max_steps=3", "tier.train_rows=32", "tier.eval_rows=8", "tracking.system_metrics=false"]
-    config = to_plain(check(parse(expand(words)))[0])
+    return to_plain(check(parse(expand(list(TINY))))[0])
+
+
+@pytest.fixture
+def broken(project: Path) -> Iterator[int]:
+    """The checkout with an exception in the code that trains, not committed; the line that raises it."""
+    code = project / "training/algorithms/sft.py"
+    before = code.read_text()
+    line = "    return SFTTrainer("
+    code.write_text(before.replace(line, f"    parts.upgraded()\n{line}"))
+    yield before.splitlines().index(line) + 1
+    code.write_text(before)
+
+
+def test_an_exception_of_the_candidates_code_blocks_it(
+    recorded: Any, project: Path, commits: list[str], config: dict[str, Any], broken: int, workplace: Workplace
+) -> None:
+    """It comes again in a rerun, and the champion's code, run beside from a worktree of its commit, goes through."""
+    facts = {f"canary.env.{key}": value for key, value in recorded_at(project, commits[1]).items()}
+    here = {f"canary.hardware.{key}": value for key, value in hardware("cpu").items()}
+    made = recorded.session(runs=1, tags=facts | here)
+    recorded.client.log_dict(recorded.children(made)[0], config, "config.yaml")
+    bless(recorded.client, recorded.model, recorded.register(made), "a baseline for the test")
+    words = [*TINY, "repeats=1", f"model_name={recorded.model}", f"tracking.uri={recorded.uri}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "training", *words, f"hydra.run.dir={workplace.folder}"],
+        cwd=project,
+        env={**workplace.environment, "PYTHONPATH": str(project)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stderr
+    place = f"AttributeError at training/algorithms/sft.py:{broken} in build"
+    screen = " ".join(done.stderr.split())
+    assert f"{place} ended 2 of 2 runs of seed 0; the baseline's run of that seed, made beside on this host" in screen
+    assert "Traceback" not in done.stderr
+    (session,) = recorded.client.search_runs(
+        [item.experiment_id for item in recorded.client.search_experiments()],
+        f"tags.`canary.model_name` = '{recorded.model}'",
+    )
+    assert session.data.tags["canary.verdict"] == "BLOCK"
+    assert place in session.data.tags["mlflow.note.content"]
+    children = child_runs(recorded.client, session.info.run_id)
+    found = [(run.data.tags["canary.role"], run.info.status) for run in children]
+    assert found == [("run", "FAILED"), ("run", "FAILED"), ("baseline", "FINISHED")]
+    assert (recorded.champion(), len(recorded.client.search_model_versions(f"name='{recorded.model}'"))) == ("1", 1)
+
+
+@pytest.fixture
+def session(
+    recorded: Any, project: Path, commits: list[str], config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """A champion made at one commit and a candidate made at the next, with the configuration of a tiny canary."""
     for at in (commits[1], commits[2]):
         facts = {f"canary.env.{key}": value for key, value in recorded_at(project, at).items()}
         made = recorded.session(runs=1, tags=facts)
@@ -356,3 +412,26 @@ def test_a_branch_that_a_shallow_clone_lacks_is_fetched_and_named(project: Path,
     subprocess.run(one, check=True, capture_output=True)
     assert commit_of(clone, "elsewhere", "v") == commits[1]
     assert commit_of(clone, "origin/elsewhere", "v") == commits[1]
+
+
+def test_the_release_that_dies_at_its_first_step_blocks(
+    project: Path, commits: list[str], workplace: Workplace, request: pytest.FixtureRequest
+) -> None:
+    """TRL 1.15.0 trains no DPO on a CPU without Triton. It lies in the candidate's commit, before what is installed."""
+    if not request.config.getoption("--full"):
+        pytest.skip("installs TRL 1.15.0, with --full")
+    clone = workplace.folder / "clone"
+    subprocess.run(["git", "clone", "-q", project, clone], check=True)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", clone, "trl==1.15.0"]
+    subprocess.run(pip, check=True)
+    upgraded = commit(clone, "TRL 1.15.0")
+    words = ["ab", "--baseline", commits[2], "--candidate", upgraded, "algo=dpo", "--tracking-uri", workplace.uri]
+    done = subprocess.run(
+        [sys.executable, "-m", "canary_mlflow.cli", *words],
+        cwd=clone,
+        env={**workplace.environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"AttributeError at trl/trainer/utils\.py:\d+ in \w+ ended 2 of 2 runs of seed 0", done.stdout)

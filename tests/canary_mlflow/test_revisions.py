@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from recorded import RAISED
 
 from canary_mlflow.cli import canary
+from canary_mlflow.errors import BrokeOff
 from canary_mlflow.launching.revisions import Revision, Trial, carry_out, first_pairs, report
 from canary_mlflow.policies import load_policy
 from gates.verdict import Outcome, ReasonCode
@@ -22,11 +24,15 @@ class Recording(Trial):
     slower: float
     tags: dict[str, str] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
+    raising: tuple[str, ...] = ()  # the calls that an exception ends; by side and seed, each time
 
     def make(self, side: str, seed: int) -> None:
-        self.calls.append(f"{side[0]}{seed}")
+        self.calls.append(call := f"{side[0]}{seed}")
         slower = self.slower if side == "candidate" else 1.0
-        self.recorded.run(self.sessions[side], seed, slower=slower, tags=self.tags, nan_at=None, without=())
+        tags = self.tags | (RAISED if call in self.raising else {})
+        run_id = self.recorded.run(self.sessions[side], seed, slower=slower, tags=tags, nan_at=None, without=())
+        if call in self.raising:
+            raise BrokeOff(f"run {run_id} broke off (error)", run_id)
 
 
 def trial(recorded: Any, slower: float, **found: str) -> Recording:
@@ -79,6 +85,29 @@ def test_a_canary_too_short_to_learn_blames_neither_side(recorded: Any) -> None:
     )
     assert verdict.reason.startswith(said)
     assert "Train longer" in going.client.get_run(going.parent).data.tags["mlflow.note.content"]
+
+
+@pytest.mark.parametrize(
+    ("raising", "calls", "code", "said"),
+    [
+        (("c0",), ["b0", "c0", "c0"], 1, "made beside on this host, finished"),
+        (("c1",), ["b0", "c0", "c1", "b1", "c1"], 1, "ended 2 of 2 runs of seed 1; the baseline's run of that seed"),
+        (("b0", "c0"), ["b0", "c0", "b0", "c0"], 3, "the baseline broke off beside it too"),
+        (("b0",), ["b0", "c0", "b0"], 3, "None of the baseline's 2 runs is evidence"),
+    ],
+)
+def test_an_exception_ends_a_comparison_and_blocks_where_the_baseline_goes_through(
+    recorded: Any, raising: tuple[str, ...], calls: list[str], code: int, said: str
+) -> None:
+    going = replace(trial(recorded, 1.0), raising=raising)
+    verdict = carry_out(going, load_policy("smoke"), lambda line: None)
+    assert (going.calls, report(going, sides(), verdict).exit_code) == (calls, code)
+    assert said in verdict.reason
+    if code == 1:
+        assert verdict.reason_code is ReasonCode.CRASH
+        assert verdict.reason.startswith(
+            "AttributeError at trl/trainer/utils.py:1638 in apply ended 2 of 2 runs of seed"
+        )
 
 
 def test_its_sessions_can_be_compared_and_calibrated_and_their_parent_says_which_they_are(recorded: Any) -> None:

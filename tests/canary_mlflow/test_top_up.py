@@ -109,6 +109,21 @@ def test_fresh_baseline_runs_come_in_the_order_b_c_c_b(guarded: Any, late: Polic
     assert len(decision.verdict.baseline_runs) == 3 + 2
 
 
+@pytest.mark.parametrize(
+    ("lost", "outcome", "calls", "said"),
+    [
+        ("", Outcome.BLOCK, ["c1", "c1", "b1"], "made beside on this host, finished"),
+        ("commit 123 is gone", Outcome.INCONCLUSIVE, ["c1", "c1"], "no run of the baseline's code was made beside it"),
+    ],
+)
+def test_an_exception_of_an_added_run_is_looked_into(guarded, late, lost, outcome, calls, said) -> None:
+    going = plan(guarded, late, raising=(1,), lost=lost)
+    decision = going.carry_out()
+    assert (decision.verdict.outcome, going.maker.calls) == (outcome, calls)
+    assert said in decision.verdict.reason
+    assert lost in str(decision.verdict.notes)
+
+
 @pytest.mark.parametrize("failure", ["interrupted", "error"])
 def test_the_seed_of_a_run_that_was_broken_off_is_made_again(guarded: Any, late: Policy, failure: str) -> None:
     """The champion's run of that seed would be without a partner for good."""

@@ -6,6 +6,7 @@ import gc
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -208,6 +209,7 @@ def test_close_in_a_finally_records_the_exception_and_all_rows_until_then(shared
     (run,) = read_runs(shared.client, [canary.run_id])
     assert (run.completed, run.failure, run.last_step) == (False, "error", 5)
     assert run.failure_reason == "RuntimeError: a bug (after step 5)"
+    assert re.fullmatch(r"RuntimeError at (\S*/)?test_tracking_callback\.py:\d+ in \w+", str(run.raised))
     assert run.series["step_time"].steps.tolist() == [1, 2, 3, 4, 5]
     assert shared.client.get_run(canary.run_id).info.status == "FAILED"
     summary = Path(shared.client.get_run(canary.run_id).info.artifact_uri) / "metrics.json"

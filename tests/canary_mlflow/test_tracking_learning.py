@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import socket
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import click
 import numpy as np
 import pytest
+from mlflow import MlflowClient
 
+from canary_mlflow.tracking.exceptions import raised, raised_from, raised_tags
 from canary_mlflow.tracking.failures import Terminated, classify
 from canary_mlflow.tracking.learning import learned
 from canary_mlflow.tracking.metrics_json import loss_diverged, metrics_json, statistics
@@ -128,6 +137,75 @@ def test_an_exception_becomes_one_of_the_gates_words(error: BaseException | None
     assert found == failure
     assert sentence
     assert "\n" not in sentence
+
+
+def caught(act: Callable[[], object]) -> Exception:
+    """What it raises, with its traceback."""
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001
+        return error
+    raise AssertionError("it raised nothing")
+
+
+def wrapped() -> None:
+    try:
+        Path("/nowhere/at/all").read_text()
+    except OSError as error:
+        raise RuntimeError("no data") from error
+
+
+def waiting() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        server.settimeout(0.01)
+        server.accept()
+
+
+def test_what_code_raises_is_placed_without_a_path_of_this_machine() -> None:
+    error = caught(lambda: click.Choice(None))  # in a package
+    found = raised(error)
+    assert re.fullmatch(r"TypeError at click/types\.py:\d+ in __init__", str(found))
+    assert raised_from(raised_tags(found)) == found
+    mine = raised(caught(lambda: json.loads("{")))  # Python's own library is not to blame
+    assert mine is not None
+    assert re.fullmatch(r"(tests/|canary_mlflow/)*test_tracking_learning\.py:\d+ in <lambda>", mine.place)
+    assert mine.outside == ""
+    assert (raised(KeyboardInterrupt()), raised(Terminated(15)), raised(None)) == (None, None, None)
+
+
+BUSY = (
+    "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 5.00 GiB is "
+    "free. Process 12 has {} memory in use. Including non-PyTorch memory, this process has 60.00 GiB memory in use."
+)
+
+
+@pytest.mark.parametrize(
+    ("act", "failure", "said"),
+    [
+        (lambda: Path("/nowhere/at/all").read_text(), "error", "is an OSError"),
+        (wrapped, "error", "is an OSError"),
+        (waiting, "error", "is an OSError"),
+        (lambda: sqlite3.connect(":memory:").execute("select x"), "error", "raised in sqlite3"),
+        (lambda: MlflowClient("file-no-such://x").get_run("y"), "error", "raised in mlflow"),
+        (lambda: raise_(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")), "error", "killed"),
+        (lambda: raise_(OutOfMemoryError(BUSY.format("70.00 GiB"))), "error", "other processes"),
+        (lambda: raise_(OutOfMemoryError(BUSY.format("400.00 MiB"))), "oom", ""),
+        (lambda: raise_(TimeoutError("late")), "timeout", "is an OSError"),
+    ],
+)
+def test_what_tells_of_the_place_is_not_held_against_the_code(act: Any, failure: str, said: str) -> None:
+    error = caught(act)
+    found = raised(error)
+    assert found is not None
+    assert classify(error)[0] == failure
+    assert said in found.outside
+    assert bool(found.outside) is bool(said)
+
+
+def raise_(error: Exception) -> None:
+    raise error
 
 
 def test_step_time_statistics_against_values_worked_out_by_hand() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,7 +84,20 @@ def test_a_killed_session_is_recorded_by_its_run(workplace: Workplace) -> None:
     assert ended == {"session": ["FAILED"], "run": ["FAILED"]}
 
 
-def test_an_exception_in_training_is_recorded_and_registers_nothing(workplace: Workplace) -> None:
+@pytest.mark.parametrize(
+    ("error", "made", "said"),
+    [
+        (
+            "RuntimeError('no such shard')",
+            2,
+            "RuntimeError at sitecustomize.py:7 in broken ended 2 of 2 runs of seed 0; there is no champion",
+        ),
+        ("OSError('disk of the data server is gone')", 1, "which is no evidence: OSError is an OSError"),
+    ],
+)
+def test_an_exception_in_training_is_recorded_and_registers_nothing(
+    workplace: Workplace, error: str, made: int, said: str
+) -> None:
     # Somebody's own code in the training process: Python imports sitecustomize at its start.
     (workplace.folder / "sitecustomize.py").write_text(
         "import sys\n"
@@ -92,17 +106,21 @@ def test_an_exception_in_training_is_recorded_and_registers_nothing(workplace: W
         "    step = transformers.Trainer.training_step\n"
         "    def broken(self, *args, **kwargs):\n"
         "        if self.state.global_step == 5:\n"
-        "            raise RuntimeError('disk of the data server is gone')\n"
+        f"            raise {error}\n"
         "        return step(self, *args, **kwargs)\n"
         "    transformers.Trainer.training_step = broken\n"
     )
     path = f"{workplace.folder}{os.pathsep}{ROOT}"
     done = workplace.train("algo=sft", "repeats=1", "train.max_steps=20", PYTHONPATH=path)
-    assert done.returncode == 4, done.stderr
-    assert "disk of the data server is gone" in done.stderr
+    assert done.returncode == 3, done.stderr
+    assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
-    (run,) = runs(workplace, "run")
-    assert run.info.status == "FAILED"
+    found = runs(workplace, "run")
+    assert [run.info.status for run in found] == ["FAILED"] * made
+    run = found[-1]
+    (session,) = runs(workplace, "session")
+    assert (session.info.status, session.data.tags["canary.verdict"]) == ("FAILED", "INCONCLUSIVE")
+    assert said in session.data.tags["mlflow.note.content"]
     assert run.data.tags["canary.last_step"] == "5"
     client = MlflowClient(workplace.uri)
     assert len(client.get_metric_history(run.info.run_id, "stability/loss")) == 5
@@ -110,8 +128,19 @@ def test_an_exception_in_training_is_recorded_and_registers_nothing(workplace: W
     assert versions(workplace) == []
 
 
+def test_code_that_cannot_be_imported_is_an_exception_too(workplace: Workplace) -> None:
+    (workplace.folder / "sitecustomize.py").write_text(
+        "import sys\nif 'training.worker' in ' '.join(sys.orig_argv):\n    sys.modules['trl'] = None\n"
+    )
+    done = workplace.train(*TINY, PYTHONPATH=f"{workplace.folder}{os.pathsep}{ROOT}")
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr
+    said = r"ModuleNotFoundError at training/\S+\.py:\d+ in <module> ended 2 of 2 runs of seed 0; there is no champion"
+    assert re.search(said, " ".join(done.stderr.split())), done.stderr
+    assert [run.info.status for run in runs(workplace, "run")] == ["FAILED", "FAILED"]
+
+
 def test_a_run_that_dies_while_it_loads_is_one_line(workplace: Workplace) -> None:
-    """As code does that cannot be imported; the traceback is its own process's."""
     (workplace.folder / "sitecustomize.py").write_text(
         "import os, sys\nif 'training.worker' in ' '.join(sys.orig_argv):\n    os._exit(1)\n"
     )

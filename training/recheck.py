@@ -1,0 +1,40 @@
+"""What an exception that ended a run is due to: the run once more, and the champion's code beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from canary_mlflow.launching.makers import Launched, champion_beside
+from canary_mlflow.registry.session_gate import champion_or_none
+from canary_mlflow.tracking.histories import read_version
+from training.adding import say
+from training.config import CanaryConfig
+from training.process import Result
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def recheck(
+    client: MlflowClient, session: str, model: str, config: CanaryConfig, broken: Result, scratch: Path
+) -> tuple[list[Result], str]:
+    """The run that was made again, if any, and why the champion's code could not be had ('' where it could, or was not
+    needed). What that says is the gate's to judge."""
+    from training import launch
+
+    raised, seed = broken.raised, broken.seed
+    if broken.failure != "error" or raised is None or raised.outside:
+        return [], ""
+    say(f"{raised} ended the run of seed {seed}; making it again")
+    seeded = replace(config, seed=seed)
+    with launch.crew_of(seeded, scratch / "again", 1) as crew:
+        again = launch.train_one(client, session, seeded, next(crew), "again")
+    champion = champion_or_none(client, model)
+    if (again.failure, again.raised) != (broken.failure, raised) or champion is None:
+        return [again], ""
+    say(f"{raised} ended it again; making a run of champion version {champion}, seed {seed}")
+    with Launched(client, session, "this session", ()) as maker:
+        runs = read_version(client, model, champion, metrics=()).runs
+        return [again], champion_beside(maker, champion, runs, seed)
