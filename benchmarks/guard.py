@@ -32,7 +32,7 @@ from mlflow import MlflowClient  # noqa: E402
 
 from canary_mlflow.ledger.chain import damages  # noqa: E402
 from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files  # noqa: E402
-from canary_mlflow.ledger.rows import Kind, Record, Row, seal  # noqa: E402
+from canary_mlflow.ledger.rows import Kind, Record, Row, signed  # noqa: E402
 from canary_mlflow.registry.binding import bind  # noqa: E402
 from canary_mlflow.registry.door import guard_of  # noqa: E402
 from canary_mlflow.registry.promotion import Order  # noqa: E402
@@ -132,7 +132,7 @@ def checking(rows: int) -> float:
             kind=Kind.VERDICT, model=MODEL, version=number + 1, version_created=number, alias="champion", word="PASS",
             grants=True, moves=False, facts=facts,
         )  # fmt: skip
-        chain.append(seal(record, chain[-1] if chain else None, signer))
+        chain.append(signed(record, chain[-1] if chain else None, signer))
     keys = load_public(public_files(key_folder()))
     seconds = timed(lambda: list(damages(chain, keys))) / 1000
     assert not list(damages(chain[:100], keys))

@@ -19,7 +19,7 @@ from gates import Run
 from training.command_line import parse
 from training.compose import check, register_schemas, to_plain
 from training.naming import run_tags
-from training.process import Job
+from training.process import Job, read_result
 
 
 class ForkedRuns:
@@ -60,8 +60,8 @@ class ForkedRuns:
         folder.mkdir()
         (folder / "job.json").write_text(json.dumps(asdict(job)))
         self._fork(folder)
-        result = json.loads((folder / "result.json").read_text())
-        close_run(self.client, run_id, **result)
+        result = read_result(folder / "result.json", run_id, config.seed)
+        close_run(self.client, run_id, result.failure, result.reason)
         return read_runs(self.client, [run_id])[0]
 
     def _fork(self, folder: Path) -> None:

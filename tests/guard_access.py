@@ -15,6 +15,7 @@ ROUTES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "GET openapi.json": ("GET", "openapi.json", None),
     "GET ledger?model=m": ("GET", "ledger?model=m", None),
     "GET ledger": ("GET", "ledger", None),
+    "POST seals": ("POST", "seals", {"model": "m", "version": "99"}),
     "POST verdicts": ("POST", "verdicts", {"model": "m", "version": "99"}),
     "POST verdicts with an outcome": ("POST", "verdicts", {"model": "m", "version": "3", "outcome": "PASS"}),
     "POST overrides": ("POST", "overrides", {"model": "m", "version": "99", "reason": "a test"}),

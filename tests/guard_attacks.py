@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
+import numpy as np
 from guard_attack import DETECTED, EVERYWHERE, NOTHING, OPEN, REFUSED, SERVERS, Attack
 from guard_doors import Refused, asked, command, request
 from guard_scene import ASIDE, BARE, BLOCKED, CHAMPION, Scene
 from guard_sql import sql_attacks
 from mlflow.entities import Metric
+from tiny_weights import safetensors
 
 
 def through(door: str, at: Callable[[Scene], Any], *, stock: bool = False) -> Iterator[Attack]:
@@ -84,6 +86,22 @@ def copied(scene: Scene) -> Any:
     return scene.python.alias("m-copy", "champion", made.version)
 
 
+def ghost(scene: Scene) -> Any:
+    """A good session, whose run has lost all its files before it is registered."""
+    recorded = scene.recorded
+    session_id = recorded.session(runs=1)
+    run_id = recorded.children(session_id)[0]
+    scene.python.create_model("ghost", {})
+    made = scene.python.create_version("ghost", *source(scene, run_id), {"canary.session_id": session_id})
+    return scene.verdict("ghost", made.version)
+
+
+def swapped(scene: Scene) -> Any:
+    found = scene.recorded.client.get_model_version("swapped", "1")
+    scene.recorded.weights(found.run_id, safetensors(weight=np.ones(4, np.float32)))
+    return scene.verdict("swapped", "1")
+
+
 def prompt(scene: Scene) -> Any:
     asked(lambda: mlflow.genai.register_prompt("a-prompt", "Say {{word}}"))
     return asked(lambda: mlflow.genai.set_prompt_alias("a-prompt", alias="champion", version=1))
@@ -147,6 +165,10 @@ def other_attacks() -> Iterator[Attack]:
         lambda scene: asked(lambda: scene.recorded.client.update_model_version("m", BARE, "PASS").description),
         OPEN,
     )
+    yield Attack("Python client", "a version whose files were removed before it was registered", ghost)
+    yield Attack("Python client", "another file of weights after the seal", swapped)
+    yield Attack("training script", "weights that hold a NaN", lambda scene: scene.verdict("with-nan", "1"))
+    yield Attack("training script", "weights that are cut off", lambda scene: scene.verdict("cut-off", "1"))
     yield Attack("fluent", "register_model with canary.verdict=PASS", registered)
     yield Attack(
         "fluent",

@@ -98,7 +98,7 @@ def race(uri: str, promoters: int, rounds: int) -> Iterator[dict[str, Any]]:
     client.create_registered_model(MODEL)
     place = tempfile.mkdtemp(prefix="canary-raced-")
     versions = [str(client.create_model_version(MODEL, place).version) for _ in range(promoters + 1)]
-    override(client, MODEL, versions[0], "a start")
+    override(client, MODEL, versions[0], "a start", without_weights=True)
     barrier = FORK.Barrier(promoters)
     pipes = []
     for _ in range(promoters):

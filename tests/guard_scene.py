@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from guard_doors import Http, Python, Refused, Sql, request
 from guard_modes import Mode
+from tiny_weights import CUT_OFF, NAN, safetensors
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.ledger import triggers
@@ -21,6 +22,8 @@ from canary_mlflow.registry.gatekeeper import decide, enact, gate
 from canary_mlflow.registry.plugin import guarded_store
 
 CHAMPION, BLOCKED, BARE, ASIDE = "1", "2", "3", "4"  # versions of `m`; ASIDE has a PASS that has moved nothing yet
+# Models of which one version is sealed, with what its weights are.
+SEALED = {"swapped": safetensors(), "with-nan": NAN, "cut-off": CUT_OFF}
 # In the order in which rows may be removed; the ledger stands for itself.
 TABLES = (
     "registered_model_aliases", "model_version_tags", "model_versions", "registered_model_tags", "registered_models",
@@ -31,7 +34,7 @@ SHOWN = ("canary.verdict", "canary.blessed_by", "canary.overridden_by", "canary.
 @dataclass(frozen=True, kw_only=True)
 class Scene:
     """The models: `m` with a champion; `soft`, whose champion's runs and files are at hand; `lab`, which nobody guards
-    while it is called so; `gone`, judged and then deleted."""
+    while it is called so; `gone`, judged and then deleted; those of SEALED."""
 
     mode: Mode
     recorded: Any
@@ -95,6 +98,8 @@ def stage(mode: Mode, recorder: Any) -> Scene:
     client.create_model_version("lab", client.get_run(soft.children(session)[0]).info.artifact_uri + "/model",
                                 run_id=soft.children(session)[0])  # fmt: skip
     client.set_registered_model_alias("lab", "shadow", "1")
+    for seed, (model, content) in enumerate(SEALED.items(), 60):
+        replace(recorded, model=model, seed=seed).version_of(content)
     gone = replace(recorded, model="gone", seed=80)
     gate(client, "gone", gone.version(nan_at=20), policy)
     client.delete_registered_model("gone")

@@ -10,7 +10,7 @@ from guard_scene import Scene, tables
 
 from canary_mlflow.ledger import table, triggers
 from canary_mlflow.ledger.keys import key_folder, load_signer
-from canary_mlflow.ledger.rows import Kind, Record, seal
+from canary_mlflow.ledger.rows import Kind, Record, signed
 
 POSTGRESQL = ("PostgreSQL", "split")
 MOVE = "UPDATE registered_model_aliases SET version = 3 WHERE name = 'm' AND alias = 'champion'"
@@ -42,7 +42,7 @@ def forged(scene: Scene, *, with_key: bool = False) -> str:
             kind=Kind.VERDICT, model="m", version=3, version_created=bare["creation_time"], alias="champion",
             word="PASS", grants=True, moves=True, facts={**facts, "baseline_version": before.version},
         )  # fmt: skip
-        columns = asdict(seal(record, last, signer))
+        columns = asdict(signed(record, last, signer))
         connection.execute(table.LEDGER.insert(), columns)
     scene.sql.run(MOVE, TAG)
     return "champion is version 3"

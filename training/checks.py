@@ -61,6 +61,7 @@ def check_values(config: CanaryConfig) -> None:
         raise UsageError(f"seed is {config.seed}; expected at most {MAX_SEED - runs_of(config)}")
     if not config.tracking.experiment.strip():
         raise UsageError(f"tracking.experiment is {config.tracking.experiment!r}; expected a name, such as canary")
+    _one_of("tracking.weights", config.tracking.weights, ("log", "none"))
     _one_of("hardware.device", config.hardware.device, ("auto", "cpu", "cuda"))
     _one_of("hardware.precision", config.hardware.precision, ("auto", "fp32", "bf16"))
     if isinstance(config.algo, DPOAlgo):

@@ -125,6 +125,7 @@ class TrackingConfig:
     mlflow: bool = True  # rows to MLflow; without them the gate has nothing to judge
     jsonl: bool = True  # rows to stability.jsonl, an artifact of the run
     tensorboard: bool = False  # rows to event files in the run's output folder
+    weights: str = "log"  # log | none: the version is evidence only, and has no weights to load
     system_metrics: bool = True  # CPU, memory, disk, network and GPUs, every 10 s
 
 

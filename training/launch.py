@@ -18,7 +18,7 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.session_gate import gate_change, gate_session
-from canary_mlflow.registry.versions import register_version
+from canary_mlflow.registry.versions import Weights, register_version
 from canary_mlflow.reports import text
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.exceptions import raised_tags
@@ -187,7 +187,14 @@ def judge(
         return gate_session(client, model, session, policy, lost)
     if not config.register:
         return gate_change(client, model, session, policy)
-    version = register_version(client, model, session, results[0].run_id)
+    version = register_version(
+        client,
+        model,
+        session,
+        results[0].run_id,
+        weights=Weights.NONE if config.tracking.weights == "none" else Weights.FILES,
+        evaluation=results[0].evaluation,
+    )
     subject = f"{model} version {version}"
     with InSession(client, session, subject, config, scratch) as maker:
         plan = Plan(client=client, model=model, version=version, policy=policy, maker=maker, say=say)

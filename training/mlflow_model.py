@@ -51,6 +51,12 @@ def write_model(trainer: Trainer, parts: Parts, config: CanaryConfig, folder: Pa
     _write_mlmodel(policy_of(trainer), parts, config, folder, run_id)
 
 
+def evidence_only(folder: Path) -> None:
+    """What stands in the place of weights that are kept elsewhere, or nowhere (`tracking.weights=none`)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "EVIDENCE_ONLY.txt").write_text("Evidence only: no weights to load.\n")
+
+
 def read_model(config: CanaryConfig, tokenizer: Any, device: Device, folder: Path) -> PreTrainedModel:
     """Load what `write_model` wrote, afresh, in the run's precision and quantization."""
     from training.loading import load_model

@@ -38,13 +38,17 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How a run ended. failure: "" | instability | oom | timeout | interrupted | error | config."""
+    """How a run ended. failure: "" | instability | oom | timeout | interrupted | error | config.
+
+    `evaluation`: of a run that kept its weights, what training.evaluation.repeat_evaluation found.
+    """
 
     run_id: str
     seed: int
     failure: str = ""
     reason: str = ""
     raised: Raised | None = None  # None too where its process left no word
+    evaluation: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +128,16 @@ def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
     return Result(run_id=job.run_id, seed=seed, failure="error", reason=_obituary(code))
 
 
-def write_result(folder: Path, failure: str, reason: str, raised: Raised | None) -> None:
+def write_result(
+    folder: Path, failure: str, reason: str, raised: Raised | None, evaluation: dict[str, Any] | None
+) -> None:
     """What a run's process leaves for the one that waits for it."""
-    said = {"failure": failure, "reason": reason, "raised": asdict(raised) if raised else None}
+    said = {
+        "failure": failure,
+        "reason": reason,
+        "raised": asdict(raised) if raised else None,
+        "evaluation": evaluation,
+    }
     (folder / "result.json").write_text(json.dumps(said))
 
 

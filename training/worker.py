@@ -12,7 +12,7 @@ import traceback
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.loading import without_collecting
@@ -92,7 +92,7 @@ def work(folder: Path, loaded: Loaded | None = None) -> int:
     job = Job(**json.loads((folder / "job.json").read_text()))
     end = _attempt(job, folder, loaded or Loaded())
     _record_end(job, end)
-    write_result(folder, end.failure, end.reason, end.raised)
+    write_result(folder, end.failure, end.reason, end.raised, end.evaluation)
     return 1 if end.failure else 0
 
 
@@ -122,6 +122,7 @@ class End:
     trace: str = ""
     workload: dict[str, str] = field(default_factory=dict)
     nonfinite: int = 0  # steps
+    evaluation: dict[str, Any] | None = None  # of the weights that it saved
 
 
 def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
@@ -155,8 +156,8 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
     from training.algorithms import build
     from training.compose import to_config
     from training.devices import settle
-    from training.evaluation import EvaluateAtEnd
-    from training.mlflow_model import write_model
+    from training.evaluation import EvaluateAtEnd, repeat_evaluation
+    from training.mlflow_model import evidence_only, read_model, write_model
     from training.parts import build_parts, prepare_inputs
     from training.progress import ProgressBar
     from training.workload import describe
@@ -198,10 +199,18 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
         canary.close()
         end.nonfinite = canary.nonfinite_steps
     if job.keep_weights:
-        write_model(trainer, parts, config, folder / "model", job.run_id)
-        canary.log_artifacts(folder / "model", "model")
+        saved = folder / "model"
+        if config.tracking.weights == "none":
+            evidence_only(saved)
+        else:
+            write_model(trainer, parts, config, saved, job.run_id)
+        canary.log_artifacts(saved, "model")
     if canary.stopped:
         raise Stopped(canary.stopped)
+    if job.keep_weights and config.tracking.weights == "log":
+        end.evaluation = repeat_evaluation(
+            trainer, lambda: read_model(config, parts.tokenizer, device, saved), device.precision
+        )
 
 
 def _record_end(job: Job, end: End) -> None:

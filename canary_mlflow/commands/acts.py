@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.act import Act
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the sentence goes to stderr.")
+weights_option = click.option(
+    "--without-weights", is_flag=True, help="Also when nobody can load it: its weights and their seal are not checked."
+)
 reason_option = click.option("--reason", required=True, help="Why; kept in the ledger and on the version.")
 
 
@@ -21,13 +24,24 @@ reason_option = click.option("--reason", required=True, help="Why; kept in the l
 @click.argument("version")
 @reason_option
 @click.option("--despite-block", is_flag=True, help="Also when the gate has blocked it.")
+@weights_option
 @json_option
 @store_option
-def bless(model: str, version: str, reason: str, despite_block: bool, as_json: bool, tracking_uri: str | None) -> None:
+def bless(
+    model: str,
+    version: str,
+    reason: str,
+    despite_block: bool,
+    without_weights: bool,
+    as_json: bool,
+    tracking_uri: str | None,
+) -> None:
     """Make VERSION of MODEL champion by hand, with your name and reason on record."""
     from canary_mlflow.registry.acts import bless as make_champion
 
-    act = make_champion(open_store(tracking_uri), model, version, reason, despite_block=despite_block)
+    act = make_champion(
+        open_store(tracking_uri), model, version, reason, despite_block=despite_block, without_weights=without_weights
+    )
     show(act, as_json, "")
 
 
@@ -36,13 +50,23 @@ def bless(model: str, version: str, reason: str, despite_block: bool, as_json: b
 @click.argument("version")
 @reason_option
 @click.option("--alias", default="champion", show_default=True, help="The guarded alias to give.")
+@weights_option
 @json_option
 @store_option
-def override(model: str, version: str, reason: str, alias: str, as_json: bool, tracking_uri: str | None) -> None:
+def override(
+    model: str,
+    version: str,
+    reason: str,
+    alias: str,
+    without_weights: bool,
+    as_json: bool,
+    tracking_uri: str | None,
+) -> None:
     """Give VERSION of MODEL a guarded alias whatever its verdict is, with your name and reason on record."""
     from canary_mlflow.registry.acts import override as give
 
-    show(give(open_store(tracking_uri), model, version, reason, alias=alias), as_json)
+    act = give(open_store(tracking_uri), model, version, reason, alias=alias, without_weights=without_weights)
+    show(act, as_json)
 
 
 @click.command(epilog=EXIT_CODES)
@@ -62,7 +86,8 @@ def show(act: Act, as_json: bool, where: str = ", in the ledger") -> None:
     if as_json:
         print_json(act.to_dict())
     before = f" (before: version {act.champion_before})" if act.champion_before else ""
+    without = "; its weights were not checked" if act.without_weights else ""
     click.echo(
-        f"Version {act.version} of {act.model} is {act.alias} now{before}: {act.word} by {act.who}{where}.",
+        f"Version {act.version} of {act.model} is {act.alias} now{before}: {act.word} by {act.who}{where}{without}.",
         err=as_json,
     )

@@ -24,6 +24,7 @@ class Kind(StrEnum):
     BLESS = "bless"  # made champion by hand, with a reason
     OVERRIDE = "override"  # the same over a BLOCK, by somebody who is allowed to
     ROLLBACK = "rollback"  # back to the former champion
+    SEAL = "seal"  # what a new version consists of; about no alias
     PROMOTION = "promotion"  # an alias moved later, on the strength of a verdict recorded before
 
 
@@ -79,7 +80,7 @@ class Row:
         return f"{self.seq}:{self.digest}"
 
 
-def seal(record: Record, after: Row | None, signer: Signer) -> Row:
+def signed(record: Record, after: Row | None, signer: Signer) -> Row:
     """The record as the row that follows `after` (None: as the first)."""
     place = {"seq": 1 if after is None else after.seq + 1, "previous": FIRST if after is None else after.digest}
     columns: dict[str, Any] = {

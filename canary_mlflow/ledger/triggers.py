@@ -35,7 +35,7 @@ IS_THERE = "EXISTS (SELECT 1 FROM registered_models r WHERE r.workspace = NEW.wo
 WORD_OF_LEDGER = """coalesce((
     SELECT l.word FROM canary_ledger l JOIN model_versions v
     ON v.workspace = l.workspace AND v.name = l.model AND v.version = l.version AND v.creation_time = l.version_created
-    WHERE l.workspace = NEW.workspace AND l.model = NEW.name AND l.version = NEW.version
+    WHERE l.workspace = NEW.workspace AND l.model = NEW.name AND l.version = NEW.version AND l.kind <> 'seal'
     ORDER BY l.seq DESC LIMIT 1), '')"""
 
 NOT_SO = "canary guard: the ledger does not name this version for a guarded alias; run canary gate MODEL VERSION"

@@ -10,6 +10,7 @@ from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.reports import markdown
 
 DONE = {Kind.BLESS: "blessed", Kind.OVERRIDE: "overridden", Kind.ROLLBACK: "rolled_back"}
+WITHOUT = "; its weights were not checked"
 WORDS = {Kind.BLESS: "blessed", Kind.OVERRIDE: "override", Kind.ROLLBACK: "rollback"}
 
 
@@ -26,6 +27,7 @@ class Act:
     when: str  # ISO 8601, UTC
     champion_before: str | None  # whoever held the alias
     verdict_before: str  # the version's own verdict until now, or "none"
+    without_weights: bool = False  # whoever acted said that nobody need be able to load it
 
     @property
     def word(self) -> str:
@@ -63,8 +65,9 @@ def tags(act: Act) -> Mapping[str, str]:
 
 def as_markdown(act: Act) -> str:
     """One paragraph."""
+    without = WITHOUT if act.without_weights else ""
     before = f"version {act.champion_before}" if act.champion_before else "none"
     return (
         f"**{act.word.upper()}** by {markdown.plain(act.who)} at {act.when}: {markdown.plain(act.reason)} "
-        f"(gate's verdict until then: {act.verdict_before}; {act.alias} until then: {before})"
+        f"(gate's verdict until then: {act.verdict_before}; {act.alias} until then: {before}{without})"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from canary_mlflow.registry.eligibility import refuse_load
 from canary_mlflow.registry.locks import registry_lock
 from canary_mlflow.registry.records import DESCRIPTION_LIMIT, REASON_LIMIT
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
+from canary_mlflow.registry.seal import require_seal
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
 from canary_mlflow.reports import markdown
 from canary_mlflow.tracking.histories import read_version
@@ -35,16 +37,20 @@ def bless(
     reason: str,
     *,
     despite_block: bool = False,
+    without_weights: bool = False,
     actor: str | None = None,
 ) -> Act:
     """Make a version champion without a PASS; over a BLOCK, with `despite_block`, that is an override.
+
+    `without_weights`: also where its seal does not hold, or where there is none.
 
     Raises UsageError without a reason, for a version that is the champion already, and for one that the gate has
     blocked, unless `despite_block` says that this is known; Refused for somebody who is not allowed to.
     """
     if is_guarded_server(client):
         route = "overrides" if despite_block else "blessings"
-        return act_from(remote_act(client, route, {"model": model, "version": version, "reason": reason}))
+        body = {"model": model, "version": version, "reason": reason, "without_weights": without_weights}
+        return act_from(remote_act(client, route, body))
     found = find_version(client, model, version)
     before = verdict_of(found)
     act = describe(client, Kind.OVERRIDE if before == "BLOCK" else Kind.BLESS, found, reason, CHAMPION, actor)
@@ -54,18 +60,40 @@ def bless(
             f"version {act.version} of {model!r}: the gate blocked it ({why}); expected one without a BLOCK; mend it "
             "and run again, or add --despite-block when the change is meant"
         )
-    return carry_out(client, act, found)
+    return carry_out(client, weighed(client, act, found, without_weights), found)
 
 
 def override(
-    client: MlflowClient, model: str, version: str, reason: str, *, alias: str = CHAMPION, actor: str | None = None
+    client: MlflowClient,
+    model: str,
+    version: str,
+    reason: str,
+    *,
+    alias: str = CHAMPION,
+    without_weights: bool = False,
+    actor: str | None = None,
 ) -> Act:
     """Give a version a guarded alias whatever its verdict is. Raises as `bless` does, but for a BLOCK."""
     if is_guarded_server(client):
         body = {"model": model, "version": version, "reason": reason, "alias": alias}
-        return act_from(remote_act(client, "overrides", body))
+        return act_from(remote_act(client, "overrides", {**body, "without_weights": without_weights}))
     found = find_version(client, model, version)
-    return carry_out(client, describe(client, Kind.OVERRIDE, found, reason, alias, actor), found)
+    act = describe(client, Kind.OVERRIDE, found, reason, alias, actor)
+    return carry_out(client, weighed(client, act, found, without_weights), found)
+
+
+def weighed(client: MlflowClient, act: Act, found: ModelVersion, without_weights: bool) -> Act:
+    """The act, which says so when the version's seal was not looked at. Raises UsageError for a seal that fails."""
+    if without_weights:
+        return replace(act, without_weights=True)
+    guard = guard_of(client)
+    if guard is not None:
+        refuse_stranger(guard, act)
+    try:
+        require_seal(client, guard, found)
+    except UsageError as error:
+        raise UsageError(f"{error}, or add --without-weights when nobody is to load it") from error
+    return act
 
 
 def describe(client: MlflowClient, kind: Kind, found: ModelVersion, reason: str, alias: str, actor: str | None) -> Act:
@@ -168,7 +196,7 @@ def enact(guard: GuardedStore, act: Act, binding: Binding) -> Row:
         moves=True,
         alias=act.alias,
         judged_against=against,
-        facts={"verdict_before": act.verdict_before},
+        facts={"verdict_before": act.verdict_before, "without_weights": act.without_weights},
         tags=tags(act),
     )
     return record(guard, order)

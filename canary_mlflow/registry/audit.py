@@ -10,7 +10,15 @@ from canary_mlflow.ledger.chain import Damage
 from canary_mlflow.ledger.install import missing_triggers
 from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.registry.act import DONE
-from canary_mlflow.registry.binding import Binding, artifact_digest, changes, run_digests
+from canary_mlflow.registry.binding import (
+    Binding,
+    changes,
+    digest_of_all,
+    file_digests,
+    files_at,
+    run_digests,
+)
+from canary_mlflow.registry.seal import changed_files
 from canary_mlflow.tracking.rows import read_runs_from
 
 if TYPE_CHECKING:
@@ -25,12 +33,15 @@ def against_store(guard: GuardedStore, rows: Sequence[Row], artifacts: str = "")
     rows = [row for row in rows if readable(row)]  # the others are named for what they are by the check of the chain
     yield from aliases(guard, rows)
     yield from shown(guard, rows)
-    newest: dict[tuple[str, int, int], Row] = {}
-    for row in rows:
-        if row.grants:
-            newest[row.model, row.version, row.version_created] = row
+    newest = {about(row): row for row in rows if row.grants}
+    seals = {about(row): row for row in reversed(rows) if row.kind == Kind.SEAL}  # the first one is the seal
     for row in newest.values():
-        yield from (Damage(seq=row.seq, what=what) for what in bound(guard, row, artifacts))
+        yield from (Damage(seq=row.seq, what=what) for what in bound(guard, row, seals.get(about(row)), artifacts))
+
+
+def about(row: Row) -> tuple[str, int, int]:
+    """The version that a row is about, and no other that had its number."""
+    return row.model, row.version, row.version_created
 
 
 def readable(row: Row) -> bool:
@@ -58,12 +69,14 @@ def shown(guard: GuardedStore, rows: Sequence[Row]) -> Iterator[Damage]:
     """Tags of versions that say something else than the ledger: its newest word, and who acted by hand."""
     newest: dict[tuple[str, int, int, str], tuple[Row, str]] = {}
     for row in rows:
-        about = (row.model, row.version, row.version_created)
-        newest[*about, "canary.verdict"] = row, row.word
+        if row.kind == Kind.SEAL:
+            continue
+        newest[*about(row), "canary.verdict"] = row, row.word
         if row.kind in DONE:
-            newest[*about, f"canary.{DONE[Kind(row.kind)]}_by"] = row, str(row.facts.get("actor"))
+            newest[*about(row), f"canary.{DONE[Kind(row.kind)]}_by"] = row, str(row.facts.get("actor"))
     tags = guard.shown()
-    there = {about: guard.version_row(*about) for about in {(model, version) for model, version, _, _ in newest}}
+    versions = {(model, version) for model, version, _, _ in newest}
+    there = {one: guard.version_row(*one) for one in versions}
     for (model, version, created, key), (row, value) in newest.items():
         found = there[model, version]
         says = tags.get((model, version), {}).get(key)
@@ -72,8 +85,9 @@ def shown(guard: GuardedStore, rows: Sequence[Row]) -> Iterator[Damage]:
             yield Damage(seq=row.seq, what=what)
 
 
-def bound(guard: GuardedStore, row: Row, artifacts: str) -> Iterator[str]:
-    """What changed of the version that a row speaks of; a version that was deleted as MLflow deletes is no fault."""
+def bound(guard: GuardedStore, row: Row, seal: Row | None, artifacts: str) -> Iterator[str]:
+    """What changed of the version that a row speaks of, each file by its name where a seal names them; a version that
+    was deleted as MLflow deletes is no fault."""
     version = guard.version_row(row.model, row.version)
     if version is None or version.creation_time != row.version_created:
         return
@@ -81,13 +95,19 @@ def bound(guard: GuardedStore, row: Row, artifacts: str) -> Iterator[str]:
     subject = f"version {row.version} of {row.model!r}"
     place = str(version.storage_location or version.source)
     try:
+        with files_at(place, artifacts) as folder:
+            files = file_digests(folder)
         now = Binding(
             version_created=row.version_created,
             source=str(version.source),
-            artifact=artifact_digest(place, artifacts),
+            artifact=digest_of_all(files),
             runs=run_digests(read_runs_from(guard.tracking_uri, list(facts.get("runs") or {}))),
         )
     except StoreError as error:
         yield f"{subject}: {error}"
         return
+    sealed = changed_files(seal.facts["files"], files) if seal else []
+    yield from (f"{subject}: {what} since it was sealed" for what in sealed)
+    if sealed:
+        facts = {**facts, "artifact": now.artifact}  # said already, by the files' names
     yield from (f"{subject}: {what}" for what in changes(facts, now))

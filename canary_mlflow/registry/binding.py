@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
+    from canary_mlflow.registry.seal import Sealed
     from gates.records import Run, Series
 
 CHUNK = 1 << 20  # bytes read at once
@@ -26,25 +28,33 @@ CHUNK = 1 << 20  # bytes read at once
 @dataclass(frozen=True, kw_only=True)
 class Binding:
     """`version_created`: milliseconds since 1970. `artifact`: digest over names and contents of the version's files,
-    with their number. `runs`: run id → digest of all that a judge reads of it, both sides."""
+    with their number. `runs`: run id → digest of all that a judge reads of it, both sides. `seal_row`: the row of the
+    ledger that sealed the files; None where nobody asked for it."""
 
     version_created: int
     source: str
     artifact: str
     runs: Mapping[str, str]
+    seal_row: int | None = None
 
     def to_facts(self) -> dict[str, Any]:
         """As it stands in the ledger."""
-        return {"source": self.source, "artifact": self.artifact, "runs": dict(sorted(self.runs.items()))}
+        runs = dict(sorted(self.runs.items()))
+        return {"source": self.source, "artifact": self.artifact, "runs": runs, "seal_row": self.seal_row}
 
 
-def bind(client: MlflowClient, version: ModelVersion, runs: Iterable[Run]) -> Binding:
-    """The binding of a version as it is now. Raises StoreError when its files cannot be read."""
+def bind(client: MlflowClient, version: ModelVersion, runs: Iterable[Run], sealed: Sealed | None = None) -> Binding:
+    """The binding of a version as it is now. `sealed`: its files, where they have been read and checked already.
+
+    Raises StoreError when its files cannot be read.
+    """
+    place = client.get_model_version_download_uri(version.name, version.version)
     return Binding(
         version_created=int(version.creation_timestamp),
         source=str(version.source),
-        artifact=artifact_digest(client.get_model_version_download_uri(version.name, version.version)),
+        artifact=sealed.artifact if sealed else artifact_digest(place),
         runs=run_digests(runs),
+        seal_row=sealed.row if sealed else None,
     )
 
 
@@ -88,6 +98,13 @@ def artifact_digest(uri: str, destination: str = "") -> str:
     A folder that is not there has no files, which is a digest too: files that turn up later are a change.
     `destination`: where a server keeps what it serves under `mlflow-artifacts:`.
     """
+    with files_at(uri, destination) as place:
+        return digest_of_all(file_digests(place))
+
+
+@contextmanager
+def files_at(uri: str, destination: str = "") -> Iterator[Path]:
+    """The files under `uri`, for as long as the block lasts: their own place, or a copy. Raises StoreError."""
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
     from mlflow.utils.file_utils import local_file_uri_to_path
@@ -97,27 +114,32 @@ def artifact_digest(uri: str, destination: str = "") -> str:
 
     place = behind_server(uri, destination)
     if is_local_uri(place):
-        return folder_digest(Path(local_file_uri_to_path(place)))
+        yield Path(local_file_uri_to_path(place))
+        return
     with tempfile.TemporaryDirectory(prefix="canary-artifact-") as folder:
         try:
             found = download_artifacts(artifact_uri=place, dst_path=folder)
         except (MlflowException, OSError, ImportError) as error:  # a store's own package may be missing here
             raise StoreError(f"{uri}: {one_line(error)}; expected files of a version that can be read") from error
-        return folder_digest(Path(found))
+        yield Path(found)
 
 
-def folder_digest(place: Path) -> str:
-    """The digest of a local file or folder. Raises StoreError; for a link to a folder outside too, whose files
-    may change behind it."""
+def file_digests(place: Path) -> dict[str, str]:
+    """Relative name → sha256 of a local file, or of all in a folder. Raises StoreError; for a link to a folder outside
+    too, whose files may change behind it."""
     links = (found for found in place.rglob("*") if found.is_symlink() and found.is_dir())
     if linked := next((found for found in links if not found.resolve().is_relative_to(place.resolve())), None):
         raise StoreError(f"{linked}: a link to a folder outside; expected files of the version; copy them in its place")
     files = [place] if place.is_file() else sorted(found for found in place.rglob("*") if found.is_file())
     try:
-        contents = {found.relative_to(place).as_posix(): file_digest(found) for found in files}
+        return {found.relative_to(place).as_posix(): file_digest(found) for found in files}
     except OSError as error:
         raise StoreError(f"{error.filename}: {error.strerror}; expected a file of the version, readable") from error
-    return f"{len(files)} files, sha256:{digest(contents)}"
+
+
+def digest_of_all(digests: Mapping[str, str]) -> str:
+    """The digest of a version's files from theirs."""
+    return f"{len(digests)} files, sha256:{digest(dict(digests))}"
 
 
 def file_digest(file: Path) -> str:

@@ -18,9 +18,10 @@ from canary_mlflow.registry.evidence import warnings_of
 from canary_mlflow.registry.looks import note_look
 from canary_mlflow.registry.origin import refuse_foreign_evidence
 from canary_mlflow.registry.remote import is_guarded_server, remote_gate
+from canary_mlflow.registry.seal import EVIDENCE_ONLY, require_seal
 from canary_mlflow.registry.sides import at_look, read_sides
 from canary_mlflow.registry.unguarded import enact_unguarded, promoted
-from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
+from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, is_evidence_only
 from canary_mlflow.reports.advice import version_page
 from canary_mlflow.reports.decision import Decision, Question, barred
 from canary_mlflow.tracking.places import without_password
@@ -146,12 +147,15 @@ def decide(
         said = (*block_notes(rows, int(found.version)), *history_notes(rows))
         verdict = replace(verdict, notes=(*verdict.notes, *said))
     holds = holds_of(policy, found, baseline, candidate, verdict, promote)
+    if evidence_only := is_evidence_only(found):
+        verdict = replace(verdict, notes=(*verdict.notes, EVIDENCE_ONLY))
     decision = Decision(
         verdict=verdict,
         model=model,
         version=str(found.version),
         bootstrapped=could_begin(policy, verdict) and not barred(holds),
         dry_run=dry_run or (not by_plan and only_looked_at(found, holds)),
+        evidence_only=evidence_only,
         holds=holds,
         champion_before=before,
         champion_after=before,
@@ -162,12 +166,15 @@ def decide(
         run_minutes=minutes_of_runs(client, session) if (session := records.session_of(found)) else None,
     )
     if guard is None or (decision.dry_run and not decision.moves):
+        if decision.moves:
+            require_seal(client, guard, found)
         return Judged(decision=decision, look=look)
     # A dry run says what the gate would refuse too: files of another run, or that cannot be read.
     refuse_foreign_evidence(client, found, candidate)
+    sealed = require_seal(client, guard, found) if decision.grants else None
     others = (*baseline.runs, *baseline.fresh) if baseline else ()
     runs = (*candidate.runs, *others, *(pinned.runs if pinned else ()))
-    return Judged(decision=decision, binding=bind(client, found, runs), against=against, look=look)
+    return Judged(decision=decision, binding=bind(client, found, runs, sealed), against=against, look=look)
 
 
 def enact(client: MlflowClient, judged: Judged, actor: str | None = None) -> Decision:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files
-from canary_mlflow.ledger.rows import Kind, Record, Row, faults, seal
+from canary_mlflow.ledger.rows import Kind, Record, Row, faults, signed
 from canary_mlflow.registry import refusals, stored
 from canary_mlflow.registry.binding import Binding, changes
 from canary_mlflow.registry.fault_points import reach
@@ -109,7 +109,7 @@ def write(store: Guard, session: Any, order: Order, version: Any, before: Standi
             "baseline_row": before.row,
         },
     )
-    row = seal(record, table.last(session), signer)
+    row = signed(record, table.last(session), signer)
     table.append(session, row)
     reach("recorded")
     for key, value in order.tags.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
-from canary_mlflow.registry.versions import SESSION_TAG, quoted, register_version
+from canary_mlflow.registry.versions import SESSION_TAG, Weights, quoted, register_version
 from canary_mlflow.tracking.session import active_run, child_runs
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def register_session(
         check_weights(weights)
         keep_weights(client, session_id, weights)
     # The session is the source run: nobody says which of its runs the weights are from.
-    kept = "none" if weights is None else "files"
+    kept = Weights.NONE if weights is None else Weights.FILES
     return name, register_version(client, name, session_id, session_id, weights=kept)
 
 

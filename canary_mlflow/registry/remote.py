@@ -55,7 +55,7 @@ def remote_gate(
     )
 
 
-def remote_act(client: MlflowClient, route: str, body: dict[str, str]) -> dict[str, Any]:
+def remote_act(client: MlflowClient, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Ask the server for an act: blessings, overrides or rollbacks."""
     answer = ask(client, "POST", route, body)
     found: dict[str, Any] = (answer or {})["act"]

@@ -17,8 +17,8 @@ from canary_mlflow.registry.fault_points import reach
 from canary_mlflow.registry.guard import Guard, is_reserved, plain_alias
 from canary_mlflow.registry.promotion import promote, standing
 
-AT_BIRTH = ("canary.session_id", "canary.weights")
-"""What says where the evidence and the weights are; may be given when a version is made, and never again."""
+AT_BIRTH = ("canary.session_id",)
+"""What says where the evidence is; may be given when a version is made, and never again."""
 
 NO_STAGE = "None"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion
 from canary_mlflow.registry.locks import registry_lock
@@ -14,25 +16,45 @@ if TYPE_CHECKING:
 
 CHAMPION = "champion"
 SESSION_TAG = "canary.session_id"
-WEIGHTS_TAG = "canary.weights"  # files | none: kept elsewhere, the version is evidence only
+WEIGHTS_TAG = "canary.weights"  # files | none
 SHOWN = 10  # names listed in an error
 
 
-def register_version(
-    client: MlflowClient, model_name: str, session_id: str, source_run_id: str, *, weights: str = "files"
-) -> str:
-    """Register `model/` of one run of a session (or of the session itself), with the session as its evidence; returns
-    the version's number.
+class Weights(StrEnum):
+    """What a version says of its weights."""
 
-    `weights`: "none" for a version that is evidence only. The model is created when it is missing. Sessions that end at
-    the same moment get numbers of their own.
+    FILES = "files"  # they are among its files
+    NONE = "none"  # kept elsewhere, too large, or nowhere: the version is evidence only
+
+
+def register_version(
+    client: MlflowClient,
+    model_name: str,
+    session_id: str,
+    source_run_id: str,
+    *,
+    weights: Weights = Weights.FILES,
+    evaluation: Mapping[str, Any] | None = None,
+) -> str:
+    """Register `model/` of one run of a session (or of the session itself), with the session as its evidence, and seal
+    it; returns the version's number. `evaluation`: what the run found when it evaluated its saved weights again.
+
+    The model is created when it is missing. Sessions that end at the same moment get numbers of their own.
     """
+    from canary_mlflow.registry.seal import seal_version
+
     source = f"{client.get_run(source_run_id).info.artifact_uri}/model"
-    tags = {SESSION_TAG: session_id} | ({WEIGHTS_TAG: weights} if weights == "none" else {})
     with registry_lock(client):  # SQLite stores give up after three lost races for one number
         ensure_model(client, model_name)
-        version = client.create_model_version(model_name, source, run_id=source_run_id, tags=tags)
-    return str(version.version)
+        version = client.create_model_version(model_name, source, run_id=source_run_id, tags={SESSION_TAG: session_id})
+    number = str(version.version)
+    seal_version(client, model_name, number, weights=weights, evaluation=evaluation)
+    return number
+
+
+def is_evidence_only(found: ModelVersion) -> bool:
+    """Whether the version says that it has no weights."""
+    return bool((found.tags or {}).get(WEIGHTS_TAG) == Weights.NONE)
 
 
 def ensure_model(client: MlflowClient, model_name: str) -> None:

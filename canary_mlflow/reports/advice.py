@@ -92,7 +92,10 @@ def after_promotion(decision: Decision) -> str:
     if decision.dry_run:
         return f"Dry run, nothing was written: without --dry-run, version {decision.version} would be champion now."
     before = f" (before: version {decision.champion_before})" if decision.champion_before else ""
-    return f"Version {decision.version} is champion now{before}. Load it as models:/{decision.model}@champion"
+    load = f"Load it as models:/{decision.model}@champion"
+    if decision.evidence_only:
+        load = "It is evidence only: there are no weights to load."
+    return f"Version {decision.version} is champion now{before}. {load}"
 
 
 def after_block(decision: Decision) -> str:

@@ -77,6 +77,7 @@ class Decision:
     promoted: bool = False
     bootstrapped: bool = False
     dry_run: bool = False
+    evidence_only: bool = False  # the version has no weights to load, and says so
     champion_before: str | None = None
     champion_after: str | None = None
     session_id: str | None = None
@@ -138,6 +139,7 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
         "bootstrapped": decision.bootstrapped,
         "dry_run": decision.dry_run,
         "held_back": holds_to_list(decision.holds),
+        "evidence_only": decision.evidence_only,
         "champion_before": decision.champion_before,
         "champion_after": decision.champion_after,
         "run_minutes": decision.run_minutes,
@@ -167,6 +169,7 @@ def decision_from_dict(found: Mapping[str, Any]) -> Decision:
         promoted=bool(found["promoted"]),
         bootstrapped=bool(found["bootstrapped"]),
         dry_run=bool(found.get("dry_run")),
+        evidence_only=bool(found.get("evidence_only")),
         holds=holds_from_list(found.get("held_back")),
         champion_before=found["champion_before"],
         champion_after=found["champion_after"],

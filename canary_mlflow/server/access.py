@@ -8,8 +8,8 @@ from typing import Any
 from canary_mlflow.errors import UsageError
 from canary_mlflow.pages.blueprint import paths
 from canary_mlflow.pages.requests import Readers
-from canary_mlflow.server.requests import parse, query
-from canary_mlflow.server.routes import VERDICT, path
+from canary_mlflow.server.requests import Shape, parse, query
+from canary_mlflow.server.routes import SEAL, VERDICT, path
 
 
 def add_validators(auth: Any) -> None:
@@ -18,7 +18,8 @@ def add_validators(auth: Any) -> None:
         ("health", "GET"): lambda: True,
         ("openapi.json", "GET"): lambda: True,
         ("ledger", "GET"): lambda: may_read(auth),
-        ("verdicts", "POST"): lambda: may_update(auth),
+        ("seals", "POST"): lambda: may_update(auth, SEAL),
+        ("verdicts", "POST"): lambda: may_update(auth, VERDICT),
         ("overrides", "POST"): lambda: False,
         ("blessings", "POST"): lambda: False,
         ("rollbacks", "POST"): lambda: False,
@@ -55,12 +56,12 @@ def may_read(auth: Any) -> bool:
     return model is not None and bool(auth._get_registered_model_permission(model).can_read)
 
 
-def may_update(auth: Any) -> bool:
-    """A verdict for whoever may change the model: it may become champion by it."""
+def may_update(auth: Any, shape: Shape) -> bool:
+    """A verdict, and the seal that it needs, for whoever may change the model: it may become champion by it."""
     from flask import request
 
     try:
-        asked = parse(request.get_data(), VERDICT)
+        asked = parse(request.get_data(), shape)
     except UsageError:
         return True
     return bool(auth._get_registered_model_permission(asked["model"]).can_update)

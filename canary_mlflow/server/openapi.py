@@ -10,6 +10,21 @@ VERSION = {"oneOf": [{"type": "integer", "minimum": 1}, {"type": "string", "patt
 POLICY = {"type": "string", "minLength": 1, "maxLength": 100}
 ALIAS = {"type": "string", "minLength": 1, "maxLength": 255}
 REASON = {"type": "string", "minLength": 1, "maxLength": 500}
+NAME = "^[A-Za-z0-9_./@-]{1,100}$"
+NUMBERS = {"type": "object", "propertyNames": {"pattern": NAME}, "additionalProperties": {"type": ["number", "null"]}}
+EVALUATION = {
+    "type": "object",
+    "properties": {
+        "recorded": NUMBERS,
+        "repeated": NUMBERS,
+        "different": {"type": "array", "items": {"type": "string", "pattern": NAME}},
+        "tolerance": {"type": "number"},
+        "failure": REASON,
+    },
+    "additionalProperties": False,
+}
+WEIGHTS = {"type": "string", "enum": ["files", "none"]}
+SWITCH = {"type": "boolean"}
 ERROR = {
     "type": "object",
     "required": ["error", "message"],
@@ -40,6 +55,14 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
             path("health"): {"get": operation("health", "Ledger and triggers")},
             path("openapi.json"): {"get": operation("openapi", "This document")},
             path("ledger"): {"get": {**operation("ledger", "Rows of the ledger"), "parameters": [model, *numbers]}},
+            path("seals"): {
+                "post": posted(
+                    "seals",
+                    "Record the digests of a new version's files, once",
+                    {"model": MODEL, "version": VERSION, "weights": WEIGHTS, "evaluation": EVALUATION},
+                    ["model", "version"],
+                )
+            },
             path("verdicts"): {
                 "post": posted(
                     "verdicts",
@@ -63,6 +86,7 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
                         "version": VERSION,
                         "reason": REASON,
                         "alias": ALIAS,
+                        "without_weights": SWITCH,
                     },
                     ["model", "version", "reason"],
                 )
@@ -71,7 +95,7 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
                 "post": posted(
                     "blessings",
                     "Make a version champion by hand (administrators)",
-                    {"model": MODEL, "version": VERSION, "reason": REASON},
+                    {"model": MODEL, "version": VERSION, "reason": REASON, "without_weights": SWITCH},
                     ["model", "version", "reason"],
                 )
             },

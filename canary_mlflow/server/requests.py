@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from canary_mlflow.errors import UsageError
 
-LONGEST = {"model": 256, "alias": 255, "reason": 500, "policy": 100}
-SWITCHES = {"promote": "promotion over an older champion alone", "by_plan": "false"}
+LONGEST = {"model": 256, "alias": 255, "reason": 500, "policy": 100, "weights": 10, "failure": 500}
+NAME = re.compile(r"[A-Za-z0-9_./@-]{1,100}")
+SWITCHES = {"promote": "promotion over an older champion alone", "by_plan": "false", "without_weights": "false"}
+WEIGHTS = ("files", "none")
 BODY_BYTES = 16_384
 MOST_VERSIONS = 2**31 - 1  # the column is an Integer
 
@@ -51,7 +54,32 @@ def checked(key: str, value: Any) -> Any:
         if not isinstance(value, bool):
             raise UsageError(f"{key}: no boolean; expected true or false; leave it out for {SWITCHES[key]}")
         return value
+    if key == "evaluation":
+        return evaluation(value)
+    if key == "weights" and value not in WEIGHTS:
+        raise UsageError(f"weights: neither of {', '.join(WEIGHTS)}; expected one; leave it out for files")
     return text(key, value)
+
+
+def evaluation(value: Any) -> dict[str, Any]:
+    """What a run found when it evaluated its saved weights; the row of the ledger says that the run said so."""
+    known: dict[str, type | tuple[type, ...]]
+    known = {"recorded": dict, "repeated": dict, "different": list, "failure": str, "tolerance": (int, float)}
+    if not isinstance(value, dict):
+        raise UsageError(f"evaluation: no object; expected {', '.join(known)}; see openapi.json")
+    for key, found in value.items():
+        if key not in known or isinstance(found, bool) or not isinstance(found, known[key]):
+            raise UsageError(f"evaluation: {printable(key)} is unknown or of another type; expected {', '.join(known)}")
+    for name, number in [pair for side in ("recorded", "repeated") for pair in value.get(side, {}).items()]:
+        if isinstance(number, bool) or not isinstance(number, int | float | None):
+            raise UsageError(f"evaluation: {printable(name)} is no number; expected one, or null; see openapi.json")
+    names = [*value.get("recorded", {}), *value.get("repeated", {}), *value.get("different", ())]
+    for name in names:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise UsageError("evaluation: a name of other signs; expected such as eval_loss; see openapi.json")
+    if "failure" in value:
+        text("failure", value["failure"])
+    return value
 
 
 def version(value: Any) -> str:

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 BASE = "/api/2.0/canary"
 STATIC_PREFIX = "_MLFLOW_STATIC_PREFIX"
 VERDICT = Shape(required=("model", "version"), optional=("promote", "policy", "by_plan"))
-OVERRIDE = Shape(required=("model", "version", "reason"), optional=("alias",))
-BLESSING = Shape(required=("model", "version", "reason"))
+SEAL = Shape(required=("model", "version"), optional=("weights", "evaluation"))
+OVERRIDE = Shape(required=("model", "version", "reason"), optional=("alias", "without_weights"))
+BLESSING = Shape(required=("model", "version", "reason"), optional=("without_weights",))
 ROLLBACK = Shape(required=("model", "reason"))
 
 
@@ -121,6 +122,22 @@ def verdicts() -> dict[str, Any]:
     return {"decision": decision_to_dict(decision)}
 
 
+def seals() -> dict[str, Any]:
+    """Read the files of a new version and record their digests; what the run found in them is the client's word."""
+    from flask import request
+
+    from canary_mlflow.registry.seal import seal_version
+    from canary_mlflow.registry.versions import Weights
+
+    asked = parse(request.get_data(), SEAL)
+    weights = Weights(asked.get("weights", Weights.FILES))
+    evaluation = asked.get("evaluation")
+    seal_version(
+        client(), asked["model"], asked["version"], weights=weights, evaluation=evaluation, actor=current_actor()
+    )
+    return {"sealed": {"model": asked["model"], "version": asked["version"], "weights": str(weights)}}
+
+
 def overrides() -> dict[str, Any]:
     """A guarded alias for a version whatever its verdict."""
     from canary_mlflow.registry.acts import override
@@ -128,7 +145,7 @@ def overrides() -> dict[str, Any]:
     asked = act(OVERRIDE, "override")
     done = override(
         client(), asked["model"], asked["version"], asked["reason"], alias=asked.get("alias", "champion"),
-        actor=current_actor(),
+        without_weights=asked.get("without_weights", False), actor=current_actor(),
     )  # fmt: skip
     return {"act": done.to_dict()}
 
@@ -138,7 +155,11 @@ def blessings() -> dict[str, Any]:
     from canary_mlflow.registry.acts import bless
 
     asked = act(BLESSING, "bless")
-    return {"act": bless(client(), asked["model"], asked["version"], asked["reason"], actor=current_actor()).to_dict()}
+    done = bless(
+        client(), asked["model"], asked["version"], asked["reason"],
+        without_weights=asked.get("without_weights", False), actor=current_actor(),
+    )  # fmt: skip
+    return {"act": done.to_dict()}
 
 
 def rollbacks() -> dict[str, Any]:
@@ -168,6 +189,7 @@ ROUTES: tuple[tuple[str, str, Callable[[], Any]], ...] = (
     ("health", "GET", health),
     ("openapi.json", "GET", openapi),
     ("ledger", "GET", ledger),
+    ("seals", "POST", seals),
     ("verdicts", "POST", verdicts),
     ("overrides", "POST", overrides),
     ("blessings", "POST", blessings),

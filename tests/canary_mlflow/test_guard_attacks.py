@@ -70,6 +70,7 @@ MAY = {
     "GET openapi.json": ["401", "200", "200", "200"],
     "GET ledger?model=m": ["401", "200", "200", "200"],
     "GET ledger": ["401", "403", "403", "200"],
+    "POST seals": ["401", "403", "404", "404"],
     "POST verdicts": ["401", "403", "404", "404"],
     "POST verdicts with an outcome": ["401", "400", "400", "400"],
     "POST overrides": ["401", "403", "403", "404"],

@@ -39,7 +39,7 @@ for point in sys.argv[3:]:
         SqlAlchemyStore._engine_map.clear()  # connections are not for two processes
         guarded_store.cache_clear()
         os.environ[sys.argv[2]] = point
-        override(prepare_store(sys.argv[1]), f"to-{point}", "2", "to be killed")
+        override(prepare_store(sys.argv[1]), f"to-{point}", "2", "to be killed", without_weights=True)
         os._exit(0)
     print(point, os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
@@ -63,7 +63,7 @@ def test_a_killed_promotion_leaves_alias_and_ledger_agreed(uri: str, tmp_path: P
         client.create_registered_model(f"to-{point}")
         for _ in range(2):
             client.create_model_version(f"to-{point}", str(tmp_path))
-        override(client, f"to-{point}", "1", "a start")
+        override(client, f"to-{point}", "1", "a start", without_weights=True)
     command = [sys.executable, "-c", SCRIPT, uri, VARIABLE, *POINTS]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=250)
@@ -75,7 +75,7 @@ def test_a_killed_promotion_leaves_alias_and_ledger_agreed(uri: str, tmp_path: P
     for point in POINTS:
         holder = str(client.get_registered_model(f"to-{point}").aliases["champion"])
         assert holder == ("2" if point == "committed" else "1")
-    assert override(client, "to-locked", "2", "nothing holds the lock").version == "2"
+    assert override(client, "to-locked", "2", "nothing holds the lock", without_weights=True).version == "2"
 
 
 def test_a_killed_server_leaves_alias_and_ledger_agreed(

@@ -19,7 +19,7 @@ from canary_mlflow.errors import StoreError, UsageError
 from canary_mlflow.ledger import keys, table
 from canary_mlflow.ledger.canonical import canonical
 from canary_mlflow.ledger.chain import damages, from_lines, to_line
-from canary_mlflow.ledger.rows import Kind, Record, Row, seal
+from canary_mlflow.ledger.rows import Kind, Record, Row, signed
 
 
 def record(version: int, **changed: Any) -> Record:
@@ -51,7 +51,7 @@ def public(tmp_path: Path, signer: keys.Signer) -> keys.PublicKeys:
 def rows(signer: keys.Signer) -> list[Row]:
     found: list[Row] = []
     for version in range(1, 5):
-        found.append(seal(record(version), found[-1] if found else None, signer))
+        found.append(signed(record(version), found[-1] if found else None, signer))
     return found
 
 
@@ -111,14 +111,14 @@ def test_a_removed_last_row_is_named_with_a_saved_head(rows: list[Row], public: 
 def test_a_rewritten_end_is_named_with_a_saved_head(
     rows: list[Row], public: keys.PublicKeys, signer: keys.Signer
 ) -> None:
-    rewritten = [*rows[:3], seal(record(9), rows[2], signer)]
+    rewritten = [*rows[:3], signed(record(9), rows[2], signer)]
     assert named(rewritten, public) == []
     assert named(rewritten, public, rows[-1].head) == ["row 4: it is not the row that the saved head names"]
 
 
 def test_another_key_signs_nothing_here(rows: list[Row], public: keys.PublicKeys, tmp_path: Path) -> None:
     forger = keys.load_signer(tmp_path / "forger")
-    forged = seal(record(5), rows[-1], forger)
+    forged = signed(record(5), rows[-1], forger)
     assert "not among the trusted ones" in named([*rows, forged], public)[0]
     posing = replace(forged, key_id=rows[0].key_id)
     assert "row 5: its signature is not that of its key" in named([*rows, posing], public)
@@ -127,8 +127,8 @@ def test_another_key_signs_nothing_here(rows: list[Row], public: keys.PublicKeys
 def test_two_trusted_keys_and_a_rotation(rows: list[Row], tmp_path: Path) -> None:
     fresh = keys.rotate(tmp_path)
     colleague = keys.load_signer(tmp_path / "colleague")
-    rows.append(seal(record(5), rows[-1], fresh))
-    rows.append(seal(record(6), rows[-1], colleague))
+    rows.append(signed(record(5), rows[-1], fresh))
+    rows.append(signed(record(6), rows[-1], colleague))
     assert len(keys.public_files(tmp_path)) == 2
     assert [text.split(",")[0] for text in named(rows, keys.load_public(keys.public_files(tmp_path)))] == [
         f"row 6: it is signed with key {colleague.key_id!r}"

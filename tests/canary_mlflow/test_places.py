@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from canary_mlflow.errors import StoreError
-from canary_mlflow.registry.binding import folder_digest
+from canary_mlflow.registry.binding import file_digests
 from canary_mlflow.registry.origin import is_within
 from canary_mlflow.tracking.places import without_password
 
@@ -34,12 +34,12 @@ def test_a_linked_folder_is_refused_because_its_files_may_change_behind_it(tmp_p
     for folder in (model, elsewhere):
         folder.mkdir()
         (folder / "weights").write_text("good")
-    before = folder_digest(model)
+    before = file_digests(model)
     (model / "more").symlink_to(elsewhere)
     with pytest.raises(StoreError, match="more: a link to a folder outside; expected files of the version"):
-        folder_digest(model)
+        file_digests(model)
     (model / "more").unlink()
-    assert folder_digest(model) == before
+    assert file_digests(model) == before
 
 
 @pytest.mark.parametrize("password", ["secret", "pa#ss", "pa/ss", "p[w", "a?b"])

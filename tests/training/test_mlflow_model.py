@@ -13,11 +13,15 @@ import pytest
 import torch
 from canaries import a_config, hub_model, local_model
 from mlflow import MlflowClient
+from safetensors.torch import load_file, save_file
 from workplace import Workplace
 
+from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.registry.door import guard_of
 from training.algorithms import build
 from training.config import CanaryConfig, TrainConfig
 from training.devices import settle
+from training.evaluation import EvaluateAtEnd, repeat_evaluation
 from training.mlflow_model import policy_of, read_model, write_model
 from training.parts import Parts, build_parts
 
@@ -49,6 +53,27 @@ def test_a_lora_version_loads_and_names_no_path_of_this_machine(
     assert naming_this_machine(Path(found.source.removeprefix("file://"))) == []
 
 
+def test_the_session_sealed_what_it_saved_and_evaluated_again(lora: Workplace) -> None:
+    guard = guard_of(MlflowClient(lora.uri))
+    assert guard is not None
+    seal = guard.ledger("sft-tiny-neox-preferences-smoke")[0]
+    facts = seal.facts
+    assert (seal.kind, facts["weights"], facts["fault"]) == (Kind.SEAL, "files", "")
+    assert facts["files"].keys() >= {"MLmodel", "model/model.safetensors", "peft/adapter_model.safetensors"}
+    assert facts["evaluation"]["recorded"]["eval_loss"] > 0
+    assert facts["evaluation"]["different"] == []
+
+
+def test_a_session_may_keep_its_weights_to_itself(lora: Workplace) -> None:
+    short = ("algo=sft", "repeats=1", "train.max_steps=40")
+    done = lora.canary("run", *short, "tracking.weights=none", "model_name=evidence")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stderr.split())
+    assert "evidence only: no weights to load" in said
+    assert "Load it as" not in said
+    assert "Version 1 is champion now. It is evidence only: there are no weights to load." in said
+
+
 def naming_this_machine(folder: Path) -> list[str]:
     """The files of a version in which a place on this machine stands."""
     places = [str(Path.home()).encode(), str(Path.cwd()).encode(), b"/tmp/", b"/.cache/"]
@@ -57,16 +82,22 @@ def naming_this_machine(folder: Path) -> list[str]:
     return [path.name for path in files if any(place in path.read_bytes() for place in places)]
 
 
-def saved(config: CanaryConfig, folder: Path) -> tuple[Any, Parts]:
-    """Two steps of training, written as a session writes them; returns the policy that was trained."""
+def trained_and_saved(config: CanaryConfig, folder: Path) -> tuple[Any, Parts, CanaryConfig]:
+    """Two steps of training, evaluated and written as a session does it; the trainer, and what it was made of."""
     train = {"learning_rate": 1e-2, "gradient_accumulation_steps": 1, "warmup_steps": 0, "max_grad_norm": 1.0}
     rest = {"weight_decay": 0.0, "lr_scheduler": "constant", "optimizer": "adamw_torch"}
     config = replace(config, train=TrainConfig(max_steps=2, batch_size=8, max_length=64, **train, **rest))
     device = settle(config.hardware)
     parts = build_parts(config, device)
-    trainer = build(config, parts, device, folder / "trainer", [])
+    trainer = build(config, parts, device, folder / "trainer", [EvaluateAtEnd()])
     trainer.train()
     write_model(trainer, parts, config, folder / "model", "0" * 32)
+    return trainer, parts, config
+
+
+def saved(config: CanaryConfig, folder: Path) -> tuple[Any, Parts]:
+    """The policy alone."""
+    trainer, parts, _ = trained_and_saved(config, folder)
     return policy_of(trainer).eval(), parts
 
 
@@ -114,3 +145,39 @@ def test_an_adapter_on_a_hub_model_names_its_base_by_id_and_commit(
     monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     loaded = mlflow.transformers.load_model(str(tmp_path / "model"))
     assert torch.allclose(logits(loaded.model, loaded.tokenizer), logits(trained, parts.tokenizer), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("algo", "adapter", "quantization", "precision"),
+    [("sft", "full", "none", "fp32"), ("dpo", "full", "none", "bf16"), ("dpo", "lora", "nf4", "fp32")],
+)
+def test_what_was_saved_evaluates_as_what_was_trained(
+    algo: str, adapter: str, quantization: str, precision: str, tmp_path: Path
+) -> None:
+    config = a_config(algo=algo, adapter=adapter, quantization=quantization)
+    config.hardware.precision = precision
+    trainer, parts, config = trained_and_saved(config, tmp_path)
+    device, place = settle(config.hardware), tmp_path / "model"
+    with torch.no_grad():
+        for weight in policy_of(trainer).parameters():
+            if weight.requires_grad:
+                weight.fill_(torch.nan)  # nothing of the trained model may remain
+    found = repeat_evaluation(trainer, lambda: read_model(config, parts.tokenizer, device, place), precision)
+    assert found["recorded"].keys() >= {"eval_loss"}
+    assert found["different"] == []
+    assert found["repeated"] == found["recorded"]
+
+
+def test_other_weights_than_the_trained_ones_are_seen_and_broken_ones_are_said(tmp_path: Path) -> None:
+    trainer, parts, config = trained_and_saved(a_config(algo="sft"), tmp_path)
+    device, place = settle(config.hardware), tmp_path / "model"
+    file = place / "model" / "model.safetensors"
+    weights = load_file(file)
+    weights["embed_out.weight"] += 0.01 * torch.randn_like(weights["embed_out.weight"])
+    save_file(weights, file, metadata={"format": "pt"})
+
+    found = repeat_evaluation(trainer, lambda: read_model(config, parts.tokenizer, device, place), "fp32")
+    assert "eval_loss" in found["different"]
+    file.write_bytes(file.read_bytes()[:-100])
+    broken = repeat_evaluation(trainer, lambda: read_model(config, parts.tokenizer, device, place), "fp32")
+    assert "SetupError: " in broken["failure"]

@@ -1,0 +1,197 @@
+"""The seal of a version: the digest of every file and what its run found when it loaded them again, in one signed row.
+
+Written once, when the version is registered; without it, or with other files, no version becomes champion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+from canary_mlflow.ledger.rows import Kind, Row, faults
+from canary_mlflow.registry import weights as weight_files
+from canary_mlflow.registry.actors import current_actor
+from canary_mlflow.registry.binding import Binding, digest_of_all, file_digests, files_at
+from canary_mlflow.registry.door import guard_of, record, software
+from canary_mlflow.registry.remote import ask, is_guarded_server
+from canary_mlflow.registry.versions import SESSION_TAG, WEIGHTS_TAG, Weights, find_version
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+    from canary_mlflow.registry.store import GuardedStore
+
+SEAL_TAG = "canary.seal"  # the digest of all files; where there is no ledger, all that there is of a seal
+EVIDENCE_ONLY = "evidence only: no weights to load"
+REGISTER = "register the weights as a new version (canary register SESSION MODEL --weights PATH)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """A version's files as they are now. `fault`: what keeps their weights from being loaded, in words, or ""."""
+
+    digests: Mapping[str, str]
+    fault: str
+
+    @property
+    def artifact(self) -> str:
+        """One digest of all."""
+        return digest_of_all(self.digests)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sealed:
+    """A seal that held when it was looked at. `row`: its number in the ledger; None where there is none."""
+
+    artifact: str
+    weights: Weights
+    row: int | None = None
+
+
+def seal_version(
+    client: MlflowClient,
+    model: str,
+    version: str,
+    *,
+    weights: Weights = Weights.FILES,
+    evaluation: Mapping[str, Any] | None = None,
+    actor: str | None = None,
+) -> None:
+    """Record what a new version consists of. Files that nobody could load are recorded as such.
+
+    `evaluation`: what the run found when it evaluated its saved weights (`recorded`, `repeated`, `different`, or
+    `failure`). Raises UsageError for a version that is sealed already, StoreError where its files cannot be read.
+    """
+    if is_guarded_server(client):
+        body = {"model": model, "version": version, "weights": str(weights), "evaluation": evaluation}
+        ask(client, "POST", "seals", {key: value for key, value in body.items() if value is not None})
+        return
+    found = find_version(client, model, version)
+    guard = guard_of(client)
+    if guard is not None and (row := seal_of(guard.ledger(model), found)):
+        raise UsageError(
+            f"version {found.version} of {model!r}: sealed already, in row {row.seq} of the ledger; expected a version "
+            "without a seal; register the files as a new version"
+        )
+    files = read_files(client, found)
+    tags = {WEIGHTS_TAG: str(weights), SEAL_TAG: files.artifact}
+    if guard is None:
+        for key, value in tags.items():
+            client.set_model_version_tag(model, found.version, key, value)
+        return
+    record(guard, order_of(found, files, weights, evaluation, tags, actor or current_actor()))
+
+
+def order_of(
+    found: ModelVersion,
+    files: Files,
+    weights: Weights,
+    evaluation: Mapping[str, Any] | None,
+    tags: Mapping[str, str],
+    actor: str,
+) -> Any:
+    """The row that is to be written; it is about no alias and moves none."""
+    from canary_mlflow.registry.promotion import Order
+
+    binding = Binding(
+        version_created=int(found.creation_timestamp), source=str(found.source), artifact=files.artifact, runs={}
+    )
+    return Order(
+        kind=Kind.SEAL,
+        model=str(found.name),
+        version=str(found.version),
+        word="sealed",
+        binding=binding,
+        actor=actor,
+        reason=files.fault if weights is Weights.FILES and files.fault else f"{len(files.digests)} files",
+        grants=False,
+        moves=False,
+        alias="",
+        facts={
+            "weights": str(weights),
+            "files": dict(files.digests),
+            "fault": files.fault,
+            "evaluation": None if evaluation is None else dict(evaluation),
+            "session": (found.tags or {}).get(SESSION_TAG),
+            "run": found.run_id,
+            "software": software(),
+        },
+        tags=tags,
+    )
+
+
+def require_seal(client: MlflowClient, guard: GuardedStore | None, found: ModelVersion) -> Sealed:
+    """The seal of a version that is to become champion. Raises UsageError, naming the file, where it is missing or
+    does not hold, where nobody could load the weights, and where they were evaluated otherwise than in their run."""
+    subject = f"version {found.version} of {found.name!r}"
+    files = read_files(client, found)
+    facts = sealed_facts(guard, found)
+    if facts is None:
+        raise UsageError(f"{subject}: {files.fault or 'it has no seal'}; expected files that were sealed; {REGISTER}")
+    if facts["artifact"] != files.artifact:
+        changed = changed_files(facts.get("files", files.digests), files.digests) or ["its files changed"]
+        raise UsageError(f"{subject}: {changed[0]} since it was sealed; expected the sealed files; {REGISTER}")
+    weights = Weights(facts["weights"])
+    if weights is Weights.FILES and files.fault:
+        raise UsageError(f"{subject}: {files.fault}; expected weights that can be loaded, all finite; {REGISTER}")
+    if said := disagreement(facts.get("evaluation")):
+        raise UsageError(f"{subject}: {said}; expected equal numbers; train it again")
+    return Sealed(artifact=files.artifact, weights=weights, row=facts.get("seq"))
+
+
+def sealed_facts(guard: GuardedStore | None, found: ModelVersion) -> Mapping[str, Any] | None:
+    """What the seal says: the ledger's row, or where there is no ledger the tags; None for a version without.
+
+    Raises UsageError for a row that nobody trusted has signed.
+    """
+    if guard is not None:
+        row = seal_of(guard.ledger(str(found.name)), found)
+        if row is None:
+            return None
+        for what in faults(row, None, load_public(public_files(key_folder()))):
+            raise UsageError(
+                f"version {found.version} of {found.name!r}: its seal, row {row.seq} of the ledger: {what}; expected a "
+                "row that holds; see: canary audit verify"
+            )
+        return row.facts
+    tags: Mapping[str, str] = found.tags or {}
+    if SEAL_TAG not in tags:
+        return None
+    return {"artifact": tags[SEAL_TAG], "weights": tags.get(WEIGHTS_TAG, Weights.FILES)}
+
+
+def seal_of(rows: Iterable[Row], found: ModelVersion) -> Row | None:
+    """The row that sealed the version: the first, whatever came after it."""
+    about = int(found.version), int(found.creation_timestamp)
+    return next((row for row in rows if row.kind == Kind.SEAL and (row.version, row.version_created) == about), None)
+
+
+def read_files(client: MlflowClient, found: ModelVersion) -> Files:
+    """Every file of a version, read whole. Raises StoreError."""
+    with files_at(client.get_model_version_download_uri(found.name, found.version)) as place:
+        return Files(digests=file_digests(place), fault=weight_files.fault_of(place))
+
+
+def changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What happened to the files that a seal names, a few words for each."""
+    return [
+        *(f"{name} is gone" for name in sorted(then.keys() - now.keys())),
+        *(f"{name} was added" for name in sorted(now.keys() - then.keys())),
+        *(f"{name} changed" for name in sorted(then.keys() & now.keys()) if then[name] != now[name]),
+    ]
+
+
+def disagreement(evaluation: Mapping[str, Any] | None) -> str:
+    """What the run's own look at its saved weights says against them, in words."""
+    if not evaluation:
+        return ""
+    if failure := evaluation.get("failure"):
+        return f"its run could not evaluate what it had saved ({failure})"
+    for name in evaluation.get("different") or ():
+        recorded, repeated = (dict(evaluation.get(side) or {}).get(name) for side in ("recorded", "repeated"))
+        return f"its saved weights give {name} {repeated}, its run measured {recorded}"
+    return ""

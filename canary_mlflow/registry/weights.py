@@ -1,0 +1,124 @@
+"""Are these files weights that somebody can load? Read without torch: safetensors' own readers know no bfloat16."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CHUNK = 1 << 24  # bytes of a tensor read at once
+HEADER_LIMIT = 100_000_000  # bytes; the format's own
+INDEX = ".safetensors.index.json"
+# Type → its width in bytes.
+WIDTHS = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
+    "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8,
+}  # fmt: skip
+# Type → as which numbers to read it, and the bits that are all 1 in NaN and infinities.
+EXPONENTS = {
+    "F64": ("<u8", 0x7FF0_0000_0000_0000), "F32": ("<u4", 0x7F80_0000), "C64": ("<u4", 0x7F80_0000),
+    "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80), "F8_E5M2": ("u1", 0x7C), "F8_E4M3": ("u1", 0x7F),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """Where a tensor is in its file. `start` and `end`: bytes from the file's beginning."""
+
+    name: str
+    dtype: str
+    start: int
+    end: int
+
+
+class Unfit(Exception):
+    """What is wrong with one file."""
+
+
+def fault_of(place: Path) -> str:
+    """What keeps the weights under a folder from being loaded, naming the file; "" when nothing does.
+
+    There must be safetensors with a tensor in them, whole, all that an index names, and finite.
+    """
+    files = sorted(place.rglob("*.safetensors")) if place.is_dir() else [place][: place.is_file()]
+    if not files:
+        return f"no *.safetensors among its {sum(found.is_file() for found in place.rglob('*'))} files"
+    for file in files:
+        name = file.relative_to(place).as_posix() if place.is_dir() else file.name
+        try:
+            check(file)
+        except Unfit as found:
+            return f"{name}: {found}"
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+    return missing_shard(place)
+
+
+def check(file: Path) -> None:
+    """Read a whole file. Raises Unfit."""
+    with file.open("rb") as stream:
+        for tensor in tensors(stream, file.stat().st_size):
+            if tensor.dtype in EXPONENTS and not is_finite(stream, tensor):
+                raise Unfit(f"tensor {tensor.name} holds a NaN or an infinity")
+
+
+def tensors(stream: Any, size: int) -> list[Tensor]:
+    """The tensors that the header of a file names, which must fill the file. Raises Unfit."""
+    length = int.from_bytes(stream.read(8), "little")
+    if size < 8 or length > min(size - 8, HEADER_LIMIT):
+        raise Unfit("its header is cut off")
+    try:
+        header = json.loads(stream.read(length))
+        found = [
+            Tensor(name=name, dtype=one["dtype"], start=8 + length + one["data_offsets"][0],
+                   end=8 + length + one["data_offsets"][1])
+            for name, one in header.items() if name != "__metadata__"
+        ]  # fmt: skip
+        found.sort(key=lambda tensor: tensor.start)
+        expected = {name: math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__"}
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise Unfit("its header is no safetensors header") from error
+    if not found:
+        raise Unfit("it has no tensor")
+    place = 8 + length
+    for tensor in found:
+        wide = WIDTHS.get(tensor.dtype)
+        if tensor.start != place or (wide is not None and tensor.end - tensor.start != wide * expected[tensor.name]):
+            raise Unfit(f"tensor {tensor.name} is not where its header says")
+        place = tensor.end
+    if place != size:
+        raise Unfit(f"it has {size} bytes, its header says {place}")
+    return found
+
+
+def is_finite(stream: Any, tensor: Tensor) -> bool:
+    """Whether no number in the tensor is NaN or infinite."""
+    kind, mask = EXPONENTS[tensor.dtype]
+    bits = np.dtype(kind).type(mask)
+    return not any(bool(((chunk & bits) == bits).any()) for chunk in chunks(stream, tensor, kind))
+
+
+def chunks(stream: Any, tensor: Tensor, kind: str) -> Iterator[np.ndarray[Any, Any]]:
+    """The tensor's numbers, a part at a time."""
+    stream.seek(tensor.start)
+    for start in range(tensor.start, tensor.end, CHUNK):
+        yield np.frombuffer(stream.read(min(CHUNK, tensor.end - start)), dtype=kind)
+
+
+def missing_shard(place: Path) -> str:
+    """The first file that an index names and that is not there."""
+    for index in sorted(place.rglob(f"*{INDEX}")):
+        name = index.relative_to(place).as_posix()
+        try:
+            named = set(json.loads(index.read_bytes())["weight_map"].values())
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return f"{name}: it is no index of weights"
+        for shard in sorted(map(str, named)):
+            if not (index.parent / shard).is_file():
+                return f"{name}: {shard}, which it names, is missing"
+    return ""

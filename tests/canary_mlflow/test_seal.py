@@ -1,0 +1,177 @@
+"""A version without weights that can be loaded does not become champion: the command refuses it in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from tiny_weights import CUT_OFF, NAN, safetensors
+
+from canary_mlflow.cli import canary
+from canary_mlflow.errors import UsageError
+from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.seal import seal_version
+from canary_mlflow.registry.versions import Weights, register_version
+
+
+def run(it: Any, *words: str) -> Result:
+    return CliRunner().invoke(canary, [*words, "--tracking-uri", it.uri])
+
+
+def refusal(result: Result) -> str:
+    """The line with which wrong use ends."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def files_of(it: Any, version: str) -> Path:
+    source = str(it.client.get_model_version(it.model, version).source)
+    return Path(source.removeprefix("file://"))
+
+
+def test_a_version_whose_files_were_removed_before_it_was_registered(recorded: Any) -> None:
+    session = recorded.session(runs=1)
+    (run_id,) = recorded.children(session)
+    recorded.client.create_registered_model(recorded.model)
+    source = f"{recorded.client.get_run(run_id).info.artifact_uri}/model"
+    recorded.client.create_model_version(recorded.model, source, run_id=run_id, tags={"canary.session_id": session})
+    for words in (("gate",), ("gate", "--dry-run")):
+        said = refusal(run(recorded, *words, recorded.model, "1"))
+        assert f"version 1 of {recorded.model!r}: no *.safetensors among its 0 files; expected files" in said
+        assert "canary register SESSION MODEL --weights PATH" in said
+    assert recorded.champion() is None
+    guard = guard_of(recorded.client)
+    assert guard is not None
+    assert guard.ledger(recorded.model) == []
+
+
+def swap(place: Path) -> None:
+    (place / "model.safetensors").write_bytes(safetensors(weight=np.zeros(4, np.float32)))
+
+
+CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "swapped": (swap, "model.safetensors changed since it was sealed"),
+    "added": (lambda place: (place / "more.safetensors").write_bytes(safetensors()), "more.safetensors was added"),
+    "removed": (lambda place: (place / "model.safetensors").unlink(), "model.safetensors is gone since"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_files_that_changed_after_the_seal(recorded: Any, what: str) -> None:
+    change, says = CHANGES[what]
+    version = recorded.version(runs=1)
+    change(files_of(recorded, version))
+    assert says in refusal(run(recorded, "gate", recorded.model, version))
+    assert recorded.champion() is None
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(NAN, "model.safetensors: tensor broken holds a NaN"), (CUT_OFF, "model.safetensors: it has"), (b"", "cut off")],
+)
+def test_weights_that_nobody_can_load(recorded: Any, content: bytes, says: str) -> None:
+    version = recorded.version_of(content)
+    for words in (("gate",), ("bless", "--reason", "x"), ("override", "--reason", "x")):
+        said = refusal(run(recorded, words[0], recorded.model, version, *words[1:]))
+        assert says in said
+        assert ("--without-weights" in said) == (words[0] != "gate")
+    assert recorded.champion() is None
+
+
+@pytest.mark.parametrize("act", ["bless", "override"])
+def test_an_act_by_hand_may_say_that_nobody_need_load_it(recorded: Any, act: str) -> None:
+    version = recorded.version_of(NAN)
+    done = run(recorded, act, recorded.model, version, "--reason", "its numbers count", "--without-weights")
+    assert done.exit_code == 0, done.output
+    assert "its weights were not checked" in done.output
+    assert recorded.champion() == version
+    assert "its weights were not checked" in recorded.description(version)
+    row = guard_of(recorded.client).ledger(recorded.model)[-1]  # type: ignore[union-attr]
+    assert (row.kind, row.facts["without_weights"]) == (act, True)
+
+
+def evidence_only(it: Any) -> str:
+    session = it.session(runs=1)
+    return register_version(it.client, it.model, session, it.children(session)[0], weights=Weights.NONE)
+
+
+def test_a_version_that_says_it_is_evidence_only_is_promoted_and_the_report_says_so(recorded: Any) -> None:
+    version = evidence_only(recorded)
+    done = run(recorded, "gate", recorded.model, version)
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stdout.split())
+    assert "evidence only: no weights to load" in said
+    assert "Load it as" not in said
+    assert recorded.tags(version)["canary.weights"] == "none"
+    assert "evidence only: no weights to load" in recorded.description(version)
+
+
+def test_weights_that_turn_up_in_evidence_are_another_version(recorded: Any) -> None:
+    version = evidence_only(recorded)
+    recorded.weights(recorded.client.get_model_version(recorded.model, version).run_id)
+    assert "model.safetensors was added since it was sealed" in refusal(run(recorded, "gate", recorded.model, version))
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "says"),
+    [
+        (
+            {"recorded": {"eval_loss": 0.5}, "repeated": {"eval_loss": 0.9}, "different": ["eval_loss"]},
+            "its saved weights give eval_loss 0.9, its run measured 0.5",
+        ),
+        (
+            {"failure": "ValueError: no config.json"},
+            "could not evaluate what it had saved (ValueError: no config.json)",
+        ),
+    ],
+)
+def test_weights_that_are_not_what_the_run_measured(recorded: Any, evaluation: dict[str, Any], says: str) -> None:
+    session = recorded.session(runs=1)
+    run_id = recorded.children(session)[0]
+    recorded.weights(run_id)
+    version = register_version(recorded.client, recorded.model, session, run_id, evaluation=evaluation)
+    assert says in refusal(run(recorded, "gate", recorded.model, version))
+
+
+def test_a_version_is_sealed_once(recorded: Any) -> None:
+    version = recorded.version(runs=1)
+    swap(files_of(recorded, version))
+    with pytest.raises(UsageError, match="sealed already, in row"):
+        seal_version(recorded.client, recorded.model, version)
+    rows = guard_of(recorded.client).ledger(recorded.model)  # type: ignore[union-attr]
+    assert [row.kind for row in rows] == [Kind.SEAL]
+    assert rows[0].facts["files"].keys() == {"model.safetensors"}
+
+
+def test_a_seal_that_a_stranger_signed_is_none(recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = recorded.version(runs=1)
+    monkeypatch.setenv("CANARY_KEYS", str(tmp_path / "keys"))
+    said = refusal(run(recorded, "gate", recorded.model, version))
+    assert "its seal, row " in said
+    assert "it is signed with key " in said
+
+
+def test_audit_verify_names_a_file_that_changed_under_a_champion(recorded: Any) -> None:
+    version = recorded.version(runs=1)
+    assert run(recorded, "gate", recorded.model, version).exit_code == 0
+    swap(files_of(recorded, version))
+    said = run(recorded, "audit", "verify").output
+    assert f"version {version} of {recorded.model!r}: model.safetensors changed since it was sealed" in said
+
+
+def test_without_a_ledger_the_tags_hold_the_seal(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("seal", "gatekeeper", "acts"):
+        monkeypatch.setattr(f"canary_mlflow.registry.{module}.guard_of", lambda client: None)
+    monkeypatch.setattr("canary_mlflow.registry.store.GuardedStore.refuse_reserved", lambda *words: None)
+    version = recorded.version(runs=1)
+    assert recorded.tags(version)["canary.seal"].startswith("1 files, sha256:")
+    swap(files_of(recorded, version))
+    said = refusal(run(recorded, "gate", recorded.model, version))
+    assert "its files changed since it was sealed" in said

@@ -1,0 +1,86 @@
+"""Whether files are weights that somebody can load, as safetensors' own writer makes them and as they break."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny_weights import CUT_OFF, NAN, safetensors
+
+from canary_mlflow.registry import weights
+from canary_mlflow.registry.weights import fault_of
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_type_is_read_as_the_library_writes_it(dtype: torch.dtype, tmp_path: Path) -> None:
+    whole = {"a": torch.randn(3, 5).to(dtype), "empty": torch.zeros(0), "ids": torch.arange(4), "one": torch.ones(())}
+    save_file(whole, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert fault_of(tmp_path) == ""
+    whole["a"][1, 2] = torch.nan
+    save_file(whole, tmp_path / "model.safetensors")
+    assert fault_of(tmp_path) == "model.safetensors: tensor a holds a NaN or an infinity"
+
+
+def test_an_infinity_in_the_last_part_of_a_large_tensor_is_seen(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(weights, "CHUNK", 64)
+    values = np.zeros(1000, np.float32)
+    (tmp_path / "w.safetensors").write_bytes(safetensors(w=values))
+    assert fault_of(tmp_path) == ""
+    values[-1] = -np.inf
+    (tmp_path / "w.safetensors").write_bytes(safetensors(w=values))
+    assert "tensor w holds" in fault_of(tmp_path)
+
+
+def with_header(header: Any, body: bytes = b"\0" * 8) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + body
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (NAN, "tensor broken holds a NaN or an infinity"),
+        (CUT_OFF, "its header says"),
+        (safetensors() + b"more", "its header says"),
+        (b"", "its header is cut off"),
+        (b"\xff" * 64, "its header is cut off"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "its header is cut off"),
+        (with_header(b"{]"), "its header is no safetensors header"),
+        (with_header({"a": {"dtype": "F32"}}), "its header is no safetensors header"),
+        (with_header({"a": 1}), "its header is no safetensors header"),
+        (with_header([]), "its header is no safetensors header"),
+        (with_header({"__metadata__": {}}), "it has no tensor"),
+        (with_header({"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 8]}}), "is not where its header says"),
+        (with_header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}), "is not where its header says"),
+    ],
+)
+def test_a_file_that_nobody_can_load_is_named(content: bytes, says: str, tmp_path: Path) -> None:
+    (tmp_path / "peft").mkdir()
+    (tmp_path / "peft" / "adapter_model.safetensors").write_bytes(content)
+    said = fault_of(tmp_path)
+    assert said.startswith("peft/adapter_model.safetensors: ")
+    assert says in said
+
+
+def test_without_safetensors_there_are_no_weights(tmp_path: Path) -> None:
+    assert fault_of(tmp_path / "nowhere") == "no *.safetensors among its 0 files"
+    (tmp_path / "pytorch_model.bin").write_bytes(b"a pickle")
+    assert fault_of(tmp_path) == "no *.safetensors among its 1 files"
+
+
+def test_every_shard_that_an_index_names_is_there(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(safetensors())
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"weight": "a.safetensors", "more": "b.safetensors"}}))
+    assert fault_of(tmp_path) == "model.safetensors.index.json: b.safetensors, which it names, is missing"
+    (tmp_path / "b.safetensors").write_bytes(safetensors())
+    assert fault_of(tmp_path) == ""
+    index.write_text("[]")
+    assert fault_of(tmp_path) == "model.safetensors.index.json: it is no index of weights"
