@@ -57,6 +57,7 @@ def session(
     `mlflow.start_run` uses. The trainers need `CanaryCallback()` and nothing else. The session ends as FINISHED when
     all its runs finished, else as FAILED. Raises UsageError for wrong names, StoreError.
     """
+    refuse_ranks()
     refuse_second()
     client = prepare_store(tracking_uri)
     home = usual_experiment(client, experiment, tracking_uri)
@@ -101,6 +102,16 @@ def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
     if len(finished) < len(runs):
         what += f", {len(runs) - len(finished)} of them broke off"
     return f"{where}: {what}; canary register {session_id} [--weights FOLDER]"
+
+
+def refuse_ranks() -> None:
+    """Raise UsageError in one of several ranks: each would open a session of its own."""
+    ranks = os.environ.get("WORLD_SIZE", "")
+    if ranks.isdigit() and int(ranks) > 1:
+        raise UsageError(
+            f"session: this script is one of {ranks} ranks (WORLD_SIZE); expected one process that opens it, where "
+            f"they are launched: export {VARIABLE}=$(canary session start NAME)"
+        )
 
 
 def refuse_second() -> None:

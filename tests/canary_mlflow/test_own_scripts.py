@@ -206,6 +206,10 @@ def test_what_cannot_become_a_version_is_said_before_anything_is_made(
         pass
     with pytest.raises(UsageError, match="a session takes one of the shipped ones"), session("mine", policy="x.yaml"):
         pass
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="one of 2 ranks"), session("mine"):
+        pass
+    monkeypatch.delenv("WORLD_SIZE")
     monkeypatch.setenv(VARIABLE, made)
     with pytest.raises(UsageError, match=f"names session {made} already"), session("mine"):
         pass
