@@ -31,12 +31,15 @@ def begin(model: str, policy: str, experiment: str | None, tracking_uri: str | N
 
     Every training with CanaryCallback() joins it while CANARY_SESSION holds that id.
     """
+    import mlflow
+
     from canary_mlflow.tracking.own_session import refuse_second, start, usual_experiment
     from canary_mlflow.tracking.store import prepare_store
 
     refuse_second()
     client = prepare_store(tracking_uri)
-    home = usual_experiment(client, experiment, tracking_uri)
+    mlflow.set_tracking_uri(client.tracking_uri)  # whose experiment the scripts' own runs will be in
+    home = usual_experiment(client, experiment, None)
     click.echo(start(client, model, policy=policy, experiment=home).session_id)
 
 

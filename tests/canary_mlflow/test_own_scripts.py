@@ -132,9 +132,11 @@ def test_processes_join_the_session_of_their_shell(place: Path) -> None:
         "trainer('', Path('out'), [CanaryCallback()], seed=int(sys.argv[1]), max_steps=8).train()\n"
     )
     (place / "elsewhere").mkdir()
-    started = work.canary("session", "start", "mine")
+    started = work.canary("session", "start", "mine", MLFLOW_TRACKING_URI=work.uri)
     assert started.returncode == 0, started.stderr
     shell = {VARIABLE: started.stdout.strip(), "MLFLOW_TRACKING_URI": work.uri}
+    # Where the script's own mlflow.start_run() would be.
+    assert MlflowClient(work.uri).get_run(shell[VARIABLE]).info.experiment_id == "0"
     tests = f"{Path(__file__).resolve().parents[1]}{os.pathsep}{work.environment['PYTHONPATH']}"
     for seed, folder in enumerate((place, place / "elsewhere")):
         inside = Workplace(folder=folder)
