@@ -45,10 +45,42 @@ def test_the_server_judges_signs_and_promotes(web: Any, guarded: Any) -> None:
     assert guarded.champion() == second
     rows = web.get(f"{BASE}/ledger", query_string={"model": guarded.model}).get_json()["rows"]
     assert [(row["kind"], row["word"], row["moves"]) for row in rows] == [
+        ("seal", "sealed", 0),
         ("bless", "blessed", 1),
+        ("seal", "sealed", 0),
         ("verdict", "PASS", 1),
     ]
     assert json.loads(rows[-1]["body"])["actor"].startswith("anonymous (")
+
+
+def test_the_server_reads_and_seals_the_files_of_a_new_version(web: Any, recorded: Any) -> None:
+    session = recorded.session(runs=1)
+    run_id = recorded.children(session)[0]
+    recorded.weights(run_id)
+    recorded.client.create_registered_model(recorded.model)
+    source = f"{recorded.client.get_run(run_id).info.artifact_uri}/model"
+    tags = {"canary.session_id": session}
+    recorded.client.create_model_version(recorded.model, source, run_id=run_id, tags=tags)
+    body = {"model": recorded.model, "version": "1"}
+    unsealed = post(web, "verdicts", body)
+    assert (unsealed.status_code, "it has no seal" in unsealed.get_json()["message"]) == (400, True)
+    for wrong in (
+        {"weights": "some"},
+        {"evaluation": []},
+        {"evaluation": {"verdict": {}}},
+        {"evaluation": {"recorded": {"eval_loss": "low"}}},
+        {"evaluation": {"recorded": {"eval loss\n": 1.0}}},
+        {"evaluation": {"different": [1]}},
+        {"evaluation": {"failure": ""}},
+        {"files": {"model.safetensors": "0" * 64}},
+    ):
+        answer = post(web, "seals", {**body, **wrong})
+        assert answer.status_code == 400, wrong
+        assert answer.get_json()["message"].count("\n") == 0
+    agreed = {"recorded": {"eval_loss": 0.5}, "repeated": {"eval_loss": 0.5}, "different": [], "tolerance": 1e-5}
+    assert post(web, "seals", {**body, "evaluation": agreed}).get_json()["sealed"]["weights"] == "files"
+    assert post(web, "seals", body).status_code == 400  # once
+    assert post(web, "verdicts", body).get_json()["decision"]["promoted"]
 
 
 def test_the_server_takes_a_look_of_its_policys_plan(web: Any, guarded: Any) -> None:
@@ -121,7 +153,7 @@ def rows_in(shared: Any) -> int:
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:12]))
 def test_strange_names_store_nothing_and_break_nothing(web: Any, shared: Any, name: str) -> None:
     before = rows_in(shared)
-    for route in ("verdicts", "overrides", "blessings", "rollbacks"):
+    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks"):
         for key in ("model", "version", "reason"):
             body = {"model": "m", "version": "1", "reason": "so", key: name}
             body = {kept: value for kept, value in body.items() if kept in keys_of(route)}
@@ -133,7 +165,7 @@ def test_strange_names_store_nothing_and_break_nothing(web: Any, shared: Any, na
 
 
 def keys_of(route: str) -> tuple[str, ...]:
-    return {"verdicts": ("model", "version"), "rollbacks": ("model", "reason")}.get(
+    return {"seals": ("model", "version"), "verdicts": ("model", "version"), "rollbacks": ("model", "reason")}.get(
         route, ("model", "version", "reason")
     )
 
@@ -167,7 +199,7 @@ def test_whatever_a_thing_is_called_nothing_is_stored(
     web: Any, shared: Any, model: str, reason: str, version: Any
 ) -> None:
     before = rows_in(shared)
-    for route in ("verdicts", "overrides", "blessings", "rollbacks"):
+    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks"):
         body = {"model": model, "version": version, "reason": reason}
         answer = post(web, route, {key: body[key] for key in keys_of(route)})
         assert 400 <= answer.status_code < 500, answer.text
