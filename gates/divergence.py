@@ -19,11 +19,14 @@ RISE_SIGMAS = 3.0
 """A last tenth above the first by fewer standard deviations of their difference may be luck. How often, without this
 and with it: test_a_loss_that_wobbles_by_half_seldom_counts_as_diverged."""
 
+GAIN_SIGMAS = 2.0
+"""A best tenth above the first by fewer standard deviations of their difference gained nothing to fall back from."""
+
 
 def divergence(hard: HardChecks, run: Run) -> str | None:
     """What went wrong in one clause, '' for nothing, None where the run has no series that could tell."""
     rewarded = paradigm_of(run.workload.get("algo", ""), run.series.keys()) is Paradigm.REINFORCEMENT
-    tests = _RL_TESTS if rewarded else _LOSS_TESTS
+    tests = _LOSS_TESTS if not rewarded else _SCORED_TESTS if "score_mean" in run.series else _RL_TESTS
     judged = False
     for name, test in tests:
         values = run.series[name].finite_only().values if name in run.series else np.array([])
@@ -108,16 +111,24 @@ def _entropy_collapsed(hard: HardChecks, entropy: Values) -> str:
     return f"entropy fell from {figure(early)} to {figure(late)}" if bad else ""
 
 
-def _reward_lost(hard: HardChecks, reward: Values) -> str:
+def _reward_lost(hard: HardChecks, reward: Values, what: str = "reward") -> str:
     """Half of what had been gained is gone at the end: far beyond the noise of two tenths, and more than a single step
     wobbles by, because a reward wanders slowly in healthy runs."""
     reward = _each_once(reward)
     levels, width = _levels(reward)
     early, best, late = levels[0], max(levels), levels[-1]
-    noise = max(hard.loss_sigmas * _noise(reward, width), _noise(reward, 1))
-    if best - late <= max(0.5 * (best - early), noise):
+    step, gained = _noise(reward, width), best - early
+    if best - late <= max(0.5 * gained, hard.loss_sigmas * step, _noise(reward, 1)):
         return ""
-    return f"mean reward fell back to {figure(late)} from {figure(best)}, having begun at {figure(early)}"
+    if gained <= GAIN_SIGMAS * step:
+        return f"mean {what} fell to {figure(late)} from {figure(early)}, without a rise before"
+    return f"mean {what} fell back to {figure(late)} from {figure(best)}, having begun at {figure(early)}"
+
+
+def _score_lost(hard: HardChecks, score: Values) -> str:
+    """The same of the score, where it is recorded beside a reward from which a KL penalty was taken: that reward sinks
+    in every run that gains nothing, and nothing is lost by it."""
+    return _reward_lost(hard, score, "score")
 
 
 def _each_once(values: Values) -> Values:
@@ -141,9 +152,10 @@ def _worst_window(values: Values, width: int = 5) -> float:
 
 Test = Callable[[HardChecks, Values], str]
 _LOSS_TESTS: tuple[tuple[str, Test], ...] = (("loss", _loss_diverged),)
-_RL_TESTS: tuple[tuple[str, Test], ...] = (
+_POLICY_TESTS: tuple[tuple[str, Test], ...] = (
     ("kl", _kl_exploded),
     ("approx_kl", _update_exploded),
     ("entropy", _entropy_collapsed),
-    ("reward_mean", _reward_lost),
 )
+_RL_TESTS = (*_POLICY_TESTS, ("reward_mean", _reward_lost))
+_SCORED_TESTS = (*_POLICY_TESTS, ("score_mean", _score_lost))

@@ -354,6 +354,28 @@ def test_a_reward_that_wanders_is_not_lost(smoke, make_run):
         assert divergence(smoke.hard, make_run("a", series_={"reward_mean": reward}, workload={"algo": "grpo"})) == ""
 
 
+def test_a_reward_that_never_rose_has_not_fallen_back(smoke, make_run):
+    """PPO that never leaves the worst score there is, minus a KL penalty that grows until the KL is at its target."""
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        score = -16.7 + 0.9 * (rng.random(50) < 0.1)
+        penalty = 1.2 * (1 - np.exp(-np.arange(50) / 15)) * rng.normal(1, 0.15, 50)
+        run = make_run("a", series_={"score_mean": score, "reward_mean": score - penalty}, workload={"algo": "ppo"})
+        assert divergence(smoke.hard, run) == ""
+
+
+@pytest.mark.parametrize(
+    ("score", "words"),
+    [
+        (np.r_[np.linspace(1, 4, 40), np.full(10, 1.5)], "mean score fell back to 1.50 from"),
+        (np.r_[np.full(30, 0.7), np.full(20, 0.0)], "mean score fell to 0 from 0.700, without a rise before"),
+    ],
+)
+def test_a_score_that_falls_is_said_to_fall_back_only_from_a_gain(smoke, make_run, score, words):
+    run = make_run("a", series_={"score_mean": score, "reward_mean": score}, workload={"algo": "ppo"})
+    assert words in divergence(smoke.hard, run)
+
+
 def test_what_is_known_of_some_runs_is_said_of_these_alone(smoke, make_run):
     told = make_run("a", learned=True, invariants="ok", critical_held="")
     silent = [make_run(name, learned=None, invariants="", critical_held=None) for name in "bc"]
