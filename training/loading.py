@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from training.config import CanaryConfig
 from training.errors import SetupError, first_line
-from training.quantization import quantization_config
+from training.quantization import keep_trainable, quantization_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -58,6 +58,7 @@ def load_model(config: CanaryConfig, folder: Path, tokenizer: Any, device: Devic
             model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **options)
     except Exception as error:
         raise SetupError(f"{folder} holds no causal language model that can be loaded: {first_line(error)}") from error
+    keep_trainable(model)
     if absent := sorted(info["missing_keys"]):
         raise SetupError(
             f"{folder} lacks {len(absent)} weights (first: {absent[0]}); expected a whole causal language model"

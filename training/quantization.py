@@ -12,7 +12,7 @@ from training.errors import SetupError
 
 if TYPE_CHECKING:
     import torch
-    from transformers import BitsAndBytesConfig
+    from transformers import BitsAndBytesConfig, PreTrainedModel
 
 
 def check(quantization: QuantizationConfig, adapter: AdapterConfig) -> None:
@@ -36,6 +36,18 @@ def check(quantization: QuantizationConfig, adapter: AdapterConfig) -> None:
 def quantization_config(quantization: QuantizationConfig, compute: torch.dtype) -> BitsAndBytesConfig | None:
     """Return what from_pretrained needs to quantize while loading, or None; `compute` is the dtype of matmuls."""
     return QUANTIZATIONS[quantization.name](compute)
+
+
+def keep_trainable(model: PreTrainedModel) -> None:
+    """Keep bitsandbytes from repacking 4-bit weights for inference.
+
+    On a CPU with AVX512-BF16 a forward pass of a layer in eval() mode does, for good, and rounds their scales to
+    bfloat16: the next training step then fails in autograd (layers with a bias) or has wrong gradients, and says
+    nothing (layers without one). Every rollout and evaluation is such a pass.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
 
 
 def _none(compute: torch.dtype) -> None:

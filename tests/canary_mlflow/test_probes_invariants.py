@@ -96,7 +96,7 @@ LORA_WITH_DROPOUT = LoraConfig(r=2, target_modules=["query_key_value"], task_typ
 def test_a_healthy_ppo_start_raises_no_alarm(options: dict[str, Any], shared: Any, tiny: str, place: Path) -> None:
     verdict, checked = start(shared, "ppo", tiny, place, **options)
     assert verdict == "ok"
-    assert {"reference start", "first epoch"} <= set(checked.split(", "))
+    assert {"reference start", "first epoch", "rollout gradient"} <= set(checked.split(", "))
 
 
 def test_a_rollout_that_another_policy_made_breaks_ppos_first_epoch(
@@ -115,6 +115,27 @@ def test_a_rollout_that_another_policy_made_breaks_ppos_first_epoch(
     monkeypatch.setattr(trainer, "score_answers", stale)
     verdict, _ = start(shared, "ppo", tiny, place)
     assert "PPO's first update at step 1 has a log ratio of 0.07" in verdict or "log ratio of 0.07" in verdict
+
+
+class PackForInference(TrainerCallback):
+    """Halves one weight at its first pass in eval mode, as a library that converts weights for speed changes it."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        layer = model.policy.gpt_neox.layers[0].mlp.dense_h_to_4h
+
+        def pack(module: Any, given: Any) -> None:
+            if not module.training and not hasattr(module, "packed"):
+                module.packed = True
+                module.weight.data.mul_(0.5)
+
+        layer.register_forward_pre_hook(pack)
+
+
+def test_a_rollout_that_converts_weights_breaks_the_gradient_of_a_fixed_batch(
+    shared: Any, tiny: str, place: Path
+) -> None:
+    verdict, _ = start(shared, "ppo", tiny, place, PackForInference(), fresh=False)
+    assert "broken: the first rollout changed the gradient of a fixed batch by " in verdict
 
 
 def in_bits(logits: torch.Tensor) -> torch.Tensor:

@@ -14,8 +14,8 @@ log = logging.getLogger("canary_mlflow")
 class Invariant:
     """Does nothing; an invariant overrides what it needs.
 
-    Costs nothing but looks at what is there anyway, and would rather not look than be wrong: where it cannot know that
-    it must hold, it does not apply.
+    Costs next to nothing, and would rather not look than be wrong: where it cannot know that it must hold, it does not
+    apply.
     """
 
     name = "none"
@@ -26,6 +26,12 @@ class Invariant:
 
     def start(self, setting: Setting) -> None:
         """Training begins: check what can be checked now, find out whether the rest applies."""
+
+    def rollout_begins(self) -> None:
+        """PPO: an iteration begins with its rollout."""
+
+    def rollout_ended(self) -> None:
+        """PPO: and the first optimizer step on it begins. Also before every other step."""
 
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         """The row of the `step`th optimizer step since training began (0: before the first) is complete."""
@@ -54,6 +60,14 @@ class Invariants(Probe):
         for invariant in self._invariants:
             invariant.start(setting)
 
+    def iteration_began(self) -> None:
+        for invariant in self._invariants:
+            invariant.rollout_begins()
+
+    def step_began(self) -> None:
+        for invariant in self._invariants:
+            invariant.rollout_ended()
+
     def step_ended(self, row: Row) -> None:
         self._steps += 1
 
@@ -79,8 +93,9 @@ def standard_invariants() -> tuple[Invariant, ...]:
     from canary_mlflow.tracking.probes.invariants.first_epoch import FirstEpoch
     from canary_mlflow.tracking.probes.invariants.fresh_adapter import FreshAdapter
     from canary_mlflow.tracking.probes.invariants.reference_start import ReferenceStart
+    from canary_mlflow.tracking.probes.invariants.rollout_gradient import RolloutGradient
 
-    return Definitions(), FreshAdapter(), ReferenceStart(), FirstEpoch()
+    return Definitions(), FreshAdapter(), ReferenceStart(), FirstEpoch(), RolloutGradient()
 
 
 def is_coarse(setting: Setting) -> bool:
