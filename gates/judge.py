@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gates.differences import differences
 from gates.hard_gates import hard_checks
 from gates.metric_checks import metric_checks
 from gates.notes import notes, of_checks, unsaid
@@ -18,7 +19,6 @@ from gates.sides import (
     baseline_side,
     broken_off,
     candidate_side,
-    environment_differences,
     facts,
     mismatches,
     planned,
@@ -69,7 +69,7 @@ def judge(
         metrics = metric_checks(policy, left, right, plan, pairs)
         checks, more_runs = [*checks, *metrics.checks], metrics.more_runs
     outcome, code, reason = _decide(checks)
-    comparable = bool(left.evidence and right.evidence)
+    changed, compared = differences(left.evidence, right.evidence)
     return Verdict(
         model=candidate.model,
         candidate_version=candidate.version,
@@ -78,13 +78,14 @@ def judge(
         reason=reason,
         reason_code=code,
         checks=tuple(checks),
-        differences=environment_differences(left, right) if comparable else (),
+        differences=changed,
         policy=policy_to_dict(policy),
         baseline_runs=tuple(run.run_id for run in (*left.evidence, *pairs.beside)),
         candidate_runs=tuple(run.run_id for run in right.evidence),
         more_runs=more_runs if outcome is Outcome.INCONCLUSIVE else None,
         look=look,
         planned_runs=planned(right.evidence),
+        compared=compared,
         notes=(*slips, *notes(policy, left, right, pairs), *of_checks(checks)),
     )
 

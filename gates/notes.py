@@ -10,9 +10,9 @@ from gates.pairs import Pairs
 from gates.policy import Policy
 from gates.records import Run
 from gates.sides import Side
-from gates.validity import contended, invalid_clocks, superseded
+from gates.validity import Reasons, contended, invalid_clocks, superseded
 from gates.verdict import Check
-from gates.wording import listed, runs
+from gates.wording import called, listed, runs, together
 
 USUAL_FACTS = frozenset({"algo", "backend", "device", "model", "paradigm", "tier"})
 """What overlays may look at though the runs of one comparison do not say it."""
@@ -53,14 +53,29 @@ def of_checks(checks: Iterable[Check]) -> tuple[str, ...]:
 
 def _clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], fresh: Sequence[Run]) -> Iterator[str]:
     again = superseded(policy, baseline, candidate, fresh)
-    for run_id, reason in sorted(again.items()):
-        yield f"not judged, by any metric: run {run_id}: it {reason}"
-    for run_id, reason in sorted(invalid_clocks(policy, baseline, candidate, fresh).items()):
-        if run_id not in again:
-            yield f"not judged by the clock: run {run_id}: it {reason}"
-    doubtful = contended(policy, baseline, candidate) | contended(policy, fresh, ())
-    for run_id, reason in sorted(doubtful.items()):
-        yield f"perhaps contended: run {run_id}: it {reason}"
+    sides = (("baseline", baseline), ("fresh baseline", fresh), ("candidate", candidate))
+    for run in (run for _, side in sides for run in side if run.run_id in again):
+        yield f"not judged, by any metric: {called(run.run_id, run.seed)}: it {again[run.run_id].seen}"
+    invalid = invalid_clocks(policy, baseline, candidate, fresh)
+    slow = {run_id: reason for run_id, reason in invalid.items() if run_id not in again}
+    everyone = len(baseline) + len(fresh) + len(candidate)
+    for what, said in _grouped(slow, sides):
+        yield f"clock not usable: {what[0]} of {everyone} runs {what[1]} ({said})"
+    for what, said in _grouped(contended(policy, baseline, candidate) | contended(policy, fresh, ()), sides):
+        yield f"clock perhaps not usable: {what[0]} of {everyone} runs {what[1]} ({said})"
+
+
+def _grouped(found: Reasons, sides: Sequence[tuple[str, Sequence[Run]]]) -> Iterator[tuple[tuple[int, str], str]]:
+    """(how many runs, what happened to them) with which they are and what one of them did: one cause, one line."""
+    for what in dict.fromkeys(reason.what for reason in found.values()):
+        alike = {run_id: reason for run_id, reason in found.items() if reason.what == what}
+        named = [
+            (name, together(called(run.run_id, run.seed) for run in side if run.run_id in alike))
+            for name, side in sides
+        ]
+        who = "; ".join(f"{name} {runs}" for name, runs in named if runs)
+        first = next(alike[run.run_id] for _, side in sides for run in side if run.run_id in alike)
+        yield (len(alike), what), f"{who}: {'one' if len(alike) > 1 else 'it'} {first.seen}"
 
 
 def _pairs(pairs: Pairs) -> Iterator[str]:

@@ -12,6 +12,7 @@ from gates.rules import MetricRule
 from gates.sides import Side, baseline_side
 from gates.summaries import SUMMARIES
 from gates.validity import invalid_clocks
+from gates.wording import called
 
 SPEED = (
     "step_time",
@@ -57,14 +58,18 @@ def pair(policy: Policy, baseline: Version | None, candidate: Side) -> Pairs:
     seeds = sorted(left.keys() & right.keys())
     paired = {right[seed].run_id for seed in seeds}
     enough = len(seeds) >= LEAST
-    slow = [f"run {run.run_id}: it {invalid[run.run_id]}" for run in side.finished if run.run_id in invalid]
+    slow = [
+        f"{called(run.run_id, run.seed)}: it {invalid[run.run_id].seen}"
+        for run in side.finished
+        if run.run_id in invalid
+    ]
     return Pairs(
         baseline=tuple(left[seed] for seed in seeds) if enough else (),
         candidate=tuple(right[seed] for seed in seeds) if enough else (),
         made=side.finished,
         left_out=(*side.left_out, *slow),
         alone=tuple(
-            f"run {run.run_id}"
+            called(run.run_id, run.seed)
             for run in candidate.finished
             if enough and run.run_id not in paired and run.run_id not in invalid
         ),

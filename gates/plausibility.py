@@ -65,7 +65,7 @@ def _odd_one(ratio: float, rule: MetricRule, side: Sequence[Reading], everyone: 
     odd = max(side, key=lambda reading: (abs(math.log(reading.value / middle)), reading.run_id))
     factor = max(odd.value / middle, middle / odd.value)
     return (
-        f"{rule.info.label} of run {odd.run_id} is {_shown(odd.value, rule)}, {_times(factor)} off the median of all "
+        f"{rule.info.label} of {odd.called} is {_shown(odd.value, rule)}, {_times(factor)} off the median of all "
         f"runs ({_shown(middle, rule)}): a slip in its file or unit, or a machine in trouble; mend it or leave it out"
     )
 
@@ -74,7 +74,7 @@ def _bytes(rule: MetricRule, everyone: Sequence[Reading]) -> str:
     largest = max(everyone, key=lambda reading: (reading.value, reading.run_id))
     if largest.value < MOST_MIB:
         return ""
-    return f"{rule.info.label} of run {largest.run_id} is {_shown(largest.value, rule)}: perhaps bytes; expected MiB"
+    return f"{rule.info.label} of {largest.called} is {_shown(largest.value, rule)}: perhaps bytes; expected MiB"
 
 
 def _percent(rule: MetricRule, everyone: Sequence[Reading]) -> str:
@@ -86,9 +86,9 @@ def _percent(rule: MetricRule, everyone: Sequence[Reading]) -> str:
     shown = _shown(odd.value, rule)
     if all(reading.value > 1 for reading in everyone):
         limit = f"give rules.{rule.name} a margin and a prior in percent"
-        slip = f"{rule.info.label} of run {odd.run_id} is {shown}: percent, by a limit of {rule.margin:g}"
+        slip = f"{rule.info.label} of {odd.called} is {shown}: percent, by a limit of {rule.margin:g}"
         return "" if rule.margin >= 1 else f"{slip}; expected shares of 1, or {limit}"
-    return f"{rule.info.label} of run {odd.run_id} is {shown}, others are not above 1: perhaps percent, or a slip"
+    return f"{rule.info.label} of {odd.called} is {shown}, others are not above 1: perhaps percent, or a slip"
 
 
 def _no_loss(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
@@ -133,9 +133,7 @@ def _vanished(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence
     for reading in candidate:
         count, length = int(np.count_nonzero(reading.series.values == 0)), len(reading.series.values)
         if _STANDING * length < count < length:  # of one that is 0 throughout, `_no_loss` speaks
-            return (
-                f"{rule.info.label} of run {reading.run_id} is exactly 0 at {count} of {length} steps, before at none"
-            )
+            return f"{rule.info.label} of {reading.called} is exactly 0 at {count} of {length} steps, before at none"
     return ""
 
 
@@ -145,7 +143,7 @@ def _standing_clock(rule: MetricRule, everyone: Sequence[Reading]) -> str:
         values = reading.series.finite_only().values[reading.warmup :]
         count = int(np.count_nonzero(values <= 0))
         if count > _STANDING * len(values):
-            return f"{rule.info.label} of run {reading.run_id} is zero or less at {count} of {len(values)} steps"
+            return f"{rule.info.label} of {reading.called} is zero or less at {count} of {len(values)} steps"
     return ""
 
 

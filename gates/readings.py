@@ -15,7 +15,7 @@ from gates.rules import MetricRule, Role, Scale, Worse
 from gates.spreads import Floor
 from gates.summaries import SUMMARIES, rate
 from gates.wobble import own_variance, recurs, within_run
-from gates.wording import quantity
+from gates.wording import called, quantity
 
 LEAST_POINTS = 8
 """Fewer means of several steps are no middle of anything."""
@@ -37,6 +37,11 @@ class Reading:
     dropped: int
     last_step: int
     warmup: int
+
+    @property
+    def called(self) -> str:
+        """Its run, as sentences name it."""
+        return called(self.run_id, self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,8 +82,8 @@ class Run:
     "" for an ordinary run.
 
     `failure` is "" or one of instability, oom, timeout, crash (a fault of the version), interrupted, error (no
-    evidence). `workload` and `hardware` must be equal for two runs to be compared; `environment` may differ
-    and is listed.
+    evidence). `workload` and `hardware` must be equal for two runs to be compared; `environment` and `configuration`
+    (what the training was told) may differ, and are listed.
     """
 
     run_id: str
@@ -103,6 +103,7 @@ class Run:
     workload: Mapping[str, str] = field(default_factory=dict)
     hardware: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    configuration: Mapping[str, str] = field(default_factory=dict)
     session: str = ""
     last_step: int = 0
     note: str = ""

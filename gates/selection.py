@@ -37,7 +37,8 @@ def weigh_selected(
         left, fresh, right = ([run for run in side if run.run_id not in invalid] for side in (left, fresh, right))
         if invalid and not (left and right):
             empty = "baseline" if right else "candidate"
-            reason = f"no run of the {empty} has a clock that counts ({listed(sorted(set(invalid.values())), most=1)})"
+            what = listed(sorted({reason.what for reason in invalid.values()}))
+            reason = f"no {empty} run has a usable clock ({what})"
             return Weighed(rule=rule, check=undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT))
         trusted = not contended(policy, left, right) and not contended(policy, fresh, ())
     if fresh and not agree(policy, rule, left, fresh):

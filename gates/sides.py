@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from gates.metrics import CLOCKS, METRICS, RECORDINGS
 from gates.records import Run, Series, Version
 from gates.verdict import Difference
+from gates.wording import called
 
 LATE = 0.9
 """Share of a run that an evaluation must reach: with eval_steps=200 of 500 the last one stands at 400, and knows
 nothing of a collapse after it."""
+
+ABSENT = "absent"
+"""The value of a fact that a run did not record."""
 
 NO_EVIDENCE = ("interrupted", "error")
 CRASHES = ("instability", "oom", "timeout", "crash")
@@ -139,19 +143,28 @@ def _why_no_candidate_evidence(run: Run) -> str:
     return ""
 
 
+def _copied(run: Run, copies: Mapping[str, str]) -> str:
+    return f"it is run {copies[run.run_id]} again" if run.run_id in copies else ""
+
+
 def _side(given: Iterable[Run], why_not: Callable[[Run], str]) -> Side:
     given = tuple(given)
     runs = once(given)
     copies = _copies(runs)
-    reasons = [(run, f"it is run {copies[run.run_id]} again" if run.run_id in copies else why_not(run)) for run in runs]
+    reasons = [(run, _copied(run, copies) or why_not(run)) for run in runs]
     times = Counter(run.run_id for run in given)
     repeated = (
-        f"run {run_id}: it was given {count} times, it counts once" for run_id, count in times.items() if count > 1
+        f"{called(run.run_id, run.seed)}: it was given {times[run.run_id]} times, it counts once"
+        for run in runs
+        if times[run.run_id] > 1
     )
     return Side(
         runs=runs,
         evidence=tuple(run for run, reason in reasons if not reason),
-        left_out=(*(f"run {run.run_id}: {reason}" for run, reason in reasons if reason), *sorted(repeated)),
+        left_out=(
+            *(f"{called(run.run_id, run.seed)}: {reason}" for run, reason in reasons if reason),
+            *sorted(repeated),
+        ),
     )
 
 
@@ -167,7 +180,7 @@ def facts(baseline: Side, candidate: Side) -> dict[str, str]:
     states = tuple(zip(RECORDINGS, (late, before, now, METRICS), strict=True))
     found = {name: next(word for word, names in states if name in names) for name in METRICS}
     for pick in (_workload, _hardware):
-        for key, values in _values(candidate.evidence or candidate.runs, pick).items():
+        for key, values in values_of(candidate.evidence or candidate.runs, pick).items():
             if len(values) == 1:
                 found[key] = values[0]
     return found
@@ -175,12 +188,14 @@ def facts(baseline: Side, candidate: Side) -> dict[str, str]:
 
 def mismatches(baseline: Side, candidate: Side, what: str) -> tuple[Difference, ...]:
     """Keys of `what` (workload or hardware) that are not one and the same value in all runs of both sides."""
-    return _compare(baseline, candidate, _workload if what == "workload" else _hardware, within=True)
-
-
-def environment_differences(baseline: Side, candidate: Side) -> tuple[Difference, ...]:
-    """Environment facts whose values differ between the sides."""
-    return _compare(baseline, candidate, lambda run: run.environment, within=False)
+    pick = _workload if what == "workload" else _hardware
+    left, right = values_of(baseline.evidence, pick), values_of(candidate.evidence, pick)
+    found = []
+    for key in sorted(left.keys() | right.keys()):
+        here, there = left.get(key, (ABSENT,)), right.get(key, (ABSENT,))
+        if here != there or len(here) > 1:
+            found.append(Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there)))
+    return tuple(found)
 
 
 def _workload(run: Run) -> Mapping[str, str]:
@@ -191,21 +206,8 @@ def _hardware(run: Run) -> Mapping[str, str]:
     return run.hardware
 
 
-def _compare(
-    baseline: Side, candidate: Side, pick: Callable[[Run], Mapping[str, str]], within: bool
-) -> tuple[Difference, ...]:
-    left, right = _values(baseline.evidence, pick), _values(candidate.evidence, pick)
-    found = []
-    for key in sorted(left.keys() | right.keys()):
-        here, there = left.get(key, ("absent",)), right.get(key, ("absent",))
-        if here != there or (within and len(here) > 1):
-            found.append(Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there)))
-    return tuple(found)
-
-
-def _values(runs: Iterable[Run], pick: Callable[[Run], Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Every key with the sorted set of values it has in the runs; a run without the key counts as
-    'absent'."""
+def values_of(runs: Iterable[Run], pick: Callable[[Run], Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Every key with the sorted set of values it has in the runs; ABSENT where a run lacks it."""
     facts = [pick(run) for run in runs]
     keys = {key for each in facts for key in each}
-    return {key: tuple(sorted({str(each.get(key, "absent")) for each in facts})) for key in keys}
+    return {key: tuple(sorted({str(each.get(key, ABSENT)) for each in facts})) for key in keys}

@@ -137,7 +137,7 @@ def _without_clock(policy: Policy, clocks: Sequence[Run], right: Side) -> dict[i
     for run in right.finished:
         if run.seed is not None:
             timed.setdefault(run.seed, []).append(run.run_id)
-    return {seed: invalid[ids[-1]] for seed, ids in timed.items() if all(run_id in invalid for run_id in ids)}
+    return {seed: invalid[ids[-1]].seen for seed, ids in timed.items() if all(run_id in invalid for run_id in ids)}
 
 
 def next_seeds(count: int, baseline: Collection[int], candidate: Collection[int]) -> list[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +23,17 @@ from gates.wording import quantity
 BY_THE_CLOCK = ("step_time", "tokens_per_second", "iteration_time")
 """Metrics that waiting for a neighbour changes."""
 
-Reasons = dict[str, str]
-"""Run id to a clause that begins with a verb."""
+
+class Slow(NamedTuple):
+    """Why a run's clock does not count: `what` happened to it in a word, and what was `seen`, as a clause that begins
+    with a verb."""
+
+    what: str
+    seen: str
+
+
+Reasons = dict[str, Slow]
+"""By run id."""
 
 
 def invalid_clocks(
@@ -38,7 +48,7 @@ def invalid_clocks(
         for side in (baseline, candidate):
             clocks = _levels(policy, side, "gpu_clock")
             words = "had its GPU at {value} MHz, the runs beside it at {middle} MHz"
-            found |= _low(clocks, policy.validity.clock_share, words)
+            found |= _low(clocks, policy.validity.clock_share, "throttled", words)
     if policy.validity.sentinel_rise is not None:
         found |= _slow_sentinels(policy, policy.validity.sentinel_rise, baseline, candidate)
     return found
@@ -53,7 +63,8 @@ def superseded(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]
         again = {run.seed: run.run_id for run in side if run.seed is not None and run.run_id not in invalid}
         for run in side:
             if run.run_id in invalid and run.seed in again:
-                found[run.run_id] = f"{invalid[run.run_id]}; made again as run {again[run.seed]}"
+                slow = invalid[run.run_id]
+                found[run.run_id] = slow._replace(seen=f"{slow.seen}; made again as run {again[run.seed]}")
     return found
 
 
@@ -65,16 +76,16 @@ def contended(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run])
             used, passed = _levels(policy, side, "step_cpu_time"), _levels(policy, side, "step_time")
             shares = {run_id: used[run_id] / passed[run_id] for run_id in used.keys() & passed.keys()}
             words = "had {value} s of CPU per second, the runs beside it {middle} s"
-            found |= _low(shares, policy.validity.cpu_share, words)
+            found |= _low(shares, policy.validity.cpu_share, "contended", words)
     return found
 
 
-def _low(values: dict[str, float], share: float, words: str) -> Reasons:
+def _low(values: dict[str, float], share: float, what: str, words: str) -> Reasons:
     if not values:
         return {}
     middle = median(values.values())
     return {
-        run_id: words.format(value=f"{value:.3g}", middle=f"{middle:.3g}")
+        run_id: Slow(what, words.format(value=f"{value:.3g}", middle=f"{middle:.3g}"))
         for run_id, value in values.items()
         if value < share * middle
     }
@@ -86,7 +97,10 @@ def _slow_sentinels(policy: Policy, rise: float, baseline: Sequence[Run], candid
         return {}
     reference = min(median(side.values()) for side in sides)
     return {
-        run_id: f"ran a fixed kernel in {quantity(value, 's')}, on the quieter side it took {quantity(reference, 's')}"
+        run_id: Slow(
+            "contended",
+            f"ran a fixed kernel in {quantity(value, 's')}, against {quantity(reference, 's')} where it was quiet",
+        )
         for side in sides
         for run_id, value in side.items()
         if value > (1 + rise) * reference

@@ -49,6 +49,14 @@ class ReasonCode(StrEnum):
     NEAR_MARGIN = "near-margin"
 
 
+class Standing(StrEnum):
+    """What the whole interval of a change says, whether or not it decides."""
+
+    BEYOND = "beyond"  # all of it is harm beyond the limit
+    WORSE = "worse"  # all of it is harm, some of it within the limit
+    OPEN = "open"  # it holds no change
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """The numbers behind a check.
@@ -87,6 +95,15 @@ class Evidence:
             return True
         return self.change_low >= self.margin if self.margin < 0 else self.change_high <= self.margin
 
+    def standing(self, both: bool) -> Standing:
+        """Where the whole interval of the change lies; `both`: either direction is harm."""
+        if self.change_low is None or self.change_high is None or self.margin is None:
+            return Standing.OPEN
+        least = self.change_low if self.margin > 0 else -self.change_high  # the smallest harm that it holds
+        if both and self.change_high < 0:
+            least = 1 / (1 + self.change_high) - 1 if self.relative and self.change_high > -1 else -self.change_high
+        return Standing.BEYOND if least > abs(self.margin) else Standing.WORSE if least > 0 else Standing.OPEN
+
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
@@ -111,11 +128,12 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Something in the environment that is not the same on both sides. Listed, never judged."""
+    """Something recorded that is not the same on both sides. Listed, never judged. `group`: of differences.GROUPS."""
 
     key: str
     baseline: str
     candidate: str
+    group: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +143,7 @@ class Verdict:
     `look`: which look of the policy's plan this was, counted from 1; None for a comparison planned as the only one.
     `planned_runs`: the candidate's runs as a plan counts them, those of one seed once.
     `notes`: what a reader should know about the runs besides, such as which were left out and why; those of the checks
-    among them.
+    among them. `compared`: the groups of facts that both sides recorded, so that no difference there means none.
     """
 
     model: str
@@ -143,6 +161,7 @@ class Verdict:
     notes: tuple[str, ...] = ()
     look: int | None = None
     planned_runs: int | None = None
+    compared: tuple[str, ...] = ()
 
 
 def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
@@ -160,7 +179,7 @@ def verdict_from_dict(plain: Mapping[str, Any]) -> Verdict:
     known["reason_code"] = ReasonCode(known["reason_code"])
     known["checks"] = tuple(_check_from_dict(check) for check in known["checks"])
     known["differences"] = tuple(Difference(**_known(Difference, item)) for item in known["differences"])
-    for side in ("baseline_runs", "candidate_runs", "notes"):
+    for side in ("baseline_runs", "candidate_runs", "notes", "compared"):
         known[side] = tuple(known.get(side, ()))
     return Verdict(**known)
 

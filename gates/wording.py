@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+
+_ID = re.compile("[0-9a-f]{32}")  # of a run in MLflow
 
 
 def quantity(value: float, unit: str) -> str:
@@ -52,6 +55,20 @@ def p_value(p: float) -> str:
 def runs(count: int, side: str = "") -> str:
     """'1 run', '3 candidate runs'."""
     return " ".join(part for part in (str(count), side, "run" if count == 1 else "runs") if part)
+
+
+def called(run_id: str, seed: int | None) -> str:
+    """`seed 3` of a run that is known by 32 digits alone, `run FILE` of another."""
+    return f"seed {seed}" if seed is not None and _ID.fullmatch(run_id) else f"run {run_id}"
+
+
+def together(names: Iterable[str]) -> str:
+    """`seed 1`, `seeds 0, 1, 2`, `runs a, b`: what `called` says, with the word once."""
+    found = list(dict.fromkeys(names))
+    word, *others = {name.partition(" ")[0] for name in found} or {""}
+    if len(found) < 2 or others:
+        return ", ".join(found)
+    return f"{word}s {listed([name.partition(' ')[2] for name in found], most=10)}"
 
 
 def listed(items: Sequence[str], most: int = 3) -> str:

@@ -126,6 +126,7 @@ class TrackingConfig:
     jsonl: bool = True  # rows to stability.jsonl, an artifact of the run
     tensorboard: bool = False  # rows to event files in the run's output folder
     weights: str = "log"  # log | none: the version is evidence only, and has no weights to load
+    full_report: bool = False  # the verdict on stdout with every check, note and warning
     system_metrics: bool = True  # CPU, memory, disk, network and GPUs, every 10 s
 
 

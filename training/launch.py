@@ -12,6 +12,7 @@ from pathlib import Path
 from mlflow import MlflowClient
 
 from canary_mlflow.analysis.publishing import publish_study
+from canary_mlflow.commands.shared import print_decision
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
@@ -19,12 +20,12 @@ from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.session_gate import gate_change, gate_session
 from canary_mlflow.registry.versions import Weights, register_version
-from canary_mlflow.reports import text
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.exceptions import raised_tags
 from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.session import adopt_run, close_run, create_child_run, finish_session, open_session
 from canary_mlflow.tracking.store import prepare_store
+from training import faults
 from training.adding import InSession, say
 from training.checks import runs_of
 from training.compose import to_plain
@@ -75,7 +76,7 @@ def _train_and_judge(
         ended = max(code_of(result) for result in results)
         if ended in (0, 1, 3):
             decision = judge(client, model, session, config, results, scratch, lost)
-            text.show(decision, sys.stderr)
+            print_decision(decision, full=config.tracking.full_report)
             publish_study(client, decision)
             ended = decision.exit_code
         else:
@@ -145,12 +146,13 @@ def train_one(
     `run_id`: of a run that exists already and is to be this one.
     """
     plain = to_plain(config)
+    params = flatten(to_plain(faults.configure(config)))  # what really trains
     tags = {**run_tags(config), "canary.role": role}
     alone = run_id is None  # runs that are added to a session have another process that keeps it
     if run_id is None:
-        run_id = create_child_run(client, session, run_name(config), tags, flatten(plain))
+        run_id = create_child_run(client, session, run_name(config), tags, params)
     else:
-        adopt_run(client, run_id, run_name(config), tags, flatten(plain))
+        adopt_run(client, run_id, run_name(config), tags, params)
     job = Job(
         config=plain,
         run_id=run_id,

@@ -86,7 +86,10 @@ def recorded(client: MlflowClient, ids: Sequence[str], known: Mapping[str, Run])
             entities[run_id] = entity
     keys = {run_id: sorted(one.data.metrics) for run_id, one in entities.items() if run_id not in known}
     points = read_points(client, keys) if keys else {}
-    runs = {run_id: run_from(run_id, entities[run_id].data.tags, keys[run_id], points) for run_id in keys}
+    runs = {
+        run_id: run_from(run_id, entities[run_id].data.tags, keys[run_id], points, entities[run_id].data.params)
+        for run_id in keys
+    }
     names = names_of(entities)
     found = {**known, **runs}
     made = [Recorded(called=names[one], run=found[one], entity=entities[one]) for one in entities]

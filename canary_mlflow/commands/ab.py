@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from canary_mlflow.commands.shared import json_option, print_decision, print_json, say, store_option
+from canary_mlflow.commands.shared import full_option, json_option, print_decision, print_json, say, store_option
 from canary_mlflow.edge import EXIT_CODES, unwinding
 from canary_mlflow.errors import UsageError
 
@@ -26,6 +26,7 @@ PLANNED = ("repeats", "register", "seed")
 @click.option("--continue", "begun", metavar="SESSION", help="Go on with one that decided nothing, or was stopped.")
 @click.option("--pairs", type=click.IntRange(min=1), metavar="N", help="With --continue: judge it at N pairs in all.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run.")
+@full_option
 @json_option
 @store_option
 @click.pass_context
@@ -38,6 +39,7 @@ def ab(
     begun: str | None,
     pairs: int | None,
     dry_run: bool,
+    full: bool,
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
@@ -87,7 +89,7 @@ def ab(
             say(f"session {trial.parent}; should it be stopped: canary ab --continue {trial.parent}")
             verdict = revisions.carry_out(trial, rules, say, until)
             decision = revisions.report(trial, sides, verdict)
-    print_decision(decision, as_json)
+    print_decision(decision, as_json, full=full)
     publish_study(trial.client, decision)
     ctx.exit(decision.exit_code)
 

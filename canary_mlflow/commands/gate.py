@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from canary_mlflow.commands.shared import json_option, policy_option, print_decision, say, store_option
+from canary_mlflow.commands.shared import full_option, json_option, policy_option, print_decision, say, store_option
 from canary_mlflow.edge import EXIT_CODES, unwinding
 
 
@@ -21,6 +21,7 @@ from canary_mlflow.edge import EXIT_CODES, unwinding
     show_envvar=True,
     help="A PASS also replaces a champion that is newer than VERSION.",
 )
+@full_option
 @json_option
 @store_option
 @click.pass_context
@@ -32,6 +33,7 @@ def gate(
     top_up: bool,
     dry_run: bool,
     promote: bool,
+    full: bool,
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
@@ -56,7 +58,7 @@ def gate(
         tracking_uri=tracking_uri,
         say=say,
     )
-    print_decision(decision, as_json)
+    print_decision(decision, as_json, full=full)
     ctx.exit(decision.exit_code)
 
 
@@ -65,6 +67,7 @@ def gate(
 @click.argument("candidate")
 @policy_option
 @click.option("--exit-code", is_flag=True, help="Exit with the verdict's code instead of 0.")
+@full_option
 @json_option
 @store_option
 @click.pass_context
@@ -74,6 +77,7 @@ def compare(
     candidate: str,
     policy: str | None,
     exit_code: bool,
+    full: bool,
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
@@ -85,5 +89,5 @@ def compare(
     from canary_mlflow.api import compare as put_beside
 
     decision = put_beside(baseline, candidate, policy=policy, tracking_uri=tracking_uri)
-    print_decision(decision, as_json)
+    print_decision(decision, as_json, full=full)
     ctx.exit(decision.exit_code if exit_code else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from canary_mlflow.commands.shared import json_option, print_decision
+from canary_mlflow.commands.shared import full_option, json_option, print_decision
 from canary_mlflow.commands.words import ManyWords
 from canary_mlflow.edge import EXIT_CODES
 
@@ -13,10 +13,11 @@ from canary_mlflow.edge import EXIT_CODES
 @click.option("--baseline", multiple=True, required=True, metavar="FILE…", help="Runs of what was good so far.")
 @click.option("--candidate", multiple=True, required=True, metavar="FILE…", help="Runs of the change.")
 @click.option("--policy", required=True, metavar="NAME|PATH", help="smoke, perf, nightly, or a YAML file.")
+@full_option
 @json_option
 @click.pass_context
 def judge(
-    ctx: click.Context, baseline: tuple[str, ...], candidate: tuple[str, ...], policy: str, as_json: bool
+    ctx: click.Context, baseline: tuple[str, ...], candidate: tuple[str, ...], policy: str, full: bool, as_json: bool
 ) -> None:
     """Judge CANDIDATE files against BASELINE files.
 
@@ -27,5 +28,5 @@ def judge(
     from canary_mlflow.api import judge as judge_files
 
     decision = judge_files(baseline, candidate, policy=policy)
-    print_decision(decision, as_json)
+    print_decision(decision, as_json, full=full)
     ctx.exit(decision.exit_code)

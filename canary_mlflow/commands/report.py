@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from canary_mlflow.analysis.formats import FORMATS, Format, made, write
-from canary_mlflow.commands.shared import open_store, store_option
+from canary_mlflow.commands.shared import full_option, open_store, store_option
 from canary_mlflow.edge import EXIT_CODES, reader_left
 from canary_mlflow.errors import UsageError
 
@@ -32,8 +32,9 @@ def format_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--policy", metavar="NAME|PATH", help="What to judge by where nobody has judged; else the runs' own tier."
 )
+@full_option
 @store_option
-def report(subject: str, policy: str | None, tracking_uri: str | None, **places: Path | None) -> None:
+def report(subject: str, policy: str | None, full: bool, tracking_uri: str | None, **places: Path | None) -> None:
     """Show a run, a session or a model version: verdict, curves, instabilities, performance, memory, evidence.
 
     VERSION is MODEL/VERSION, MODEL@champion or models:/MODEL/VERSION. Without an option it prints to the terminal.
@@ -53,7 +54,7 @@ def report(subject: str, policy: str | None, tracking_uri: str | None, **places:
         from canary_mlflow.reports import terminal
 
         try:
-            terminal.show(study, sys.stdout)
+            terminal.show(study, sys.stdout, full=full)
             sys.stdout.flush()
         except BrokenPipeError:
             reader_left()

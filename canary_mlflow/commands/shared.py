@@ -29,6 +29,7 @@ def store_option_of(default: str) -> Callable[[Any], Any]:
 
 store_option = store_option_of("sqlite:///mlflow.db in the working folder")
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
+full_option = click.option("--full", is_flag=True, help="Every check, note and warning; nothing is left out.")
 policy_option = click.option(
     "--policy",
     metavar="NAME|PATH",
@@ -48,14 +49,14 @@ def say(line: str) -> None:
     click.echo(f"canary: {line}", err=True)
 
 
-def print_decision(decision: Decision, as_json: bool) -> None:
+def print_decision(decision: Decision, as_json: bool = False, *, full: bool = False) -> None:
     """The report for people on stdout; with --json it moves to stderr."""
     from canary_mlflow.reports import json, text
 
     try:
         if as_json:
             click.echo(json.render(decision), nl=False)
-        text.show(decision, sys.stderr if as_json else sys.stdout)
+        text.show(decision, sys.stderr if as_json else sys.stdout, full=full)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has gone (`… | head`); what was decided stands, and so does its exit code
         reader_left()

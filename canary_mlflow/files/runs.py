@@ -92,6 +92,7 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
         workload=sidecar.workload,
         hardware=sidecar.hardware,
         environment=sidecar.environment,
+        configuration=sidecar.configuration,
         last_step=history.last_step,
     )
     return cut_short(run, history), notes

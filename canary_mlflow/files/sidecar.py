@@ -12,7 +12,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files.names import is_canonical, name_of_column
 
 FAILURES = ("instability", "oom", "timeout", "crash", "interrupted", "error")
-SECTIONS = ("workload", "hardware", "environment")
+SECTIONS = ("workload", "hardware", "environment", "configuration")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class Sidecar:
     workload: Mapping[str, str] = field(default_factory=dict)
     hardware: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    configuration: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
 
 

@@ -14,7 +14,7 @@ from canary_mlflow.pages.overview import read_overview
 from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
 from canary_mlflow.pages.run import RunPage, find_run, read_run
 from canary_mlflow.pages.verdict import read_ledger_page, read_session_page
-from canary_mlflow.reports import wording
+from canary_mlflow.reports import causes, changes, wording
 from canary_mlflow.reports.panels import PANELS, target_of
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ def verdict() -> str:
         "note": wording.evidence_note(found),
         "hard": wording.hard_gates(found),
         "obstacles": wording.obstacles(found),
-        "not_judged": wording.not_judged(found),
+        "not_judged": wording.by_reason(wording.not_judged(found)),
+        "changed": changes.changed(found),
+        "warned": causes.of_warnings(found.warnings),
     }  # fmt: skip
     return render_template("canary/verdict.html", page=page, decision=found, words=wording.WORDS, **told)
 

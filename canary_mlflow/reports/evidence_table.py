@@ -22,8 +22,9 @@ STYLES = {
 GAP = 2  # columns between those of the evidence
 
 
-def evidence(rows: Sequence[wording.Row], width: int) -> Iterator[RenderableType]:
-    """The figures of each metric, as many columns as fit; what does not fit is said below, or said to be left out."""
+def evidence(rows: Sequence[wording.Row], width: int, *, all_meanings: bool = True) -> Iterator[RenderableType]:
+    """The figures of each metric, as many columns as fit; what does not fit is said below, or said to be left out. What
+    the verdict's own reason says of a metric is said again with `all_meanings` alone."""
     with_ranges = columns_needed(rows, ranges=True, meanings=False)
     ranges = width >= with_ranges
     meanings = width >= columns_needed(rows, ranges=True, meanings=True)
@@ -41,7 +42,8 @@ def evidence(rows: Sequence[wording.Row], width: int) -> Iterator[RenderableType
         table.add_row(Text(word.plain, style=STYLES[row.outcome]), *cells)
     yield table
     if not meanings:
-        yield from (indented(f"{row.metric}: {row.meaning}") for row in rows if row.outcome is not CheckOutcome.PASS)
+        said = (row for row in rows if row.outcome is not CheckOutcome.PASS and (all_meanings or not row.told))
+        yield from (indented(f"{row.metric}: {row.meaning}") for row in said)
     if not ranges:
         yield indented(f"The ranges of the changes are left out: they need {with_ranges} columns.", style="dim")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.reports import advice, figures, pictures, wording
+from canary_mlflow.reports import advice, changes, figures, pictures, wording
 from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.study import Study
@@ -64,12 +64,13 @@ def told(decision: Decision) -> dict[str, Any]:
         "heading": wording.heading(decision),
         "title": wording.title(decision),
         "reason": wording.reason(decision),
+        "changed": changes.changed(decision),
         "next": advice.next_step(decision),
         "note": wording.evidence_note(decision),
         "rows": [(row, checks[row.metric]) for row in wording.judged(decision)],
         "hard": wording.hard_gates(decision),
         "obstacles": wording.obstacles(decision),
-        "not_judged": wording.not_judged(decision),
+        "not_judged": wording.by_reason(wording.not_judged(decision)),
         "words": wording.WORDS,
         "policy": written(decision.verdict.policy),
         "open": (command, address),

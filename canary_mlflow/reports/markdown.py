@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from canary_mlflow.reports import advice, wording
+from canary_mlflow.reports import advice, causes, changes, wording
 from canary_mlflow.reports.decision import Decision
 from gates.verdict import Check, CheckOutcome, Difference
 
@@ -37,11 +37,14 @@ def cut_note(missing: int, whole: str) -> str:
 
 
 def lines(decision: Decision) -> Iterator[str]:
-    """Verdict, next step, evidence, hard gates, differences: what matters most cannot be cut off."""
+    """Verdict, what changed, next step, evidence: what matters most cannot be cut off."""
     yield f"**{wording.heading(decision)}** {plain(wording.title(decision))}"
     yield ""
     yield plain(wording.reason(decision))
     yield ""
+    if said := changes.changed(decision):
+        yield plain(said)
+        yield ""
     yield f"**Next:** {plain(advice.next_step(decision))}"
     yield from details(decision)
 
@@ -55,13 +58,13 @@ def details(decision: Decision) -> Iterator[str]:
     yield ""
     yield plain(wording.evidence_note(decision))
     yield ""
-    for check in wording.not_judged(decision):
-        yield f"- not judged: {plain(check.metric)}: {plain(wording.sentence(check.reason))}"
+    for names, why in wording.by_reason(wording.not_judged(decision)):
+        yield f"- not judged: {plain(', '.join(names))}: {plain(wording.sentence(why))}"
     yield from hard_gates(wording.hard_gates(decision))
     for check in wording.obstacles(decision):
         yield f"- also: {plain(wording.sentence(check.reason))}"
-    for one in decision.warnings:
-        yield f"- {plain(wording.warning(one))}"
+    for one in causes.of_warnings(decision.warnings):
+        yield f"- {plain(causes.sentence(one))}"
     for note in decision.verdict.notes[:SHOWN_DIFFERENCES]:
         yield f"- note: {plain(note)}"
     yield from differences(decision.verdict.differences)

@@ -5,17 +5,21 @@ from __future__ import annotations
 from canary_mlflow.reports import figures
 from canary_mlflow.reports.decision import Decision
 from gates.rules import Role
-from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
+from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing
 
 KINDS = {
     "calibrated": "as calibrated here",
     "learnt": "as learnt from several sessions",
     "dropped": "in part far from what was expected, so judged by these runs alone",
 }
+HARM = {
+    Standing.BEYOND: "harm beyond the limit, over the whole range",
+    Standing.WORSE: "worse over the whole range, perhaps beyond the limit",
+}
 
 
-def meaning(check: Check) -> str:
-    """What a row's figures mean; without figures, the judge's own reason."""
+def meaning(check: Check, both: bool) -> str:
+    """What a row's figures mean; without figures, the judge's own reason. `both`: either direction is harm."""
     found = check.evidence
     if found is None:
         return check.reason
@@ -23,19 +27,21 @@ def meaning(check: Check) -> str:
         return "within the limit" if found.within else "beyond the limit, but nothing takes longer for it"
     if check.outcome in (CheckOutcome.BLOCK, CheckOutcome.WARN):
         return "beyond the limit"
+    standing = found.standing(both)
+    if standing is not Standing.OPEN:
+        return f"{HARM[standing]}; {missing(check)}"
     size = "" if check.role is Role.ADVISORY else detectable(found)
-    return f"{undecided(check)}; harm of {size} would show" if size else undecided(check)
+    said = f"no change and harm are both possible; {missing(check)}"
+    return f"{said}; harm of {size} would show" if size else said
 
 
-def undecided(check: Check) -> str:
-    """Why figures decide nothing."""
-    if check.reason_code is ReasonCode.TOO_FEW_RUNS and check.more_runs:
-        return f"too few runs: {check.more_runs} per side would decide"
-    if check.reason_code is ReasonCode.NEAR_MARGIN:
-        return "too close to the limit to decide"
-    if check.reason_code is ReasonCode.TOO_NOISY:
-        return "too noisy here to decide"
-    return "these runs cannot tell"
+def missing(check: Check) -> str:
+    """What it would take to decide."""
+    if check.reason_code is ReasonCode.NEAR_MARGIN and not check.more_runs:
+        return "too close to the limit for any number of runs"
+    if check.more_runs:
+        return f"{check.more_runs} runs per side would tell"
+    return "only runs that differ less would tell"
 
 
 def detectable(found: Evidence) -> str:

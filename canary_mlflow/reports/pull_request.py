@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from canary_mlflow.reports import advice, figures, markdown, wording
+from canary_mlflow.reports import advice, causes, changes, figures, markdown, wording
 from canary_mlflow.reports.study import Study
 
 SHOWN = 12  # instabilities
@@ -28,6 +28,9 @@ def lines(study: Study) -> Iterator[str]:
         yield ""
         yield plain(wording.reason(decision))
         yield ""
+        if said := changes.changed(decision):
+            yield plain(said)
+            yield ""
         yield f"**Next:** {plain(advice.next_step(decision))}"
         yield from folded("Evidence", evidence(study))
     yield from folded(f"Instabilities: {len(study.troubles)}", troubles(study))
@@ -53,15 +56,11 @@ def evidence(study: Study) -> Iterator[str]:
 
 
 def troubles(study: Study) -> Iterator[str]:
-    """When, what, what it means, what to try."""
-    for one in study.troubles[:SHOWN]:
-        where = f" at step {one.step}" if one.step is not None else ""
-        yield (
-            f"- **{one.level}** {plain(one.run)}: {plain(one.stream)}{where}: {plain(one.seen)}. "
-            f"Usually: {plain(one.meaning)}. Try: {plain(one.advice)}."
-        )
-    if len(study.troubles) > SHOWN:
-        yield f"- and {len(study.troubles) - SHOWN} more in the report"
+    """What went wrong, each cause once: when, what it means, what to try."""
+    found = causes.causes(study.troubles)
+    yield from (f"- {plain(causes.sentence(one))}" for one in found[:SHOWN])
+    if len(found) > SHOWN:
+        yield f"- and {len(found) - SHOWN} more in the report"
 
 
 def performance(study: Study) -> Iterator[str]:

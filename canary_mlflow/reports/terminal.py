@@ -2,57 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import IO
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from canary_mlflow.reports import figures, text
+from canary_mlflow.reports import causes, figures, text
 from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, indented, labelled, print_on
 from canary_mlflow.reports.study import Study
 
-SHOWN = 10  # of each list; the files have all
+SHOWN = 10  # of each list, where not all is asked for
 
 
-def render(study: Study, *, width: int = PLAIN_WIDTH) -> str:
+def render(study: Study, *, width: int = PLAIN_WIDTH, full: bool = False) -> str:
     """As plain text of at most `width` columns."""
-    return as_text(lambda columns: Group(*parts(study, columns)), width)
+    return as_text(lambda columns: Group(*parts(study, columns, full=full)), width)
 
 
-def show(study: Study, stream: IO[str]) -> None:
+def show(study: Study, stream: IO[str], *, full: bool = False) -> None:
     """Print it on a stream."""
-    print_on(stream, lambda columns: Group(*parts(study, columns)))
+    print_on(stream, lambda columns: Group(*parts(study, columns, full=full)))
 
 
-def parts(study: Study, width: int) -> Iterator[RenderableType]:
+def parts(study: Study, width: int, *, full: bool = False) -> Iterator[RenderableType]:
     """Verdict, instabilities, performance, memory."""
     if study.decision is None:
         yield Text.assemble(("NO VERDICT", "bold yellow"), "  ", (study.subject, "bold"))
         yield indented(study.no_verdict)
     else:
-        yield from text.parts(replace(study.decision, warnings=()), width)  # they stand under `unstable`
+        yield from text.parts(replace(study.decision, warnings=()), width, full=full)  # they stand under `unstable`
     yield ""
-    yield from section("unstable", troubles(study))
-    yield from section("speed", performance(study))
-    yield from section("memory", memory(study))
-    yield from section("notes", [*study.notes, *gone(study)])
+    most = None if full else SHOWN
+    yield from section("unstable", troubles(study), most)
+    yield from section("speed", performance(study), most)
+    yield from section("memory", memory(study), most)
+    yield from section("notes", [*study.notes, *gone(study)], most)
 
 
-def section(title: str, lines: Iterator[str] | list[str]) -> Iterator[RenderableType]:
-    """A labelled list, cut; nothing where it is empty."""
+def section(title: str, lines: Iterable[str], most: int | None) -> Iterator[RenderableType]:
+    """A labelled list of at most so many lines; nothing where it is empty."""
     found = list(lines)
     if found:
-        more = [f"and {len(found) - SHOWN} more (--html and --json have all)"] if len(found) > SHOWN else []
-        yield labelled(title, "\n".join([*found[:SHOWN], *more]))
+        yield labelled(title, "\n".join(found if most is None else text.cut(found, most)))
 
 
 def troubles(study: Study) -> Iterator[str]:
-    """When, what, what it means, what to try."""
-    for one in study.troubles:
-        where = f" at step {one.step}" if one.step is not None else ""
-        yield f"{one.run}: {one.level} {one.stream}{where}: {one.seen}. Usually: {one.meaning}. Try: {one.advice}."
+    """What went wrong, each cause once: when, what it means, what to try."""
+    yield from (causes.sentence(one) for one in causes.causes(study.troubles))
     if not study.troubles:
         yield "nothing seen" if study.candidates else "no run to look at"
 

@@ -1,4 +1,4 @@
-"""The report on a terminal: verdict first, then the evidence, then what to do."""
+"""The report on a terminal: verdict, what changed, what decides, what to do; everything else with `full`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import IO
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from canary_mlflow.reports import advice, wording
+from canary_mlflow.reports import advice, causes, changes, wording
 from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, indented, labelled, print_on
-from canary_mlflow.reports.decision import Decision, RunWarning
+from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.evidence_table import STYLES, evidence
-from gates.verdict import Check, CheckOutcome, Difference
+from gates.rules import Role
+from gates.verdict import CheckOutcome, Outcome
 
 HEADINGS = {
     "PASS": "bold green",
@@ -20,115 +21,170 @@ HEADINGS = {
     "INCONCLUSIVE": "bold yellow",
     "bootstrap": "bold cyan",
 }
-SHOWN_DIFFERENCES = 8
-SHOWN_REASONS = 4
-SHOWN_WARNINGS = 5
-SHOWN_NOTES = 8
+LINES = {Outcome.PASS: 16, Outcome.BLOCK: 20, Outcome.INCONCLUSIVE: 20}
+"""A report that is not `full` leaves out metrics that are within their limits, to have no more lines at 100 columns."""
+
+FEWEST_ROWS = 3
+SHOWN_CAUSES = 2
+SHOWN_NOTES = 2
+CLOCK = ("clock not usable", "clock perhaps not usable")
 
 
-def render(decision: Decision, *, width: int = PLAIN_WIDTH) -> str:
+def render(decision: Decision, *, width: int = PLAIN_WIDTH, full: bool = False) -> str:
     """The report as plain text of at most `width` columns."""
-    return as_text(lambda columns: report(decision, columns), width)
+    return as_text(lambda columns: report(decision, columns, full=full), width)
 
 
-def show(decision: Decision, stream: IO[str]) -> None:
+def show(decision: Decision, stream: IO[str], *, full: bool = False) -> None:
     """Print the report on a stream."""
-    print_on(stream, lambda columns: report(decision, columns))
+    print_on(stream, lambda columns: report(decision, columns, full=full))
 
 
-def report(decision: Decision, width: int) -> RenderableType:
+def report(decision: Decision, width: int, *, full: bool = False) -> RenderableType:
     """All parts, in reading order."""
-    return Group(*parts(decision, width))
+    return Group(*parts(decision, width, full=full))
 
 
-def parts(decision: Decision, width: int) -> Iterator[RenderableType]:
-    """Verdict, evidence, hard gates, differences, next step, way into the UI."""
+def parts(decision: Decision, width: int, *, full: bool = False) -> Iterator[RenderableType]:
+    """Verdict, what changed, hard gates that block, the figures, what is left to say, next step, way into the UI."""
+    if full:
+        yield from everything(decision, width)
+        return
+    for most, gap in ((changes.SHOWN, True), (changes.SHOWN, False), (3, False), (1, False)):
+        found = list(short(decision, width, most, gap=gap))
+        if lines_of(found, width) <= LINES[decision.verdict.outcome]:
+            break
+    yield from found
+
+
+def short(decision: Decision, width: int, most: int, *, gap: bool) -> Iterator[RenderableType]:
+    """What decides, and a line for each cause besides. `most`: differences that it lists; `gap`: whether a line is left
+    free below the figures."""
+    above, below = [*head(decision, most), *blockers(decision)], [*rest(decision), *steps(decision)]
+    rows = wording.judged(decision)
+    shown = chosen(decision, rows, LINES[decision.verdict.outcome] - lines_of([*above, *below], width) - 2 - gap)
+    yield from above
+    yield ""
+    yield from evidence(shown, width, all_meanings=False) if shown else ()
+    yield from [""] if shown and gap else ()
+    yield from left_out([row for row in rows if row not in shown and not row.advisory])
+    yield from below
+
+
+def lines_of(found: Sequence[RenderableType], width: int) -> int:
+    """How many lines that takes."""
+    return len(as_text(lambda _: Group(*found), width).splitlines())
+
+
+def everything(decision: Decision, width: int) -> Iterator[RenderableType]:
+    """The report with nothing left out."""
+    yield from head(decision, most=10**6)
+    yield from blockers(decision)
+    rows = wording.judged(decision)
+    yield from ("", *evidence(rows, width), "") if rows else ()
+    yield indented(wording.evidence_note(decision), style="dim")
+    for names, why in wording.by_reason(wording.not_judged(decision)):
+        yield indented(f"Not judged: {', '.join(names)}: {wording.sentence(why)}", style="dim")
+    yield ""
+    yield from labelled_lines("hard gates", ["; ".join(hard_gates(decision, names=True))])
+    yield from labelled_lines("also", obstacles(decision))
+    yield from labelled_lines("notes", decision.verdict.notes)
+    yield from labelled_lines("warnings", [causes.sentence(one) for one in causes.of_warnings(decision.warnings)])
+    yield from labelled_lines("differs", [changes.difference(one) for one in decision.verdict.differences])
+    yield from steps(decision)
+
+
+def head(decision: Decision, most: int = changes.SHOWN) -> Iterator[RenderableType]:
+    """The verdict, why, and what changed."""
     yield Text.assemble((wording.heading(decision), HEADINGS[decision.word]), "  ", (wording.title(decision), "bold"))
     yield indented(wording.reason(decision))
-    rows = wording.judged(decision)
-    if rows:
-        yield ""
-        yield from evidence(rows, width)
-        yield ""
-    yield indented(wording.evidence_note(decision), style="dim")
-    yield from missing(wording.not_judged(decision))
-    yield from hard_gates(wording.hard_gates(decision))
-    yield from obstacles(wording.obstacles(decision))
-    yield from differences(decision.verdict.differences)
-    yield from notes(decision.verdict.notes)
-    yield from warnings(decision.warnings)
-    yield ""
+    if said := changes.changed(decision, most):
+        yield indented(said)
+
+
+def blockers(decision: Decision) -> Iterator[RenderableType]:
+    """The hard gates that block besides the one that the verdict's reason tells of."""
+    blocked = [check for check in wording.hard_gates(decision) if check.outcome is CheckOutcome.BLOCK]
+    for check in blocked:
+        if wording.sentence(check.reason).rstrip(".") not in wording.reason(decision):
+            yield indented(f"BLOCK {check.metric}: {wording.sentence(check.reason)}", style=STYLES[check.outcome])
+
+
+def chosen(decision: Decision, rows: Sequence[wording.Row], space: int) -> list[wording.Row]:
+    """The rows that a short report shows: all that do not pass, where no hard gate decided, and of the others that
+    decide as many as there is space for."""
+    hard = any(check.outcome is CheckOutcome.BLOCK for check in wording.hard_gates(decision))
+    deciding = [row for row in rows if not row.advisory]
+    if hard:
+        blocked = [row for row in deciding if row.outcome is CheckOutcome.BLOCK]
+        return deciding if len(deciding) <= space else blocked[: max(FEWEST_ROWS, space)]
+    first = [row for row in deciding if row.outcome is not CheckOutcome.PASS]
+    warned = [row for row in rows if row.advisory and row.outcome is CheckOutcome.WARN]
+    space -= sum(not row.told for row in first)  # a line each for what they mean
+    picked = [*first, *(row for row in deciding if row not in first), *warned][: max(FEWEST_ROWS, space)]
+    return [row for row in rows if row in picked]
+
+
+def left_out(rows: Sequence[wording.Row]) -> Iterator[RenderableType]:
+    """The deciding metrics without a row: `unclear: eval_loss; ok: step_cost, peak_memory`."""
+    words = dict.fromkeys(row.word for row in rows)
+    said = [f"{word}: {', '.join(row.metric for row in rows if row.word == word)}" for word in words]
+    yield from labelled_lines("metrics", ["; ".join(said)] if said else [])
+
+
+def rest(decision: Decision) -> Iterator[RenderableType]:
+    """What a short report says besides: one line for each cause."""
+    said = [wording.runs_note(decision), *hard_gates(decision, names=False)]
+    yield labelled("runs", "; ".join(said))
+    yield from labelled_lines("also", obstacles(decision))
+    notes = decision.verdict.notes
+    clocks = [note.partition(" (")[0] for note in notes if note.startswith(CLOCK)]
+    yield from labelled_lines("advice", ["; ".join(part for part in (*clocks, wording.advice_note(decision)) if part)])
+    silent = [check for check in wording.not_judged(decision) if check.role is Role.GATE]
+    lines = [f"{', '.join(names)}: {why}" for names, why in wording.by_reason(silent)]
+    yield from labelled_lines("not judged", cut(lines, SHOWN_NOTES))
+    yield from labelled_lines("notes", cut([note for note in notes if not note.startswith(CLOCK)], SHOWN_NOTES))
+    warned = [causes.sentence(one, explained=False) for one in causes.of_warnings(decision.warnings)]
+    yield from labelled_lines("warnings", cut(warned, SHOWN_CAUSES))
+
+
+def hard_gates(decision: Decision, *, names: bool) -> list[str]:
+    """The hard gates that hold, by name or by number, and those of which the runs say nothing."""
+    checks = wording.hard_gates(decision)
+    passed = [check.metric for check in checks if check.outcome is CheckOutcome.PASS]
+    unknown = [check.metric for check in checks if check.outcome is CheckOutcome.NOT_JUDGED]
+    said = [f"ok: {', '.join(passed)}" if names else f"hard gates ok: {len(passed)}"] if passed else []
+    return [*said, f"not known: {', '.join(unknown)}"] if unknown else said
+
+
+def obstacles(decision: Decision) -> list[str]:
+    """What else makes the comparison impossible."""
+    return [wording.sentence(check.reason) for check in wording.obstacles(decision)]
+
+
+def cut(lines: Sequence[str], most: int) -> list[str]:
+    """The first ones, and how many more there are."""
+    more = len(lines) - most
+    return [*lines[:most], *([f"and {more} more"] if more > 0 else [])]
+
+
+def labelled_lines(label: str, lines: Sequence[str]) -> Iterator[RenderableType]:
+    """A label with lines beside it; nothing where there are none."""
+    if any(lines):
+        yield labelled(label, "\n".join(lines))
+
+
+def steps(decision: Decision) -> Iterator[RenderableType]:
+    """What to do now, and where to look."""
     yield labelled("next", advice.next_step(decision))
     if decision.store:
         command, address = advice.open_ui(decision.store, decision.page)
         yield labelled("open", f"{command}\nthen {address}" if command else address)
+    yield labelled("details", details(decision))
 
 
-def missing(checks: Sequence[Check]) -> Iterator[RenderableType]:
-    """What the policy asks for and these runs cannot answer, by name."""
-    if not checks:
-        return
-    if len(checks) > SHOWN_REASONS:
-        names = ", ".join(check.metric for check in checks)
-        yield indented(f"{len(checks)} not judged, for reasons that --json gives: {names}.", style="dim")
-        return
-    for check in checks:
-        yield indented(f"Not judged: {check.metric}: {wording.sentence(check.reason)}", style="dim")
-
-
-def hard_gates(checks: Sequence[Check]) -> Iterator[RenderableType]:
-    """Failed ones with their reason, the others in one line."""
-    if not checks:
-        return
-    yield ""
-    text = Text()
-    for check in checks:
-        if check.outcome is not CheckOutcome.PASS:
-            text.append(f"{check.metric} {wording.WORDS[check.outcome]}", style=STYLES[check.outcome])
-            text.append(f": {wording.sentence(check.reason)}\n")
-    passed = [check.metric for check in checks if check.outcome is CheckOutcome.PASS]
-    if passed:
-        text.append("ok", style=STYLES[CheckOutcome.PASS])
-        text.append(f": {', '.join(passed)}")
-    text.rstrip()
-    yield labelled("hard gates", text)
-
-
-def obstacles(checks: Sequence[Check]) -> Iterator[RenderableType]:
-    """What else makes the comparison impossible."""
-    if checks:
-        yield labelled("also", "\n".join(wording.sentence(check.reason) for check in checks))
-
-
-def differences(found: Sequence[Difference]) -> Iterator[RenderableType]:
-    """What is not the same around the two sides."""
-    if not found:
-        return
-    yield ""
-    lines = [f"{one.key}: {one.baseline} → {one.candidate}" for one in found[:SHOWN_DIFFERENCES]]
-    more = len(found) - SHOWN_DIFFERENCES
-    if more > 0:
-        lines.append(f"and {more} more (--json lists all)")
-    yield labelled("differs", "\n".join(lines))
-
-
-def warnings(found: Sequence[RunWarning]) -> Iterator[RenderableType]:
-    """What the watch said while the runs went on, the most serious first."""
-    if not found:
-        return
-    yield ""
-    ordered = sorted(found, key=lambda one: -one.warning.level)
-    lines = [wording.warning(one) for one in ordered[:SHOWN_WARNINGS]]
-    if len(found) > SHOWN_WARNINGS:
-        lines.append(f"and {len(found) - SHOWN_WARNINGS} more (warnings.jsonl of each run has all)")
-    yield labelled("warnings", "\n".join(lines))
-
-
-def notes(found: Sequence[str]) -> Iterator[RenderableType]:
-    """What else a reader should know about the runs."""
-    if not found:
-        return
-    yield ""
-    more = len(found) - SHOWN_NOTES
-    lines = [*found[:SHOWN_NOTES], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
-    yield labelled("notes", "\n".join(lines))
+def details(decision: Decision) -> str:
+    """How to see all of it."""
+    if decision.session_id and decision.question is not Question.FILES:
+        return f"canary report {decision.session_id} --full"
+    return "--full"

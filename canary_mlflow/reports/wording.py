@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from canary_mlflow.reports import figures
-from canary_mlflow.reports.decision import Decision, Question, RunWarning
+from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.meanings import how_to_read, meaning
 from gates.rules import Role
 from gates.verdict import Check, CheckOutcome
@@ -28,7 +29,7 @@ WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One metric's evidence, ready to print."""
+    """One metric's evidence, ready to print. `told`: the verdict's own reason says what it means."""
 
     outcome: CheckOutcome
     word: str
@@ -39,6 +40,8 @@ class Row:
     range: str
     limit: str
     meaning: str
+    advisory: bool = False
+    told: bool = False
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -125,12 +128,12 @@ def row(decision: Decision, check: Check) -> Row:
     """One check as text."""
     rule = decision.verdict.policy.get("rules", {}).get(check.metric, {})
     word = f"({WORDS[check.outcome]})" if check.role is Role.ADVISORY else WORDS[check.outcome]
+    both = rule.get("worse") == "both"
     cells = dict.fromkeys(("baseline", "candidate", "change", "limit"), figures.NOTHING) | {"range": ""}
     if (found := check.evidence) is not None:
         relative, unit = found.relative, found.unit
         ends = figures.interval(found.change_low, found.change_high, relative=relative, unit=unit)
         ends = "bit-identical" if found.identical else ends
-        both = rule.get("worse") == "both"
         cells = {
             "baseline": figures.quantity(found.baseline, unit),
             "candidate": figures.quantity(found.candidate, unit),
@@ -138,22 +141,46 @@ def row(decision: Decision, check: Check) -> Row:
             "range": ends,
             "limit": figures.limit(found.margin, relative=relative, unit=unit, both=both),
         }
-    return Row(outcome=check.outcome, word=word, metric=check.metric, meaning=meaning(check), **cells)
+    return Row(
+        outcome=check.outcome,
+        word=word,
+        metric=check.metric,
+        meaning=meaning(check, both),
+        advisory=check.role is Role.ADVISORY,
+        told=check.outcome is CheckOutcome.PASS or check.reason.lower() in decision.verdict.reason.lower(),
+        **cells,
+    )
 
 
 def evidence_note(decision: Decision) -> str:
     """How much was compared, by which policy, and how to read the ranges."""
+    session = f", session {decision.session_id}" if decision.session_id else ""
+    return f"{runs_note(decision)}{session}.{how_to_read(decision)}"
+
+
+def runs_note(decision: Decision) -> str:
+    """`3 candidate runs against 3 baseline runs, policy smoke`."""
     verdict = decision.verdict
     runs = figures.count(len(verdict.candidate_runs), "candidate run")
     against = f" against {figures.count(len(verdict.baseline_runs), 'baseline run')}" if verdict.baseline_runs else ""
-    session = f", session {decision.session_id}" if decision.session_id else ""
-    return f"{runs}{against}, policy {verdict.policy.get('name', '?')}{session}.{how_to_read(decision)}"
+    return f"{runs}{against}, policy {verdict.policy.get('name', '?')}"
 
 
-def warning(found: RunWarning) -> str:
-    """`seed 1: WARN loss at step 80: … Usually: … Try: …`."""
-    said = found.warning
-    return (
-        f"{found.run}: {said.level.name} {said.stream} at step {said.step}: {said.seen}. "
-        f"Usually: {said.meaning}. Try: {said.advice}."
-    )
+def advice_note(decision: Decision) -> str:
+    """What decides nothing, in short: `beyond the limit: step_time; open: loss; ok: 7`."""
+    checks = [check for check in decision.verdict.checks if check.role is Role.ADVISORY and is_judged(check)]
+    said = []
+    for outcome, words in ((CheckOutcome.WARN, "beyond the limit"), (CheckOutcome.NOT_JUDGED, "undecided")):
+        if names := [check.metric for check in checks if check.outcome is outcome]:
+            said.append(f"{words}: {', '.join(names)}")
+    if passed := sum(check.outcome is CheckOutcome.PASS for check in checks):
+        said.append(f"ok: {figures.count(passed, 'metric')}")
+    return "; ".join(said)
+
+
+def by_reason(checks: Sequence[Check]) -> list[tuple[list[str], str]]:
+    """The metrics that share a reason, with it: one cause, one line."""
+    found: dict[str, list[str]] = {}
+    for check in checks:
+        found.setdefault(check.reason, []).append(check.metric)
+    return [(names, reason) for reason, names in found.items()]

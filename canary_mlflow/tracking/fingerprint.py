@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 UNKNOWN = "unknown"
+COMMITS = 50  # that a run remembers
+SHORT = 12  # characters of each
 
 # What changes numbers or speed when it changes.
 PACKAGES = (
@@ -82,7 +84,8 @@ def packages() -> dict[str, str]:
 def git(folder: Path) -> dict[str, str]:
     """Commit and dirtiness of the checkout that holds `folder`; unknown where there is none, or no git.
 
-    A dirty one has the digest of its changes too (`git_diff`): by it the same code is known again.
+    A dirty one has the digest of its changes too (`git_diff`): by it the same code is known again. `git_log` has the
+    last commits, the newest first: by them a report counts those between two runs.
     """
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
@@ -92,6 +95,8 @@ def git(folder: Path) -> dict[str, str]:
     found = {"git_commit": commit, "git_dirty": UNKNOWN if changes is None else str(bool(changes)).lower()}
     if changes and (diff := _git(folder, "diff", "HEAD")) is not None:
         found["git_diff"] = hashlib.sha256(diff.encode(errors="surrogateescape")).hexdigest()[:16]
+    if log := _git(folder, "log", "--first-parent", f"--max-count={COMMITS}", "--format=%H"):
+        found["git_log"] = " ".join(line[:SHORT] for line in log.split())
     return found
 
 

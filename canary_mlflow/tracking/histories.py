@@ -12,7 +12,7 @@ import numpy as np
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion, StoreError, one_line
 from canary_mlflow.tracking.exceptions import raised_from
 from canary_mlflow.tracking.points import Points, read_points
-from canary_mlflow.tracking.schema import mlflow_key, name_of_key
+from canary_mlflow.tracking.schema import CONFIG_PREFIX, mlflow_key, name_of_key
 from canary_mlflow.tracking.session import child_runs, get_run
 from gates.records import Run, Series, Version
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
 RUN_NOTE_TAG = "canary.note"
+PROJECT_TAG = "mlflow.project.entryPoint"
 FRESH_TAG = "canary.baseline_of"
 """On a run of role `baseline`: the champion whose code and configuration it repeats."""
 NOT_PROMOTABLE_TAG = "canary.not_promotable"
@@ -85,7 +86,9 @@ def _read(runs: Sequence[MlflowRun], client: MlflowClient, metrics: Iterable[str
     wanted = None if metrics is None else {mlflow_key(name) for name in metrics}
     keys = {run.info.run_id: _keys(run, wanted) for run in runs}
     points = read_points(client, keys)
-    return tuple(run_from(run.info.run_id, run.data.tags, keys[run.info.run_id], points) for run in runs)
+    return tuple(
+        run_from(run.info.run_id, run.data.tags, keys[run.info.run_id], points, run.data.params) for run in runs
+    )
 
 
 def _keys(run: MlflowRun, wanted: set[str] | None) -> list[str]:
@@ -93,9 +96,13 @@ def _keys(run: MlflowRun, wanted: set[str] | None) -> list[str]:
 
 
 def run_from(
-    run_id: str, tags: Mapping[str, str], keys: Sequence[str], points: Mapping[tuple[str, str], Points]
+    run_id: str,
+    tags: Mapping[str, str],
+    keys: Sequence[str],
+    points: Mapping[tuple[str, str], Points],
+    params: Mapping[str, str] | None = None,
 ) -> Run:
-    """A run from its tags and the points of its series."""
+    """A run from its tags, its params and the points of its series."""
     series = {name_of_key(key): series_of(name_of_key(key), points[run_id, key]) for key in keys}
     seed = tags.get("canary.seed", "")
     return Run(
@@ -116,10 +123,20 @@ def run_from(
         workload=_section(tags, "canary.workload."),
         hardware=_section(tags, "canary.hardware."),
         environment=_section(tags, "canary.env."),
+        configuration=configuration_of(params or {}, tags),
         session=tags.get("mlflow.parentRunId", ""),
         note=tags.get(RUN_NOTE_TAG, ""),
         last_step=_count(tags, "canary.last_step"),
     )
+
+
+def configuration_of(params: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
+    """What a training was told: the params that we store, and those of the user's own script. What `mlflow run` stores
+    beside ours are the words of its command line, which ours give in full."""
+    ours = _section(params, CONFIG_PREFIX)
+    if ours and PROJECT_TAG in tags:
+        return ours
+    return {**{key: value for key, value in params.items() if not key.startswith(CONFIG_PREFIX)}, **ours}
 
 
 def series_of(name: str, points: Points) -> Series:

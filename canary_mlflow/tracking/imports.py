@@ -15,8 +15,8 @@ from canary_mlflow.files import read_history
 from canary_mlflow.files.events import event_files
 from canary_mlflow.files.runs import broken_down, run_of
 from canary_mlflow.tracking.learning import IMPROVES, learned
-from canary_mlflow.tracking.schema import is_fault, mlflow_key
-from canary_mlflow.tracking.session import NAME_TAG, PARENT_TAG, log_tags, start_run
+from canary_mlflow.tracking.schema import CONFIG_PREFIX, is_fault, mlflow_key
+from canary_mlflow.tracking.session import NAME_TAG, PARENT_TAG, log_params, log_tags, start_run
 from gates.records import Run
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def write_import(client: MlflowClient, experiment: str, item: Imported, parent: 
         for batch in _batches(item.run):
             client.log_batch(run_id, metrics=batch)
         log_tags(client, run_id, tags_of(item))
+        log_params(client, run_id, {f"{CONFIG_PREFIX}{key}": value for key, value in item.run.configuration.items()})
         client.set_terminated(run_id, "FINISHED" if item.run.completed else "FAILED")
     except BaseException as error:
         client.delete_run(run_id)

@@ -15,6 +15,7 @@ from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.tracking import own_session, session
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.metrics_json import plain
+from canary_mlflow.tracking.schema import CONFIG_PREFIX
 from canary_mlflow.tracking.store import prepare_store
 from canary_mlflow.tracking.trainers import required
 from canary_mlflow.tracking.workload import algorithm_of, workload_of
@@ -128,10 +129,10 @@ def describe(client: MlflowClient, target: Target, request: Request, training: T
     }
     try:
         session.log_tags(client, target.run_id, tags)
-        if target.owned:
-            params = {f"cfg/{key}": value for key, value in target.config.items()}
-            session.log_params(client, target.run_id, params)
         if request.config:
             client.log_dict(target.run_id, plain(request.config), "config.yaml")
+        if target.owned or request.run_id is None or not request.config:  # a launcher stores what it composed itself
+            params = {f"{CONFIG_PREFIX}{key}": value for key, value in target.config.items()}
+            session.log_params(client, target.run_id, params)
     except (MlflowException, OSError) as error:
         log.warning("canary: run %s: not all of its description was written: %s", target.run_id, one_line(error))

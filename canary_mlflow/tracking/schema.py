@@ -10,6 +10,7 @@ from functools import cache
 from canary_mlflow.tracking.trainers import NAMES, OWN_PPO
 from gates.nonfinite import NEVER_UNDEFINED
 
+CONFIG_PREFIX = "cfg/"  # of params that say what a training was told
 FOREIGN = "trl/"  # prefix of everything a trainer logs that has no canonical name
 
 

@@ -68,6 +68,40 @@ def test_json_stands_alone_on_stdout(guarded: Any) -> None:
     assert guarded.champion() == "1"
 
 
+def told(store: Any, session: str, **params: str) -> None:
+    """What the runs of a session were told, as params of each."""
+    for run_id in store.children(session):
+        for key, value in params.items():
+            store.client.log_param(run_id, f"cfg/{key}".replace("__", "."), value)
+
+
+def test_what_changed_is_said_wherever_the_verdict_is_shown(recorded: Any, tmp_path: Path) -> None:
+    """A learning rate, a package and three commits; neither seeds nor folders."""
+    sessions = []
+    for rate, trl, log in (("0.002", "1.15.0", "a1 a0"), ("0.02", "1.16.0", "b3 b2 b1 a1 a0")):
+        tags = {"canary.env.trl": trl, "canary.env.git_commit": log.split()[0] * 20, "canary.env.git_log": log}
+        sessions.append(recorded.session(tags=tags))
+        told(recorded, sessions[-1], train__learning_rate=rate, output_dir=trl, seed=trl, train__max_steps="40")
+    store = ("--tracking-uri", recorded.uri, "--policy", "smoke")
+    said = " ".join(canary("compare", *sessions, *store).stdout.split())
+    changed = "Changed: train.learning_rate 0.002 → 0.02; commit a1a1a1a → b3b3b3b (3 commits on); trl 1.15.0 → 1.16.0."
+    assert changed in said
+    assert "Not recorded of both: data." in said
+    found = json.loads(canary("compare", *sessions, *store, "--json").stdout)
+    assert found["changed"].startswith(changed)
+    assert [one["group"] for one in found["verdict"]["differences"]] == ["configuration", "code", "packages"]
+
+
+def test_full_shows_what_the_short_report_leaves_out(guarded: Any) -> None:
+    version = guarded.version(slower=2.0)
+    arguments = ("gate", guarded.model, version, "--dry-run", "--tracking-uri", guarded.uri)
+    short, full = canary(*arguments).stdout, canary(*arguments, "--full").stdout
+    for metric in ("(ok)", "A metric passes when the whole range"):
+        assert metric in full
+        assert metric not in short
+    assert len(short.splitlines()) <= 20
+
+
 def test_policy_is_the_tiers_own_unless_named(guarded: Any, tmp_path: Path) -> None:
     version = guarded.version(slower=1.5)
     mine = tmp_path / "mine.yaml"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from canary_mlflow.reports import REPORTS, markdown, text
-from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.reports.decision import Decision, Question, RunWarning, decision_from_dict
 from gates.rules import Role
 from gates.verdict import (
     Check,
@@ -22,6 +24,7 @@ from gates.verdict import (
     Verdict,
     verdict_from_dict,
 )
+from gates.watch import WatchWarning
 
 RULES = {
     "step_time": {"worse": "higher", "reduction": "iqm"},
@@ -126,7 +129,8 @@ def unclear(code: ReasonCode, **changes: Any) -> Decision:
 @pytest.mark.parametrize("outcome", Outcome)
 def test_every_report_names_outcome_versions_and_metrics(name: str, outcome: Outcome) -> None:
     checks = (hard("completed"), check(), check("eval_loss", CheckOutcome.INCONCLUSIVE, evidence=None))
-    report = REPORTS[name](decision(verdict(outcome, ReasonCode.TOO_NOISY, checks=checks)))
+    made = decision(verdict(outcome, ReasonCode.TOO_NOISY, checks=checks))
+    report = text.render(made, full=True) if name == "text" else REPORTS[name](made)
     for expected in (outcome.value, "3", "2", "completed", "step_time", "eval_loss", "eval_loss says so"):
         assert expected in report
 
@@ -134,7 +138,8 @@ def test_every_report_names_outcome_versions_and_metrics(name: str, outcome: Out
 def test_text_says_verdict_then_evidence_then_next_step_then_ui() -> None:
     report = text.render(decision())
     places = [
-        report.index(part) for part in ("BLOCK", "26.9 ms", "hard gates", "next ", "mlflow ui --backend-store-uri")
+        report.index(part)
+        for part in ("BLOCK", "Changed:", "[+21.0, +30.5]", "hard gates", "next ", "mlflow ui --backend-store-uri")
     ]
     assert places == sorted(places)
     assert report.startswith("BLOCK  m version 3 against champion version 2\n")
@@ -170,12 +175,12 @@ def test_headers_are_never_cut() -> None:
 
 def test_a_tail_that_costs_no_time_is_not_within_its_limit() -> None:
     relieved = check("step_time_tail", CheckOutcome.PASS)
-    report = text.render(decision(verdict(outcome=Outcome.PASS, checks=(relieved,))), width=140)
+    report = text.render(decision(verdict(outcome=Outcome.PASS, checks=(relieved,))), width=140, full=True)
     assert "beyond the limit, but nothing takes longer for it" in report
     assert "A tail or a drift of the step time also passes where" in " ".join(report.split())
     within = check("step_time", CheckOutcome.PASS, evidence=evidence(change_low=0.01, change_high=0.05))
     assert "nothing takes longer" not in text.render(
-        decision(verdict(outcome=Outcome.PASS, checks=(within,))), width=140
+        decision(verdict(outcome=Outcome.PASS, checks=(within,))), width=140, full=True
     )
 
 
@@ -216,7 +221,7 @@ def test_limit_of_a_metric_that_may_move_neither_way() -> None:
 def test_the_confidence_of_ranges_is_that_of_those_shown(metric: str, ends: dict[str, Any], words: str) -> None:
     policy = {"name": "smoke", "rules": RULES, "alpha_pass": 0.05}
     made = check(metric, evidence=evidence(**ends))
-    said = " ".join(text.render(decision(verdict(checks=(made,), policy=policy))).split())
+    said = " ".join(text.render(decision(verdict(checks=(made,), policy=policy)), full=True).split())
     assert words in said
     assert ("confidence" in said) is bool(words)
 
@@ -292,8 +297,8 @@ def test_comparison_says_what_a_gate_would_say() -> None:
 def test_differences_beyond_the_first_are_counted() -> None:
     found = tuple(Difference(key=f"package{n:02}", baseline="1", candidate="2") for n in range(40))
     made = decision(verdict(differences=found))
-    assert "package07: 1 → 2" in text.render(made)
-    assert "and 32 more (--json lists all)" in text.render(made)
+    assert "package05 1 → 2; and 34 more." in " ".join(text.render(made).split())
+    assert "package39 1 → 2" in text.render(made, full=True)
     assert "and 10 more differences, in `verdict.json`" in markdown.render(made)
     assert len(json.loads(REPORTS["json"](made))["verdict"]["differences"]) == 40
 
@@ -301,8 +306,9 @@ def test_differences_beyond_the_first_are_counted() -> None:
 def test_what_was_not_judged_is_named() -> None:
     few = tuple(check(f"metric{n}", CheckOutcome.NOT_JUDGED, evidence=None) for n in range(2))
     many = tuple(check(f"metric{n}", CheckOutcome.NOT_JUDGED, evidence=None) for n in range(6))
-    assert "Not judged: metric1: Metric1 says so." in text.render(decision(verdict(checks=few)))
-    assert "6 not judged" in text.render(decision(verdict(checks=many)))
+    assert "metric1: metric1 says so" in text.render(decision(verdict(checks=few)))
+    assert "and 4 more" in text.render(decision(verdict(checks=many)))
+    assert "Not judged: metric5: Metric5 says so." in text.render(decision(verdict(checks=many)), full=True)
 
 
 def test_a_failed_hard_gate_comes_with_its_reason_and_all_obstacles_are_shown() -> None:
@@ -380,3 +386,107 @@ def test_colours_only_on_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyPa
     assert "\x1b[1;31mBLOCK" in shown["terminal"]
     assert "\x1b" not in shown["file"]
     assert "31m" not in quiet.getvalue()
+
+
+RECORDED = Path(__file__).resolve().parents[1] / "data" / "verdicts"  # of sessions that were really trained
+
+
+def recorded_decision(name: str, **changes: Any) -> Decision:
+    """What a session printed, with the warnings of its watch."""
+    found = json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
+    warned = tuple(RunWarning(run=one.pop("run"), warning=WatchWarning.from_dict(one)) for one in found.pop("warnings"))
+    store, page = "sqlite:////home/you/canary-mlflow/mlflow.db", "/#/models/dpo-tiny-neox-preferences-smoke/versions/5"
+    return replace(decision_from_dict(found), warnings=warned, **{"store": store, "page": page, **changes})
+
+
+CLOCKS = "clock not usable: 4 of 6 runs contended (baseline seeds 0, 1; candidate seeds 0, 2: one ran a fixed kernel)"
+CHANGED = tuple(
+    Difference(key=f"train.some_long_setting_{n}", baseline="0.0002", candidate="0.002", group="configuration")
+    for n in range(9)
+)
+
+
+@pytest.mark.parametrize("name", ["pass", "block_learned", "block_nan"])
+@pytest.mark.parametrize("changes", [(), CHANGED], ids=["nothing", "much"])
+@pytest.mark.parametrize("notes", [(), (CLOCKS,)], ids=["quiet", "contended"])
+def test_a_verdict_and_its_cause_fit_one_screen(name: str, changes: Any, notes: Any) -> None:
+    """Of recorded sessions at 100 columns: a PASS in 16 lines, a BLOCK in 20, with what changed as second paragraph."""
+    made = recorded_decision(name)
+    judged = replace(made.verdict, differences=changes or made.verdict.differences, notes=notes)
+    lines = text.render(replace(made, verdict=judged), width=100).splitlines()
+    assert len(lines) <= {"PASS": 16, "BLOCK": 20}[made.word], "\n".join(lines)
+    assert lines[0].startswith(made.word)
+    assert any(line.startswith("  Changed: ") for line in lines[1:4])
+    assert not notes or "clock not usable: 4 of 6 runs contended" in "\n".join(lines)
+
+
+def test_one_cause_is_one_line_and_runs_are_called_by_their_seeds() -> None:
+    """Twelve warnings of three seeds, of two causes; no ids of runs in 32 digits but the session's."""
+    made = recorded_decision("block_nan")
+    said = text.render(made, width=200)
+    assert "seeds 0, 1, 2: STOP loss, entropy from step 21: is nan." in said
+    assert said.count("STOP") == 2
+    assert said.count("usually") == 0
+    full = text.render(made, width=200, full=True)
+    assert full.count("Usually: an overflow or a division by zero") == 1
+    for report in (said, full, markdown.render(made)):
+        assert set(re.findall("[0-9a-f]{32}", report)) <= {made.session_id}
+
+
+def test_hard_gates_that_block_stand_above_the_figures() -> None:
+    said = text.render(recorded_decision("block_nan"), width=100, full=True)
+    assert said.index("BLOCK watch: ") < said.index("metric  ")
+    assert text.render(recorded_decision("block_nan"), width=100).index("BLOCK learned: ") < said.index("metric  ")
+
+
+def test_what_a_short_report_leaves_out_is_there_with_full() -> None:
+    made = recorded_decision("pass")
+    short, full = text.render(made), text.render(made, full=True)
+    assert f"canary report {made.session_id} --full" in short
+    for metric in (check.metric for check in made.verdict.checks):
+        assert metric in full
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_what_changed_is_the_second_paragraph_everywhere(name: str) -> None:
+    found = (Difference(key="train.learning_rate", baseline="0.002", candidate="0.02", group="configuration"),)
+    report = REPORTS[name](decision(verdict(differences=found, compared=("configuration", "code"))))
+    if name == "json":
+        assert json.loads(report)["changed"].startswith("Changed: train.learning_rate 0.002 → 0.02.")
+    else:
+        assert report.index("limit +15 %") < report.index("Changed: train.learning_rate 0.002 → 0.02.")
+        assert report.index("Changed: ") < report.lower().index("next")
+    assert "Not recorded of both: packages, data, hardware." in " ".join(report.split())
+
+
+@pytest.mark.parametrize(
+    ("compared", "said"),
+    [
+        (
+            ("configuration", "code", "packages", "data", "hardware", "workload"),
+            "Changed: nothing that is recorded (conf",
+        ),
+        ((), "Changed: unknown, the runs of both sides do not say what they were made with."),
+    ],
+)
+def test_no_difference_is_said_of_what_was_compared_alone(compared: tuple[str, ...], said: str) -> None:
+    report = " ".join(text.render(decision(verdict(compared=compared))).split())
+    assert said in report
+    assert "none" not in report
+
+
+def clear_harm(**changes: Any) -> Check:
+    found = evidence(unit="", baseline=0.43, candidate=2.03, change=3.71, change_low=1.02, change_high=9.96, margin=0.1)
+    return check("eval_loss", CheckOutcome.INCONCLUSIVE, evidence=found, **changes)
+
+
+@pytest.mark.parametrize("more", [None, 5])
+@pytest.mark.parametrize("role", [Role.GATE, Role.ADVISORY])
+def test_clear_harm_is_never_called_unknown(more: int | None, role: Role) -> None:
+    made = clear_harm(reason_code=ReasonCode.TOO_NOISY, more_runs=more, role=role)
+    said = " ".join(
+        text.render(decision(verdict(Outcome.INCONCLUSIVE, ReasonCode.TOO_NOISY, checks=(made,))), full=True).split()
+    )
+    assert "eval_loss: harm beyond the limit, over the whole range" in said or "harm beyond the limit, over" in said
+    for unknown in ("too noisy", "cannot tell", "both possible"):
+        assert unknown not in said

@@ -171,6 +171,10 @@ def test_the_commit_and_its_dirtiness_are_told(tmp_path: Path) -> None:
     clean = fingerprint.git(tmp_path)
     assert len(clean["git_commit"]) == 40
     assert clean["git_dirty"] == "false"
+    git("commit", "--allow-empty", "-m", "two")
+    head, first = fingerprint.git(tmp_path)["git_log"].split()
+    assert (head == first, clean["git_commit"].startswith(first)) == (False, True), "the newest first"
+    clean = fingerprint.git(tmp_path)
     (tmp_path / "output").write_text("of a run")
     assert fingerprint.git(tmp_path)["git_dirty"] == "false"
     (tmp_path / "file").write_text("2")

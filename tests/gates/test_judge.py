@@ -160,6 +160,65 @@ def test_a_hard_failure_blocks_even_when_not_comparable(smoke, make_version):
     assert answer(verdict) == (Outcome.BLOCK, ReasonCode.HARD_GATE)
 
 
+GIT = {"git_dirty": "false"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("a z", "b a z", "bbbbbbb (1 commit on)"),
+        ("b a z", "z", "zzzzzzz (2 commits back)"),
+        ("b z", "c d z", "ccccccc (2 commits on, 1 commit back)"),
+        ("b", "c", "ccccccc"),
+    ],
+)
+def test_commits_between_are_counted_where_their_history_tells(smoke, make_version, old, new, said):
+    left, right = (GIT | {"git_commit": log[0] * 40, "git_log": log} for log in (old, new))
+    verdict = judge(smoke, make_version("a", environment=left), make_version("b", environment=right))
+    assert [(one.key, one.candidate) for one in verdict.differences] == [("commit", said)]
+
+
+def test_changes_that_were_not_committed_differ_by_their_digest(smoke, make_version):
+    commit = {"git_commit": "a" * 40}
+    dirty = [commit | {"git_dirty": "true", "git_diff": digest * 16} for digest in "12"]
+    sides = [
+        make_version("a", environment=commit | GIT),
+        *(make_version(name, environment=one) for name, one in zip("bc", dirty, strict=True)),
+    ]
+    found = judge(smoke, sides[0], sides[1]).differences
+    assert [(one.key, one.baseline, one.candidate) for one in found] == [
+        ("uncommitted changes", "none", "some (1111111)")
+    ]
+    assert [one.candidate for one in judge(smoke, sides[1], sides[2]).differences] == ["some (2222222)"]
+    same = make_version("d", environment=dirty[0])
+    assert judge(smoke, sides[1], same).differences == ()
+
+
+def test_the_configuration_differs_by_what_trains_alone(smoke, make_version):
+    """Neither seeds nor places, nor what only says where a run is recorded; a setting of one side alone comes last."""
+    old = {"learning_rate": "0.002", "seed": "1", "output_dir": "a", "tracking.uri": "x", "callbacks": "<C at 0x7f01>"}
+    new = {"learning_rate": "0.02", "seed": "2", "output_dir": "b", "tracking.uri": "y", "callbacks": "<C at 0x7f02>"}
+    verdict = judge(smoke, make_version("a", configuration=old), make_version("b", configuration=new | {"beta": "1"}))
+    assert [(one.key, one.baseline, one.candidate) for one in verdict.differences] == [
+        ("learning_rate", "0.002", "0.02"),
+        ("beta", "absent", "1"),
+    ]
+    assert verdict.compared == ("configuration", "hardware", "workload")
+    one_sided = judge(smoke, make_version("a"), make_version("b", configuration=new))
+    assert (one_sided.differences, one_sided.compared) == ((), ("hardware", "workload"))
+
+
+def test_clear_harm_is_said_by_its_interval_with_what_is_missing(smoke, make_run, make_version):
+    """Three runs that differ by more than the t test is believed for, all of them far beyond the limit."""
+    losses = [1.1, 2.4, 3.2]
+    wild = tuple(make_run(f"b{n}", series_={"eval_loss": [loss]}) for n, loss in enumerate(losses))
+    found = check(judge(smoke, make_version("a"), Version(model="m", version="b", runs=wild)), "eval_loss")
+    assert (found.outcome, found.reason_code) == (CheckOutcome.INCONCLUSIVE, ReasonCode.TOO_NOISY)
+    assert "harm beyond the limit over its whole range [+" in found.reason
+    assert "to BLOCK it takes 5 runs per side, each worse than the baseline's worst" in found.reason
+    assert found.more_runs == 5
+
+
 def test_environment_differences_are_listed_and_not_judged(smoke, make_version):
     old, new = {"torch": "2.12", "python": "3.11"}, {"torch": "2.13", "python": "3.11"}
     verdict = judge(smoke, make_version("a", environment=old), make_version("b", environment=new))
@@ -348,7 +407,7 @@ def test_an_order_that_is_there_already_is_not_asked_for(perf, make_version, mak
 
     wild = [1.02, 1.015, 1.03, 1.02, 1.6, 1.02, 1.02, 1.5, 1.03, 1.02]
     found = check(judge(perf, side("a", [1.0] * 10), side("b", wild)), "step_time")
-    assert "all of the candidate's runs are worse, but too unequal among themselves" in found.reason
+    assert "every candidate run is worse, but they differ too much among themselves to BLOCK" in found.reason
     assert found.more_runs is None
 
 
