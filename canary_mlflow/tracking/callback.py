@@ -14,6 +14,7 @@ import torch
 from canary_mlflow.errors import BlindProbe, StoreError, one_line
 from canary_mlflow.policies import load_watch
 from canary_mlflow.tracking.audience import Audience
+from canary_mlflow.tracking.console import Console
 from canary_mlflow.tracking.ending import whereabouts
 from canary_mlflow.tracking.hooks import Hooks
 from canary_mlflow.tracking.journal import Journal
@@ -45,9 +46,9 @@ class CanaryCallback(Hooks):
     `workload`: what two runs must share to be compared; taken from the trainer's arguments, model and data when not
     given.
     `config`: the composed configuration, kept as config.yaml and in metrics.json. `log_every_step` has a trainer that
-    logs by steps log every one of them, on which the series depend. `starts_fresh`: whether the policy is its reference
-    and its adapter is new, which then must show in the first step; None looks for itself. With several ranks all
-    measure and the first one writes.
+    logs by steps log every one of them, on which the series depend; on the console it keeps its `logging_steps`.
+    `starts_fresh`: whether the policy is its reference and its adapter is new, which then must show in the first step;
+    None looks for itself. With several ranks all measure and the first one writes.
 
     `sinks` are what keeps the rows (docs/tracking.md); without "mlflow" no run is opened, but one that exists still
     gets its description and its end. `system_metrics`: the machine's load beside the run's own numbers. `folder`,
@@ -97,6 +98,7 @@ class CanaryCallback(Hooks):
         self._log_every_step = log_every_step
         self._watching: Watching | None = None
         self._starts_fresh = starts_fresh
+        self._console: Console | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._termination = TerminationHandler()
 
@@ -132,8 +134,9 @@ class CanaryCallback(Hooks):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open the run, take the fingerprint, start the probes. Raises BlindProbe, which ends the training."""
-        make_log_honest(args, state, self._log_every_step)  # on every rank: logging gathers from all
+        every = make_log_honest(args, state, self._log_every_step)  # on every rank: logging gathers from all
         self.close()  # train() called again without the last one having ended
+        self._console = Console(running_trainer(), every)
         if state.is_world_process_zero:
             self._open(args, state, kwargs.get("model"))
         algo = algorithm_of(args) if self.journal is None else self.journal.target.algo
@@ -205,6 +208,9 @@ class CanaryCallback(Hooks):
         self._termination.install(self.journal.fail, self.journal.is_ending)
 
     def _let_go(self) -> None:
+        if self._console is not None:
+            self._console.restore()
+            self._console = None
         if self._probes is not None:
             self._probes.stop()
             self._probes = None

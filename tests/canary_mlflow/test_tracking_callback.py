@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import json
 import math
@@ -109,6 +110,23 @@ def test_the_callback_changes_no_number(tiny: str, place: Path, shared: Any) -> 
         return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
     assert losses([]) == losses([recording(shared)])
+
+
+def test_the_console_keeps_the_users_interval(shared: Any, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every fourth step is printed, with the loss it has without the callback, the mean of four; all are recorded."""
+    printed = []
+    for callbacks in ([], [canary := recording(shared)]):
+        trainer = plain(place, callbacks, logging_steps=4, seed=5)
+        for _ in range(2):  # a second training keeps it too
+            capsys.readouterr()
+            trainer.train()
+            lines = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+            printed.append([(line["epoch"], float(line["loss"])) for line in lines if "loss" in line])
+        assert trainer.args.logging_steps == 4
+    assert [len(one) for one in printed] == [2, 2, 2, 2]
+    assert printed[2] == pytest.approx(printed[0], rel=1e-3)
+    (run,) = read_runs(shared.client, [canary.run_id or ""])
+    assert run.series["loss"].steps.tolist() == list(range(1, STEPS + 1))
 
 
 class TurnOn(TrainerCallback):

@@ -11,13 +11,14 @@ from transformers import Trainer
 from canary_mlflow.tracking import fingerprint
 
 
-def make_log_honest(args: Any, state: Any, every_step: bool) -> None:
-    """Turn off the filter that logs a NaN loss as 0.0, and have a trainer that logs by steps log every one."""
+def make_log_honest(args: Any, state: Any, every_step: bool) -> int:
+    """Turn off the filter that logs a NaN loss as 0.0, and have a trainer that logs by steps log every one. Returns how
+    many steps its user wanted between two logs; 1 where that is left as it is."""
     args.logging_nan_inf_filter = False
-    if every_step and getattr(args.logging_strategy, "value", args.logging_strategy) == "steps":
-        args.logging_steps = 1
-        if hasattr(state, "logging_steps"):
-            state.logging_steps = 1
+    if not every_step or getattr(args.logging_strategy, "value", args.logging_strategy) != "steps":
+        return 1
+    wanted, state.logging_steps = state.logging_steps, 1  # what the trainer looks at; the arguments stay the user's
+    return int(wanted)
 
 
 def running_trainer() -> Any:
