@@ -127,7 +127,8 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
     if not summary.single:
         usable = int(np.count_nonzero(series.finite[warmup:]))
         if usable < least:
-            return f"{rule.info.label} has {usable} values after warm-up, the policy asks for {least}"
+            few = f"{rule.info.label} has {usable} values after warm-up, the policy asks for {least}"
+            return f"too few rows to judge: {few}"
         if rule.role is Role.GATE and usable < summary.decides_from:
             return f"{rule.info.label} has {usable} values after warm-up, to decide takes {summary.decides_from}"
     value, (se, batches) = summary(series, warmup), within_run(summary, values)

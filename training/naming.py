@@ -60,14 +60,14 @@ def choose_model_name(client: MlflowClient, config: CanaryConfig, workload: Mapp
 
 
 def session_name(config: CanaryConfig) -> str:
-    """What the MLflow UI shows for the parent run."""
+    """What the MLflow UI shows for the parent run, until the verdict is added to it."""
     fault = "" if config.fault.name == "none" else f" fault={config.fault.name}"
-    return f"{canary_name(config)}{fault}"
+    return f"{config.model_name or f'{config.algo.name} {config.model.name} {config.tier.name}'}{fault}"
 
 
 def run_name(config: CanaryConfig) -> str:
-    """What the MLflow UI shows for one run."""
-    return f"{canary_name(config)} seed {config.seed}"
+    """What the MLflow UI shows for one run, below its session."""
+    return f"seed {config.seed}"
 
 
 def session_tags(config: CanaryConfig, model: str) -> dict[str, str]:

@@ -12,7 +12,12 @@ from canary_mlflow.edge import EXIT_CODES
 @click.command(cls=ManyWords, epilog=EXIT_CODES)
 @click.option("--baseline", multiple=True, required=True, metavar="FILE…", help="Runs of what was good so far.")
 @click.option("--candidate", multiple=True, required=True, metavar="FILE…", help="Runs of the change.")
-@click.option("--policy", required=True, metavar="NAME|PATH", help="smoke, perf, nightly, or a YAML file.")
+@click.option(
+    "--policy",
+    required=True,
+    metavar="NAME|PATH",
+    help="files (what was learned, and no clock), smoke, perf, nightly, or a YAML file.",
+)
 @full_option
 @json_option
 @click.pass_context

@@ -13,8 +13,10 @@ Exit codes:
   0  every file is healthy or warned
   1  at least one is critical or failed
   2  a file could not be read or holds nothing to watch (the others are judged all the same), or wrong use
+  3  none of these, but at least one has too few rows to judge
 """
 LOST = ("critical", "failed")
+UNKNOWN = "unknown"
 SHOWN = 12  # warnings of one file in the report for people
 
 
@@ -29,7 +31,8 @@ def replay(ctx: click.Context, files: tuple[str, ...], policy: str, as_json: boo
     """Watch finished trainings as if they ran now.
 
     FILE is a trainer_state.json, JSONL with one object per step, or CSV with a step column, also gzipped. Says of each
-    file whether it is healthy, warned, critical or failed, and what the watch would have said at which step.
+    file whether it is healthy, warned, critical, failed or unknown (too few rows to judge), and what the watch would
+    have said at which step.
     """
     from canary_mlflow.api import replay as replay_one
     from canary_mlflow.errors import UsageError
@@ -54,10 +57,12 @@ def replay(ctx: click.Context, files: tuple[str, ...], policy: str, as_json: boo
 
 
 def exit_code(results: list[dict[str, Any]]) -> int:
-    """2 where a file could not be read, else 1 where a run was lost, else 0."""
+    """2 where a file could not be read, else 1 where a run was lost, 3 where one is unknown, else 0."""
     if any("error" in result for result in results):
         return 2
-    return int(any(result["verdict"] in LOST for result in results))
+    if any(result["verdict"] in LOST for result in results):
+        return 1
+    return 3 if any(result["verdict"] == UNKNOWN for result in results) else 0
 
 
 def text(result: Mapping[str, Any]) -> str:

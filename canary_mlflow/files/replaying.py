@@ -8,12 +8,15 @@ from typing import Any
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.reading import read_history
-from gates.watch import Watch, WatchPolicy, WatchWarning
+from gates.watch import HEALTHY, Watch, WatchPolicy, WatchWarning
+
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """What the watch says of one file. `verdict`: healthy, warned, critical or failed; `rows`: how many it saw."""
+    """What the watch says of one file. `verdict`: healthy, warned, critical, failed, or unknown where there are too few
+    rows to judge; `rows`: how many it saw."""
 
     file: str
     kind: str
@@ -50,12 +53,15 @@ def replay_file(file: str | Path, policy: WatchPolicy) -> Replayed:
         raise UsageError(f"{why}; rename the columns")
     # A checkpoint's trainer_state.json is the beginning of a run: that it learned nothing yet is no finding.
     watch.finish(history.completed)
+    short = watch.verdict == HEALTHY and not watch.enough
+    least = policy.rows.burn_in_least
+    few = [f"too few rows to judge: {rows}, and the watch needs {least} to know what is normal"] if short else []
     return Replayed(
         file=str(file),
         kind=history.kind,
-        verdict=watch.verdict,
+        verdict=UNKNOWN if short else watch.verdict,
         rows=rows,
         last_step=history.last_step,
         warnings=tuple(watch.warnings),
-        notes=(*history.notes, *history.gaps, *watch.notices),
+        notes=(*few, *history.notes, *history.gaps, *watch.notices),
     )

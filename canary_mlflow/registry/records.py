@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING
 
 from canary_mlflow.registry.versions import SESSION_TAG
 from canary_mlflow.reports import json, markdown
 from canary_mlflow.reports.decision import Decision, HeldBy
-from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
+from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG, read_runs
+from gates.policy_parser import parse_policy
+from gates.summaries import SUMMARIES
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
 DESCRIPTION_LIMIT = 5000  # characters; the database column of a version's description
 NOTE_LIMIT = 5000  # a run's tag holds 8000; the same text stands in both places
 REASON_LIMIT = 500
+SEPARATOR = " · "
+SUMMARY = "session/"
 NOTE_TAG = "mlflow.note.content"  # what the UI shows as a run's description
 
 
@@ -56,7 +62,7 @@ def publish_texts(client: MlflowClient, decision: Decision) -> None:
 
 
 def tag_session(client: MlflowClient, decision: Decision, report: str) -> None:
-    """Note and tags of the parent run."""
+    """Note, tags, name and metrics of the parent run."""
     assert decision.session_id is not None
     tags = {
         NOTE_TAG: markdown.fit(report, NOTE_LIMIT, "report.md, among this run's artifacts"),
@@ -68,6 +74,35 @@ def tag_session(client: MlflowClient, decision: Decision, report: str) -> None:
         tags["canary.version"] = decision.version
     for key, value in tags.items():
         client.set_tag(decision.session_id, key, value)
+    run = client.get_run(decision.session_id)
+    if run.data.tags.get("canary.role") == "session":  # a version's source run is evidence, and its name its owner's
+        client.update_run(decision.session_id, name=named(run.info.run_name, decision))
+        summarise(client, decision)
+
+
+def named(before: str, decision: Decision) -> str:
+    """`dpo tiny-neox smoke · v2 PASS`: the session's name with the version and the last verdict on it."""
+    version = f"v{decision.version} " if decision.version is not None else ""
+    return f"{before.partition(SEPARATOR)[0]}{SEPARATOR}{version}{decision.word}"
+
+
+def summarise(client: MlflowClient, decision: Decision) -> None:
+    """The session's own metrics: of each rule the mean over its runs of what the gate reduces a run to. Without them
+    MLflow finds nothing to compare in two sessions."""
+    from mlflow.entities import Metric
+
+    assert decision.session_id is not None
+    policy = parse_policy(decision.verdict.policy)
+    runs = read_runs(client, decision.verdict.candidate_runs, {rule.metric for rule in policy.rules})
+    found = {}
+    for rule in policy.rules:
+        series = [run.series[rule.metric] for run in runs if rule.metric in run.series]
+        numbers = (SUMMARIES[rule.reduction](one, policy.warmup_steps) for one in series)
+        values = [number for number in numbers if math.isfinite(number)]
+        if values:
+            found[f"{SUMMARY}{rule.name}"] = math.fsum(values) / len(values)
+    now = int(time.time() * 1000)
+    client.log_batch(decision.session_id, metrics=[Metric(key, value, now, 0) for key, value in found.items()])
 
 
 def publish_files(client: MlflowClient, decision: Decision) -> None:

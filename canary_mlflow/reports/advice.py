@@ -27,7 +27,7 @@ WITHOUT_VERSION = {
     ReasonCode.BROKEN_OFF: BROKEN,
     ReasonCode.FAILS_ALIKE: ALIKE,
     ReasonCode.NOT_COMPARABLE: "Compare like with like.",
-    ReasonCode.MISSING_DATA: "Give what is missing, a run or a metric, then judge again.",
+    ReasonCode.MISSING_DATA: "Give what is missing (a run, a metric, more rows), then judge again.",
     ReasonCode.SUSPECT_DATA: "Mend or leave out what is named above, then judge again.",
     ReasonCode.INVALID_ENVIRONMENT: QUIETER,
 }

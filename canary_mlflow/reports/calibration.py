@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from canary_mlflow.policies import load_policy, policy_names
+from canary_mlflow.policies import load_policy, option_names
 from gates import Policy, Run
 from gates.calibration import UPPER, MetricSpread, Resplits, resolvable, uncertainty
 from gates.rules import MetricRule, Scale, Worse
@@ -142,7 +142,7 @@ def _tiers_of(found: Calibration, each: MetricSpread) -> str:
 
 def tier_names() -> list[str]:
     """The shipped tiers, the widest margin first."""
-    return sorted(policy_names(), key=lambda tier: -load_policy(tier).rules[0].margin)
+    return sorted(option_names("tier"), key=lambda tier: -load_policy(tier).rules[0].margin)
 
 
 def _margin(each: MetricSpread) -> float:

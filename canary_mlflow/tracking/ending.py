@@ -63,6 +63,7 @@ def end_tags(ending: Ending, found: Findings, rows_lost: int, troubles: Mapping[
         **raised_tags(ending.raised),
         "canary.nan_steps": str(max(found.nan_steps, 0 if found.inf_steps else poisoned)),
         "canary.inf_steps": str(found.inf_steps),
+        "canary.finite": _word(not (found.nan_steps or found.inf_steps or poisoned)),  # to filter by
         "canary.parameters_finite": "unknown" if found.parameters_finite is None else _word(found.parameters_finite),
         "canary.learned": "unknown" if found.learned is None else _word(found.learned),
         "canary.learned_reason": found.learned_reason,

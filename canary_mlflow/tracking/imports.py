@@ -109,6 +109,7 @@ def tags_of(item: Imported) -> dict[str, str]:
         "canary.failure_reason": run.failure_reason,
         "canary.nan_steps": str(run.nan_steps),
         "canary.inf_steps": str(run.inf_steps),
+        "canary.finite": "false" if run.nan_steps or run.inf_steps else "true",
         "canary.learned": {True: "true", False: "false", None: "unknown"}[run.learned],
         "canary.learned_reason": run.learned_reason,
         "canary.import.file": item.path.name,

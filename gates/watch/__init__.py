@@ -6,6 +6,17 @@ from gates.watch.band import Band, band_of, bands_of
 from gates.watch.parser import parse_watch
 from gates.watch.policy import OnCritical, WatchPolicy
 from gates.watch.warning import Level, WatchWarning
-from gates.watch.watching import Watch
+from gates.watch.watching import HEALTHY, Watch
 
-__all__ = ["Band", "Level", "OnCritical", "Watch", "WatchPolicy", "WatchWarning", "band_of", "bands_of", "parse_watch"]
+__all__ = [
+    "HEALTHY",
+    "Band",
+    "Level",
+    "OnCritical",
+    "Watch",
+    "WatchPolicy",
+    "WatchWarning",
+    "band_of",
+    "bands_of",
+    "parse_watch",
+]

@@ -14,7 +14,8 @@ from gates.watch.warning import Finding, Level, WatchWarning
 
 _NONFINITE = ("nonfinite", "nan_gradients")  # other facts, such as a loss of 0, may be a healthy run's
 _RISES = frozenset({"loss_rise", "loss_rising", "grad_spike", "drift"})
-_VERDICTS = ("healthy", "warned", "critical", "failed")
+HEALTHY = "healthy"
+_VERDICTS = (HEALTHY, "warned", "critical", "failed")
 
 
 class _Stream:
@@ -76,6 +77,11 @@ class Watch:
     def verdict(self) -> str:
         """healthy, warned, critical or failed: by the worst level so far."""
         return _VERDICTS[max((warning.level for warning in self._warnings), default=0)]
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are rows enough to call a run healthy; with fewer only what is true of single rows is seen."""
+        return self._rows >= self.policy.rows.burn_in_least
 
     @property
     def stop_requested(self) -> bool:

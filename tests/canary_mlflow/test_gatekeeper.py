@@ -43,6 +43,32 @@ def test_first_version_begins_as_champion_by_bootstrap(recorded: Any, policy: Po
     assert recorded.tags(version)["canary.baseline_version"] == "none"
 
 
+def test_two_sessions_can_be_compared_in_mlflow_by_name_and_number(guarded: Any, policy: Policy) -> None:
+    """A session has the means of its runs as metrics, and its name says version and last verdict."""
+    sessions = [guarded.session(), guarded.session(slower=2.0)]
+    for session in sessions:
+        guarded.client.update_run(session, name="dpo tiny-neox smoke")
+        gate(guarded.client, guarded.model, guarded.register(session), policy)
+    quick, slow = (guarded.client.get_run(session) for session in sessions)
+    names = ["dpo tiny-neox smoke · v2 PASS", "dpo tiny-neox smoke · v3 BLOCK"]
+    assert [run.info.run_name for run in (quick, slow)] == names
+    times = [run.data.metrics["session/step_time"] for run in (quick, slow)]
+    assert times[1] == pytest.approx(2 * times[0], rel=0.05)
+    assert slow.data.metrics["session/eval_loss"] == pytest.approx(0.45, rel=0.05)
+    gate(guarded.client, guarded.model, "3", policy)
+    assert guarded.client.get_run(sessions[1]).info.run_name == names[1], "named once"
+
+
+def test_a_run_that_is_a_versions_evidence_itself_is_left_as_it_is(recorded: Any, policy: Policy) -> None:
+    run_id = recorded.children(recorded.session())[0]
+    recorded.client.create_registered_model(recorded.model)
+    before = recorded.client.get_run(run_id)
+    recorded.client.create_model_version(recorded.model, f"{before.info.artifact_uri}/model", run_id=run_id)
+    gate(recorded.client, recorded.model, "1", policy)
+    after = recorded.client.get_run(run_id)
+    assert (after.info.run_name, after.data.metrics) == (before.info.run_name, before.data.metrics)
+
+
 def test_manual_bootstrap_leaves_a_candidate(recorded: Any, policy: Policy) -> None:
     version = recorded.version()
     decision = gate(recorded.client, recorded.model, version, replace(policy, bootstrap=Bootstrap.MANUAL))

@@ -52,6 +52,49 @@ def test_each_verdict_and_its_exit_code(runs: dict[str, Path]) -> None:
         assert text.exit_code == result.exit_code
 
 
+def short_state(folder: Path, name: str, level: float) -> Path:
+    """A trainer_state.json of Transformers' default: 300 steps, of which every fiftieth was logged."""
+    rows = [{"step": 50 * n, "loss": level - 0.01 * n, "grad_norm": 1.0} for n in range(1, 7)]
+    path = folder / name / "trainer_state.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"log_history": rows, "max_steps": 300, "global_step": 300}))
+    return path
+
+
+def test_a_run_of_few_rows_is_unknown_and_not_healthy(tmp_path: Path, runs: dict[str, Path]) -> None:
+    """Six rows of a training whose learning rate was 500 times too high, logged as Transformers does it by default."""
+    high = short_state(tmp_path, "high", 7.9)
+    result = replay(high)
+    assert result.stdout.split()[0] == "unknown"
+    assert "too few rows to judge: 6, and the watch needs 12" in result.stdout
+    assert result.exit_code == 3
+    assert replay(high, runs["healthy"]).exit_code == 3
+    assert replay(high, runs["failed"]).exit_code == 1, "what is lost is known"
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": NaN}\n')
+    assert replay(broken).stdout.split()[0] == "failed", "a NaN is one in the second row too"
+
+
+def test_files_without_a_clock_are_judged_by_what_was_learned(tmp_path: Path) -> None:
+    """Where smoke asks for a step time, `files` judges the loss; of six rows it says that they are too few."""
+
+    def judge(policy: str, baseline: list[Path], candidate: list[Path]) -> Result:
+        words = ["judge", "--policy", policy, "--baseline", *map(str, baseline), "--candidate", *map(str, candidate)]
+        return CliRunner().invoke(cli.canary, words, catch_exceptions=False, prog_name="canary")
+
+    good, high = ([short_state(tmp_path, f"{level}-{n}", level + n / 100) for n in range(3)] for level in (2.0, 7.9))
+    few = judge("files", good, high)
+    assert few.exit_code == 3
+    assert "Too few rows to judge: loss has 5 values after warm-up" in few.stdout
+    assert "step_time" not in few.stdout
+    rows = {name: [{"loss": level * (1 - x / 100) + (x % 3) / 99} for x in range(60)] for name, level in
+            (("a", 2.0), ("b", 2.01), ("c", 2.02), ("x", 7.9), ("y", 7.8), ("z", 7.7))}  # fmt: skip
+    paths = {name: written(tmp_path, f"{name}.jsonl", some) for name, some in rows.items()}
+    long = judge("files", [paths[name] for name in "abc"], [paths[name] for name in "xyz"])
+    assert (long.exit_code, long.stdout.split()[0]) == (1, "BLOCK")
+    assert judge("smoke", [paths[name] for name in "ab"], [paths["c"]]).exit_code == 3
+
+
 def test_json_holds_one_object_per_file_with_its_warnings(runs: dict[str, Path]) -> None:
     found = json.loads(replay(*runs.values(), "--json").stdout)
     assert [one["verdict"] for one in found] == list(runs)

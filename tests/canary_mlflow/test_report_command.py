@@ -77,9 +77,9 @@ def test_markdown_says_the_verdict_and_folds_the_rest(judged: Any) -> None:
     store, files, _ = judged
     lines = files["md"].splitlines()
     assert lines[0] == f"**BLOCK** {store.model} version 2 against champion version 1"
-    assert [line for line in lines[:6] if line.startswith("**Next:**")]
+    assert [line for line in lines[:8] if line.startswith("**Next:**")]
     unfolded = re.sub(r"<details>.*?</details>", "", files["md"], flags=re.DOTALL)
-    assert len([line for line in unfolded.splitlines() if line]) <= 6
+    assert len([line for line in unfolded.splitlines() if line]) <= 7
     assert "| **BLOCK** | step_cost |" in files["md"]
 
 

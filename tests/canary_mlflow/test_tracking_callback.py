@@ -151,6 +151,9 @@ def test_a_nan_loss_is_recorded_at_its_step_whatever_the_filter_says(
     assert loss.steps[~loss.finite].tolist() == [3, 6]
     assert run.series["nonfinite"].values.tolist() == [0, 0, 1, 0, 0, 1, 0, 0]
     assert (run.nan_steps, run.inf_steps, run.completed) == (2, 0, True)
+    assert shared.client.get_run(canary.run_id).info.status == "FINISHED"
+    found = shared.client.search_runs([shared.experiment], "tags.canary.finite = 'false'")
+    assert canary.run_id in {one.info.run_id for one in found}, "it can be told from a run that trained"
 
 
 def test_a_trainer_with_a_loss_of_its_own_shows_a_nan_at_its_step(shared: Any, tiny: str, place: Path) -> None:

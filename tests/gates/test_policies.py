@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.policies import conf_dir, load_policy, policy_names
+from canary_mlflow.policies import conf_dir, load_policy, option_names, policy_names
 from gates import Role, policy_to_dict
 
 
@@ -14,9 +14,9 @@ def rule(policy, name):
     return next(rule for rule in policy.rules if rule.name == name)
 
 
-def test_the_shipped_policies_are_complete_in_themselves():
-    assert policy_names() == ["nightly", "perf", "smoke"]
-    for name in policy_names():
+def test_the_policies_of_the_tiers_are_complete_in_themselves():
+    assert policy_names() == ["files", "nightly", "perf", "smoke"]
+    for name in option_names("tier"):
         body = yaml.safe_load((conf_dir() / "gate" / f"{name}.yaml").read_text())
         assert "base" not in body
         assert load_policy(body) == load_policy(name)
@@ -47,6 +47,21 @@ def test_each_algorithm_and_backend_has_speed_memory_and_quality_gates(tier, alg
     assert gates & times == {speed}
 
 
+@pytest.mark.parametrize("algo", ["sft", "dpo", "ppo"])
+def test_the_policy_of_files_judges_what_was_learned_and_no_clock(algo):
+    recorded = {name: "recorded" for name in ("step_time", "step_cost", "iteration_time", "iteration_cost")}
+    facts = {"algo": algo, "backend": "cpu", "paradigm": "reinforcement" if algo == "ppo" else "supervised", **recorded}
+    rules = (
+        load_policy("files")
+        .resolve(facts | {"eval_loss": "absent", "eval_reward": "absent", "reward_mean": "new"})
+        .rules
+    )
+    times = {rule.name for rule in rules if "time" in rule.metric or "cost" in rule.metric or "tokens" in rule.metric}
+    roles = {rule.name: rule.role for rule in rules}
+    assert {roles[name] for name in times} == {Role.IGNORE}
+    assert roles["reward_mean" if algo == "ppo" else "loss"] is Role.GATE
+
+
 def test_a_file_on_a_base_changes_only_what_it_says(tmp_path):
     (tmp_path / "strict.yaml").write_text("base: smoke\nname: strict\nrules:\n  step_time: {margin: 0.02}\n")
     (tmp_path / "stricter.yaml").write_text("base: strict.yaml\nalpha_block: 0.001\n")
@@ -64,7 +79,7 @@ def test_a_mapping_may_have_a_base_too():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("base: smokey", "policy 'smokey' not found; valid: nightly, perf, smoke"),
+        ("base: smokey", "policy 'smokey' not found; valid: files, nightly, perf, smoke"),
         ("base: 3", "base: found 3"),
         ("base: me.yaml", "chain of more than"),
         ("base: smoke\nrules:\n  speed: {margin: 1}", "rules.speed: metric, role, reduction"),
@@ -88,7 +103,7 @@ def test_wrong_files_are_refused_in_one_line(tmp_path, text, words):
 
 
 def test_unknown_name_lists_the_valid_ones():
-    with pytest.raises(UsageError, match="policy 'smok' not found; valid: nightly, perf, smoke, or the path"):
+    with pytest.raises(UsageError, match="policy 'smok' not found; valid: files, nightly, perf, smoke, or the path"):
         load_policy("smok")
 
 
