@@ -25,13 +25,12 @@ from canary_mlflow.tracking.exceptions import raised_tags
 from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.session import adopt_run, close_run, create_child_run, finish_session, open_session
 from canary_mlflow.tracking.store import prepare_store
-from training import faults
 from training.adding import InSession, say
 from training.checks import runs_of
 from training.compose import to_plain
 from training.config import CanaryConfig
 from training.errors import SetupError
-from training.naming import choose_model_name, flatten, run_name, run_tags, session_name, session_tags
+from training.naming import choose_model_name, run_name, run_params, run_tags, session_name, session_tags
 from training.process import Job, Result, Worker, run, workers
 from training.recheck import recheck
 
@@ -146,7 +145,7 @@ def train_one(
     `run_id`: of a run that exists already and is to be this one.
     """
     plain = to_plain(config)
-    params = flatten(to_plain(faults.configure(config)))  # what really trains
+    params = run_params(config)
     tags = {**run_tags(config), "canary.role": role}
     alone = run_id is None  # runs that are added to a session have another process that keeps it
     if run_id is None:

@@ -12,6 +12,8 @@ from canary_mlflow.ci.job import ci_tags
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.evidence import work_of_champion
 from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
+from training import faults
+from training.compose import to_plain
 from training.config import CanaryConfig
 from training.workload import digest_of
 
@@ -78,6 +80,11 @@ def session_tags(config: CanaryConfig, model: str) -> dict[str, str]:
 def run_tags(config: CanaryConfig) -> dict[str, str]:
     """What one run can be filtered by."""
     return {"canary.role": "run", "canary.seed": str(config.seed), **_part_tags(config)}
+
+
+def run_params(config: CanaryConfig) -> dict[str, str]:
+    """What one run is told, with what a fault of settings makes of it: by these a report says what changed."""
+    return flatten(to_plain(faults.configure(config)))
 
 
 def _part_tags(config: CanaryConfig) -> dict[str, str]:

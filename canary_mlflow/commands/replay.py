@@ -16,7 +16,6 @@ Exit codes:
   3  none of these, but at least one has too few rows to judge
 """
 LOST = ("critical", "failed")
-UNKNOWN = "unknown"
 SHOWN = 12  # warnings of one file in the report for people
 
 
@@ -62,7 +61,7 @@ def exit_code(results: list[dict[str, Any]]) -> int:
         return 2
     if any(result["verdict"] in LOST for result in results):
         return 1
-    return 3 if any(result["verdict"] == UNKNOWN for result in results) else 0
+    return 3 if any(result["verdict"] == "unknown" for result in results) else 0
 
 
 def text(result: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from canary_mlflow.errors import UsageError
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config, to_plain
 from training.config import ALGORITHMS, CanaryConfig
+from training.naming import run_name, run_params, session_name
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
@@ -66,6 +67,20 @@ def test_every_option_composes(group: str, option: str) -> None:
     path = [f"{group}.path=somewhere"] if option in ("local", "jsonl") else []
     for algo in _algorithms_of(option) if group == "fault" else ["dpo"]:
         compose(f"{group}={option}", f"algo={algo}", *path)
+
+
+def test_the_stored_configuration_is_what_really_trains() -> None:
+    """A fault of settings changes others than its own: by the params a report says what changed."""
+    healthy, struck = (run_params(compose("algo=ppo", f"fault={fault}")) for fault in ("none", "kl_zero"))
+    changed = {key for key in healthy if healthy[key] != struck[key]} - {"cfg/fault.description"}
+    assert changed == {"cfg/algo.init_kl_coef", "cfg/algo.ppo_epochs", "cfg/fault.name", "cfg/fault.kind"}
+    assert float(struck["cfg/algo.init_kl_coef"]) == 0.0
+
+
+def test_names_in_mlflow_are_short() -> None:
+    config = compose("algo=ppo", "fault=kl_zero", "seed=7")
+    assert (session_name(config), run_name(config)) == ("ppo tiny-neox smoke fault=kl_zero", "seed 7")
+    assert session_name(compose("model_name=mine")) == "mine"
 
 
 def _algorithms_of(fault: str) -> list[str]:
