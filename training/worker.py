@@ -156,7 +156,7 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
     from training.algorithms import build
     from training.compose import to_config
     from training.devices import settle
-    from training.evaluation import EvaluateAtEnd, repeat_evaluation
+    from training.evaluation import EvaluateAtEnd, repeat_evaluation, rounding
     from training.mlflow_model import evidence_only, read_model, write_model
     from training.parts import build_parts, prepare_inputs
     from training.progress import ProgressBar
@@ -209,7 +209,9 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
         raise Stopped(canary.stopped)
     if job.keep_weights and config.tracking.weights == "log":
         end.evaluation = repeat_evaluation(
-            trainer, lambda: read_model(config, parts.tokenizer, device, saved), device.precision
+            trainer,
+            lambda: read_model(config, parts.tokenizer, device, saved),
+            rounding(config.quantization.name, device.precision),
         )
 
 
