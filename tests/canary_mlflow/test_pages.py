@@ -142,6 +142,7 @@ def test_a_verdict_shows_reason_evidence_runs_and_signature(web: Any, guarded: A
     seq = last_row(web, guarded.model)
     page = text_of(web.get(f"/canary/verdict?row={seq}"))
     assert decision.verdict.reason[1:] in page
+    assert page.index("Changed: ") < page.index("Hard gates and notes")
     assert "--despite-block" in page  # what to do next
     assert "signature holds" in page
     cost = page[page.index('<span class="metric">step_cost') :].split("</details>")[0]
