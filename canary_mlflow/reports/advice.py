@@ -6,6 +6,7 @@ import shlex
 from urllib.parse import quote
 
 from canary_mlflow.reports.decision import SLOW_DRIFT, Decision, HeldBy, Question
+from canary_mlflow.reports.meanings import standing
 from canary_mlflow.reports.more_runs import (
     champion_is_short,
     have,
@@ -14,7 +15,7 @@ from canary_mlflow.reports.more_runs import (
     plan_reaches,
     top_up_command,
 )
-from gates.verdict import Outcome, ReasonCode
+from gates.verdict import CheckOutcome, Outcome, ReasonCode, Standing
 from gates.wording import sentence_case
 
 BROKEN = (
@@ -36,6 +37,22 @@ WITHOUT_VERSION = {
 
 def next_step(decision: Decision) -> str:
     """What has happened to the champion, and what to do now."""
+    return f"{clear_harm(decision)}{after(decision)}"
+
+
+def clear_harm(decision: Decision) -> str:
+    """What to do first where an open question is not whether there is harm, and a space; '' for nothing."""
+    if decision.verdict.outcome is not Outcome.INCONCLUSIVE:
+        return ""
+    open_ones = [check for check in decision.verdict.checks if check.outcome is CheckOutcome.INCONCLUSIVE]
+    worse = [check.metric for check in open_ones if standing(decision, check) is Standing.BEYOND]
+    return (
+        f"Worse beyond the limit: {', '.join(worse)}; look at what changed before you make more runs. " if worse else ""
+    )
+
+
+def after(decision: Decision) -> str:
+    """The same without what the figures show."""
     if decision.question is Question.COMPARISON:
         return f"{after_comparison(decision)}Read-only: nothing was written and no champion moved."
     if decision.question is Question.REVISIONS:

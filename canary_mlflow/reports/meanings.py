@@ -18,8 +18,14 @@ HARM = {
 }
 
 
-def meaning(check: Check, both: bool) -> str:
-    """What a row's figures mean; without figures, the judge's own reason. `both`: either direction is harm."""
+def standing(decision: Decision, check: Check) -> Standing:
+    """What the whole range of a check's change says."""
+    both = decision.verdict.policy.get("rules", {}).get(check.metric, {}).get("worse") == "both"
+    return check.evidence.standing(both) if check.evidence else Standing.OPEN
+
+
+def meaning(decision: Decision, check: Check) -> str:
+    """What a row's figures mean; without figures, the judge's own reason."""
     found = check.evidence
     if found is None:
         return check.reason
@@ -27,9 +33,8 @@ def meaning(check: Check, both: bool) -> str:
         return "within the limit" if found.within else "beyond the limit, but nothing takes longer for it"
     if check.outcome in (CheckOutcome.BLOCK, CheckOutcome.WARN):
         return "beyond the limit"
-    standing = found.standing(both)
-    if standing is not Standing.OPEN:
-        return f"{HARM[standing]}; {missing(check)}"
+    if (shown := standing(decision, check)) is not Standing.OPEN:
+        return f"{HARM[shown]}; {missing(check)}"
     size = "" if check.role is Role.ADVISORY else detectable(found)
     said = f"no change and harm are both possible; {missing(check)}"
     return f"{said}; harm of {size} would show" if size else said

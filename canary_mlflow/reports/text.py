@@ -24,7 +24,7 @@ HEADINGS = {
 LINES = {Outcome.PASS: 16, Outcome.BLOCK: 20, Outcome.INCONCLUSIVE: 20}
 """A report that is not `full` leaves out metrics that are within their limits, to have no more lines at 100 columns."""
 
-FEWEST_ROWS = 3
+FEWEST_ROWS = 1
 SHOWN_CAUSES = 2
 SHOWN_NOTES = 2
 CLOCK = ("clock not usable", "clock perhaps not usable")
@@ -141,8 +141,7 @@ def rest(decision: Decision) -> Iterator[RenderableType]:
     clocks = [note.partition(" (")[0] for note in notes if note.startswith(CLOCK)]
     yield from labelled_lines("advice", ["; ".join(part for part in (*clocks, wording.advice_note(decision)) if part)])
     silent = [check for check in wording.not_judged(decision) if check.role is Role.GATE]
-    lines = [f"{', '.join(names)}: {why}" for names, why in wording.by_reason(silent)]
-    yield from labelled_lines("not judged", cut(lines, SHOWN_NOTES))
+    yield from labelled_lines("not judged", [", ".join(check.metric for check in silent)])
     yield from labelled_lines("notes", cut([note for note in notes if not note.startswith(CLOCK)], SHOWN_NOTES))
     warned = [causes.sentence(one, explained=False) for one in causes.of_warnings(decision.warnings)]
     yield from labelled_lines("warnings", cut(warned, SHOWN_CAUSES))

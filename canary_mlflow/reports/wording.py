@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from canary_mlflow.reports import figures
 from canary_mlflow.reports.decision import Decision, Question
-from canary_mlflow.reports.meanings import how_to_read, meaning
+from canary_mlflow.reports.meanings import how_to_read, meaning, standing
 from gates.rules import Role
-from gates.verdict import Check, CheckOutcome
+from gates.verdict import Check, CheckOutcome, Standing
 
 ORDER = (
     CheckOutcome.BLOCK,
@@ -25,6 +25,8 @@ WORDS = {
     CheckOutcome.WARN: "warning",
     CheckOutcome.NOT_JUDGED: "not judged",
 }
+WORSE = "worse"
+"""In place of these where the whole range of a change is harm: no word for what is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +129,8 @@ def is_judged(check: Check) -> bool:
 def row(decision: Decision, check: Check) -> Row:
     """One check as text."""
     rule = decision.verdict.policy.get("rules", {}).get(check.metric, {})
-    word = f"({WORDS[check.outcome]})" if check.role is Role.ADVISORY else WORDS[check.outcome]
+    word = WORSE if is_worse(decision, check) else WORDS[check.outcome]
+    word = f"({word})" if check.role is Role.ADVISORY else word
     both = rule.get("worse") == "both"
     cells = dict.fromkeys(("baseline", "candidate", "change", "limit"), figures.NOTHING) | {"range": ""}
     if (found := check.evidence) is not None:
@@ -145,7 +148,7 @@ def row(decision: Decision, check: Check) -> Row:
         outcome=check.outcome,
         word=word,
         metric=check.metric,
-        meaning=meaning(check, both),
+        meaning=meaning(decision, check),
         advisory=check.role is Role.ADVISORY,
         told=check.outcome is CheckOutcome.PASS or check.reason.lower() in decision.verdict.reason.lower(),
         **cells,
@@ -168,14 +171,23 @@ def runs_note(decision: Decision) -> str:
 
 def advice_note(decision: Decision) -> str:
     """What decides nothing, in short: `beyond the limit: step_time; open: loss; ok: 7`."""
+    groups: dict[str, list[str]] = {"beyond the limit": [], WORSE: [], "undecided": []}
     checks = [check for check in decision.verdict.checks if check.role is Role.ADVISORY and is_judged(check)]
-    said = []
-    for outcome, words in ((CheckOutcome.WARN, "beyond the limit"), (CheckOutcome.NOT_JUDGED, "undecided")):
-        if names := [check.metric for check in checks if check.outcome is outcome]:
-            said.append(f"{words}: {', '.join(names)}")
+    for check in checks:
+        if check.outcome is CheckOutcome.WARN:
+            groups["beyond the limit"].append(check.metric)
+        elif check.outcome is not CheckOutcome.PASS:
+            groups[WORSE if is_worse(decision, check) else "undecided"].append(check.metric)
+    said = [f"{words}: {', '.join(names)}" for words, names in groups.items() if names]
     if passed := sum(check.outcome is CheckOutcome.PASS for check in checks):
         said.append(f"ok: {figures.count(passed, 'metric')}")
     return "; ".join(said)
+
+
+def is_worse(decision: Decision, check: Check) -> bool:
+    """Whether a check decides nothing and yet shows harm: the whole range of its change is worse."""
+    undecided = check.outcome in (CheckOutcome.INCONCLUSIVE, CheckOutcome.NOT_JUDGED)
+    return undecided and standing(decision, check) is not Standing.OPEN
 
 
 def by_reason(checks: Sequence[Check]) -> list[tuple[list[str], str]]:

@@ -306,8 +306,8 @@ def test_differences_beyond_the_first_are_counted() -> None:
 def test_what_was_not_judged_is_named() -> None:
     few = tuple(check(f"metric{n}", CheckOutcome.NOT_JUDGED, evidence=None) for n in range(2))
     many = tuple(check(f"metric{n}", CheckOutcome.NOT_JUDGED, evidence=None) for n in range(6))
-    assert "metric1: metric1 says so" in text.render(decision(verdict(checks=few)))
-    assert "and 4 more" in text.render(decision(verdict(checks=many)))
+    assert "not judged  metric0, metric1\n" in text.render(decision(verdict(checks=few)))
+    assert "metric5" in text.render(decision(verdict(checks=many)))
     assert "Not judged: metric5: Metric5 says so." in text.render(decision(verdict(checks=many)), full=True)
 
 
@@ -477,7 +477,9 @@ def test_no_difference_is_said_of_what_was_compared_alone(compared: tuple[str, .
 
 def clear_harm(**changes: Any) -> Check:
     found = evidence(unit="", baseline=0.43, candidate=2.03, change=3.71, change_low=1.02, change_high=9.96, margin=0.1)
-    return check("eval_loss", CheckOutcome.INCONCLUSIVE, evidence=found, **changes)
+    advice = changes.get("role") is Role.ADVISORY
+    outcome = CheckOutcome.NOT_JUDGED if advice else CheckOutcome.INCONCLUSIVE
+    return check("eval_loss", outcome, evidence=found, **changes)
 
 
 @pytest.mark.parametrize("more", [None, 5])
@@ -487,6 +489,7 @@ def test_clear_harm_is_never_called_unknown(more: int | None, role: Role) -> Non
     said = " ".join(
         text.render(decision(verdict(Outcome.INCONCLUSIVE, ReasonCode.TOO_NOISY, checks=(made,))), full=True).split()
     )
-    assert "eval_loss: harm beyond the limit, over the whole range" in said or "harm beyond the limit, over" in said
-    for unknown in ("too noisy", "cannot tell", "both possible"):
+    assert "harm beyond the limit, over the whole range; " in said
+    assert ("Worse beyond the limit: eval_loss; look at what changed" in said) is (role is Role.GATE)
+    for unknown in ("too noisy", "cannot tell", "both possible", "unclear", "not judged"):
         assert unknown not in said
