@@ -62,12 +62,16 @@ def short(decision: Decision, width: int, most: int, *, gap: bool) -> Iterator[R
     free below the figures."""
     above, below = [*head(decision, most), *blockers(decision)], [*rest(decision), *steps(decision)]
     rows = wording.judged(decision)
-    shown = chosen(decision, rows, LINES[decision.verdict.outcome] - lines_of([*above, *below], width) - 2 - gap)
+    space = LINES[decision.verdict.outcome] - lines_of([*above, *below], width) - 2 - gap
+    shown = chosen(decision, rows, space)
+    if left := without_row(rows, shown):
+        shown = chosen(decision, rows, space - 1)
+        left = without_row(rows, shown)
     yield from above
     yield ""
     yield from evidence(shown, width, all_meanings=False) if shown else ()
     yield from [""] if shown and gap else ()
-    yield from left_out([row for row in rows if row not in shown and not row.advisory])
+    yield from left_out(left)
     yield from below
 
 
@@ -123,6 +127,11 @@ def chosen(decision: Decision, rows: Sequence[wording.Row], space: int) -> list[
     space -= sum(not row.told for row in first)  # a line each for what they mean
     picked = [*first, *(row for row in deciding if row not in first), *warned][: max(FEWEST_ROWS, space)]
     return [row for row in rows if row in picked]
+
+
+def without_row(rows: Sequence[wording.Row], shown: Sequence[wording.Row]) -> list[wording.Row]:
+    """The deciding metrics that are not shown."""
+    return [row for row in rows if row not in shown and not row.advisory]
 
 
 def left_out(rows: Sequence[wording.Row]) -> Iterator[RenderableType]:

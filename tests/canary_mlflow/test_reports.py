@@ -388,7 +388,7 @@ def test_colours_only_on_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyPa
     assert "31m" not in quiet.getvalue()
 
 
-RECORDED = Path(__file__).resolve().parents[1] / "data" / "verdicts"  # of sessions that were really trained
+RECORDED = Path(__file__).resolve().parents[1] / "data" / "verdicts"  # of trained sessions, and one made up
 
 
 def recorded_decision(name: str, **changes: Any) -> Decision:
@@ -406,17 +406,17 @@ CHANGED = tuple(
 )
 
 
-@pytest.mark.parametrize("name", ["pass", "block_learned", "block_nan"])
+@pytest.mark.parametrize("name", ["pass", "block_learned", "block_nan", "unclear_harm"])
 @pytest.mark.parametrize("changes", [(), CHANGED], ids=["nothing", "much"])
 @pytest.mark.parametrize("notes", [(), (CLOCKS,)], ids=["quiet", "contended"])
 def test_a_verdict_and_its_cause_fit_one_screen(name: str, changes: Any, notes: Any) -> None:
-    """Of recorded sessions at 100 columns: a PASS in 16 lines, a BLOCK in 20, with what changed as second paragraph."""
+    """Of recorded sessions at 100 columns: a PASS in 16 lines, others in 20, with what changed as second paragraph."""
     made = recorded_decision(name)
     judged = replace(made.verdict, differences=changes or made.verdict.differences, notes=notes)
     lines = text.render(replace(made, verdict=judged), width=100).splitlines()
-    assert len(lines) <= {"PASS": 16, "BLOCK": 20}[made.word], "\n".join(lines)
+    assert len(lines) <= {"PASS": 16, "BLOCK": 20, "INCONCLUSIVE": 20}[made.word], "\n".join(lines)
     assert lines[0].startswith(made.word)
-    assert any(line.startswith("  Changed: ") for line in lines[1:4])
+    assert any(line.startswith("  Changed: ") for line in lines[1:5])
     assert not notes or "clock not usable: 4 of 6 runs contended" in "\n".join(lines)
 
 
