@@ -43,13 +43,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_seeds_below_one_parent_are_one_side(store: str, tiny: str, tmp_path: Path, capsys: Any) -> None:
-    """docs/tracking.md, Several seeds."""
+    """docs/tracking.md, Several seeds; what the script changed is said, its own param too, and not where it wrote."""
     sides = []
-    for name in ("before", "after"):
+    for name, rate in (("before", 3e-3), ("after", 1e-2)):
         with mlflow.start_run(run_name=name) as side:
             for seed in range(2):
                 with mlflow.start_run(nested=True):
-                    sft(tiny, tmp_path / name / str(seed), [CanaryCallback()], seed=seed).train()
+                    mlflow.log_param("recipe", name)
+                    sft(tiny, tmp_path / name / str(seed), [CanaryCallback()], seed=seed, learning_rate=rate).train()
         sides.append(side.info.run_id)
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("canary: run ")]
     assert len(said) == 4
@@ -57,6 +58,7 @@ def test_seeds_below_one_parent_are_one_side(store: str, tiny: str, tmp_path: Pa
     result = CliRunner().invoke(canary, ["compare", *sides, "--policy", "smoke", "--json"], catch_exceptions=False)
     found = json.loads(result.stdout)
     assert (len(found["verdict"]["baseline_runs"]), len(found["verdict"]["candidate_runs"])) == (2, 2)
+    assert found["changed"].startswith("Changed: learning_rate 0.003 → 0.01; recipe before → after.")
 
 
 def said(*words: str, code: int = 0) -> Result:
