@@ -89,7 +89,7 @@ def copied(scene: Scene) -> Any:
 def ghost(scene: Scene) -> Any:
     """A good session, whose run has lost all its files before it is registered."""
     recorded = scene.recorded
-    session_id = recorded.session(runs=1)
+    session_id = recorded.session(runs=2)
     run_id = recorded.children(session_id)[0]
     scene.python.create_model("ghost", {})
     made = scene.python.create_version("ghost", *source(scene, run_id), {"canary.session_id": session_id})

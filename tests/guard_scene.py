@@ -89,7 +89,7 @@ def stage(mode: Mode, recorder: Any) -> Scene:
     good = with_files(recorded)
     gate(client, "m", recorded.register(good), policy)
     gate(client, "m", recorded.version(slower=2.0), policy)
-    recorded.version(runs=1)
+    recorded.version(runs=2)
     judge_aside(mode, client, recorded.version())
     soft = replace(recorded, model="soft", seed=50)
     session = with_files(soft)

@@ -116,10 +116,10 @@ class Recorded:
         return register_version(self.client, self.model, session_id, run_id)
 
     def version_of(self, content: bytes) -> str:
-        """A version whose weights are these bytes, with the shortest evidence there is."""
+        """A version whose weights are these bytes, with the fewest runs that a champion needs."""
         from canary_mlflow.registry.versions import register_version
 
-        session_id = self.session(runs=1)
+        session_id = self.session(runs=2)
         run_id = self.children(session_id)[0]
         self.weights(run_id, content)
         return register_version(self.client, self.model, session_id, run_id)

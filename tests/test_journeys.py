@@ -113,6 +113,8 @@ def struck(story: Story, fault: str) -> list[Run]:
 def test_what_a_fault_was_put_into_is_marked(story: Story) -> None:
     for run in (*struck(story, "nan_batch"), *struck(story, "lr_high"), *story.runs("session")[2:]):
         assert run.data.tags["canary.not_promotable"] == f"fault {run.data.tags['canary.fault']}"
+    if story.fast is None:
+        return
     tags = story.client.get_model_version(story.model, "3").tags  # of the session whose runs reached their end
     assert tags["canary.not_promotable"] == "its runs were made with fault lr_high"
     assert not any("canary.not_promotable" in run.data.tags for run in struck(story, "none"))
@@ -191,7 +193,7 @@ def test_a_run_leaves_weights_and_metrics_json(story: Story) -> None:
 
 def test_the_champion_loads_as_the_screen_says(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     champion = f"models:/{story.model}@champion"
-    assert champion in story.first.stderr.replace("\n", "")
+    assert champion in story.first.stdout.replace("\n", "")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", story.place.uri)
     monkeypatch.chdir(story.place.folder)
     pipeline = mlflow.transformers.load_model(champion)

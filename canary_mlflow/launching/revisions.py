@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -181,8 +183,9 @@ def carry_out(trial: Trial, policy: Policy, say: Callable[[str], None], until: i
 
 def make(trial: Trial, policy: Policy, pairs: int, say: Callable[[str], None]) -> bool:
     """The runs that so many pairs still need; whether an exception leaves a side open, and more would be in vain."""
-    for side, seed in trial.lacking(pairs):
-        if not attempt(trial, side, seed, f"making a run of the {side}, seed {seed}", say):
+    for _, turns in groupby(trial.lacking(pairs), key=itemgetter(1)):  # both sides of a seed, then a look at them
+        fine = [attempt(trial, side, seed, f"making a run of the {side}, seed {seed}", say) for side, seed in turns]
+        if not all(fine):
             make_again(trial, policy, say)
             if any(map(stays_open, trial.versions())):
                 return True

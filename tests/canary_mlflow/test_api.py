@@ -12,7 +12,7 @@ from recorded import Recorded
 
 import canary_mlflow
 from canary_mlflow.cli import canary
-from canary_mlflow.reports.decision import decision_to_dict
+from canary_mlflow.reports.json import render
 
 
 def printed(*words: str) -> tuple[int, Any]:
@@ -22,7 +22,7 @@ def printed(*words: str) -> tuple[int, Any]:
 
 
 def plain(decision: Any) -> Any:
-    return json.loads(json.dumps(decision_to_dict(decision)))
+    return json.loads(render(decision))
 
 
 def test_compare_is_the_command(recorded: Recorded) -> None:

@@ -54,7 +54,7 @@ def test_the_server_judges_signs_and_promotes(web: Any, guarded: Any) -> None:
 
 
 def test_the_server_reads_and_seals_the_files_of_a_new_version(web: Any, recorded: Any) -> None:
-    session = recorded.session(runs=1)
+    session = recorded.session(runs=2)
     run_id = recorded.children(session)[0]
     recorded.weights(run_id)
     recorded.client.create_registered_model(recorded.model)

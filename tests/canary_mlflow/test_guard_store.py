@@ -17,7 +17,7 @@ from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 
 from canary_mlflow.errors import Refused, UsageError
-from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry import private_names
@@ -250,9 +250,12 @@ def test_a_verdict_on_what_has_changed_since_is_stale(guarded: Any, policy: Poli
 def test_a_row_by_an_unknown_key_moves_nothing(
     guarded: Any, policy: Policy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    second = guarded.version()
+    second, trusted = guarded.version(), public_files(key_folder())
     with monkeypatch.context() as forger:
         forger.setenv("CANARY_KEYS", str(tmp_path))
+        load_signer(key_folder())
+        for file in trusted:  # whoever forges a verdict takes the true seal for true
+            shutil.copy(file, tmp_path / "public")
         judge_only(guarded, second, policy)
     with pytest.raises(MlflowException, match=r"not among the trusted ones.*see canary audit verify"):
         guarded.client.set_registered_model_alias(guarded.model, "champion", second)

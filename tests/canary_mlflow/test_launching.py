@@ -310,6 +310,18 @@ def config() -> dict[str, Any]:
     return to_plain(check(parse(expand(list(TINY))))[0])
 
 
+def work_of(config: dict[str, Any]) -> dict[str, str]:
+    """What a run of it says of its work."""
+    from training.compose import to_config
+    from training.devices import settle
+    from training.parts import prepare_inputs
+    from training.workload import describe
+
+    canary = to_config(config)
+    work = describe(canary, prepare_inputs(canary), settle(canary.hardware))
+    return {f"canary.workload.{key}": value for key, value in work.items()}
+
+
 @pytest.fixture
 def broken(project: Path) -> Iterator[int]:
     """The checkout with an exception in the code that trains, not committed; the line that raises it."""
@@ -327,8 +339,9 @@ def test_an_exception_of_the_candidates_code_blocks_it(
     """It comes again in a rerun, and the champion's code, run beside from a worktree of its commit, goes through."""
     facts = {f"canary.env.{key}": value for key, value in recorded_at(project, commits[1]).items()}
     here = {f"canary.hardware.{key}": value for key, value in hardware("cpu").items()}
-    made = recorded.session(runs=1, tags=facts | here)
+    made = recorded.session(runs=1, tags=facts | here | work_of(config))
     recorded.client.log_dict(recorded.children(made)[0], config, "config.yaml")
+    recorded.client.delete_tag(recorded.children(made)[0], "canary.workload.tier")  # no part of a canary's own
     bless(recorded.client, recorded.model, recorded.register(made), "a baseline for the test")
     words = [*TINY, "repeats=1", f"model_name={recorded.model}", f"tracking.uri={recorded.uri}"]
     done = subprocess.run(
@@ -340,7 +353,7 @@ def test_an_exception_of_the_candidates_code_blocks_it(
     )
     assert done.returncode == 1, done.stderr
     place = f"AttributeError at training/algorithms/sft.py:{broken} in build"
-    screen = " ".join(done.stderr.split())
+    screen = " ".join(done.stdout.split())
     assert f"{place} ended 2 of 2 runs of seed 0; the baseline's run of that seed, made beside on this host" in screen
     assert "Traceback" not in done.stderr
     (session,) = recorded.client.search_runs(

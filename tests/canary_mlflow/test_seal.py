@@ -37,8 +37,8 @@ def files_of(it: Any, version: str) -> Path:
 
 
 def test_a_version_whose_files_were_removed_before_it_was_registered(recorded: Any) -> None:
-    session = recorded.session(runs=1)
-    (run_id,) = recorded.children(session)
+    session = recorded.session(runs=2)
+    run_id = recorded.children(session)[0]
     recorded.client.create_registered_model(recorded.model)
     source = f"{recorded.client.get_run(run_id).info.artifact_uri}/model"
     recorded.client.create_model_version(recorded.model, source, run_id=run_id, tags={"canary.session_id": session})
@@ -66,7 +66,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 @pytest.mark.parametrize("what", CHANGES)
 def test_files_that_changed_after_the_seal(recorded: Any, what: str) -> None:
     change, says = CHANGES[what]
-    version = recorded.version(runs=1)
+    version = recorded.version(runs=2)
     change(files_of(recorded, version))
     assert says in refusal(run(recorded, "gate", recorded.model, version))
     assert recorded.champion() is None
@@ -98,7 +98,7 @@ def test_an_act_by_hand_may_say_that_nobody_need_load_it(recorded: Any, act: str
 
 
 def evidence_only(it: Any) -> str:
-    session = it.session(runs=1)
+    session = it.session(runs=2)
     return register_version(it.client, it.model, session, it.children(session)[0], weights=Weights.NONE)
 
 
@@ -133,7 +133,7 @@ def test_weights_that_turn_up_in_evidence_are_another_version(recorded: Any) -> 
     ],
 )
 def test_weights_that_are_not_what_the_run_measured(recorded: Any, evaluation: dict[str, Any], says: str) -> None:
-    session = recorded.session(runs=1)
+    session = recorded.session(runs=2)
     run_id = recorded.children(session)[0]
     recorded.weights(run_id)
     version = register_version(recorded.client, recorded.model, session, run_id, evaluation=evaluation)
@@ -141,7 +141,7 @@ def test_weights_that_are_not_what_the_run_measured(recorded: Any, evaluation: d
 
 
 def test_a_version_is_sealed_once(recorded: Any) -> None:
-    version = recorded.version(runs=1)
+    version = recorded.version(runs=2)
     swap(files_of(recorded, version))
     with pytest.raises(UsageError, match="sealed already, in row"):
         seal_version(recorded.client, recorded.model, version)
@@ -151,7 +151,7 @@ def test_a_version_is_sealed_once(recorded: Any) -> None:
 
 
 def test_a_seal_that_a_stranger_signed_is_none(recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    version = recorded.version(runs=1)
+    version = recorded.version(runs=2)
     monkeypatch.setenv("CANARY_KEYS", str(tmp_path / "keys"))
     said = refusal(run(recorded, "gate", recorded.model, version))
     assert "its seal, row " in said
@@ -159,7 +159,7 @@ def test_a_seal_that_a_stranger_signed_is_none(recorded: Any, tmp_path: Path, mo
 
 
 def test_audit_verify_names_a_file_that_changed_under_a_champion(recorded: Any) -> None:
-    version = recorded.version(runs=1)
+    version = recorded.version(runs=2)
     assert run(recorded, "gate", recorded.model, version).exit_code == 0
     swap(files_of(recorded, version))
     said = run(recorded, "audit", "verify").output
@@ -170,7 +170,7 @@ def test_without_a_ledger_the_tags_hold_the_seal(recorded: Any, monkeypatch: pyt
     for module in ("seal", "gatekeeper", "acts"):
         monkeypatch.setattr(f"canary_mlflow.registry.{module}.guard_of", lambda client: None)
     monkeypatch.setattr("canary_mlflow.registry.store.GuardedStore.refuse_reserved", lambda *words: None)
-    version = recorded.version(runs=1)
+    version = recorded.version(runs=2)
     assert recorded.tags(version)["canary.seal"].startswith("1 files, sha256:")
     swap(files_of(recorded, version))
     said = refusal(run(recorded, "gate", recorded.model, version))

@@ -113,7 +113,7 @@ def test_an_exception_in_training_is_recorded_and_registers_nothing(
     path = f"{workplace.folder}{os.pathsep}{ROOT}"
     done = workplace.train("algo=sft", "repeats=1", "train.max_steps=20", PYTHONPATH=path)
     assert done.returncode == 3, done.stderr
-    assert said in " ".join(done.stderr.split())
+    assert said in " ".join(done.stdout.split())
     assert "Traceback" not in done.stderr
     found = runs(workplace, "run")
     assert [run.info.status for run in found] == ["FAILED"] * made
@@ -136,7 +136,7 @@ def test_code_that_cannot_be_imported_is_an_exception_too(workplace: Workplace) 
     assert done.returncode == 3, done.stderr
     assert "Traceback" not in done.stderr
     said = r"ModuleNotFoundError at training/\S+\.py:\d+ in <module> ended 2 of 2 runs of seed 0; there is no champion"
-    assert re.search(said, " ".join(done.stderr.split())), done.stderr
+    assert re.search(said, " ".join(done.stdout.split())), done.stdout
     assert [run.info.status for run in runs(workplace, "run")] == ["FAILED", "FAILED"]
 
 

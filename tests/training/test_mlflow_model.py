@@ -34,7 +34,7 @@ def lora(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     """A LoRA session through the command."""
     place = Workplace(folder=tmp_path_factory.mktemp("lora"))
     done = place.canary("run", "algo=sft", "adapter=lora", "repeats=1", "train.max_steps=8")
-    assert done.returncode in (0, 1), done.stderr  # so few steps may teach nothing
+    assert done.returncode in (1, 3), done.stderr  # so few steps may teach nothing
     return place
 
 
@@ -43,20 +43,20 @@ def test_a_lora_version_loads_and_names_no_path_of_this_machine(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", lora.uri)
     monkeypatch.setenv("HOME", str(lora.folder))  # the embedded base is not looked for in the cache
-    version = "models:/sft-tiny-neox-preferences-smoke/1"
+    version = "models:/sft-tiny-neox-preferences-smoke-lora/1"
     pipeline = mlflow.transformers.load_model(version)
     assert type(pipeline.model).__name__ == "PeftModelForCausalLM"
     assert pipeline(PROMPT, max_new_tokens=4)[0]["generated_text"].startswith(PROMPT)
     assert isinstance(mlflow.pyfunc.load_model(version).predict([PROMPT])[0], str)
 
-    found = MlflowClient(lora.uri).get_model_version("sft-tiny-neox-preferences-smoke", "1")
+    found = MlflowClient(lora.uri).get_model_version("sft-tiny-neox-preferences-smoke-lora", "1")
     assert naming_this_machine(Path(found.source.removeprefix("file://"))) == []
 
 
 def test_the_session_sealed_what_it_saved_and_evaluated_again(lora: Workplace) -> None:
     guard = guard_of(MlflowClient(lora.uri))
     assert guard is not None
-    seal = guard.ledger("sft-tiny-neox-preferences-smoke")[0]
+    seal = guard.ledger("sft-tiny-neox-preferences-smoke-lora")[0]
     facts = seal.facts
     assert (seal.kind, facts["weights"], facts["fault"]) == (Kind.SEAL, "files", "")
     assert facts["files"].keys() >= {"MLmodel", "model/model.safetensors", "peft/adapter_model.safetensors"}
@@ -65,10 +65,10 @@ def test_the_session_sealed_what_it_saved_and_evaluated_again(lora: Workplace) -
 
 
 def test_a_session_may_keep_its_weights_to_itself(lora: Workplace) -> None:
-    short = ("algo=sft", "repeats=1", "train.max_steps=40")
+    short = ("algo=sft", "repeats=1", "gate.min_baseline_runs=1", "train.max_steps=40")
     done = lora.canary("run", *short, "tracking.weights=none", "model_name=evidence")
     assert done.returncode == 0, done.stderr
-    said = " ".join(done.stderr.split())
+    said = " ".join(done.stdout.split())
     assert "evidence only: no weights to load" in said
     assert "Load it as" not in said
     assert "Version 1 is champion now. It is evidence only: there are no weights to load." in said
