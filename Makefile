@@ -13,10 +13,10 @@ smoke: $(READY)            ## one smoke session of the default canary, gated aga
 	. $(V)/bin/activate && mlflow run . -P tier=smoke
 
 test: $(READY) lint        ## every test, a file at a time on each core
-	$(V)/bin/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
+	$(V)/bin/python -m pytest tests -n 3 --dist loadscope --no-loadscope-reorder
 
 test-full: $(READY) lint   ## the same with simulations, every fault on every algorithm, races and crashes at full size: half an hour
-	$(V)/bin/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder --full
+	$(V)/bin/python -m pytest tests -n 3 --dist loadscope --no-loadscope-reorder --full
 
 lint: $(READY)             ## style and types
 	$(V)/bin/ruff check .
