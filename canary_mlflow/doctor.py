@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
 WARN_FREE, FAIL_FREE = 5.0, 0.5  # GiB: about a hundred tiny sessions; less than one session may need
 STALE_HOURS = 6.0  # longer than any run of a shipped tier
 SHOWN = 5
+FIX = "canary doctor --fix ends and removes them, as the next session does"
 
 
-def examine(tracking_uri: str | None) -> Iterator[Finding]:
-    """All checks, the quick ones first."""
+def examine(tracking_uri: str | None, *, fix: bool = False) -> Iterator[Finding]:
+    """All checks, the quick ones first. `fix`: end and remove what killed processes have left."""
     yield python()
     yield from packages()
     yield from pins()
     yield from plugin()
     yield gpu()
     yield from project(Path.cwd())
-    yield from store(tracking_uri)
+    yield folders(fix)
+    yield from store(tracking_uri, fix=fix)
 
 
 def project(folder: Path) -> Iterator[Finding]:
@@ -82,7 +84,18 @@ def nvidia_gpus() -> list[str]:
     return [" driver ".join(re.split(r",\s*", text)) for text in done.stdout.splitlines() if text.strip()]
 
 
-def store(tracking_uri: str | None) -> Iterator[Finding]:
+def folders(fix: bool) -> Finding:
+    """Scratch folders and git worktrees of processes that were killed."""
+    from canary_mlflow.tracking.scratch import left_behind, remove_left_behind
+
+    if fix:
+        return Finding(name="scratch", level=Level.OK, found=f"{remove_left_behind()} folders removed")
+    if not (found := left_behind()):
+        return Finding(name="scratch", level=Level.OK, found="no folder of a killed process")
+    return Finding(name="scratch", level=Level.WARN, found=f"left by killed processes: {some(found)}", advice=FIX)
+
+
+def store(tracking_uri: str | None, *, fix: bool = False) -> Iterator[Finding]:
     """The MLflow store: reachable, room left, nothing forgotten."""
     from canary_mlflow.tracking.places import sqlite_file
     from canary_mlflow.tracking.store import prepare_store, resolve
@@ -102,6 +115,7 @@ def store(tracking_uri: str | None) -> Iterator[Finding]:
     found = f"{without_password(client.tracking_uri)}: {experiments} experiments, answered in {took:.1f} s"
     yield Finding(name="store", level=Level.OK, found=found)
     yield disk(client)
+    yield left_open(client, fix)
     yield running(client)
 
 
@@ -125,6 +139,18 @@ def disk(client: MlflowClient) -> Finding:
     return Finding(name="disk", level=Level.OK, found=found)
 
 
+def left_open(client: MlflowClient, fix: bool) -> Finding:
+    """Runs that say RUNNING though their process is gone."""
+    from canary_mlflow.tracking import leftovers
+
+    if fix:
+        return Finding(name="killed", level=Level.OK, found=f"{leftovers.close_left_open(client)} runs ended as FAILED")
+    if not (found := leftovers.left_open(client)):
+        return Finding(name="killed", level=Level.OK, found="no run of a killed process reads RUNNING")
+    shown = some([run.info.run_id for run in found])
+    return Finding(name="killed", level=Level.WARN, found=f"RUNNING, and their processes are gone: {shown}", advice=FIX)
+
+
 def running(client: MlflowClient) -> Finding:
     """Runs that still say RUNNING long after any of ours can have."""
     before = int((time.time() - STALE_HOURS * 3600) * 1000)
@@ -135,13 +161,18 @@ def running(client: MlflowClient) -> Finding:
     stale = [run.info.run_id for run in runs if "canary.role" in run.data.tags]
     if not stale:
         return Finding(name="runs", level=Level.OK, found=f"none has been RUNNING for over {STALE_HOURS:.0f} h")
-    shown = ", ".join(stale[:SHOWN]) + (f" and {len(stale) - SHOWN} more" if len(stale) > SHOWN else "")
     return Finding(
         name="runs",
         level=Level.WARN,
-        found=f"RUNNING for over {STALE_HOURS:.0f} h: {shown}",
+        found=f"RUNNING for over {STALE_HOURS:.0f} h: {some(stale)}",
         advice=f"if nothing trains there any more, close each: {closing_command(client.tracking_uri)}",
     )
+
+
+def some(found: Sequence[object]) -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return ", ".join(map(str, found[:SHOWN])) + more
 
 
 def closing_command(uri: str) -> str:

@@ -13,7 +13,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from canary_mlflow.errors import CanaryError, UsageError
-from canary_mlflow.tracking.failures import Terminated, terminate
+from canary_mlflow.tracking.failures import STOPPING, Terminated, terminate
 
 EXIT_CODES = """\b
 Exit codes:
@@ -72,12 +72,18 @@ class Edge(click.Group):
 
 @contextmanager
 def unwinding() -> Iterator[None]:
-    """SIGTERM unwinds as Ctrl-C does, for commands that have started something which has to be ended."""
-    before = signal.signal(signal.SIGTERM, terminate)
+    """SIGTERM and SIGHUP unwind as Ctrl-C does, for commands that have started something which has to be ended; none of
+    them interrupts that. One that is ignored already (`nohup`, a shell's background job) stays ignored."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, *STOPPING)}
+    for each, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(each, terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            if signal.getsignal(each) is terminate:  # else one has come, and this process is ending
+                signal.signal(each, handler)
 
 
 def as_one_line(error: Exception) -> OneLine | None:

@@ -11,8 +11,7 @@
     ├── Refused                 4
     ├── NoSource                4
     ├── BrokeOff                4
-    ├── CannotWrite             4
-    └── Interrupted             4
+    └── CannotWrite             4
 
 Every message is one line: what was found; what was expected; what to do. 0, 1 and 3 are verdicts, not errors.
 """
@@ -78,10 +77,6 @@ class BrokeOff(CanaryError):
 
 class CannotWrite(CanaryError):
     """A file that was asked for cannot be made where it was asked for."""
-
-
-class Interrupted(CanaryError):
-    """A signal or Ctrl-C ended the work; what was done until then is recorded."""
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:

@@ -77,7 +77,7 @@ def _with_hydra(argv: Sequence[str]) -> list[int]:
         except BaseException as error:
             raised.append(error)
             if HydraConfig.get().mode == RunMode.MULTIRUN:
-                raise  # the sweep must not go on
+                raise  # Hydra ends the sweep for what is no Exception: a signal
             return CanaryError.exit_code  # raised below: Hydra would add a line of its own
         codes.append(code)
         return code

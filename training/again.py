@@ -7,12 +7,13 @@ What `canary gate --top-up` and `canary ab` launch through MLflow Projects. Exit
 from __future__ import annotations
 
 import os
+import signal
 import sys
-import tempfile
+import threading
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if __name__ == "__main__":  # before anything that another environment's Python may lack
@@ -24,6 +25,7 @@ import yaml
 
 from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.loading import collect_seldom
+from canary_mlflow.tracking import owner
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config
 from training.edge import ended
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
     from training.config import CanaryConfig
+
+POLL = 2.0  # seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,25 +69,41 @@ def read(arguments: Sequence[str]) -> Namespace:
 
 def make(asked: Namespace) -> int:
     """Train one seed as a child of the session; under `mlflow run` as the run that MLflow has made for it."""
+    from canary_mlflow.tracking.scratch import scratch
     from canary_mlflow.tracking.session import get_run
     from canary_mlflow.tracking.store import prepare_store
     from training import launch
 
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for a configuration of one file
+    follow_launcher()
     client = prepare_store()
     get_run(client, asked.session)
     chosen = configuration(client, asked.like) if asked.like else composed(asked.overrides)
     config = replace(chosen, seed=asked.seed, repeats=1)
     preflight(config)
     with (
-        tempfile.TemporaryDirectory(prefix="canary-again-") as scratch,
-        launch.crew_of(config, Path(scratch), 1) as crew,
+        scratch("again") as folder,
+        launch.crew_of(config, folder, 1) as crew,
     ):
         given = os.environ.get("MLFLOW_RUN_ID")
         result = launch.train_one(
             client, asked.session, config, next(crew), f"seed {asked.seed}", role=asked.role, run_id=given
         )
     return launch.code_of(result)
+
+
+def follow_launcher() -> None:
+    """End this run when the process that it is made for is gone: MLflow Projects lie between, and let it go on."""
+    launcher = owner.read(os.environ.pop(owner.LAUNCHER, ""))
+    if launcher is None:
+        return
+
+    def follow() -> None:
+        while not owner.is_gone(launcher):
+            time.sleep(POLL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def configuration(client: MlflowClient, run_id: str) -> CanaryConfig:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import traceback
 from collections.abc import Callable
-from types import FrameType
+from contextlib import suppress
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from canary_mlflow.edge import as_one_line
-from canary_mlflow.errors import CanaryError, Interrupted, UsageError, one_line
+from canary_mlflow.edge import OUTSIDE, as_one_line, unwinding
+from canary_mlflow.errors import CanaryError, UsageError, one_line
+from canary_mlflow.tracking.failures import Terminated
 
 
 def ended(work: Callable[[], int]) -> int:
     """Do the work and return its exit code, or that of the error it ended with."""
-    signal.signal(signal.SIGTERM, _terminate)
     try:
-        return work()
+        with unwinding():
+            return work()
     except CanaryError as error:
         print(f"canary: {error}", file=sys.stderr)
         return error.exit_code
@@ -33,10 +33,8 @@ def ended(work: Callable[[], int]) -> int:
             return CanaryError.exit_code
         line.show()
         return int(line.exit_code)
-    except KeyboardInterrupt:
-        print("canary: interrupted; runs that had not ended are recorded as FAILED", file=sys.stderr)
-        return Interrupted.exit_code
-
-
-def _terminate(signum: int, frame: FrameType | None) -> None:
-    raise Interrupted(f"stopped by {signal.Signals(signum).name}; runs that had not ended are recorded as FAILED")
+    except (KeyboardInterrupt, Terminated) as error:
+        how = str(error) or "interrupted"
+        with suppress(OSError):  # the terminal may be what went away
+            print(f"canary: {how}; runs that had not ended are recorded as FAILED", file=sys.stderr)
+        return OUTSIDE

@@ -23,6 +23,7 @@ from canary_mlflow.registry.versions import Weights, register_version
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.exceptions import raised_tags
 from canary_mlflow.tracking.failures import UNSTABLE
+from canary_mlflow.tracking.leftovers import clear, held
 from canary_mlflow.tracking.session import adopt_run, close_run, create_child_run, finish_session, open_session
 from canary_mlflow.tracking.store import prepare_store
 from training.adding import InSession, say
@@ -50,8 +51,10 @@ def run_session(config: CanaryConfig, scratch: Path) -> int:
         model = choose_model_name(client, config, prepared.workload)
         if prepared.note:
             say(f"note: {prepared.note}")
+        clear(client)
         session = open_session(client, config.tracking.experiment, session_name(config), session_tags(config, model))
-        return _train_and_judge(client, session, model, config, crew, scratch)
+        with held(client, session):
+            return _train_and_judge(client, session, model, config, crew, scratch)
 
 
 def first_runs(config: CanaryConfig) -> int:

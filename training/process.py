@@ -19,6 +19,7 @@ from canary_mlflow.tracking.exceptions import Raised
 GRACE = 20.0  # seconds a run has to record its end after SIGTERM
 AHEAD = 3  # processes that load their libraries at the same time, half a GiB each
 GO = b"go\n"
+FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # signals that are the session's to answer
 CONFIG, READY = "config.json", "ready.json"  # in a run's scratch folder: what it is to prepare, and its word on that
 
 
@@ -153,16 +154,17 @@ def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int) -> 
     (folder / CONFIG).write_text(json.dumps(config))
     # Its standard input is a pipe from this process: when that closes, nobody waits for the run any more.
     command = [sys.executable, "-m", "training.worker", str(folder), algo]
-    with _deaf_to_ctrl_c():
+    with _deaf_to_the_terminal():
         process = subprocess.Popen(command, env=_environment(threads), stdin=subprocess.PIPE)
     return Worker(process=process, folder=folder)
 
 
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Ctrl-C reaches every process of a terminal. A run starts with it blocked and then ignores it: only the session
-    answers, and ends its runs with SIGTERM; a run would answer with a traceback while it loads its libraries."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _deaf_to_the_terminal() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal, and so does its closing. A run starts with them blocked and then
+    ignores them: only the session answers, and ends its runs with SIGTERM; a run would answer with a traceback while it
+    loads its libraries."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FROM_TERMINAL)
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
+from canary_mlflow.tracking.leftovers import clear, held
 from canary_mlflow.tracking.session import child_runs, finish_session, open_session
 from canary_mlflow.tracking.store import prepare_store
 from training import launch
@@ -23,10 +24,12 @@ def run_sweep(tracking: TrackingConfig, argv: Sequence[str], jobs: Callable[[Seq
     Returns 0 when every run finished, 1 when one was unstable, 4 when something outside failed.
     """
     client = prepare_store(tracking.uri)
+    clear(client)
     parent = open_session(client, tracking.experiment, "sweep", {"canary.role": "sweep"})
     try:
-        # Hydra sets it in the jobs of every launcher, on this machine or another.
-        jobs([*argv, f"+hydra.job.env_set.{PARENT}={parent}"])
+        with held(client, parent):
+            # Hydra sets it in the jobs of every launcher, on this machine or another.
+            jobs([*argv, f"+hydra.job.env_set.{PARENT}={parent}"])
     finally:
         # Whatever the jobs raised: those in other processes can tell how they ended through their runs alone.
         code = _close(client, parent)

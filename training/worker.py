@@ -20,7 +20,7 @@ from canary_mlflow.tracking.exceptions import Raised, raised, raised_tags
 from canary_mlflow.tracking.failures import classify, terminate
 from training.algorithms import ALGORITHMS
 from training.errors import Stopped
-from training.process import CONFIG, READY, Job, Prepared, write_result
+from training.process import CONFIG, FROM_TERMINAL, READY, Job, Prepared, write_result
 
 if TYPE_CHECKING:
     from training.parts import Inputs
@@ -38,8 +38,9 @@ SESSION_GONE = threading.Event()
 
 def main(folder: Path, algo: str) -> int:
     """Load libraries and data, wait for the word, train `folder`/job.json and leave `folder`/result.json."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # blocked until here (training.process): the session answers it
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for each in FROM_TERMINAL:
+        signal.signal(each, signal.SIG_IGN)  # blocked until here (training.process): the session answers them
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_TERMINAL)
     # SIGTERM ends this process without a word until its turn has come: there is nothing to record yet, and an
     # exception out of a signal handler, thrown into torch's C++ while it is imported, aborts with a page of frames.
     loaded = prepare(folder, algo)

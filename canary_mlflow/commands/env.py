@@ -25,16 +25,17 @@ def env(as_json: bool) -> None:
 
 
 @click.command(epilog=EXIT_CODES)
+@click.option("--fix", is_flag=True, help="End the runs of killed processes as FAILED, remove their folders.")
 @json_option
 @store_option
 @click.pass_context
-def doctor(ctx: click.Context, as_json: bool, tracking_uri: str | None) -> None:
+def doctor(ctx: click.Context, fix: bool, as_json: bool, tracking_uri: str | None) -> None:
     """Check what works here: plugin, store, packages, GPU, disk, forgotten runs. Exits with 4 if something fails."""
     from canary_mlflow.doctor import examine
     from canary_mlflow.findings import Level, line
 
     findings = []
-    for finding in examine(tracking_uri):
+    for finding in examine(tracking_uri, fix=fix):
         findings.append(finding)
         text, style = line(finding)
         click.secho(text, err=as_json, **style)

@@ -18,6 +18,7 @@ from canary_mlflow.launching.revisions import SIDES, Revision, Trial, ended_afte
 from canary_mlflow.launching.sources import Source
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.looks import looks_taken
+from canary_mlflow.tracking.leftovers import clear
 from canary_mlflow.tracking.session import active_run, child_runs, log_tags
 from gates.policy import Policy
 from gates.policy_writer import policy_to_dict
@@ -117,7 +118,8 @@ def taken_up(client: MlflowClient, begun: Comparison, sources: dict[str, Source]
     )
     for run in [run for version in trial.versions() for run in version.runs][:1]:
         same_hardware(f"--continue {begun.parent}", run)
-    ids = (*begun.sessions.values(), begun.parent)
+    ids = (begun.parent, *begun.sessions.values())
+    clear(client)
     with ended_afterwards(client, ids):
         for run_id in ids:
             client.update_run(run_id, "RUNNING")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from canary_mlflow.errors import BrokeOff, CanaryError, Interrupted, NoSource, StoreError
+from canary_mlflow.errors import BrokeOff, CanaryError, NoSource, StoreError
 from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of, seeds_without_fresh
 from canary_mlflow.launching.makers import Maker, champion_beside
 from canary_mlflow.launching.missing_runs import Missing, Turn
@@ -146,7 +146,7 @@ class Making:
                 try:
                     self.maker.candidate(seed)
                 except CanaryError as error:
-                    if isinstance(error, (Interrupted, StoreError)) or len(self.sides().candidate.runs) == tried:
+                    if isinstance(error, StoreError) or len(self.sides().candidate.runs) == tried:
                         raise
                     self.say(str(error))
         self.make_beside()

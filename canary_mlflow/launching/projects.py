@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from canary_mlflow.errors import BrokeOff, CanaryError, Interrupted, NoSource, one_line
+from canary_mlflow.errors import BrokeOff, CanaryError, NoSource, one_line
 from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.launching.sources import ENTRY, Source
 from canary_mlflow.tracking.exceptions import raised_from
 from canary_mlflow.tracking.failures import UNSTABLE
+from canary_mlflow.tracking.leftovers import held
+from canary_mlflow.tracking.owner import LAUNCHER, this_process
 from canary_mlflow.tracking.session import close_run, create_child_run, get_run
 
 if TYPE_CHECKING:
@@ -41,11 +43,12 @@ def launch(
     run_id = create_child_run(client, session, name, {"canary.role": role, "canary.seed": str(seed)}, {})
     parameters = {"session": session, "seed": str(seed), "role": role, "like": like, "overrides": overrides}
     try:
-        run_project(client, source, run_id, parameters)
+        with held(client, run_id):
+            run_project(client, source, run_id, parameters)
     except BaseException as error:
         # The run has said so itself, unless its process never came so far.
         close_run(client, run_id, *_ending(client, run_id, error))
-        if not isinstance(error, CanaryError) or isinstance(error, Interrupted):
+        if not isinstance(error, CanaryError):
             raise
     tags = get_run(client, run_id).data.tags
     failure, reason = tags.get("canary.failure", ""), tags.get("canary.failure_reason", "")
@@ -97,6 +100,7 @@ def _environment(client: MlflowClient, source: Source) -> Iterator[None]:
         "PYTHONPATH": os.pathsep.join(part for part in (str(source.folder), os.environ.get("PYTHONPATH", "")) if part),
         "GIT_PYTHON_REFRESH": "quiet",
         CHOSEN: source.env_manager,
+        LAUNCHER: this_process().to_text(),
     }
     before = {key: os.environ.get(key) for key in paths}
     # Setting it sets MLFLOW_TRACKING_URI, too: where nobody had set any, none is left behind.

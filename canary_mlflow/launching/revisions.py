@@ -23,6 +23,7 @@ from canary_mlflow.registry.looks import Progress, Taken, evidence_of, looks_tak
 from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.tracking.histories import session_runs
+from canary_mlflow.tracking.leftovers import clear, held
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import finish_session, get_run, open_session
 from gates.judge import judge
@@ -94,23 +95,25 @@ def beside_each_other(
 ) -> Iterator[Trial]:
     """A trial with a session for each side under one parent run, all ended afterwards."""
     name = " against ".join(str(revisions[side]) for side in reversed(SIDES))
+    clear(client)
     parent = open_session(client, "canary", name, {"canary.role": "revisions", **ci_tags(os.environ)})
     sessions = {
         side: open_session(client, "canary", f"{side}: {revisions[side]}", {}, parent_id=parent) for side in SIDES
     }
-    with ended_afterwards(client, (*sessions.values(), parent)):
+    with ended_afterwards(client, (parent, *sessions.values())):
         yield Trial(client=client, parent=parent, sessions=sessions, sources=sources, overrides=shlex.join(overrides))
 
 
 @contextmanager
 def ended_afterwards(client: MlflowClient, run_ids: Sequence[str]) -> Iterator[None]:
-    """Parent runs that are FINISHED after the block, or FAILED by what it raises."""
+    """Parent runs, the uppermost first, that are FINISHED after the block, or FAILED by what it raises."""
     status = "FAILED"
     try:
-        yield
+        with held(client, *run_ids):
+            yield
         status = "FINISHED"
     finally:
-        for run_id in run_ids:
+        for run_id in reversed(run_ids):
             finish_session(client, run_id, status)
 
 

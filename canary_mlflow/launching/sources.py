@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import yaml
 from canary_mlflow.errors import NoSource, one_line
 from canary_mlflow.tracking.experiment import is_project
 from canary_mlflow.tracking.fingerprint import PACKAGES, UNKNOWN, git, packages
+from canary_mlflow.tracking.scratch import CHECKOUT, scratch
 
 ENTRY = "again"
 FETCH_SECONDS = 60
@@ -72,8 +72,8 @@ def source_of(project: Path, environment: Mapping[str, str], whose: str) -> Iter
 def worktree(project: Path, revision: str, whose: str) -> Iterator[Path]:
     """A checkout of a revision beside this one, for a while. Raises NoSource."""
     revision = commit_of(project, revision, whose)
-    with tempfile.TemporaryDirectory(prefix="canary-worktree-") as place:
-        folder = Path(place) / "checkout"
+    with scratch("worktree") as place:
+        folder = place / CHECKOUT
         _git(project, "worktree", "add", "--detach", "--quiet", str(folder), revision, whose=whose)
         try:
             if not has_entry(folder):

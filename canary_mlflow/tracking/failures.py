@@ -82,7 +82,8 @@ def module_path(file: str) -> str:
 
 
 class Terminated(SystemExit):
-    """SIGTERM arrived; unwinds like SystemExit, so that a run can still say how it ended."""
+    """SIGTERM or SIGHUP arrived; unwinds like SystemExit, so that a run can still say how it ended. No Exception: what
+    forgives a failed picture must not forgive this."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(128 + signum)
@@ -92,7 +93,14 @@ class Terminated(SystemExit):
         return f"stopped by {signal.Signals(self.signum).name}"
 
 
+STOPPING = (signal.SIGTERM, signal.SIGHUP)
+"""What ends work from outside: SIGHUP comes when a terminal is closed."""
+
+
 def terminate(signum: int, frame: FrameType | None) -> None:
-    """A signal handler: unwind. A second signal must not cut the recording of the first short."""
-    signal.signal(signum, signal.SIG_IGN)
+    """A signal handler: unwind. No second signal, Ctrl-C or other, must cut the recording of the first short."""
+    for each in (signal.SIGINT, *STOPPING):
+        signal.signal(each, signal.SIG_IGN)
+    if signum == signal.SIGINT:
+        raise KeyboardInterrupt
     raise Terminated(signum)

@@ -15,6 +15,7 @@ from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.tracking import own_session, session
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.metrics_json import plain
+from canary_mlflow.tracking.owner import lease
 from canary_mlflow.tracking.schema import CONFIG_PREFIX
 from canary_mlflow.tracking.store import prepare_store
 from canary_mlflow.tracking.trainers import required
@@ -101,7 +102,7 @@ def find_run(client: MlflowClient, request: Request, args: Any) -> tuple[str, bo
         session.get_run(client, given)
         return given, False
     name = request.run_name or getattr(args, "run_name", None) or f"{algorithm_of(args)} seed {args.seed}"
-    tags = {"canary.role": "run", session.NAME_TAG: name}
+    tags = {"canary.role": "run", session.NAME_TAG: name, **lease()}
     if parent is not None:
         tags[session.PARENT_TAG] = parent.info.run_id
         return session.start_run(client, parent.info.experiment_id, tags), True

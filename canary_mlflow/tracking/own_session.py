@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.policies import policy_names
+from canary_mlflow.tracking import owner
+from canary_mlflow.tracking.leftovers import clear, held
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import (
     NAME_TAG,
+    NOTHING,
     PARENT_TAG,
     active_run,
     child_runs,
@@ -24,7 +27,6 @@ from canary_mlflow.tracking.session import (
     finish_session,
     get_run,
     log_tags,
-    open_session,
     start_run,
 )
 from canary_mlflow.tracking.store import prepare_store
@@ -61,10 +63,13 @@ def session(
     refuse_second()
     client = prepare_store(tracking_uri)
     home = usual_experiment(client, experiment, tracking_uri)
-    opened = start(client, model, policy=policy, experiment=home)
+    opened = start(client, model, policy=policy, experiment=home, lease=owner.lease())
     whole = False
     try:
-        with _in_environment({VARIABLE: opened.session_id, "MLFLOW_TRACKING_URI": opened.store}):
+        with (
+            held(client, opened.session_id),
+            _in_environment({VARIABLE: opened.session_id, "MLFLOW_TRACKING_URI": opened.store}),
+        ):
             yield opened
         whole = True
     finally:
@@ -74,8 +79,11 @@ def session(
                 sys.stderr.write(f"canary: {line}\n")
 
 
-def start(client: MlflowClient, model: str, *, policy: str, experiment: str) -> Session:
-    """Open a session in the experiment with this id. Under `mlflow run`, its run becomes the session."""
+def start(
+    client: MlflowClient, model: str, *, policy: str, experiment: str, lease: Mapping[str, str] = NOTHING
+) -> Session:
+    """Open a session in the experiment with this id. Under `mlflow run`, its run becomes the session. `lease`: the tags
+    of the process that holds it open; one without stays open until somebody ends it."""
     if not model.strip() or any(mark in model for mark in FORBIDDEN_IN_NAMES):
         raise UsageError(f"model name {model!r}: expected a name without '/' and ':'; choose another")
     if policy not in policy_names():
@@ -83,9 +91,13 @@ def start(client: MlflowClient, model: str, *, policy: str, experiment: str) -> 
             f"policy {policy!r}: a session takes one of the shipped ones ({', '.join(policy_names())}); a file of your "
             "own goes to canary gate --policy FILE"
         )
-    tags = {"canary.role": "session", NAME_TAG: model, "canary.model_name": model, "canary.tier": policy}
-    under_mlflow = bool(os.environ.get("MLFLOW_RUN_ID"))
-    opened = open_session(client, "", model, tags) if under_mlflow else start_run(client, experiment, tags)
+    tags = {"canary.role": "session", NAME_TAG: model, "canary.model_name": model, "canary.tier": policy, **lease}
+    clear(client)
+    if opened := os.environ.get("MLFLOW_RUN_ID"):
+        get_run(client, opened)
+        log_tags(client, opened, tags)
+    else:
+        opened = start_run(client, experiment, tags)
     return Session(session_id=opened, model=model, store=str(client.tracking_uri))
 
 

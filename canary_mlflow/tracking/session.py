@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchRun, StoreError, one_line
+from canary_mlflow.tracking.owner import lease
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.store import experiment_id
 
@@ -26,11 +27,12 @@ BATCH = 100  # params or tags that MLflow takes at once
 def open_session(
     client: MlflowClient, experiment: str, name: str, tags: Mapping[str, str], *, parent_id: str | None = None
 ) -> str:
-    """Start the parent run of a session (or of a sweep, by its `canary.role` tag) and return its id.
+    """Start the parent run of a session (or of a sweep, by its `canary.role` tag), which this process holds open, and
+    return its id.
 
     Under `mlflow run` the run exists already (MLFLOW_RUN_ID) and becomes the session. Raises StoreError.
     """
-    own = {"canary.role": "session", NAME_TAG: name, **tags}
+    own = {"canary.role": "session", NAME_TAG: name, **lease(), **tags}
     if parent_id is not None:
         own[PARENT_TAG] = parent_id
     given = os.environ.get("MLFLOW_RUN_ID")
@@ -50,7 +52,7 @@ def create_child_run(
 ) -> str:
     """Start one run of a session and return its id; values of `params` longer than 500 characters are cut."""
     experiment = get_run(client, session_id).info.experiment_id
-    own = {"canary.role": "run", NAME_TAG: name, PARENT_TAG: session_id, **tags}
+    own = {"canary.role": "run", NAME_TAG: name, PARENT_TAG: session_id, **lease(), **tags}
     run_id = start_run(client, experiment, own)
     log_params(client, run_id, params)
     return run_id

@@ -1,4 +1,4 @@
-"""SIGTERM while a run is recorded: its default writes nothing down."""
+"""SIGTERM and SIGHUP while a run is recorded: their default writes nothing down."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from canary_mlflow.tracking.failures import Terminated
+from canary_mlflow.tracking.failures import STOPPING, Terminated
 
 
 class TerminationHandler:
-    """Has SIGTERM unwind like an exception, where nobody else has an opinion and this is the main thread."""
+    """Has them unwind like an exception, where nobody else has an opinion and this is the main thread."""
 
     def __init__(self) -> None:
         self._ours: object = None
         self._pending: Terminated | None = None
 
     def install(self, record: Callable[[Terminated], None], ending: Callable[[], bool]) -> None:
-        """From now on SIGTERM calls `record` and then raises what it gave it.
+        """From now on each of them calls `record` and then raises what it gave it.
 
         While `ending` says that the end is being recorded already, the raising waits for `remove`: when a rank dies,
         the others get an error and, before they have written it down, torchrun's SIGTERM.
         """
         if threading.current_thread() is not threading.main_thread():
             return
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            return
+        free = [each for each in STOPPING if signal.getsignal(each) is signal.SIG_DFL]
 
         def stop(signum: int, frame: FrameType | None) -> None:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut the recording short
+            for each in free:
+                signal.signal(each, signal.SIG_IGN)  # a second one must not cut the recording short
             error = Terminated(signum)
             if ending():
                 self._pending = error
@@ -37,14 +37,16 @@ class TerminationHandler:
             record(error)
             raise error
 
-        signal.signal(signal.SIGTERM, stop)
+        for each in free:
+            signal.signal(each, stop)
         self._ours = stop
 
     def remove(self) -> None:
-        """Back to the default, unless somebody else has taken over; raises Terminated if SIGTERM came meanwhile."""
+        """Back to the default, unless somebody else has taken over; raises Terminated if one came meanwhile."""
         if self._ours is not None and threading.current_thread() is threading.main_thread():
-            if signal.getsignal(signal.SIGTERM) is self._ours:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for each in STOPPING:
+                if signal.getsignal(each) is self._ours:
+                    signal.signal(each, signal.SIG_DFL)
             self._ours = None
         pending, self._pending = self._pending, None
         if pending is not None:

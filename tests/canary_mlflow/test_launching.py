@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -22,10 +23,11 @@ from mlflow import MlflowClient
 from workplace import Workplace
 
 from canary_mlflow.cli import canary
-from canary_mlflow.errors import Interrupted, NoSource, UsageError
+from canary_mlflow.errors import NoSource, UsageError
 from canary_mlflow.launching.makers import Launched
 from canary_mlflow.launching.sources import commit_of, installer, source_of
 from canary_mlflow.registry.acts import bless
+from canary_mlflow.tracking.failures import Terminated
 from canary_mlflow.tracking.fingerprint import git, hardware, packages
 from canary_mlflow.tracking.histories import fresh_runs, read_version, session_runs
 from canary_mlflow.tracking.session import child_runs
@@ -167,7 +169,7 @@ def test_a_comparison_that_was_stopped_makes_what_its_look_lacks(
 
     def stopped(*arguments: Any, **words: Any) -> str:
         if len(recorded_runs) == 4:
-            raise Interrupted("stopped by SIGTERM")
+            raise Terminated(signal.SIGTERM)
         return str(made(*arguments, **words))
 
     monkeypatch.setattr(recorded, "run", stopped)
@@ -211,11 +213,46 @@ def test_sigterm_ends_a_comparison_of_revisions_and_all_that_it_started(
     assert "canary: stopped by SIGTERM; `canary ab` may be run again" in err
     assert started
     assert psutil.wait_procs(started, timeout=10)[1] == []
-    left = subprocess.run(["git", "-C", str(project), "worktree", "list"], capture_output=True, text=True, check=True)
-    assert len(left.stdout.splitlines()) == 1
+    assert len(worktrees(project)) == 1
     client = MlflowClient(workplace.uri)
     found = client.search_runs([item.experiment_id for item in client.search_experiments()])
     assert {run.info.status for run in found} == {"FAILED"}
+
+
+def test_a_comparison_that_is_killed_leaves_no_process_and_what_else_it_leaves_goes(
+    project: Path, commits: list[str], workplace: Workplace, tmp_path: Path
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    environment = {**workplace.environment, "TMPDIR": str(tmp_path / "tmp"), "MLFLOW_TRACKING_URI": workplace.uri}
+    sides = ["--baseline", commits[1], "--candidate", commits[2]]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "canary_mlflow.cli", "ab", "algo=sft", "train.max_steps=100000", *sides],
+        cwd=project,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while not (started := trainings(process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.kill()
+    process.wait()
+    assert started
+    assert psutil.wait_procs(started, timeout=30)[1] == []
+    assert len(worktrees(project)) == 3
+    fixed = workplace.canary("doctor", "--fix", **{key: environment[key] for key in ("TMPDIR", "MLFLOW_TRACKING_URI")})
+    assert "runs ended as FAILED" in fixed.stdout, fixed.stdout
+    assert len(worktrees(project)) == 1
+    assert list((tmp_path / "tmp").glob("canary-*")) == []
+    client = MlflowClient(workplace.uri)
+    found = client.search_runs([item.experiment_id for item in client.search_experiments()])
+    assert {run.info.status for run in found} == {"FAILED"}
+
+
+def worktrees(project: Path) -> list[str]:
+    """The folders that git knows as checkouts of the project."""
+    done = subprocess.run(["git", "-C", str(project), "worktree", "list"], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
 
 
 def trainings(pid: int) -> list[psutil.Process]:
@@ -402,8 +439,7 @@ def test_one_run_of_each_side_in_its_own_code(session: Any, project: Path, commi
     assert made[added.run_id].data.params["cfg/train.max_steps"] == "3"
     assert len(added.series["loss"].values) == 3
     assert dict(os.environ) == environment
-    left = subprocess.run(["git", "-C", str(project), "worktree", "list"], capture_output=True, text=True, check=True)
-    assert len(left.stdout.splitlines()) == 1
+    assert len(worktrees(project)) == 1
 
 
 def test_another_machine_is_refused_before_anything_is_made(session: Any) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import platform
+import signal
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from plans import late_policy, looks, plan, with_fresh
 
-from canary_mlflow.errors import CanaryError, Interrupted, NoSource, UsageError
+from canary_mlflow.errors import CanaryError, NoSource, UsageError
 from canary_mlflow.launching import projects
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.looks import Taken, note_look
+from canary_mlflow.tracking.failures import Terminated
 from gates.looks import WithoutSource
 from gates.policy import Policy
 from gates.verdict import Outcome, ReasonCode
@@ -243,12 +245,12 @@ def test_a_signal_during_an_added_run_ends_the_plan_and_is_no_missing_code(
     guarded: Any, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
     def stopped(*_: Any) -> None:
-        raise Interrupted("stopped by SIGTERM")
+        raise Terminated(signal.SIGTERM)
 
     monkeypatch.setattr(projects, "run_project", stopped)
     going = plan(guarded, load_policy("smoke"))
     source: Any = None  # what is stopped before it begins asks for no code
-    with pytest.raises(Interrupted, match="SIGTERM"):
+    with pytest.raises(Terminated, match="SIGTERM"):
         projects.launch(guarded.client, source, session_of(guarded, going), name="n", role=role, seed=1)
 
 

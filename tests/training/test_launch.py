@@ -49,16 +49,22 @@ def test_sigterm_leaves_failed_runs_with_their_metrics_and_no_version(workplace:
     assert versions(workplace) == []
 
 
-def test_ctrl_c_while_the_runs_load_is_one_line(workplace: Workplace) -> None:
+@pytest.mark.parametrize(
+    ("sent", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGHUP, "stopped by SIGHUP")], ids=["Ctrl-C", "closed"]
+)
+def test_what_a_terminal_sends_while_the_runs_load_is_one_line(
+    workplace: Workplace, sent: signal.Signals, said: str
+) -> None:
     process = workplace.start("-m", "training", "algo=sft", own_group=True)
     deadline = time.monotonic() + 60
     while not list(workplace.folder.glob("outputs/*/*/seed-2")) and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(1)  # Python has started, the libraries are not there yet
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: the session and its runs
+    os.killpg(process.pid, sent)  # as a terminal does it: the session and its runs
+    os.killpg(process.pid, sent)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
-    assert err.strip() == "canary: interrupted; runs that had not ended are recorded as FAILED"
+    assert err.strip() == f"canary: {said}; runs that had not ended are recorded as FAILED"
     assert {run.info.status for run in runs(workplace, "session")} <= {"FAILED"}
 
 
@@ -82,6 +88,67 @@ def test_a_killed_session_is_recorded_by_its_run(workplace: Workplace) -> None:
     process.communicate(timeout=60)  # until its run has let go of standard error, too
     ended = {role: [run.info.status for run in runs(workplace, role)] for role in ("session", "run")}
     assert ended == {"session": ["FAILED"], "run": ["FAILED"]}
+
+
+def test_a_session_that_is_killed_with_its_runs_is_ended_by_whoever_comes_next(workplace: Workplace) -> None:
+    process = workplace.start("-m", "training", "algo=sft", "repeats=1", "train.max_steps=100000", own_group=True)
+    wait_for_step(workplace, 5)
+    living = workplace.canary("doctor", "--fix", MLFLOW_TRACKING_URI=workplace.uri)
+    assert "0 runs ended as FAILED" in living.stdout, living.stdout
+    os.killpg(process.pid, signal.SIGKILL)  # as a machine's out-of-memory killer or a CI job's end may do it
+    process.communicate(timeout=60)
+    open_ones = [*runs(workplace, "session"), *runs(workplace, "run")]
+    assert {run.info.status for run in open_ones} == {"RUNNING"}
+    found = workplace.canary("doctor", MLFLOW_TRACKING_URI=workplace.uri)
+    assert "RUNNING, and their processes are gone" in found.stdout
+    assert all(run.info.run_id in found.stdout for run in open_ones)
+    fixed = workplace.canary("doctor", "--fix", MLFLOW_TRACKING_URI=workplace.uri)
+    assert "2 runs ended as FAILED" in fixed.stdout, fixed.stdout
+    for run in [*runs(workplace, "session"), *runs(workplace, "run")]:
+        assert (run.info.status, run.data.tags["canary.failure"]) == ("FAILED", "interrupted")
+        assert f"(pid {process.pid} on " in run.data.tags["canary.failure_reason"]
+
+
+def test_sigterm_ends_a_sweep_and_starts_no_other_job(workplace: Workplace) -> None:
+    process = workplace.start("-m", "training", "--multirun", "algo=sft", "seed=1,2", "train.max_steps=100000")
+    wait_for_step(workplace, 5)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    assert "canary: stopped by SIGTERM; runs that had not ended are recorded as FAILED" in err
+    assert "Traceback" not in err
+    assert [run.info.status for run in runs(workplace, "run")] == ["FAILED"]
+    assert [run.info.status for run in runs(workplace, "sweep")] == ["FAILED"]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("publishing.log_study = lambda *_: os.kill(os.getpid(), signal.SIGTERM)", "stopped by SIGTERM"),
+        ("publishing.log_study = lambda *_: os.kill(os.getpid(), signal.SIGINT)", "interrupted"),
+    ],
+)
+def test_a_signal_during_the_report_ends_with_four_and_a_second_cuts_nothing_short(
+    workplace: Workplace, script: str, said: str
+) -> None:
+    """The report is forgiven what goes wrong in it; a signal is none of that."""
+    code = (
+        "import os, signal, sys, types\n"
+        "from canary_mlflow.analysis import publishing\n"
+        "from training.edge import ended\n"
+        f"{script}\n"
+        "def session():\n"
+        "    try:\n"
+        "        publishing.publish_study(None, types.SimpleNamespace(session_id='s', dry_run=False))\n"
+        "    finally:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        print('recorded')\n"
+        "    return 0\n"
+        "sys.exit(ended(session))\n"
+    )
+    done = workplace.run("-c", code)
+    assert (done.returncode, done.stdout) == (4, "recorded\n"), done.stderr
+    assert done.stderr == f"canary: {said}; runs that had not ended are recorded as FAILED\n"
 
 
 @pytest.mark.parametrize(

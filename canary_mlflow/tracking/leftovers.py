@@ -1,0 +1,114 @@
+"""What a killed process leaves: runs that read RUNNING, folders, worktrees. Whoever comes next ends and removes them.
+
+On the same machine a lease ends with its process. From another machine only the heartbeat shows whether it goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from canary_mlflow.tracking import owner
+from canary_mlflow.tracking.owner import HEARTBEAT_TAG, LEASE_TAG, heartbeat, lease
+from canary_mlflow.tracking.scratch import remove_left_behind
+from canary_mlflow.tracking.session import PARENT_TAG, close_run, log_tags
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+EVERY = 120.0  # seconds between two heartbeats
+EXPIRED = 1800.0  # seconds without one: longer than any store that is worth using is away, shorter than patience
+PAGE = 1000
+
+
+def clear(client: MlflowClient) -> None:
+    """End and remove what killed processes have left, and say so; done by whoever opens a session."""
+    remove_left_behind()
+    if (ended := close_left_open(client)) and sys.stderr is not None:
+        runs = "run" if ended == 1 else "runs"
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            sys.stderr.write(f"canary: ended {ended} {runs} of processes that were killed, as FAILED\n")
+
+
+@contextmanager
+def held(client: MlflowClient, *run_ids: str) -> Iterator[None]:
+    """Runs that this process holds open for a while. The heartbeat of the first speaks for all with the same lease."""
+    over = threading.Event()
+    for run_id in run_ids:
+        log_tags(client, run_id, lease() | heartbeat())
+
+    def beat() -> None:
+        while not over.wait(EVERY):
+            with suppress(Exception):  # a store that is away for a while: the next one will do
+                log_tags(client, run_ids[0], heartbeat())
+
+    threading.Thread(target=beat, name="canary-heartbeat", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def left_open(client: MlflowClient) -> list[Run]:
+    """The runs that still read RUNNING though the process that held them is gone."""
+    running = _running(client)
+    gone = {text for text in {_lease_of(run) for run in running} if text and _is_over(text, running)}
+    parents = {run.info.run_id for run in running if _lease_of(run) in gone}
+    return [
+        run
+        for run in running
+        if _lease_of(run) in gone or (not _lease_of(run) and run.data.tags.get(PARENT_TAG) in parents)
+    ]
+
+
+def close_left_open(client: MlflowClient) -> int:
+    """End them as FAILED (interrupted); how many there were."""
+    found = left_open(client)
+    for run in found:
+        held_by = owner.read(_lease_of(run))
+        who = f" (pid {held_by.pid} on {held_by.host})" if held_by else ""
+        reason = f"its process{who} ended without a word"
+        if PARENT_TAG in run.data.tags and run.data.tags.get("canary.role") != "session":
+            close_run(client, run.info.run_id, "interrupted", reason)
+            continue
+        log_tags(client, run.info.run_id, {"canary.failure": "interrupted", "canary.failure_reason": reason})
+        client.set_terminated(run.info.run_id, "FAILED")
+    return len(found)
+
+
+def _running(client: MlflowClient) -> list[Run]:
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    found: list[Run] = []
+    page: str | None = None
+    while True:
+        runs = client.search_runs(
+            experiments,
+            "attributes.status = 'RUNNING' AND tags.`canary.role` LIKE '%'",
+            max_results=PAGE,
+            page_token=page,
+        )
+        found += runs
+        page = runs.token
+        if not page:
+            return found
+
+
+def _lease_of(run: Run) -> str:
+    return str(run.data.tags.get(LEASE_TAG, ""))
+
+
+def _is_over(text: str, running: Sequence[Run]) -> bool:
+    """Whether a lease has ended: its process is gone, or was not heard of for long."""
+    holder = owner.read(text)
+    if holder is None:
+        return False
+    if (gone := owner.is_gone(holder)) is not None:
+        return gone
+    beats = [run.data.tags.get(HEARTBEAT_TAG, "") for run in running if _lease_of(run) == text]
+    heard = max((int(beat) for beat in beats if beat.isdigit()), default=None)
+    return heard is not None and time.time() - heard > EXPIRED

@@ -1,0 +1,93 @@
+"""Whose a run is, and when it is left behind: on the same machine at once, from another by a heartbeat that stopped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from canary_mlflow.tracking import leftovers, owner, scratch
+from canary_mlflow.tracking.owner import HEARTBEAT_TAG, LEASE_TAG, Owner
+from canary_mlflow.tracking.session import create_child_run, finish_session, open_session
+
+HERE = owner.this_process()
+NOBODY = replace(HERE, started="1")  # its process id has been given to another
+ELSEWHERE = replace(HERE, place="another-host 0 pid:[1]")
+
+
+def status(recorded: Any, run_id: str) -> str:
+    return str(recorded.client.get_run(run_id).info.status)
+
+
+@pytest.mark.parametrize(
+    ("holder", "silent", "expected"),
+    [
+        (HERE, 10_000, "RUNNING"),
+        (NOBODY, 0, "FAILED"),
+        (ELSEWHERE, 60, "RUNNING"),
+        (ELSEWHERE, 3600, "FAILED"),
+        (replace(NOBODY, user=HERE.user + 1), 60, "RUNNING"),  # whose processes /proc may hide
+    ],
+)
+def test_a_session_ends_with_its_process(recorded: Any, holder: Owner, silent: int, expected: str) -> None:
+    client = recorded.client
+    lease = {LEASE_TAG: holder.to_text()}
+    beat = {HEARTBEAT_TAG: str(int(time.time()) - silent)}
+    session = client.create_run(recorded.experiment, tags={"canary.role": "session", **lease, **beat}).info.run_id
+    child = create_child_run(client, session, "seed 0", lease, {})
+    leftovers.close_left_open(client)
+    assert [status(recorded, run_id) for run_id in (session, child)] == [expected, expected]
+    finish_session(client, session, "FAILED")
+
+
+def test_without_a_lease_or_a_heartbeat_nobody_elsewhere_can_tell(recorded: Any) -> None:
+    """`canary session start` ends at once and its session does not; a script's own run has no heartbeat."""
+    client = recorded.client
+    own = client.create_run(recorded.experiment, tags={"canary.role": "session"}).info.run_id
+    lease = {LEASE_TAG: ELSEWHERE.to_text()}
+    alone = client.create_run(recorded.experiment, tags={"canary.role": "run", **lease}).info.run_id
+    leftovers.close_left_open(client)
+    assert [status(recorded, run_id) for run_id in (own, alone)] == ["RUNNING", "RUNNING"]
+    for run_id in (own, alone):
+        client.set_terminated(run_id, "FAILED")
+
+
+def test_a_session_that_is_held_beats(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "EVERY", 0.05)
+    session = open_session(recorded.client, "recorded", "held", {})
+    with leftovers.held(recorded.client, session):
+        recorded.client.set_tag(session, HEARTBEAT_TAG, "0")
+        deadline = time.monotonic() + 10
+        while (heard := recorded.client.get_run(session).data.tags[HEARTBEAT_TAG]) == "0":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert abs(int(heard) - time.time()) < 60
+    finish_session(recorded.client, session, "FINISHED")
+
+
+def test_a_folder_goes_when_its_process_is_gone_and_no_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "canary-somebody-elses").mkdir()
+    code = (
+        f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
+        "from canary_mlflow.tracking.scratch import scratch\n"
+        "with scratch('again') as place:\n"
+        "    print(place, flush=True)\n"
+        "    input()\n"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout
+    folder = Path(other.stdout.readline().strip())
+    with scratch.scratch("again") as mine:
+        assert scratch.left_behind() == []
+        other.kill()
+        other.communicate()
+        assert scratch.left_behind() == [folder]
+        assert scratch.remove_left_behind() == 1
+        assert mine.exists()
+    assert [item.name for item in tmp_path.iterdir()] == ["canary-somebody-elses"]
