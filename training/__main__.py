@@ -60,7 +60,7 @@ def _run(argv: list[str]) -> int:
     if line.multirun:
         from training.sweep import run_sweep
 
-        return run_sweep(configs[0].tracking, argv, _with_hydra)
+        return run_sweep(configs, argv, _with_hydra)
     (code,) = _with_hydra(argv)
     return code
 

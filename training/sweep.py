@@ -1,55 +1,71 @@
-"""Hydra's --multirun as one MLflow parent run with every job's runs as its children."""
+"""Hydra's --multirun as one MLflow parent run with every job's runs as its children, judged cell by cell."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 
 from mlflow import MlflowClient
 
+from canary_mlflow.reports.decision import decision_to_dict
 from canary_mlflow.tracking.leftovers import clear, held
-from canary_mlflow.tracking.session import child_runs, finish_session, open_session
+from canary_mlflow.tracking.session import child_runs, finish_session, log_tags, open_session
 from canary_mlflow.tracking.store import prepare_store
 from training import launch
-from training.config import CanaryConfig, TrackingConfig
+from training.cells import CELL_TAG, MODEL_TAG, cell_of, judge_cells, table, worst
+from training.config import CanaryConfig
+from training.naming import default_model_name
 
 PARENT = "CANARY_PARENT_RUN_ID"
 
 
-def run_sweep(tracking: TrackingConfig, argv: Sequence[str], jobs: Callable[[Sequence[str]], object]) -> int:
-    """Have `jobs` run all that `argv` asks for under one parent run, which is ended however they end.
-
-    Returns 0 when every run finished, 1 when one was unstable, 4 when something outside failed.
+def run_sweep(configs: Sequence[CanaryConfig], argv: Sequence[str], jobs: Callable[[Sequence[str]], object]) -> int:
+    """Have `jobs` run all that `argv` asks for under one parent run, which is ended however they end; then judge each
+    cell that has a champion beside it. Returns the exit code of the worst cell.
     """
+    tracking = configs[0].tracking
     client = prepare_store(tracking.uri)
     clear(client)
     parent = open_session(client, tracking.experiment, "sweep", {"canary.role": "sweep"})
+    code = 4
     try:
         with held(client, parent):
             # Hydra sets it in the jobs of every launcher, on this machine or another.
             jobs([*argv, f"+hydra.job.env_set.{PARENT}={parent}"])
+            code = _judge(client, parent, configs)
     finally:
-        # Whatever the jobs raised: those in other processes can tell how they ended through their runs alone.
-        code = _close(client, parent)
+        finish_session(client, parent, "FINISHED" if code == 0 else "FAILED")
     return code
 
 
 def run_job(config: CanaryConfig, scratch: Path) -> int:
-    """The runs of one job: one seed unless `repeats` says otherwise. Sweeps gather; they do not gate."""
+    """The runs of one job: one seed unless `repeats` says otherwise. The sweep judges them when all are made."""
     repeats = config.repeats or 1
-    with launch.crew_of(config, scratch, repeats) as crew:
+    with launch.crew_of(config, scratch, repeats) as loading:
         client = prepare_store(config.tracking.uri)
+        first = next(loading)
+        model = config.model_name or default_model_name(config, first.prepared.workload)
+        crew = chain([first], loading)
         results = launch.train_runs(client, os.environ[PARENT], config, crew, repeats)
+        for result in results:
+            log_tags(client, result.run_id, {CELL_TAG: cell_of(config), MODEL_TAG: model})
     return max((launch.code_of(result) for result in results), default=0)
 
 
-def _close(client: MlflowClient, parent: str) -> int:
-    """End the parent run and say how the sweep ended."""
-    runs = child_runs(client, parent)
-    failures = [run.data.tags.get("canary.failure", "") for run in runs if run.info.status != "FINISHED"]
-    code = max((launch.code_of_failure(failure or "error") for failure in failures), default=0 if runs else 4)
-    finish_session(client, parent, "FINISHED" if code == 0 else "FAILED")
-    print(f"canary: sweep {parent}: {len(runs) - len(failures)} of {len(runs)} runs finished", file=sys.stderr)
-    return code
+def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -> int:
+    """Judge the cells, write that on the parent run, and say it."""
+    runs = [run for run in child_runs(client, parent) if run.data.tags.get("canary.role") == "run"]
+    cells = list(judge_cells(client, runs, configs))
+    finished = sum(run.info.status == "FINISHED" for run in runs)
+    print(f"canary: sweep {parent}: {finished} of {len(runs)} runs finished", file=sys.stderr)
+    said = table(cells)
+    print(said)
+    client.log_text(parent, f"{said}\n", "verdicts.txt")
+    client.log_dict(
+        parent, {cell.name: decision_to_dict(cell.decision) for cell in cells if cell.decision}, "verdicts.json"
+    )
+    log_tags(client, parent, {"mlflow.note.content": f"```\n{said}\n```"})
+    return worst([cell.code for cell in cells])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from canary_mlflow.registry.evidence import warnings_of
 from canary_mlflow.registry.versions import champion_number
 from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
-from canary_mlflow.tracking.histories import fresh_runs, read_version, session_runs
+from canary_mlflow.tracking.histories import fresh_runs, read_runs, read_version, session_runs
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import get_run, minutes_of_runs
 from gates.judge import judge
@@ -44,15 +45,31 @@ def gate_session(client: MlflowClient, model: str, session_id: str, policy: Poli
     return on_session(client, model, session_id, verdict, Question.SESSION)
 
 
+def judge_runs(client: MlflowClient, model: str, run_ids: Sequence[str], policy: Policy) -> Decision | None:
+    """Judge runs beside the champion and record nothing; None while the model has none."""
+    before = champion_or_none(client, model)
+    if before is None:
+        return None
+    candidate = Version(model=model, version=None, runs=read_runs(client, run_ids))
+    verdict = judge_beside(client, policy, before, candidate)
+    return Decision(
+        verdict=verdict, model=model, question=Question.CHANGE, champion_before=before, champion_after=before
+    )
+
+
 def gate_change(client: MlflowClient, model: str, session_id: str, policy: Policy) -> Decision:
     """Judge a session beside the champion, and write that on the session; nothing is registered, no alias moves."""
-    before = champion_or_none(client, model)
-    baseline = None if before is None else read_version(client, model, before)
     candidate = Version(model=model, version=None, runs=tuple(session_runs(client, session_id)))
+    verdict = judge_beside(client, policy, champion_or_none(client, model), candidate)
+    return on_session(client, model, session_id, verdict, Question.CHANGE)
+
+
+def judge_beside(client: MlflowClient, policy: Policy, before: str | None, candidate: Version) -> Verdict:
+    """What the champion, version `before`, and a pinned baseline say of runs without a version."""
+    baseline = None if before is None else read_version(client, candidate.model, before)
     verdict = judge(policy, baseline, candidate)
     pinned = read_anchor(client, candidate, verdict, before)
-    verdict = against_anchor(policy, pinned, candidate, verdict)
-    return on_session(client, model, session_id, verdict, Question.CHANGE)
+    return against_anchor(policy, pinned, candidate, verdict)
 
 
 def on_session(client: MlflowClient, model: str, session_id: str, verdict: Verdict, question: Question) -> Decision:

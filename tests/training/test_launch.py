@@ -233,6 +233,9 @@ def test_a_sweep_leaves_one_parent_with_its_children_also_when_a_job_fails(workp
     )
     # NaN weights end a PPO run at its next rollout; SFT trains on with them.
     assert done.returncode == 1, done.stderr
+    assert [line.split()[:3] for line in done.stdout.splitlines()] == [
+        [f"{algo}-tiny-neox-preferences-smoke", "no", "champion"] for algo in ("sft", "ppo")
+    ]
     (parent,) = runs(workplace, "sweep")
     assert parent.info.status == "FAILED"
     children = runs(workplace, "run")

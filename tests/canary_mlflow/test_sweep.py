@@ -1,0 +1,72 @@
+"""A sweep's verdicts: what its jobs left is recorded instead of trained, all else is real."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from canary_mlflow.registry.acts import bless
+from training.cells import CELL_TAG, MODEL_TAG, cell_of
+from training.command_line import expand, parse
+from training.compose import check, register_schemas
+from training.config import CanaryConfig
+from training.sweep import PARENT, run_sweep
+
+
+@pytest.fixture(scope="module")
+def configs() -> list[CanaryConfig]:
+    register_schemas()
+    return check(parse(expand(["--multirun", "algo=sft,dpo,ppo", "seed=0,1,2"])))
+
+
+@pytest.mark.parametrize(
+    ("slower", "ends", "code"),
+    [
+        ({"sft": 1.0, "dpo": 1.0}, "FINISHED", 0),
+        ({"sft": 1.0, "dpo": 1.5}, "FAILED", 1),
+    ],
+)
+def test_each_cell_with_a_champion_is_judged_and_the_worst_decides(
+    recorded: Any,
+    configs: list[CanaryConfig],
+    capsys: pytest.CaptureFixture[str],
+    slower: dict[str, float],
+    ends: str,
+    code: int,
+) -> None:
+    models = {algo: f"{recorded.model}-{algo}" for algo in ("sft", "dpo", "ppo")}
+    for algo in ("sft", "dpo"):
+        own = replace(recorded, model=models[algo])
+        bless(own.client, own.model, own.register(own.session()), "a baseline for the test")
+    here = [
+        replace(config, tracking=replace(config.tracking, uri=recorded.uri, experiment="recorded"))
+        for config in configs
+    ]
+    parents = []
+
+    def jobs(argv: Sequence[str]) -> None:
+        (parent,) = [word.partition("=")[2] for word in argv if word.startswith(f"+hydra.job.env_set.{PARENT}=")]
+        parents.append(parent)
+        for config in here:
+            algo = config.algo.name
+            tags = {CELL_TAG: cell_of(config), MODEL_TAG: models[algo]}
+            recorded.run(parent, config.seed, slower=slower.get(algo, 1.0), tags=tags, nan_at=None, without=())
+
+    versions = len(recorded.client.search_model_versions())
+    assert run_sweep(here, [], jobs) == code
+    lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    words = {"sft": "PASS", "dpo": "PASS" if code == 0 else "BLOCK", "ppo": "no"}
+    assert {name: word for name, word, _ in lines} == {models[algo]: word for algo, word in words.items()}
+    parent = recorded.client.get_run(parents[0])
+    assert parent.info.status == ends
+    assert models["ppo"] in parent.data.tags["mlflow.note.content"]
+    assert len(recorded.client.search_model_versions()) == versions
+
+
+def test_a_seed_and_a_number_of_runs_make_no_other_cell(configs: list[CanaryConfig]) -> None:
+    assert len({cell_of(config) for config in configs}) == 3
+    assert cell_of(replace(configs[0], repeats=5)) == cell_of(configs[0])
+    assert cell_of(replace(configs[0], register=False)) != cell_of(configs[0])

@@ -1,0 +1,85 @@
+"""The cells of a sweep: what its jobs trained, seeds aside, each judged beside the champion of its model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.session_gate import judge_runs
+from canary_mlflow.reports.decision import Decision
+from canary_mlflow.tracking.failures import UNSTABLE
+from training.compose import to_plain
+from training.config import CanaryConfig
+from training.naming import canary_name
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+CELL_TAG = "canary.cell"
+MODEL_TAG = "canary.model_name"
+WORST_FIRST = (1, 4, 2, 3, 0)
+"""Exit codes: harm that was shown stays shown, whatever else failed; what is unknown comes before what is fine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """The runs of one configuration; `decision` None where their model has no champion, or there are no runs."""
+
+    name: str
+    made: int
+    failures: tuple[str, ...]
+    decision: Decision | None = None
+
+    @property
+    def code(self) -> int:
+        """Its exit code."""
+        codes = [1 if failure in UNSTABLE else 2 if failure == "config" else 4 for failure in self.failures]
+        if self.decision is not None:  # which has weighed what became unstable or raised an exception
+            codes = [code for code in codes if code != 1] + [self.decision.exit_code]
+        return worst([*codes, 0 if self.made else 4])
+
+    @property
+    def word(self) -> str:
+        """Its verdict."""
+        return "no champion" if self.decision is None else self.decision.word
+
+    @property
+    def reason(self) -> str:
+        """Why, in one line."""
+        if self.decision is not None:
+            return self.decision.verdict.reason
+        broke = f", {len(self.failures)} of them broke off ({', '.join(self.failures)})" if self.failures else ""
+        return f"{self.made} runs{broke}; nothing to be judged beside"
+
+
+def cell_of(config: CanaryConfig) -> str:
+    """What the runs of one configuration share; a seed and a number of repeats make no other."""
+    plain = to_plain(replace(config, seed=0, repeats=None))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def judge_cells(client: MlflowClient, runs: Sequence[Run], configs: Sequence[CanaryConfig]) -> Iterator[Cell]:
+    """Each configuration of the sweep, in its order, judged beside the champion of its model; nothing is recorded."""
+    for key, config in {cell_of(config): config for config in configs}.items():
+        own = [run for run in runs if run.data.tags.get(CELL_TAG) == key]
+        model = next((run.data.tags[MODEL_TAG] for run in own if MODEL_TAG in run.data.tags), "")
+        ids = [run.info.run_id for run in own]
+        failures = tuple(run.data.tags.get("canary.failure") or "error" for run in own if run.info.status != "FINISHED")
+        decision = judge_runs(client, model, ids, load_policy(config.gate)) if model else None
+        yield Cell(name=model or canary_name(config), made=len(own), failures=failures, decision=decision)
+
+
+def worst(codes: Sequence[int]) -> int:
+    """The exit code of the whole."""
+    return min(codes, key=WORST_FIRST.index)
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """A line for each cell."""
+    names, words = max(len(cell.name) for cell in cells), max(len(cell.word) for cell in cells)
+    return "\n".join(f"{cell.name:<{names}}  {cell.word:<{words}}  {' '.join(cell.reason.split())}" for cell in cells)
