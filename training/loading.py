@@ -21,7 +21,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:
         raise SetupError(
             f"{folder} has no tokenizer that transformers {version('transformers')} can load: {first_line(error)}"
@@ -55,7 +55,9 @@ def load_model(config: CanaryConfig, folder: Path, tokenizer: Any, device: Devic
         }
     try:
         with torch.random.fork_rng(devices=[]):
-            model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **options)
+            model, info = AutoModelForCausalLM.from_pretrained(
+                folder, output_loading_info=True, trust_remote_code=False, **options
+            )
     except Exception as error:
         raise SetupError(f"{folder} holds no causal language model that can be loaded: {first_line(error)}") from error
     keep_trainable(model)

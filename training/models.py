@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from training.assets import tiny
@@ -25,7 +26,21 @@ def check(model: ModelConfig) -> None:
     if model.source == "embedded":
         tiny.check_tiny_model()
     else:
-        model_folder(model)
+        refuse_own_code(model_folder(model), f"model={model.name}")
+
+
+def refuse_own_code(folder: Path, asked_by: str) -> None:
+    """Raise SetupError for a model that only code of its folder's own can load: a canary runs none. A kind that
+    Transformers has itself is loaded as that, whatever code lies beside it."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    home = find_spec("transformers")
+    kinds = Path(next(iter(home.submodule_search_locations or ()))) / "models" if home else folder
+    kind = str(config.get("model_type", ""))
+    if config.get("auto_map") and not (kind and (kinds / kind.replace("-", "_")).is_dir()):
+        raise SetupError(
+            f"{asked_by}: {folder} needs code of its own (auto_map in its config.json), and a canary runs none of a "
+            f"model's; expected a model_type that Transformers has, found {kind!r}"
+        )
 
 
 def layer_names(model: ModelConfig) -> set[str] | None:

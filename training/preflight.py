@@ -27,7 +27,7 @@ def preflight(config: CanaryConfig, *, here: bool = True) -> None:
     models.check(config.model)
     _check_fit(config)
     if isinstance(config.algo, PPOAlgo) and config.algo.reward.kind == "model":
-        reward_folder(config.algo.reward.path or "")
+        models.refuse_own_code(reward_folder(config.algo.reward.path or ""), "algo.reward.path")
 
 
 def check_outputs(folder: str) -> None:

@@ -82,8 +82,8 @@ def model_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Rewa
     if spec.path.startswith((".", "/")) and not Path(spec.path).is_dir():
         raise SetupError(f"reward path {spec.path} is no folder; expected one with a sequence classifier")
     try:
-        model = AutoModelForSequenceClassification.from_pretrained(spec.path).to(device).eval()
-        reader = AutoTokenizer.from_pretrained(spec.path)
+        model = AutoModelForSequenceClassification.from_pretrained(spec.path, trust_remote_code=False).to(device).eval()
+        reader = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise SetupError(f"reward model {spec.path} cannot be loaded: {str(error).splitlines()[0]}") from error
     if model.config.num_labels != 1:

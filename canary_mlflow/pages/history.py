@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any
 
 import sqlalchemy as sa
@@ -88,9 +89,7 @@ def read_history(registry: str, model: str) -> History:
         rows = list(table.read(connection, model)) if guarded else []
     entries = [Entry(row=row, facts=facts_of(row)) for row in rows if row.alias == "champion"]
     moves = [entry for entry in entries if entry.row.moves]
-    reigns = [
-        Reign(entry=entry, until=after) for entry, after in zip(moves, [*moves[1:], None], strict=True)
-    ]  # fmt: skip
+    reigns = [Reign(entry=entry, until=after) for entry, after in zip_longest(moves, moves[1:])]
     return History(
         model=model,
         champion=champion,

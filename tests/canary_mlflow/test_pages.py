@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sqlite3
 from collections.abc import Mapping, Sequence
 from html import unescape
@@ -269,6 +270,66 @@ def test_a_deleted_run_says_how_to_bring_it_back(web: Any, recorded: Any) -> Non
     run_id = a_run(recorded, {"stability/loss": [1.0]}, end="FINISHED")
     recorded.client.delete_run(run_id)
     assert f"mlflow runs restore --run-id {run_id}" in text_of(web.get(f"/canary/run?id={run_id}"), 404)
+
+
+def no_champion(store: Any) -> None:
+    store.version()
+
+
+def no_runs(store: Any) -> None:
+    store.client.set_terminated(store.client.create_run(store.experiment, tags={"canary.role": "session"}).info.run_id)
+
+
+def half_deleted(store: Any) -> None:
+    session = store.session()
+    gate(store.client, store.model, store.register(session), load_policy("smoke"))
+    for run_id in store.children(session)[1:]:
+        store.client.delete_run(run_id)
+
+
+def all_deleted(store: Any) -> None:
+    session = store.session()
+    gate(store.client, store.model, store.register(session), load_policy("smoke"))
+    for run_id in [session, *store.children(session)]:
+        store.client.delete_run(run_id)
+
+
+def no_version(store: Any) -> None:
+    store.client.create_registered_model(store.model)
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from canary_mlflow.tracking.store import prepare_store
+
+    file = tmp_path_factory.mktemp("empty") / "mlflow.db"
+    prepare_store(f"sqlite:///{file}")
+    return file
+
+
+@pytest.mark.parametrize("fill", [None, no_champion, no_runs, half_deleted, all_deleted, no_version])
+def test_every_link_answers_however_little_is_there(
+    empty_store: Path, tmp_path: Path, recorder: Any, monkeypatch: pytest.MonkeyPatch, fill: Any
+) -> None:
+    from canary_mlflow.tracking.store import prepare_store
+
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client = prepare_store(uri)
+    if fill:
+        experiment = client.create_experiment("own", artifact_location=str(tmp_path / "mlruns"))
+        fill(recorder(client=client, uri=uri, experiment=experiment, model="own"))
+    web = site(uri, monkeypatch)
+    seen: set[str] = set()
+    waiting = ["/canary", *(f"/canary/model.json?name={model.name}" for model in client.search_registered_models())]
+    while waiting:
+        address = waiting.pop()
+        seen.add(address)
+        answer = web.get(address)
+        assert answer.status_code == 200, f"{address}: {answer.text[:500]}"
+        found = [unescape(link) for link in re.findall(r'href="([^"#]+)', answer.text)]
+        waiting += [link for link in found if link.startswith("/canary") and link not in {*seen, *waiting}]
+    assert len(seen) >= 2 or fill is None
 
 
 def test_evidence_whose_runs_are_deleted_leaves_the_verdict_readable(web: Any, guarded: Any) -> None:

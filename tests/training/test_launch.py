@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -311,6 +313,18 @@ def test_a_place_that_takes_no_folder_is_named_before_a_store_is_made(workplace:
     assert "hydra.run.dir" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert list(workplace.folder.iterdir()) == []
+
+
+def test_a_model_with_code_of_its_own_is_refused_and_nobody_is_asked(workplace: Workplace, tiny_folder: Path) -> None:
+    own = workplace.folder / "own"
+    shutil.copytree(tiny_folder, own)
+    config = json.loads((own / "config.json").read_text())
+    code = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    (own / "config.json").write_text(json.dumps({**config, "model_type": "own_kind", "auto_map": code}))
+    (own / "own.py").write_text("raise SystemExit('this code must not run')\n")
+    done = workplace.train("model=local", "model.path=own")
+    refused(workplace, done, {"own"})
+    assert "needs code of its own (auto_map in its config.json)" in done.stderr
 
 
 def test_a_hub_model_that_is_not_here_is_named(workplace: Workplace) -> None:
