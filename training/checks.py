@@ -106,6 +106,8 @@ def _check_reward(reward: RewardConfig) -> None:
         raise UsageError(f"algo.reward.target is {reward.target}; expected at least 1 token")
     if reward.kind == "token_share" and not any(letters.strip() for letters in reward.tokens):
         raise UsageError("algo.reward.tokens is empty; expected first letters that count, such as [a,b]")
+    if reward.kind == "token_share" and reward.min_tokens < 1:
+        raise UsageError(f"algo.reward.min_tokens is {reward.min_tokens}; expected at least 1")
     if reward.kind == "model" and not reward.path:
         raise UsageError("algo.reward.path is not set; expected a folder or hub id of a sequence classifier")
 

@@ -34,6 +34,7 @@ class RewardConfig:
     scale: float = MISSING  # multiplies the raw score
     target: int = MISSING  # length: the wanted number of answer tokens
     tokens: List[str] = field(default_factory=list)  # token_share: first letters that count
+    min_tokens: int = MISSING  # token_share: a shorter answer counts as if it had so many
     path: Optional[str] = None  # model: folder or hub id of a sequence classifier
 
 

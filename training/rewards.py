@@ -34,6 +34,7 @@ class RewardSpec:
     scale: float = 10.0  # multiplies the raw score
     target: int = 0  # length: the wanted number of tokens
     tokens: Sequence[str] = field(default_factory=tuple)  # token_share: first letters that count
+    min_tokens: int = 1  # token_share: a shorter answer counts as if it had so many
     path: str | None = None  # model: folder or hub id of a sequence classifier
 
 
@@ -57,7 +58,11 @@ def length_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Rew
 
 
 def token_share_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
-    """scale x the share of an answer's tokens that begin with one of the wanted letters."""
+    """scale x the share of an answer's tokens that begin with one of the wanted letters.
+
+    Of `min_tokens` where the answer is shorter: else one wanted token and the end would be as good as a long answer,
+    and it depends on the seed which of the two a policy finds.
+    """
     letters = tuple(letter.lower() for letter in spec.tokens)
     vocabulary = [tokenizer.decode([i]).strip().lower() for i in range(len(tokenizer))]
     wanted = torch.tensor([bool(letters) and text.startswith(letters) for text in vocabulary], device=device)
@@ -68,7 +73,7 @@ def token_share_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -
         # A model's output layer may be padded beyond its tokenizer; such ids are never wanted.
         known = answers.response_ids.clamp(max=len(wanted) - 1)
         hits = wanted[known] & (answers.response_ids < len(wanted)) & answers.response_mask
-        return spec.scale * hits.sum(1).float() / answers.response_mask.sum(1)
+        return spec.scale * hits.sum(1).float() / answers.response_mask.sum(1).clamp(min=spec.min_tokens)
 
     return score
 

@@ -50,6 +50,13 @@ def test_token_share_counts_first_letters() -> None:
     assert reward(_answers([[c, d, s, d], [d, d, d, d], [c, EOS, c, c]])).tolist() == [5.0, 0.0, 5.0]
 
 
+def test_a_short_answer_of_wanted_tokens_is_not_as_good_as_a_long_one() -> None:
+    tokenizer = tiny_tokenizer()
+    c = tokenizer.convert_tokens_to_ids("c")
+    reward = build_reward(RewardSpec(kind="token_share", scale=10.0, tokens=["c"], min_tokens=4), tokenizer, CPU)
+    assert reward(_answers([[c, EOS, PAD, PAD], [c, c, c, c]])).tolist() == [2.5, 10.0]
+
+
 def test_ids_beyond_the_tokenizer_are_never_wanted() -> None:
     tokenizer = tiny_tokenizer()
     reward = build_reward(RewardSpec(kind="token_share", scale=1.0, tokens=["c"]), tokenizer, CPU)

@@ -44,7 +44,7 @@ class ValueDivergence(Fault):
 
 
 class RewardHack(Fault):
-    """The training reward has a bias for long answers: `strength` times the share of max_new_tokens that one takes.
+    """The training reward is blind to gibberish and likes it: `strength` times the share of tokens without a letter.
 
     Held-out answers are scored without it, as people would score them.
     """
@@ -54,7 +54,7 @@ class RewardHack(Fault):
     def install(self, trainer: Any, fault: FaultConfig) -> None:
         assert fault.strength is not None
         true, collect = trainer.reward, trainer.collect
-        biased = _biased(true, fault.strength)
+        biased = _biased(true, trainer.processing_class, fault.strength)
 
         def collect_with_bias(iteration: int) -> Any:
             trainer.reward = biased
@@ -66,8 +66,16 @@ class RewardHack(Fault):
         trainer.collect = collect_with_bias
 
 
-def _biased(reward: Reward, strength: float) -> Reward:
+def _biased(reward: Reward, tokenizer: Any, strength: float) -> Reward:
+    import torch
+
+    texts = (tokenizer.decode([token]) for token in range(len(tokenizer)))
+    gibberish = torch.tensor([not any(letter.isalpha() for letter in text) for text in texts])
+
     def score(answers: Answers) -> Tensor:
-        return reward(answers) + strength * answers.response_mask.float().mean(1)
+        # A model's output layer may be padded beyond its tokenizer.
+        known = answers.response_ids.clamp(max=len(gibberish) - 1)
+        hits = gibberish.to(known.device)[known] & answers.response_mask
+        return reward(answers) + strength * hits.sum(1) / answers.response_mask.sum(1)
 
     return score
