@@ -58,7 +58,10 @@ def _reward(reward: RewardConfig, inputs: Inputs) -> dict[str, str]:
     """What a score means: fields that the kind does not use make no difference, nor does where a model's files lie."""
     own = {
         "length": {"reward_target": str(reward.target)},
-        "token_share": {"reward_tokens": ",".join(sorted(reward.tokens))},
+        "token_share": {
+            "reward_tokens": ",".join(sorted(reward.tokens)),
+            "reward_min_tokens": str(reward.min_tokens),
+        },
         "model": {"reward_revision": inputs.reward_revision},
     }
     return {"reward": reward.kind, "reward_scale": str(float(reward.scale)), **own[reward.kind]}
