@@ -41,6 +41,7 @@ def test_each_cell_with_a_champion_is_judged_and_the_worst_decides(
     for algo in ("sft", "dpo"):
         own = replace(recorded, model=models[algo])
         bless(own.client, own.model, own.register(own.session()), "a baseline for the test")
+    recorded.seed += 100  # equal numbers would be suspect
     here = [
         replace(config, tracking=replace(config.tracking, uri=recorded.uri, experiment="recorded"))
         for config in configs
