@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from importlib import metadata
@@ -114,28 +115,40 @@ def store(tracking_uri: str | None, *, fix: bool = False) -> Iterator[Finding]:
     took = time.perf_counter() - began
     found = f"{without_password(client.tracking_uri)}: {experiments} experiments, answered in {took:.1f} s"
     yield Finding(name="store", level=Level.OK, found=found)
-    yield disk(client)
+    yield from disks(client)
     yield left_open(client, fix)
     yield running(client)
 
 
-def disk(client: MlflowClient) -> Finding:
-    """Room where the embedded store lives; for a server, in the working folder."""
+def disks(client: MlflowClient) -> Iterator[Finding]:
+    """Room where the embedded store, its artifacts, the keys and the temporary files are: a finding per disk."""
+    from canary_mlflow.ledger.keys import key_folder
     from canary_mlflow.tracking.places import sqlite_file
 
     file = sqlite_file(client.tracking_uri)
-    folder = file.parent if file else Path.cwd()
+    places = {
+        "store": (file.parent if file else Path.cwd(), "make room, or delete old runs: mlflow gc"),
+        "artifacts": (Path.cwd(), "make room, or delete old runs: mlflow gc"),
+        "keys": (key_folder(), "make room, or set CANARY_KEYS"),
+        "temporary files": (Path(tempfile.gettempdir()), "make room, or set TMPDIR"),
+    }
+    seen = set[int]()
+    for what, (folder, advice) in places.items():
+        there = next(place for place in (folder, *folder.parents) if place.exists())
+        if (device := there.stat().st_dev) not in seen:
+            seen.add(device)
+            yield disk(there, what, advice)
+
+
+def disk(folder: Path, what: str, advice: str) -> Finding:
+    """Room at a folder."""
     free = shutil.disk_usage(folder).free / 2**30
-    found = f"{free:.1f} GiB free at {folder}"
+    found = f"{free:.1f} GiB free at {folder} ({what})"
     if free < FAIL_FREE:
-        return Finding(
-            name="disk",
-            level=Level.FAIL,
-            found=found,
-            advice=f"a session may need {FAIL_FREE} GiB; make room",
-        )
+        advice = f"a session may need {FAIL_FREE} GiB; {advice}"
+        return Finding(name="disk", level=Level.FAIL, found=found, advice=advice)
     if free < WARN_FREE:
-        return Finding(name="disk", level=Level.WARN, found=found, advice="make room, or delete old runs: mlflow gc")
+        return Finding(name="disk", level=Level.WARN, found=found, advice=advice)
     return Finding(name="disk", level=Level.OK, found=found)
 
 

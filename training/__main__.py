@@ -28,7 +28,7 @@ from canary_mlflow.policies import conf_dir
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config
 from training.edge import ended
-from training.preflight import check_outputs, preflight
+from training.preflight import check_outputs, check_signer, preflight
 
 # launch and sweep bring MLflow, which takes longer to load than a refusal should take: imported where they are used.
 
@@ -54,6 +54,8 @@ def _run(argv: list[str]) -> int:
     for config in configs:
         preflight(config, here=line.here)
     check_outputs(line.outputs)
+    if not line.multirun:  # a sweep registers nothing
+        check_signer(configs[0])
     from canary_mlflow.tracking.store import prepare_store
 
     prepare_store(configs[0].tracking.uri)  # here, because Hydra makes the output folder before it starts a job

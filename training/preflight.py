@@ -30,6 +30,17 @@ def preflight(config: CanaryConfig, *, here: bool = True) -> None:
         models.refuse_own_code(reward_folder(config.algo.reward.path or ""), "algo.reward.path")
 
 
+def check_signer(config: CanaryConfig) -> None:
+    """Raise StoreError where the version's rows could not be signed: better known before the training than after it.
+    A server signs for itself."""
+    from canary_mlflow.ledger.keys import key_folder, load_signer
+    from canary_mlflow.registry.plugin import PREFIX
+    from canary_mlflow.tracking.store import registry_for, resolve
+
+    if config.register and (registry_for(resolve(config.tracking.uri)) or "").startswith(PREFIX):
+        load_signer(key_folder()).key.sign(b"whether this key signs")
+
+
 def check_outputs(folder: str) -> None:
     """Raise CanaryError unless Hydra can make its folder there, which it tries after the store has been made."""
     place = Path(folder.partition("${")[0] or ".")  # what follows is made from the time, or from the job

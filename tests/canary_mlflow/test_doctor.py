@@ -87,10 +87,20 @@ def test_plugin_entry_points_are_loaded_one_by_one(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(("limit", "level"), [("FAIL_FREE", Level.FAIL), ("WARN_FREE", Level.WARN)])
 def test_little_room_is_said(recorded: Any, monkeypatch: pytest.MonkeyPatch, limit: str, level: Level) -> None:
     monkeypatch.setattr(doctor, limit, 1e9)
-    finding = doctor.disk(recorded.client)
+    finding, *others = doctor.disks(recorded.client)
     assert finding.level is level
+    assert all(one.level is level for one in others)
     assert "make room" in finding.advice
     assert str(Path(recorded.uri.removeprefix("sqlite:///")).parent) in finding.found
+
+
+def test_each_disk_is_looked_at_and_told_by_what_lies_on_it(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY_KEYS", "/dev/shm/canary-keys-of-nobody")
+    found = [finding.found for finding in doctor.disks(recorded.client)]
+    assert len(found) == len({place.stat().st_dev for place in map(Path, (tmp_path, "/dev/shm", Path.cwd()))})
+    assert [text for text in found if "at /dev/shm (keys)" in text]
 
 
 def test_a_missing_store_is_no_fault_and_is_not_made(tmp_path: Path) -> None:

@@ -315,6 +315,14 @@ def test_a_place_that_takes_no_folder_is_named_before_a_store_is_made(workplace:
     assert list(workplace.folder.iterdir()) == []
 
 
+def test_a_folder_of_keys_that_cannot_be_written_is_named_before_anything_trains(workplace: Workplace) -> None:
+    done = workplace.train(*TINY, CANARY_KEYS="/proc/nope")
+    assert (done.returncode, len(done.stderr.strip().splitlines())) == (4, 1), done.stderr
+    assert "/proc/nope" in done.stderr
+    assert "expected a folder for keys that this account can use; set CANARY_KEYS" in done.stderr
+    assert list(workplace.folder.iterdir()) == []
+
+
 def test_a_model_with_code_of_its_own_is_refused_and_nobody_is_asked(workplace: Workplace, tiny_folder: Path) -> None:
     own = workplace.folder / "own"
     shutil.copytree(tiny_folder, own)
