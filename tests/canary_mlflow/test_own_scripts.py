@@ -36,10 +36,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A store of its own in the working folder, as a newcomer has it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
     yield f"sqlite:///{tmp_path / 'mlflow.db'}"
-    mlflow.set_tracking_uri(before)
+    mlflow.set_tracking_uri(None)  # not what it was: MLflow would hold on to that in later tests
 
 
 def test_seeds_below_one_parent_are_one_side(store: str, tiny: str, tmp_path: Path, capsys: Any) -> None:

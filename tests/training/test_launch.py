@@ -161,7 +161,12 @@ def test_a_signal_during_the_report_ends_with_four_and_a_second_cuts_nothing_sho
             2,
             "RuntimeError at sitecustomize.py:7 in broken ended 2 of 2 runs of seed 0; there is no champion",
         ),
-        ("OSError('disk of the data server is gone')", 1, "which is no evidence: OSError is an OSError"),
+        pytest.param(
+            "OSError('disk of the data server is gone')",
+            1,
+            "which is no evidence: OSError is an OSError",
+            marks=pytest.mark.full,  # which exceptions are evidence: tests/canary_mlflow/test_tracking_learning.py
+        ),
     ],
 )
 def test_an_exception_in_training_is_recorded_and_registers_nothing(
