@@ -24,7 +24,7 @@ from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.exceptions import raised_tags
 from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.leftovers import clear, held
-from canary_mlflow.tracking.session import adopt_run, close_run, create_child_run, finish_session, open_session
+from canary_mlflow.tracking.session import adopt_run, close_run, create_child_run, finish_session, get_run, open_session
 from canary_mlflow.tracking.store import prepare_store
 from training.adding import InSession, say
 from training.checks import runs_of
@@ -34,6 +34,11 @@ from training.errors import SetupError
 from training.naming import choose_model_name, run_name, run_params, run_tags, session_name, session_tags
 from training.process import Job, Result, Worker, run, workers
 from training.recheck import recheck
+
+UNRECORDED = (
+    "it trained to its end, and its store did not take all of it; expected one that answers and has room; see to that, "
+    "then canary deliver brings the rest"
+)
 
 
 def run_session(config: CanaryConfig, scratch: Path) -> int:
@@ -170,9 +175,16 @@ def train_one(
     except BaseException:
         close_run(client, run_id, "interrupted", "the session was stopped")
         raise
+    if not result.failure and not is_recorded(client, run_id):
+        result = replace(result, failure="error", reason=UNRECORDED)
     # The run has said so itself, unless its process was killed.
     close_run(client, run_id, result.failure, result.reason, raised_tags(result.raised))
     return result
+
+
+def is_recorded(client: MlflowClient, run_id: str) -> bool:
+    """Whether the store has a run's end, which is the last that a run sends."""
+    return "canary.rows_lost" in get_run(client, run_id).data.tags
 
 
 def judge(

@@ -14,10 +14,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.errors import UsageError
+from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.loading import without_collecting
 from canary_mlflow.tracking.exceptions import Raised, raised, raised_tags
-from canary_mlflow.tracking.failures import classify, terminate
+from canary_mlflow.tracking.failures import classify, is_full, terminate
 from training.algorithms import ALGORITHMS
 from training.errors import Stopped
 from training.process import CONFIG, FROM_TERMINAL, READY, Job, Prepared, write_result
@@ -92,7 +92,11 @@ def work(folder: Path, loaded: Loaded | None = None) -> int:
     """Train `folder`/job.json in this process; returns 0 when the run finished, else 1."""
     job = Job(**json.loads((folder / "job.json").read_text()))
     end = _attempt(job, folder, loaded or Loaded())
-    _record_end(job, end)
+    try:
+        _record_end(job, end)
+    except Exception as error:  # noqa: BLE001 - a store that takes nothing any more: the session says so in one line
+        end.failure, end.raised = end.failure or "error", None
+        end.reason = f"its end could not be recorded: {one_line(error)}"
     write_result(folder, end.failure, end.reason, end.raised, end.evaluation)
     return 1 if end.failure else 0
 
@@ -139,7 +143,7 @@ def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
         end.failure, end.reason = "instability", str(error)
     except BaseException as error:  # noqa: BLE001 - whatever user code or a library raises is recorded, not lost
         end.failure, end.reason = classify(error, end.nonfinite)
-        end.raised = raised(error)
+        end.raised = None if is_full(error) else raised(error)
         end.trace = "" if end.failure == "interrupted" else traceback.format_exc()
     return end
 

@@ -14,13 +14,25 @@ PATIENCE = 30.0  # seconds in which the store takes nothing
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path), required=False)
 @store_option_of("the one that the run was recorded in")
-def deliver(file: Path, tracking_uri: str | None) -> None:
-    """Send what a run left in FILE (undelivered.jsonl) when its store did not answer.
+def deliver(file: Path | None, tracking_uri: str | None) -> None:
+    """Send what runs left in FILE (undelivered.jsonl) when their store did not answer or had no room.
 
-    Rows that arrived before are recognised. FILE is removed when all of it is there; otherwise it keeps the rest.
+    Without FILE: all such files in this folder and below. Rows that arrived before are recognised. A file is removed
+    when all of it is there; otherwise it keeps the rest.
     """
+    from canary_mlflow.tracking.recorder import UNDELIVERED
+
+    found = [file] if file is not None else sorted(Path.cwd().rglob(UNDELIVERED))
+    if not found:
+        click.echo(f"Nothing waits: no {UNDELIVERED} in {Path.cwd()} or below.")
+    for each in found:
+        bring(each, tracking_uri)
+
+
+def bring(file: Path, tracking_uri: str | None) -> None:
+    """Send one file. Raises UsageError for another kind of file, StoreError where the store does not take all."""
     from canary_mlflow.tracking.backlog import Backlog
     from canary_mlflow.tracking.recorder import Recorder
     from canary_mlflow.tracking.session import get_run

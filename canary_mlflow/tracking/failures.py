@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import signal
 import sys
@@ -58,6 +59,17 @@ def taken_by_others(message: str) -> bool:
 
 def _bytes(number: str, unit: str) -> float:
     return float(number) * _UNITS[unit]
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a disk had no room: what was running has no part in that, whoever raised it."""
+    found: BaseException | None = error
+    while found is not None:
+        full = isinstance(found, OSError) and found.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full or any(words in str(found) for words in ("No space left on device", "disk is full")):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
 
 
 def waits_outside(error: BaseException) -> bool:

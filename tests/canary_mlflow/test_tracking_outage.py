@@ -99,7 +99,7 @@ def shared_download(journal: Journal) -> str:
 
 
 def test_what_a_dead_server_did_not_take_is_delivered_later_by_command(
-    shared: Any, server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    shared: Any, server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from click.testing import CliRunner
 
@@ -120,7 +120,8 @@ def test_what_a_dead_server_did_not_take_is_delivered_later_by_command(
     assert f"`canary deliver {left}` sends the rest" in caplog.text
     assert journal.recorder.lost == 0
 
-    refused = CliRunner().invoke(canary, ["deliver", str(left)])
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(canary, ["deliver"])
     assert refused.exit_code == 4
     assert "nobody answers there" in refused.output
     assert left.exists()
