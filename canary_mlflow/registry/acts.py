@@ -153,7 +153,7 @@ def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act:
     """Through the guard where there is one; the description follows. Raises UsageError for a version that nobody may
     promote."""
     made = read_version(client, act.model, act.version).runs
-    refuse_load(act.model, act.version, made)
+    refuse_load(found, made)
     guard = guard_of(client)
     if guard is None:
         with registry_lock(client):

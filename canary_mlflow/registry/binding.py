@@ -125,11 +125,11 @@ def files_at(uri: str, destination: str = "") -> Iterator[Path]:
 
 
 def file_digests(place: Path) -> dict[str, str]:
-    """Relative name → sha256 of a local file, or of all in a folder. Raises StoreError; for a link to a folder outside
-    too, whose files may change behind it."""
-    links = (found for found in place.rglob("*") if found.is_symlink() and found.is_dir())
+    """Relative name → sha256 of a local file, or of all in a folder. Raises StoreError; for a link to outside too: what
+    is there may change behind it."""
+    links = (found for found in place.rglob("*") if found.is_symlink())
     if linked := next((found for found in links if not found.resolve().is_relative_to(place.resolve())), None):
-        raise StoreError(f"{linked}: a link to a folder outside; expected files of the version; copy them in its place")
+        raise StoreError(f"{linked}: a link to outside; expected files of the version; copy them in its place")
     files = [place] if place.is_file() else sorted(found for found in place.rglob("*") if found.is_file())
     try:
         return {found.relative_to(place).as_posix(): file_digest(found) for found in files}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.reports.decision import HeldBy, Hold
+from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
 from gates.policy import Bootstrap, Policy
 from gates.records import Run, Version
 from gates.sides import candidate_side, planned
@@ -16,6 +17,8 @@ from gates.wording import runs
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
+
+MADE_WITH = "its runs were made with "
 
 
 def could_begin(policy: Policy, verdict: Verdict) -> bool:
@@ -30,8 +33,8 @@ def holds_of(
     """All that holds it back. `promote`: True also over a newer champion, False not at all, None over an older one
     alone."""
     holds = []
-    if load := load_of(candidate.runs):
-        holds.append(Hold(by=HeldBy.LOAD, reason=f"its runs were made with {load}"))
+    if load := load_of(found, candidate.runs):
+        holds.append(Hold(by=HeldBy.LOAD, reason=f"{MADE_WITH}{load}"))
     champion = baseline.version if baseline else None
     if promote is None and champion is not None and int(found.version) < int(champion):
         holds.append(Hold(by=HeldBy.OLDER, reason=f"version {champion}, the champion, is newer"))
@@ -51,15 +54,17 @@ def only_looked_at(found: ModelVersion, holds: Iterable[Hold]) -> bool:
     return "canary.verdict" in (found.tags or {}) and any(hold.by is HeldBy.OLDER for hold in holds)
 
 
-def load_of(made: Iterable[Run]) -> str:
-    """What runs were made with that makes them no standard for others; '' for nothing."""
-    return next((run.not_promotable for run in made if run.not_promotable), "")
+def load_of(found: ModelVersion, made: Iterable[Run]) -> str:
+    """What runs were made with that makes them no standard for others; '' for nothing. Once a verdict has marked the
+    version, the mark counts whatever has become of its runs: their tags and they themselves are anybody's to remove."""
+    marked = str((found.tags or {}).get(NOT_PROMOTABLE_TAG, "")).removeprefix(MADE_WITH)
+    return next((run.not_promotable for run in made if run.not_promotable), marked)
 
 
-def refuse_load(model: str, version: str, made: Iterable[Run]) -> None:
+def refuse_load(found: ModelVersion, made: Iterable[Run]) -> None:
     """Raise UsageError for a version that nobody may promote, by hand neither."""
-    if load := load_of(made):
+    if load := load_of(found, made):
         raise UsageError(
-            f"version {version} of {model!r}: its runs were made with {load}; expected runs without, because such a "
+            f"version {found.version} of {found.name!r}: {MADE_WITH}{load}; expected runs without, because such a "
             "version is judged and shown, never champion or a baseline; train it again without"
         )

@@ -23,6 +23,7 @@ WIDTHS = {
 EXPONENTS = {
     "F64": ("<u8", 0x7FF0_0000_0000_0000), "F32": ("<u4", 0x7F80_0000), "C64": ("<u4", 0x7F80_0000),
     "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80), "F8_E5M2": ("u1", 0x7C), "F8_E4M3": ("u1", 0x7F),
+    "F8_E8M0": ("u1", 0xFF),
 }  # fmt: skip
 
 
@@ -73,27 +74,42 @@ def tensors(stream: Any, size: int) -> list[Tensor]:
     if size < 8 or length > min(size - 8, HEADER_LIMIT):
         raise Unfit("its header is cut off")
     try:
-        header = json.loads(stream.read(length))
+        header = json.loads(stream.read(length), object_pairs_hook=unique)
         found = [
             Tensor(name=name, dtype=one["dtype"], start=8 + length + one["data_offsets"][0],
                    end=8 + length + one["data_offsets"][1])
             for name, one in header.items() if name != "__metadata__"
         ]  # fmt: skip
         found.sort(key=lambda tensor: tensor.start)
-        expected = {name: math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__"}
+        expected = {name: elements(one["shape"]) for name, one in header.items() if name != "__metadata__"}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise Unfit("its header is no safetensors header") from error
-    if not found:
-        raise Unfit("it has no tensor")
+    if not any(expected.values()):
+        raise Unfit("it has no numbers" if found else "it has no tensor")
     place = 8 + length
     for tensor in found:
-        wide = WIDTHS.get(tensor.dtype)
-        if tensor.start != place or (wide is not None and tensor.end - tensor.start != wide * expected[tensor.name]):
+        if tensor.dtype not in WIDTHS:
+            raise Unfit(f"tensor {tensor.name} has the type {str(tensor.dtype)[:20]!r}, which is none of safetensors'")
+        if tensor.start != place or tensor.end - tensor.start != WIDTHS[tensor.dtype] * expected[tensor.name]:
             raise Unfit(f"tensor {tensor.name} is not where its header says")
         place = tensor.end
     if place != size:
         raise Unfit(f"it has {size} bytes, its header says {place}")
     return found
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A header's object. Raises ValueError for a key that is there twice: readers differ in which they take."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a name that is there twice")
+    return found
+
+
+def elements(shape: list[int]) -> int:
+    """How many numbers a tensor of that shape has. Raises ValueError for a shape that is none."""
+    if not all(type(side) is int and side >= 0 for side in shape):
+        raise ValueError(f"a shape of {shape}")
+    return math.prod(shape)
 
 
 def is_finite(stream: Any, tensor: Tensor) -> bool:

@@ -71,6 +71,22 @@ def test_nobody_promotes_it_by_hand(guarded: Any, words: tuple[str, ...]) -> Non
     assert f"version 2 of '{guarded.model}': its runs were made with fault slow_step_from_n" in done.output
 
 
+@pytest.mark.parametrize("gone", ["tag", "runs"])
+def test_a_version_that_was_marked_stays_out_whatever_becomes_of_its_runs(guarded: Any, gone: str) -> None:
+    session = guarded.session(tags=LOAD)
+    second = guarded.register(session)
+    assert gated(guarded, second).exit_code == 0
+    for run_id in guarded.children(session):
+        if gone == "tag":
+            guarded.client.delete_tag(run_id, "canary.not_promotable")
+        else:
+            guarded.client.delete_run(run_id)
+    for words in (("gate", guarded.model, second), ("override", guarded.model, second, "--reason", "why not")):
+        done = run(guarded, *words)
+        assert "slow_step_from_n" in says(done) or gone == "runs", done.output
+        assert guarded.champion() == "1"
+
+
 def test_it_is_no_first_champion_either(recorded: Any) -> None:
     first = recorded.version(tags=LOAD)
     done = gated(recorded, first)

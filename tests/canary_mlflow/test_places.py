@@ -29,16 +29,17 @@ def test_only_what_lies_below_a_runs_artifacts_is_its_own(place: str, inside: bo
     assert is_within(place, "/store/1/a/artifacts") is inside
 
 
-def test_a_linked_folder_is_refused_because_its_files_may_change_behind_it(tmp_path: Path) -> None:
+def test_a_link_to_outside_is_refused_because_files_may_change_behind_it(tmp_path: Path) -> None:
     model, elsewhere = tmp_path / "model", tmp_path / "elsewhere"
     for folder in (model, elsewhere):
         folder.mkdir()
         (folder / "weights").write_text("good")
     before = file_digests(model)
-    (model / "more").symlink_to(elsewhere)
-    with pytest.raises(StoreError, match="more: a link to a folder outside; expected files of the version"):
-        file_digests(model)
-    (model / "more").unlink()
+    for target in (elsewhere, elsewhere / "weights"):
+        (model / "more").symlink_to(target)
+        with pytest.raises(StoreError, match="more: a link to outside; expected files of the version"):
+            file_digests(model)
+        (model / "more").unlink()
     assert file_digests(model) == before
 
 
