@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -55,3 +56,10 @@ def libraries_are_not_collected() -> None:
     """Each training ends with a full collection (accelerate's), which takes a second once all libraries are loaded."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def subnormal_floats() -> None:
+    """A canary takes them for 0 (training/devices.py), in a test's process too; hypothesis asks for them."""
+    if torch := sys.modules.get("torch"):
+        torch.set_flush_denormal(False)
