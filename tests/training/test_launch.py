@@ -83,6 +83,7 @@ def test_a_killed_run_is_recorded_by_its_session(workplace: Workplace) -> None:
     assert versions(workplace) == []
 
 
+@pytest.mark.full  # every day its runs are killed too, and whoever comes next ends both
 def test_a_killed_session_is_recorded_by_its_run(workplace: Workplace) -> None:
     process = workplace.start("-m", "training", "algo=sft", "repeats=1", "train.max_steps=100000")
     wait_for_step(workplace, 5)
@@ -202,6 +203,7 @@ def test_an_exception_in_training_is_recorded_and_registers_nothing(
     assert versions(workplace) == []
 
 
+@pytest.mark.full  # every day an exception of a step, and a process that dies while it loads
 def test_code_that_cannot_be_imported_is_an_exception_too(workplace: Workplace) -> None:
     (workplace.folder / "sitecustomize.py").write_text(
         "import sys\nif 'training.worker' in ' '.join(sys.orig_argv):\n    sys.modules['trl'] = None\n"

@@ -64,6 +64,7 @@ def test_the_session_sealed_what_it_saved_and_evaluated_again(lora: Workplace) -
     assert facts["evaluation"]["different"] == []
 
 
+@pytest.mark.full  # every day on recorded runs: tests/canary_mlflow/test_seal.py
 def test_a_session_may_keep_its_weights_to_itself(lora: Workplace) -> None:
     short = ("algo=sft", "repeats=1", "gate.min_baseline_runs=1", "train.max_steps=40")
     done = lora.canary("run", *short, "tracking.weights=none", "model_name=evidence")
