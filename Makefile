@@ -12,10 +12,10 @@ smoke: $(READY)            ## one smoke session of the default canary, gated aga
 	@$(LINKED) || $(V)/bin/python -m canary_mlflow.link_env
 	. $(V)/bin/activate && mlflow run . -P tier=smoke
 
-test: $(READY) lint        ## every test, a file at a time on each core
+test: $(READY) lint        ## the tests, three files at a time
 	$(V)/bin/python -m pytest tests -n 3 --dist loadscope --no-loadscope-reorder
 
-test-full: $(READY) lint   ## the same with simulations, every fault on every algorithm, races and crashes at full size: half an hour
+test-full: $(READY) lint   ## the same with simulations, every fault on every algorithm, races and crashes at full size
 	$(V)/bin/python -m pytest tests -n 3 --dist loadscope --no-loadscope-reorder --full
 
 lint: $(READY)             ## style and types

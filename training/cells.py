@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.session_gate import judge_runs
 from canary_mlflow.reports.decision import Decision
-from canary_mlflow.tracking.failures import UNSTABLE
 from training.compose import to_plain
 from training.config import CanaryConfig
+from training.launch import code_of_failure
 from training.naming import canary_name
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Cell:
     @property
     def code(self) -> int:
         """Its exit code."""
-        codes = [1 if failure in UNSTABLE else 2 if failure == "config" else 4 for failure in self.failures]
+        codes = [code_of_failure(failure) for failure in self.failures]
         if self.decision is not None:  # which has weighed what became unstable or raised an exception
             codes = [code for code in codes if code != 1] + [self.decision.exit_code]
         return worst([*codes, 0 if self.made else 4])

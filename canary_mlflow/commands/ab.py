@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from canary_mlflow.commands.shared import full_option, json_option, print_decision, print_json, say, store_option
+from canary_mlflow.commands.shared import (
+    full_option,
+    json_option,
+    open_store,
+    print_decision,
+    print_json,
+    say,
+    store_option,
+)
 from canary_mlflow.edge import EXIT_CODES, unwinding
 from canary_mlflow.errors import UsageError
 
@@ -57,7 +65,7 @@ def ab(
     from canary_mlflow.launching import continuing, revisions
     from canary_mlflow.launching.sources import project_folder
     from canary_mlflow.policies import load_policy
-    from canary_mlflow.tracking.store import existing_store, prepare_store
+    from canary_mlflow.tracking.store import prepare_store
 
     given = {"--baseline": baseline, "--candidate": candidate, "--policy": policy, "OVERRIDES": " ".join(overrides)}
     going_on: continuing.Comparison | None = None
@@ -68,7 +76,7 @@ def ab(
         sides = {side: revisions.resolve(project, name, side) for side, name in zip(revisions.SIDES, refs, strict=True)}
     else:
         _refuse(given)
-        client = existing_store(tracking_uri)
+        client = open_store(tracking_uri)
         going_on = continuing.recorded(client, begun)
         until = continuing.pairs_wanted(client, going_on, pairs)
         rules, project = going_on.policy, project_folder()
