@@ -136,11 +136,16 @@ def _hardware(run: Run) -> Facts:
 
 
 def _data(run: Run) -> Facts:
-    return {key: value for key, value in run.workload.items() if key.startswith("data")}
+    return {key: value for key, value in run.workload.items() if _is_data(key)}
 
 
 def _workload(run: Run) -> Facts:
-    return {key: value for key, value in run.workload.items() if not key.startswith("data")}
+    return {key: value for key, value in run.workload.items() if not _is_data(key)}
+
+
+def _is_data(key: str) -> bool:
+    """`data`, `data.size`, and `train_data`, as a callback records those of an own script."""
+    return key.startswith("data") or key.endswith("_data")
 
 
 _PICKS: Mapping[str, Callable[[Run], Facts]] = {

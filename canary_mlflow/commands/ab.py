@@ -51,7 +51,7 @@ def ab(
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Run two revisions in turn (order b c c b, the same seeds) and judge them in pairs.
+    """Run two revisions beside each other and judge them in pairs. They take turns (b c c b) with the same seeds.
 
     Each is checked out in a worktree of its own; the runs are launched through MLflow Projects, look by look of the
     policy's plan, until they decide. No version is registered, no champion moves.

@@ -36,7 +36,7 @@ def bless(
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Make VERSION of MODEL champion by hand, with your name and reason on record."""
+    """Make VERSION of MODEL champion by hand. Your name and reason stay on record."""
     from canary_mlflow.registry.acts import bless as make_champion
 
     act = make_champion(
@@ -62,7 +62,7 @@ def override(
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Give VERSION of MODEL a guarded alias whatever its verdict is, with your name and reason on record."""
+    """Give VERSION of MODEL a guarded alias over any verdict. Your name and reason stay on record."""
     from canary_mlflow.registry.acts import override as give
 
     act = give(open_store(tracking_uri), model, version, reason, alias=alias, without_weights=without_weights)
@@ -75,7 +75,7 @@ def override(
 @json_option
 @store_option
 def rollback(model: str, reason: str, as_json: bool, tracking_uri: str | None) -> None:
-    """Return MODEL to the champion before this one, with your name and reason on record."""
+    """Return MODEL to the champion before this one. Your name and reason stay on record."""
     from canary_mlflow.registry.rollback import rollback as go_back
 
     show(go_back(open_store(tracking_uri), model, reason), as_json)

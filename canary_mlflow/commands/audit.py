@@ -24,7 +24,7 @@ STRANGER = "is not among the trusted ones"
 
 @click.group(epilog=EXIT_CODES)
 def audit() -> None:
-    """Who made which version champion, when and why; and whether that record still holds."""
+    """Who made which version champion, when and why. Verifies that record too."""
 
 
 @audit.command(epilog=EXIT_CODES)

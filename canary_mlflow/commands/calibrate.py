@@ -40,7 +40,7 @@ def calibrate(
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Measure what unchanged runs differ by: sessions (run ids) or versions of unchanged code, or files of one.
+    """Measure what unchanged runs differ by. Of sessions (run ids) or versions of unchanged code, or files of one.
 
     Five runs are enough to begin with. With several sessions the spread inside each counts, and from three on it is
     learnt from all of them.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group(epilog=EXIT_CODES)
 def db() -> None:
-    """Ledger and triggers in the registry's database (SQLite or PostgreSQL)."""
+    """Ledger and triggers in the registry's database."""
 
 
 @db.command()

@@ -17,7 +17,7 @@ PATIENCE = 30.0  # seconds in which the store takes nothing
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @store_option_of("the one that the run was recorded in")
 def deliver(file: Path | None, tracking_uri: str | None) -> None:
-    """Send what runs left in FILE (undelivered.jsonl) when their store did not answer or had no room.
+    """Send what runs could not deliver to their store. They left it in FILE (undelivered.jsonl).
 
     Without FILE: all such files in this folder and below. Rows that arrived before are recognised. A file is removed
     when all of it is there; otherwise it keeps the rest.

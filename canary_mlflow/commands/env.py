@@ -11,7 +11,7 @@ from canary_mlflow.edge import EXIT_CODES, OUTSIDE
 @click.command()
 @json_option
 def env(as_json: bool) -> None:
-    """Show the fingerprint that each run records: packages, hardware, git."""
+    """Show the fingerprint that each run records."""
     from canary_mlflow.tracking.fingerprint import environment, gpu_facts, hardware
 
     facts = {"hardware": hardware("cuda" if gpu_facts() else "cpu"), "environment": environment()}
@@ -30,7 +30,7 @@ def env(as_json: bool) -> None:
 @store_option
 @click.pass_context
 def doctor(ctx: click.Context, fix: bool, as_json: bool, tracking_uri: str | None) -> None:
-    """Check what works here: plugin, store, packages, GPU, disk, forgotten runs. Exits with 4 if something fails."""
+    """Check what works here. Plugin, store, packages, GPU, disk, forgotten runs; exits with 4 if something fails."""
     from canary_mlflow.doctor import examine
     from canary_mlflow.findings import Level, line
 

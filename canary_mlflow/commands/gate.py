@@ -37,7 +37,7 @@ def gate(
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Judge VERSION of MODEL against the champion; a PASS replaces an older champion.
+    """Judge VERSION of MODEL against the champion. A PASS replaces an older champion.
 
     A version that is older than the champion is only looked at again, unless --promote says otherwise.
 

@@ -40,7 +40,7 @@ SIZES = ((1, 1), (3, 1), (3, 3), (5, 1), (5, 3), (5, 5), (10, 5))
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout.")
 def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], png: Path | None, as_json: bool) -> None:
-    """Say how likely BLOCK and PASS are for a true harm of 0 to 3 margins.
+    """Say how likely BLOCK and PASS are. For a true harm of 0 to 3 margins.
 
     Without --spread: the one that `canary calibrate` stored for these facts, else the shipped one.
     """

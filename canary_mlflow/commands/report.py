@@ -35,7 +35,7 @@ def format_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @full_option
 @store_option
 def report(subject: str, policy: str | None, full: bool, tracking_uri: str | None, **places: Path | None) -> None:
-    """Show a run, a session or a model version: verdict, curves, instabilities, performance, memory, evidence.
+    """Show a run, a session or a model version. Verdict, curves, instabilities, performance, memory, evidence.
 
     VERSION is MODEL/VERSION, MODEL@champion or models:/MODEL/VERSION. Without an option it prints to the terminal.
     Reads only; exits with 0 whatever the verdict is.

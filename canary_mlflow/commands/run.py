@@ -20,7 +20,7 @@ from canary_mlflow.edge import EXIT_CODES
 @store_option
 @click.pass_context
 def run(ctx: click.Context, arguments: tuple[str, ...], tracking_uri: str | None) -> None:
-    """Train, record, register and gate: the same as `python -m training`.
+    """Train, record, register and gate. The same as `python -m training`.
 
     Takes Hydra's overrides, for example: canary run tier=smoke algo=sft seed=7
     """

@@ -66,7 +66,7 @@ def finish(session_id: str, tracking_uri: str | None) -> None:
 )
 @store_option
 def register(session_id: str, model: str | None, weights: Path | None, tracking_uri: str | None) -> None:
-    """Make a version of MODEL whose evidence is SESSION, to be judged by `canary gate`.
+    """Make a version of MODEL whose evidence is SESSION. `canary gate` judges it.
 
     MODEL is the one that the session was started for, unless it is named here.
     """

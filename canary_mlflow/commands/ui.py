@@ -19,7 +19,7 @@ HOST = "127.0.0.1"
 @click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
 @store_option
 def ui(port: int, tracking_uri: str | None) -> None:
-    """Show what runs, what was judged and who was champion, in the browser, beside MLflow's own pages.
+    """Open the pages beside MLflow's own in the browser. What runs, what was judged, who was champion.
 
     Listens on 127.0.0.1 only and writes nothing by itself. Ctrl-C ends it. For others to look on:
     mlflow server --app-name canary-auth

@@ -40,7 +40,7 @@ LOST = ("critical", "stopped")
 @store_option
 @click.pass_context
 def watch(ctx: click.Context, run: str | None, every: float, once: bool, tracking_uri: str | None) -> None:
-    """Follow a run in the terminal: progress, curves, and what the watch says, until it ends.
+    """Follow a run in the terminal until it ends. Shows progress, curves, and what the watch says.
 
     A session is followed from run to run. Without RUN: the one that began last and goes on. Reads only; works over a
     tracking server too. Where stdout is no terminal it prints a line for whatever is new.

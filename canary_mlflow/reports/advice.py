@@ -19,17 +19,17 @@ from gates.verdict import CheckOutcome, Outcome, ReasonCode, Standing
 from gates.wording import sentence_case
 
 BROKEN = (
-    "See what ended it: after an exception of the code mend it and run anew, else a run of the same seed that finishes "
-    "takes its place."
+    "See what ended it. If the code raised, fix it and run again; otherwise a run of the same seed that finishes takes "
+    "its place."
 )
-ALIKE = "Train longer, or mend what the baseline fails too: as it is, this canary cannot tell the two apart."
-QUIETER = "Run it again while the machine is quiet: what disturbed the clocks is named above."
+ALIKE = "Train longer, or fix what the baseline fails too: as it is, this canary cannot tell the two apart."
+QUIETER = "Run it again while the machine is quiet; the reason names what disturbed the clocks."
 WITHOUT_VERSION = {
     ReasonCode.BROKEN_OFF: BROKEN,
     ReasonCode.FAILS_ALIKE: ALIKE,
     ReasonCode.NOT_COMPARABLE: "Compare like with like.",
     ReasonCode.MISSING_DATA: "Give what is missing (a run, a metric, more rows), then judge again.",
-    ReasonCode.SUSPECT_DATA: "Mend or leave out what is named above, then judge again.",
+    ReasonCode.SUSPECT_DATA: "Fix or leave out what the reason names, then judge again.",
     ReasonCode.INVALID_ENVIRONMENT: QUIETER,
 }
 """What would turn an open question into an answer, where no version waits for it."""
@@ -122,7 +122,7 @@ def after_block(decision: Decision) -> str:
         anchor = f'canary override {shlex.quote(decision.model)} {decision.version} --alias anchor --reason "…"'
         anchored = f", and so that the next ones are not held to the old anchor: {anchor}"
     return (
-        f"{champion_stays(decision)} Look at what is marked BLOCK, mend it and run again; if the change is meant: "
+        f"{champion_stays(decision)} Fix what is marked BLOCK and run again; if the change is meant: "
         f"{bless_command(decision)} --despite-block{anchored}{dry(decision)}"
     )
 
@@ -132,7 +132,8 @@ def after_session(decision: Decision) -> str:
     what = (
         "Look at the runs that failed" if decision.verdict.outcome is Outcome.BLOCK else "See why its runs ended early"
     )
-    return f"No version was registered. {champion_stays(decision)} {what} (open them as below), mend it and run again."
+    stays = champion_stays(decision)
+    return f"No version was registered. {stays} {what} (open them as below), fix the cause and run again."
 
 
 def after_change(decision: Decision) -> str:
@@ -142,7 +143,7 @@ def after_change(decision: Decision) -> str:
     if decision.champion_before is None:
         return f"{done} There is no champion to compare with; a session with register=true makes the first."
     if verdict.outcome is Outcome.BLOCK:
-        return f"{done} {champion_stays(decision)} Look at what is marked BLOCK, mend it and run again."
+        return f"{done} {champion_stays(decision)} Fix what is marked BLOCK and run again."
     if verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT:
         return f"{done} {champion_stays(decision)} {QUIETER}"
     if verdict.outcome is Outcome.INCONCLUSIVE and verdict.more_runs:
@@ -215,7 +216,7 @@ def more_evidence(decision: Decision) -> str:
         return f"Compare like with like, or start a new line with this one: {bless_command(decision)}"
     if verdict.reason_code is ReasonCode.SUSPECT_DATA:
         meant = f"if it is meant: {bless_command(decision)}"
-        return f"Look at what is named above: mend it, leave it out or run it again; {meant}"
+        return f"Fix what the reason names, leave that run out, or run it again; {meant}"
     if verdict.reason_code is ReasonCode.MISSING_DATA:
         return "Run it again so that every run finishes and records what the policy must have."
     if verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT:

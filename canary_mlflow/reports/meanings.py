@@ -64,6 +64,8 @@ def how_to_read(decision: Decision) -> str:
     passed = [check.evidence for check in decision.verdict.checks if check.outcome is CheckOutcome.PASS]
     if any(evidence is not None and not evidence.within for evidence in passed):
         text += " A tail or a drift of the step time also passes where nothing takes longer for it."
+    if any(evidence.unit == "kernels" for _, evidence in shown):
+        text += " (Kernels: CPU time, in units of a fixed computation timed beside the steps.)"
     kinds = sorted({evidence.prior for _, evidence in shown if evidence.prior} - {"shipped"})
     if kinds:
         text += f" (Spread between runs: {', '.join(KINDS[kind] for kind in kinds)}.)"

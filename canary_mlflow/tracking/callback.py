@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from canary_mlflow.errors import BlindProbe, StoreError, one_line
 from canary_mlflow.policies import load_watch
@@ -185,7 +186,7 @@ class CanaryCallback(Hooks):
                 self.journal.finish("instability" if self.stopped else "", self.stopped)
                 if self._request.run_id is None and sys.stderr is not None:  # whoever chose the run knows
                     with suppress(OSError, ValueError):  # nobody reads it any more
-                        sys.stderr.write(whereabouts(self.journal.target))
+                        tqdm.write(whereabouts(self.journal.target), file=sys.stderr, end="")  # not behind a bar
         finally:
             self._let_go()
 

@@ -274,6 +274,11 @@ def test_help_is_quick_and_documents_the_exit_codes() -> None:
         assert "3  INCONCLUSIVE" in canary(command, "--help").stdout
 
 
+def test_help_says_what_each_command_does_in_a_whole_sentence() -> None:
+    said = canary("--help").stdout
+    assert "..." not in said.split("Commands:")[1]
+
+
 def test_help_loads_nothing_heavy() -> None:
     assert loaded(0, "--help") & (HEAVY | {"mlflow", "numpy", "rich"}) == set()
 

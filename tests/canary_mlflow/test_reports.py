@@ -246,7 +246,7 @@ def test_advice_is_set_apart_and_comes_last() -> None:
     [
         (passed(), "Version 3 is champion now (before: version 2). Load it as models:/m@champion"),
         (passed(promoted=False, dry_run=True), "nothing was written: without --dry-run, version 3 would be"),
-        (decision(), "The champion stays version 2. Look at what is marked BLOCK, mend it and run again; if"),
+        (decision(), "The champion stays version 2. Fix what is marked BLOCK and run again; if"),
         (decision(), 'canary bless m 3 --reason "…" --despite-block'),
         (no_baseline(bootstrapped=True, promoted=True, champion_after="3"), "Version 3 is champion now. Load it as"),
         (no_baseline(), 'To do it by hand: canary bless m 3 --reason "…"'),
