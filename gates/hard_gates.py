@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from scipy.stats import hypergeom
 
@@ -12,7 +13,7 @@ from gates.nonfinite import nonfinite
 from gates.policy import Policy
 from gates.records import Run, Version
 from gates.rules import Role
-from gates.sides import CRASHES, Side, broken_off, failures_too
+from gates.sides import CRASHES, Side, broken_off, failures_too, interrupted
 from gates.verdict import Check, CheckOutcome, ReasonCode
 from gates.wording import listed, runs
 
@@ -24,6 +25,10 @@ _CRASH_WORDS = {
 }
 _BROKEN = "broken:"
 _OPTIONAL = ("invariants", "watch")
+_OF_ROWS = ("nonfinite", "divergence", "invariants", "watch")
+"""What a run's rows show as soon as it has happened, whatever ended the run afterwards; to finish and to learn takes
+all of them."""
+Finder = Callable[[Policy, Sequence[Run]], tuple[list[str], str]]
 _CHANCE = 0.25
 """Up to this p-value a candidate fails clearly more often than a baseline that fails too: 3 of 3 against 1 of 3 (0.2),
 not 2 of 3 against 1 of 3 (0.5). So high, because neither answer lets anything pass."""
@@ -32,7 +37,10 @@ not 2 of 3 against 1 of 3 (0.5). So high, because neither answer lets anything p
 def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> tuple[Check, ...]:
     """The hard checks that the policy asks for, over all runs that are evidence. What the baseline's runs fail just as
     often tells nothing of the change."""
-    known = failures_too(baseline, side)
+    sides = (
+        (side.evidence, interrupted(side.runs)),
+        (failures_too(baseline, side), interrupted((*baseline.runs, *baseline.fresh) if baseline else ())),
+    )
     asked = [
         ("completed", policy.hard.completed, _completed),
         ("nonfinite", policy.hard.nonfinite, nonfinite),
@@ -41,27 +49,46 @@ def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> 
         ("invariants", policy.hard.invariants, _invariants),
         ("watch", policy.hard.watch, _watch),
     ]
-    found = [(name, find(policy, side.evidence), find(policy, known)[0]) for name, on, find in asked if on]
+    found = [(name, [_found(policy, name, find, *runs) for runs in sides]) for name, on, find in asked if on]
     # Few runs check invariants or are watched yet: what nobody looked for is not listed.
     checks = [
-        _check(name, each, len(side.evidence), (len(failed), len(known)))
-        for name, each, failed in found
-        if name not in _OPTIONAL or any(each)
+        _check(name, mine, known)
+        for name, (mine, known) in found
+        if name not in _OPTIONAL or mine.problems or mine.fine
     ]
     return tuple(
         _unless_broken_off(check, side, baseline) if check.metric == "completed" else check for check in checks
     )
 
 
-def _check(name: str, found: tuple[list[str], str], runs: int, known: tuple[int, int]) -> Check:
-    """`found`: what each failing run did, and the sentence for when there is none (empty: nothing to judge
-    by). `known`: how many of the baseline's runs fail it, and of how many."""
-    problems, fine = found
+class Found(NamedTuple):
+    """What each failing run did, the sentence for when there is none (empty: nothing to judge by), and of how many
+    runs."""
+
+    problems: list[str]
+    fine: str
+    runs: int
+
+
+def _found(policy: Policy, name: str, find: Finder, evidence: Sequence[Run], ended: Sequence[Run]) -> Found:
+    """What a check finds in the runs that are evidence, and in those of the interrupted ones that had failed it by
+    then."""
+    problems, fine = find(policy, evidence)
+    failed = [said[0] for run in ended if name in _OF_ROWS and (said := find(policy, [run])[0])]
+    return Found(
+        [*problems, *(f"{said}, before it was interrupted" for said in failed)], fine, len(evidence) + len(failed)
+    )
+
+
+def _check(name: str, found: Found, known: Found) -> Check:
+    """`known`: what the baseline's runs fail of it."""
+    problems, fine, runs = found
     if problems:
         reason = f"{len(problems)} of {runs} runs: {listed(list(dict.fromkeys(problems)), 2)}"
-        if _alike((len(problems), runs), known):
+        failed = len(known.problems), known.runs
+        if _alike((len(problems), runs), failed):
             means = "this canary is too short to say" if name == "learned" else "that tells nothing of the change"
-            reason += f"; so did {known[0]} of {known[1]} of the baseline's: {means}"
+            reason += f"; so did {failed[0]} of {failed[1]} of the baseline's: {means}"
             return _hard(name, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.FAILS_ALIKE)
         return _hard(name, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
     if not runs or not fine:

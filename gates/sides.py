@@ -47,6 +47,13 @@ def broken_off(side: Side) -> tuple[Run, ...]:
     return tuple(run for run in lost if often[run.seed] > again[run.seed])
 
 
+def interrupted(given: Iterable[Run]) -> tuple[Run, ...]:
+    """Runs that were ended from outside: no evidence of how the code does, but for the harm that their rows show."""
+    runs = once(given)
+    copies = _copies(runs)
+    return tuple(run for run in runs if run.failure == "interrupted" and run.run_id not in copies)
+
+
 def candidate_side(version: Version) -> Side:
     """A run that crashed on its own is evidence (against); one that was stopped from outside is none."""
     return _side(version.runs, _why_no_candidate_evidence)

@@ -129,6 +129,16 @@ def test_what_probes_and_watch_recorded_blocks(guarded: Any, policy: Policy, tag
     assert sentence.removeprefix("broken: ") in verdict.reason
 
 
+def test_a_run_that_was_interrupted_after_its_loss_was_lost_blocks(guarded: Any, policy: Policy) -> None:
+    session = guarded.session()
+    lost = guarded.run(session, 3, slower=1.0, tags={}, nan_at=20, without=[])
+    for tag, value in (("failure", "interrupted"), ("failure_reason", "KeyboardInterrupt"), ("nan_steps", "0")):
+        guarded.client.set_tag(lost, f"canary.{tag}", value)
+    verdict = gate(guarded.client, guarded.model, guarded.register(session), policy).verdict
+    assert (verdict.outcome, verdict.reason_code) == (Outcome.BLOCK, ReasonCode.HARD_GATE)
+    assert "first at step 21 (loss), before it was interrupted" in verdict.reason
+
+
 def test_a_broken_first_version_is_no_bootstrap(recorded: Any, policy: Policy) -> None:
     version = recorded.version(nan_at=20)
     decision = gate(recorded.client, recorded.model, version, policy)

@@ -42,10 +42,30 @@ def test_a_crash_of_its_own_blocks_and_says_where(smoke, make_run, failure):
 
 
 def test_a_run_that_was_stopped_from_outside_is_no_evidence(smoke, make_run):
-    stopped = make_run("b", completed=False, failure="interrupted", nan_steps=3)
+    stopped = make_run("b", completed=False, failure="interrupted")
     assert verdict_of(smoke, make_run("a"), stopped).candidate_runs == ("a",)
     alone = verdict_of(smoke, stopped)
     assert (alone.outcome, alone.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
+
+
+@pytest.mark.parametrize("on_both_sides", [False, True])
+def test_a_run_that_was_lost_when_it_was_stopped_counts_against_its_version(smoke, make_run, on_both_sides):
+    """Who sees a loss go NaN presses Ctrl-C: the seeds that came through do not pass for it."""
+    lost = make_run("c2", seed=2, completed=False, failure="interrupted", nan_steps=3)
+    baseline = Version(model="m", version="1", runs=tuple(make_run(f"b{seed}", seed=seed) for seed in range(3)))
+    if on_both_sides:
+        baseline = replace(baseline, runs=(*baseline.runs, replace(lost, run_id="b9", series=make_run("x").series)))
+    runs = (make_run("c0", seed=0), make_run("c1", seed=1))
+    assert judge(smoke, baseline, Version(model="m", version="2", runs=runs)).outcome is Outcome.PASS
+    verdict = judge(smoke, baseline, Version(model="m", version="2", runs=(*runs, lost)))
+    if on_both_sides:
+        assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.FAILS_ALIKE)
+    else:
+        assert (verdict.outcome, verdict.reason_code) == (Outcome.BLOCK, ReasonCode.HARD_GATE)
+    assert "1 of 3 runs: 3 NaN steps, before it was interrupted" in verdict.reason
+    assert verdict.candidate_runs == ("c0", "c1"), "its other numbers are those of half a run"
+    (left_out,) = [note for note in verdict.notes if "left out of the candidate" in note]
+    assert "it was interrupted" in left_out
 
 
 def test_a_run_that_an_exception_ended_leaves_the_others_undecided(smoke, make_run):
