@@ -36,7 +36,7 @@ def make(folder: Path, algo: str, fault: str, seeds: int, words: list[str]) -> N
         return
     place = folder / f"{algo}-{fault}"
     started = time.perf_counter()
-    train(place, [f"algo={algo}", f"fault={fault}", f"repeats={seeds}", *words])
+    train(place, [f"algo={algo}", f"fault={fault}", f"repeats={seeds}", "watch.on_critical=warn", *words])
     written = 0
     for number, rows in enumerate(_recorded(place), 1):
         lines = "".join(json.dumps({"step": step} | row) + "\n" for step, row in rows)

@@ -11,7 +11,7 @@ import yaml
 
 from canary_mlflow.errors import UsageError
 from gates import Policy, PolicyError, parse_policy
-from gates.watch import WatchPolicy, parse_watch
+from gates.watch import OnCritical, WatchPolicy, parse_watch
 
 _MAX_BASES = 10
 Parsed = TypeVar("Parsed")
@@ -67,6 +67,13 @@ def load_policy(source: str | Path | Mapping[str, Any]) -> Policy:
 def load_watch(source: str | Path | Mapping[str, Any] = "default") -> WatchPolicy:
     """Read a watch policy, found and overlaid as `load_policy` does it. Raises UsageError, one line."""
     return _load(source, "watch", parse_watch)
+
+
+def watch_of_canary(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """A watch policy's keys with `on_critical` settled for a canary's run: one that is lost is evidence already, and
+    the steps that remain add nothing."""
+    auto = keys.get("on_critical") == OnCritical.AUTO
+    return {**keys, "on_critical": OnCritical.STOP.value} if auto else dict(keys)
 
 
 def _load(source: str | Path | Mapping[str, Any], kind: str, parse: Callable[[Mapping[str, Any]], Parsed]) -> Parsed:

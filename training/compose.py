@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -13,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from canary_mlflow.errors import UsageError, one_line
-from canary_mlflow.policies import conf_dir
+from canary_mlflow.policies import conf_dir, watch_of_canary
 from training.checks import check_values
 from training.command_line import CommandLine
 from training.config import ALGORITHMS, GROUPS, CanaryConfig
@@ -62,7 +63,7 @@ def to_config(composed: DictConfig | Mapping[str, Any]) -> CanaryConfig:
         raise UsageError(explain(error)) from error
     assert isinstance(config, CanaryConfig)
     check_values(config)
-    return config
+    return replace(config, watch=watch_of_canary(config.watch))
 
 
 def to_plain(config: CanaryConfig) -> dict[str, Any]:

@@ -203,6 +203,8 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
         progress.close()
         canary.close()
         end.nonfinite = canary.nonfinite_steps
+    if canary.stopped:
+        raise Stopped(canary.stopped)
     if job.keep_weights:
         saved = folder / "model"
         if config.tracking.weights == "none":
@@ -210,8 +212,6 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
         else:
             write_model(trainer, parts, config, saved, job.run_id)
         canary.log_artifacts(saved, "model")
-    if canary.stopped:
-        raise Stopped(canary.stopped)
     if job.keep_weights and config.tracking.weights == "log":
         end.evaluation = repeat_evaluation(
             trainer,

@@ -15,7 +15,7 @@ from canary_mlflow.tracking.lines import LineFile, to_line
 from canary_mlflow.tracking.observers import Ending, Observer
 from canary_mlflow.tracking.recorder import Recorder
 from canary_mlflow.tracking.sinks import SinkSetting
-from gates.watch import Band, Level, Watch, WatchPolicy, WatchWarning, bands_of
+from gates.watch import Band, Watch, WatchPolicy, WatchWarning, bands_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -52,8 +52,8 @@ class Watching(Observer):
     @property
     def reason(self) -> str:
         """Why a run that was stopped was stopped."""
-        last = next(found for found in reversed(self.watch.warnings) if found.level is Level.STOP)
-        return f"the watch stopped it at step {last.step}: {last.stream} {last.seen} ({last.rule})"
+        found = self.watch.hopeless
+        return f"the watch stopped it at step {found.step}: {found.stream} {found.seen} ({found.rule})" if found else ""
 
     def begin(self, recorder: Recorder | None) -> None:
         self._recorder = recorder

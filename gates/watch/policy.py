@@ -8,10 +8,11 @@ from enum import StrEnum
 
 
 class OnCritical(StrEnum):
-    """What a training does at level STOP: only say so, or end."""
+    """What a training does at level STOP: only say so, or end. AUTO: a canary's run ends, any other goes on."""
 
     WARN = "warn"
     STOP = "stop"
+    AUTO = "auto"
 
 
 class Harm(StrEnum):

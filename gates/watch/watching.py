@@ -12,7 +12,8 @@ from gates.watch.choosing import detectors
 from gates.watch.policy import OnCritical, WatchPolicy
 from gates.watch.warning import Finding, Level, WatchWarning
 
-_NONFINITE = ("nonfinite", "nan_gradients")  # other facts, such as a loss of 0, may be a healthy run's
+_NONFINITE = ("nonfinite", "nan_gradients")
+_OF_HEALTHY_RUNS = ("zero_loss",)  # facts that are one too: a hinge loss is learned away to exactly 0
 _RISES = frozenset({"loss_rise", "loss_rising", "grad_spike", "drift"})
 HEALTHY = "healthy"
 _VERDICTS = (HEALTHY, "warned", "critical", "failed")
@@ -57,6 +58,7 @@ class Watch:
         self._spiral = Alarm(_Spiral(), policy.rows, may_stop=False)
         self._critical_held = ""
         self._lost = False
+        self._hopeless: WatchWarning | None = None
 
     @property
     def warnings(self) -> tuple[WatchWarning, ...]:
@@ -85,8 +87,13 @@ class Watch:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the training should end now: level STOP was reached, and the policy says so."""
-        return self._lost and self.policy.on_critical is OnCritical.STOP
+        """Whether the training should end now: it is hopeless, and the policy says so."""
+        return self._hopeless is not None and self.policy.on_critical is OnCritical.STOP
+
+    @property
+    def hopeless(self) -> WatchWarning | None:
+        """The first warning of level STOP that no healthy run gets, None for none."""
+        return self._hopeless
 
     @property
     def critical_held(self) -> str:
@@ -140,6 +147,8 @@ class Watch:
         )
         self._warnings.append(warning)
         said.append(warning)
+        if self._hopeless is None and new.level is Level.STOP and rule not in _OF_HEALTHY_RUNS:
+            self._hopeless = warning
         if not self._critical_held and (alarm.held_stop or (new.level is Level.STOP and rule in _NONFINITE)):
             self._critical_held = f"{stream} {new.seen} ({rule}, step {self._step})"
 

@@ -249,6 +249,15 @@ def test_stop_is_requested_only_where_the_policy_says_so() -> None:
     assert not watch(sft(0), policy(on_critical="stop")).stop_requested
 
 
+def test_a_hinge_loss_that_is_learned_away_at_once_ends_no_run() -> None:
+    """A healthy run may get there; what is lost after it ends the run all the same."""
+    rows = [*constant(9, loss=0.5), *constant(9, loss=0.0)]
+    seen = watch(rows, policy(on_critical="stop"))
+    assert said(seen)[-1][1:] == ("STOP", "loss", "zero_loss")
+    assert not seen.stop_requested
+    assert watch([*rows, {"loss": NAN}], policy(on_critical="stop")).stop_requested
+
+
 def test_a_run_that_did_not_end_as_planned_is_not_asked_whether_it_learned() -> None:
     flat = [{"loss": 2.0 + 0.1 * (row * 7 % 3)} for row in range(60)]
     assert watch(flat).verdict == "warned"

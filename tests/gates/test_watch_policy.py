@@ -208,7 +208,7 @@ def without(key: str) -> Callable[[], Any]:
 BAD = [
     (without("facts"), "watch: facts missing; expected all of name, on_critical"),
     (lambda: parse_watch(DEFAULT | {"fact": {}}), "watch: unknown key 'fact'; valid: "),
-    (change("on_critical", "kill"), "watch.on_critical: found 'kill'; valid: warn, stop"),
+    (change("on_critical", "kill"), "watch.on_critical: found 'kill'; valid: warn, stop, auto"),
     (change("rows__hold", 0), "watch.rows.hold: found 0; expected a whole number of at least 2"),
     (change("drift__critical", 1.0), "watch.drift.critical: found 1; expected at least watch.drift.warn (15)"),
     (change("rows__burn_in_least", 90), "watch.rows.burn_in_least: found 90; expected at most watch.rows.burn_in"),

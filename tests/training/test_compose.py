@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.policies import load_watch
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config, to_plain
 from training.config import ALGORITHMS, CanaryConfig
@@ -81,6 +82,16 @@ def test_names_in_mlflow_are_short() -> None:
     config = compose("algo=ppo", "fault=kl_zero", "seed=7")
     assert (session_name(config), run_name(config)) == ("ppo tiny-neox smoke fault=kl_zero", "seed 7")
     assert session_name(compose("model_name=mine")) == "mine"
+
+
+def test_a_canary_ends_where_it_is_lost_unless_its_watch_says_otherwise(tmp_path: Path) -> None:
+    """An own script that names the same policy goes on."""
+    assert load_watch().on_critical == "auto"
+    assert compose().watch["on_critical"] == "stop"
+    assert compose("watch.on_critical=warn").watch["on_critical"] == "warn"
+    for own, expected in (("", "stop"), ("on_critical: warn\n", "warn")):
+        (tmp_path / "mine.yaml").write_text(f"base: default\n{own}rows: {{hold: 20}}\n")
+        assert compose(f"watch={tmp_path}/mine.yaml").watch["on_critical"] == expected
 
 
 def _algorithms_of(fault: str) -> list[str]:

@@ -37,6 +37,7 @@ SHORT = {
     "gc_storm": ["fault.strength=0.4"],  # a full collection takes as long as twenty steps
 }
 FEWER = {("gc_storm", "ppo"): ["fault.strength=0.1"]}  # in two of five iterations
+WHOLE = "watch.on_critical=warn"  # the checks that must show a fault have its whole run to see
 LIKE_KL_ZERO = ("ppo_unstable", "ppo_unstable_kl")  # other settings of PPO, shown by the same signals
 COSTS = ("step_cost", "iteration_cost")
 # Series that no rule of the policies judges, and what is too little of them to count.
@@ -72,7 +73,7 @@ def healthy(runs: ForkedRuns, algo: str) -> list[Run]:
 
 def struck(runs: ForkedRuns, fault: str, algo: str) -> Run:
     words = FEWER.get((fault, algo), SHORT.get(fault, []))
-    return runs.train(f"algo={algo}", f"train.max_steps={STEPS[algo]}", "seed=0", f"fault={fault}", *words)
+    return runs.train(f"algo={algo}", f"train.max_steps={STEPS[algo]}", "seed=0", f"fault={fault}", WHOLE, *words)
 
 
 def policy(algo: str) -> Policy:
