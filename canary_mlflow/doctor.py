@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 WARN_FREE, FAIL_FREE = 5.0, 0.5  # GiB: about a hundred tiny sessions; less than one session may need
+FAIL_FEW, WARN_FEW = 10 / 1024, 100 / 1024  # GiB, where keys and temporary files alone lie
+OLD_RUNS = "make room, or delete old runs: mlflow gc"
 STALE_HOURS = 6.0  # longer than any run of a shipped tier
 SHOWN = 5
 FIX = "canary doctor --fix ends and removes them, as the next session does"
@@ -106,6 +109,7 @@ def store(tracking_uri: str | None, *, fix: bool = False) -> Iterator[Finding]:
         file = sqlite_file(resolve(tracking_uri))
         if file is not None and not file.exists():
             yield Finding(name="store", level=Level.OK, found=f"none yet at {file}: the first run makes it")
+            yield from disks(None, file)
             return
         client = prepare_store(tracking_uri)
         experiments = len(client.search_experiments())
@@ -120,35 +124,62 @@ def store(tracking_uri: str | None, *, fix: bool = False) -> Iterator[Finding]:
     yield running(client)
 
 
-def disks(client: MlflowClient) -> Iterator[Finding]:
-    """Room where the embedded store, its artifacts, the keys and the temporary files are: a finding per disk."""
+def disks(client: MlflowClient | None, file: Path | None = None) -> Iterator[Finding]:
+    """Room where a session writes: a finding per disk, which names what lies there and advises about the first of it.
+
+    `file`: of the embedded store, where there is none yet to ask for its places.
+    """
+    by_device: dict[int, list[Written]] = {}
+    for place in written(client, file):
+        there = next(folder for folder in (place.folder, *place.folder.parents) if folder.exists())
+        by_device.setdefault(there.stat().st_dev, []).append(replace(place, folder=there))
+    for together in by_device.values():
+        yield disk(together)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What a session writes where; `large`: as much as its runs are, not a few files."""
+
+    what: str
+    folder: Path
+    advice: str
+    large: bool = True
+
+
+def written(client: MlflowClient | None, file: Path | None) -> Iterator[Written]:
+    """The places on this machine, each once."""
     from canary_mlflow.ledger.keys import key_folder
-    from canary_mlflow.tracking.places import sqlite_file
+    from canary_mlflow.tracking.places import local_folder, sqlite_file
 
-    file = sqlite_file(client.tracking_uri)
-    places = {
-        "store": (file.parent if file else Path.cwd(), "make room, or delete old runs: mlflow gc"),
-        "artifacts": (Path.cwd(), "make room, or delete old runs: mlflow gc"),
-        "keys": (key_folder(), "make room, or set CANARY_KEYS"),
-        "temporary files": (Path(tempfile.gettempdir()), "make room, or set TMPDIR"),
-    }
-    seen = set[int]()
-    for what, (folder, advice) in places.items():
-        there = next(place for place in (folder, *folder.parents) if place.exists())
-        if (device := there.stat().st_dev) not in seen:
-            seen.add(device)
-            yield disk(there, what, advice)
+    if found := file or (sqlite_file(client.tracking_uri) if client else None):
+        yield Written(what="store", folder=found.parent, advice=OLD_RUNS)
+    here = client is not None and not client.tracking_uri.startswith("http")
+    locations = [experiment.artifact_location for experiment in client.search_experiments()] if client and here else []
+    folders = {folder for location in locations if (folder := local_folder(location))}
+    for folder in sorted(folders) or [Path.cwd()]:
+        yield Written(what="artifacts", folder=folder, advice=OLD_RUNS)
+    yield Written(
+        what="outputs", folder=Path.cwd() / "outputs", advice="remove old folders of outputs/, or set hydra.run.dir"
+    )
+    keys = "make room, or move the folder and set CANARY_KEYS"
+    yield Written(what="keys", folder=key_folder(), advice=keys, large=False)
+    temporary = Path(tempfile.gettempdir())
+    yield Written(what="temporary files", folder=temporary, advice="make room, or set TMPDIR", large=False)
 
 
-def disk(folder: Path, what: str, advice: str) -> Finding:
-    """Room at a folder."""
-    free = shutil.disk_usage(folder).free / 2**30
-    found = f"{free:.1f} GiB free at {folder} ({what})"
-    if free < FAIL_FREE:
-        advice = f"a session may need {FAIL_FREE} GiB; {advice}"
-        return Finding(name="disk", level=Level.FAIL, found=found, advice=advice)
-    if free < WARN_FREE:
-        return Finding(name="disk", level=Level.WARN, found=found, advice=advice)
+def disk(together: Sequence[Written]) -> Finding:
+    """Room on the disk of these places."""
+    first, large = together[0], any(place.large for place in together)
+    free = shutil.disk_usage(first.folder).free / 2**30
+    room = f"{free:.1f} GiB" if free >= 1 else f"{free * 1024:.1f} MiB"
+    found = f"{room} free at {first.folder} ({', '.join(dict.fromkeys(place.what for place in together))})"
+    fail, warn = (FAIL_FREE, WARN_FREE) if large else (FAIL_FEW, WARN_FEW)
+    if free < fail:
+        need = f"{fail:g} GiB" if large else f"{fail * 1024:.0f} MiB"
+        return Finding(name="disk", level=Level.FAIL, found=found, advice=f"a session may need {need}; {first.advice}")
+    if free < warn:
+        return Finding(name="disk", level=Level.WARN, found=found, advice=first.advice)
     return Finding(name="disk", level=Level.OK, found=found)
 
 

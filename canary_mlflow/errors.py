@@ -18,6 +18,8 @@ Every message is one line: what was found; what was expected; what to do. 0, 1 a
 
 from __future__ import annotations
 
+import re
+
 
 class CanaryError(Exception):
     """Something this project can say in one line; commands print it and end with `exit_code`."""
@@ -81,5 +83,5 @@ class CannotWrite(CanaryError):
 
 def one_line(error: BaseException, limit: int = 300) -> str:
     """The error's own words without line breaks, at most `limit` characters; its type when it has none."""
-    words = " ".join(str(error).split())
+    words = re.sub(r" ?\(Background on this error at: \S+\)", "", " ".join(str(error).split()))  # SQLAlchemy's
     return (words or type(error).__name__)[:limit]

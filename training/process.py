@@ -20,6 +20,7 @@ GRACE = 20.0  # seconds a run has to record its end after SIGTERM
 AHEAD = 3  # processes that load their libraries at the same time, half a GiB each
 GO = b"go\n"
 FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # signals that are the session's to answer
+RESULT, ROOM = "result.json", 16_384  # in a run's scratch folder: its word on its end, and the characters kept for it
 CONFIG, READY = "config.json", "ready.json"  # in a run's scratch folder: what it is to prepare, and its word on that
 
 
@@ -123,10 +124,15 @@ def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
         _stop(worker.process)
         reason = f"not finished after {timeout_seconds / 60:g} minutes"
         return Result(run_id=job.run_id, seed=seed, failure="timeout", reason=reason)
-    path = worker.folder / "result.json"
-    if path.exists():
+    path = worker.folder / RESULT
+    if path.exists() and path.read_text(encoding="utf-8").strip():
         return read_result(path, job.run_id, seed)
     return Result(run_id=job.run_id, seed=seed, failure="error", reason=_obituary(code))
+
+
+def reserve_result(folder: Path) -> None:
+    """Take the room for the word now: a disk may be full when it is to be written."""
+    (folder / RESULT).write_text(" " * ROOM)
 
 
 def write_result(
@@ -139,7 +145,11 @@ def write_result(
         "raised": asdict(raised) if raised else None,
         "evaluation": evaluation,
     }
-    (folder / "result.json").write_text(json.dumps(said))
+    path = folder / RESULT
+    path.touch()
+    with path.open("r+", encoding="utf-8") as file:  # in place, which takes no more room
+        file.write(json.dumps(said).ljust(ROOM))
+        file.truncate()
 
 
 def read_result(path: Path, run_id: str, seed: int) -> Result:

@@ -9,18 +9,19 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.errors import UsageError, one_line
+from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.loading import without_collecting
 from canary_mlflow.tracking.exceptions import Raised, raised, raised_tags
 from canary_mlflow.tracking.failures import classify, is_full, terminate
 from training.algorithms import ALGORITHMS
 from training.errors import Stopped
-from training.process import CONFIG, FROM_TERMINAL, READY, Job, Prepared, write_result
+from training.process import CONFIG, FROM_TERMINAL, READY, Job, Prepared, reserve_result, write_result
 
 if TYPE_CHECKING:
     from training.parts import Inputs
@@ -32,6 +33,8 @@ LIBRARIES = (
     "training.parts",
     "transformers.trainer",
 )
+
+WEIGHTS = "model"  # in a run's scratch folder, and among its artifacts
 
 SESSION_GONE = threading.Event()
 
@@ -47,6 +50,7 @@ def main(folder: Path, algo: str) -> int:
     if not sys.stdin.readline():
         return 0  # the session ended before this run's turn
     signal.signal(signal.SIGTERM, terminate)
+    reserve_result(folder)
     threading.Thread(target=_follow_the_session, daemon=True).start()
     return work(folder, loaded)
 
@@ -92,13 +96,32 @@ def work(folder: Path, loaded: Loaded | None = None) -> int:
     """Train `folder`/job.json in this process; returns 0 when the run finished, else 1."""
     job = Job(**json.loads((folder / "job.json").read_text()))
     end = _attempt(job, folder, loaded or Loaded())
+    _say_end(job, end)
+    if job.keep_weights and not end.failure:
+        _keep_weights(job, end, folder / WEIGHTS)
+    write_result(folder, end.failure, end.reason, end.raised, end.evaluation)
+    return 1 if end.failure else 0
+
+
+def _say_end(job: Job, end: End) -> None:
     try:
         _record_end(job, end)
     except Exception as error:  # noqa: BLE001 - a store that takes nothing any more: the session says so in one line
         end.failure, end.raised = end.failure or "error", None
         end.reason = f"its end could not be recorded: {one_line(error)}"
-    write_result(folder, end.failure, end.reason, end.raised, end.evaluation)
-    return 1 if end.failure else 0
+
+
+def _keep_weights(job: Job, end: End, saved: Path) -> None:
+    """After the run's end: what an artifact store does not take, or takes for minutes, costs no metrics."""
+    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.uploading import upload
+
+    try:
+        upload(prepare_store(job.tracking_uri), job.run_id, saved, WEIGHTS)
+    except BaseException as error:  # noqa: BLE001 - a signal too: what is not kept is no version
+        end.failure, said = classify(error)
+        end.reason = f"its weights were not kept: {error if isinstance(error, StoreError) else said}"
+        _say_end(job, end)
 
 
 def load(algo: str) -> None:
@@ -206,12 +229,11 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
     if canary.stopped:
         raise Stopped(canary.stopped)
     if job.keep_weights:
-        saved = folder / "model"
+        saved = folder / WEIGHTS
         if config.tracking.weights == "none":
             evidence_only(saved)
         else:
             write_model(trainer, parts, config, saved, job.run_id)
-        canary.log_artifacts(saved, "model")
     if job.keep_weights and config.tracking.weights == "log":
         end.evaluation = repeat_evaluation(
             trainer,
@@ -225,13 +247,16 @@ def _record_end(job: Job, end: End) -> None:
 
     And the other way round: a session that was killed is ended by its run.
     """
+    from mlflow.exceptions import MlflowException
+
     from canary_mlflow.tracking.session import close_killed_session, close_run
     from canary_mlflow.tracking.store import prepare_store
 
     client = prepare_store(job.tracking_uri)
     more = {}
     if end.trace:
-        client.log_text(job.run_id, end.trace, "traceback.txt")
+        with suppress(OSError, MlflowException):  # the run's end is worth more, and needs the database alone
+            client.log_text(job.run_id, end.trace, "traceback.txt")
         # A run that broke off before its training began has not said yet what it was to do.
         more = {**{f"canary.workload.{key}": value for key, value in end.workload.items()}, **raised_tags(end.raised)}
     close_run(client, job.run_id, end.failure, end.reason, more)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from canary_mlflow.errors import StoreError, UsageError, one_line
+from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.versions import SESSION_TAG, Weights, quoted, register_version
 from canary_mlflow.tracking.session import active_run, child_runs
+from canary_mlflow.tracking.uploading import upload
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,7 +31,7 @@ def register_session(
     refuse_unready(client, session)
     if weights is not None:
         check_weights(weights)
-        keep_weights(client, session_id, weights)
+        upload(client, session_id, weights, "model")
     # The session is the source run: nobody says which of its runs the weights are from.
     kept = Weights.NONE if weights is None else Weights.FILES
     return name, register_version(client, name, session_id, session_id, weights=kept)
@@ -61,13 +62,3 @@ def check_weights(folder: Path) -> None:
     if not any(file.stat().st_size for file in folder.rglob("*.safetensors")):
         found = ", ".join(sorted(file.name for file in folder.iterdir())[:5]) or "nothing"
         raise UsageError(f"weights {folder}: found {found}; {wanted}; save the model there, or name another")
-
-
-def keep_weights(client: MlflowClient, session_id: str, folder: Path) -> None:
-    """Copy the folder to the session's artifacts, as `model`. Raises StoreError."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.log_artifacts(session_id, str(folder), "model")
-    except (MlflowException, OSError) as error:
-        raise StoreError(f"weights {folder}: cannot be kept with session {session_id}: {one_line(error)}") from error

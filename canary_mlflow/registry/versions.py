@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +49,22 @@ def register_version(
         ensure_model(client, model_name)
         version = client.create_model_version(model_name, source, run_id=source_run_id, tags={SESSION_TAG: session_id})
     number = str(version.version)
-    seal_version(client, model_name, number, weights=weights, evaluation=evaluation)
+    try:
+        seal_version(client, model_name, number, weights=weights, evaluation=evaluation)
+    except BaseException:  # a signal too
+        with suppress(Exception):
+            drop_unsealed(client, session_id)
+        raise
     return number
+
+
+def drop_unsealed(client: MlflowClient, session_id: str) -> None:
+    """Delete what a session that did not come to its seal has registered: no such version is ever judged."""
+    from canary_mlflow.registry.seal import SEAL_TAG
+
+    for found in client.search_model_versions(f"tags.`{SESSION_TAG}` = {quoted(session_id)}"):
+        if SEAL_TAG not in (found.tags or {}):
+            client.delete_model_version(found.name, found.version)
 
 
 def is_evidence_only(found: ModelVersion) -> bool:

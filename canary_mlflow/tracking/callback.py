@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from canary_mlflow.errors import BlindProbe, StoreError, one_line
+from canary_mlflow.errors import BlindProbe
 from canary_mlflow.policies import load_watch
 from canary_mlflow.tracking.audience import Audience
 from canary_mlflow.tracking.console import Console
@@ -120,18 +120,6 @@ class CanaryCallback(Hooks):
                 self.journal.fail(error or sys.exception())
         finally:
             self._let_go()
-
-    def log_artifacts(self, folder: Path, name: str) -> None:
-        """Put the files of `folder` under `name` in the run's artifacts. Raises StoreError."""
-        from mlflow.exceptions import MlflowException
-
-        client = self.journal.target.client if self.journal else None
-        if client is None or self.run_id is None:
-            raise StoreError(f"{folder}: no MLflow run to keep it in; expected one that training began; train first")
-        try:
-            client.log_artifacts(self.run_id, str(folder), name)
-        except (MlflowException, OSError) as error:
-            raise StoreError(f"{folder}: cannot be kept in run {self.run_id}: {one_line(error)}") from error
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open the run, take the fingerprint, start the probes. Raises BlindProbe, which ends the training."""

@@ -26,6 +26,22 @@ PROBE = {
 }
 
 
+class _RaisedAnyway(logging.Filter):
+    """MLflow writes a page about what its database refuses, and then raises it; whoever catches that says it in a
+    line."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("SQLAlchemy database error")
+
+
+def spare_the_page() -> None:
+    """From now on; asked for again it changes nothing."""
+    logging.getLogger("mlflow.store.db.utils").addFilter(_RAISED_ANYWAY)
+
+
+_RAISED_ANYWAY = _RaisedAnyway()
+
+
 @contextlib.contextmanager
 def first_contact(uri: str) -> Iterator[None]:
     """One process at a time, without MLflow's patience and its chatter. Raises StoreError."""

@@ -67,7 +67,9 @@ def left_open(client: MlflowClient) -> list[Run]:
 
 
 def close_left_open(client: MlflowClient) -> int:
-    """End them as FAILED (interrupted); how many there were."""
+    """End them as FAILED (interrupted); how many there were. What such a session registered without a seal goes."""
+    from canary_mlflow.registry.versions import drop_unsealed
+
     found = left_open(client)
     for run in found:
         held_by = owner.read(_lease_of(run))
@@ -76,6 +78,7 @@ def close_left_open(client: MlflowClient) -> int:
         if PARENT_TAG in run.data.tags and run.data.tags.get("canary.role") != "session":
             close_run(client, run.info.run_id, "interrupted", reason)
             continue
+        drop_unsealed(client, run.info.run_id)
         log_tags(client, run.info.run_id, {"canary.failure": "interrupted", "canary.failure_reason": reason})
         client.set_terminated(run.info.run_id, "FAILED")
     return len(found)

@@ -31,12 +31,16 @@ def sqlite_file(uri: str) -> Path | None:
 def artifact_folder(client: MlflowClient, run_id: str) -> Path | None:
     """The run's artifacts where they are a folder of this machine; None behind a server or in a bucket."""
     from mlflow.exceptions import MlflowException
-    from mlflow.utils.file_utils import local_file_uri_to_path
 
     try:
         uri: str = client.get_run(run_id).info.artifact_uri
     except MlflowException:
         return None  # a server that has just died
-    if client.tracking_uri.startswith("http") or urlsplit(uri).scheme not in ("", "file"):
-        return None
-    return Path(local_file_uri_to_path(uri))
+    return None if client.tracking_uri.startswith("http") else local_folder(uri)
+
+
+def local_folder(uri: str) -> Path | None:
+    """The folder that an artifact URI names; None for a bucket or a server."""
+    from mlflow.utils.file_utils import local_file_uri_to_path
+
+    return Path(local_file_uri_to_path(uri)) if urlsplit(uri).scheme in ("", "file") else None

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
-from canary_mlflow.tracking.contact import check_database, check_file, create_sqlite, first_contact, refusal
+from canary_mlflow.tracking.contact import (
+    check_database,
+    check_file,
+    create_sqlite,
+    first_contact,
+    refusal,
+    spare_the_page,
+)
 from canary_mlflow.tracking.places import sqlite_file
 
 if TYPE_CHECKING:
@@ -25,6 +32,7 @@ def prepare_store(uri: str | None = None) -> MlflowClient:
     from mlflow.exceptions import MlflowException
 
     found = resolve(uri)
+    spare_the_page()
     with first_contact(found):
         if file := sqlite_file(found):
             check_file(file)

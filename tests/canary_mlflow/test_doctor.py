@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from small_disk import small_disk
 
 from canary_mlflow import doctor, installation
 from canary_mlflow.findings import Finding, Level
@@ -103,8 +104,26 @@ def test_each_disk_is_looked_at_and_told_by_what_lies_on_it(
     assert [text for text in found if "at /dev/shm (keys)" in text]
 
 
+def test_a_full_disk_of_keys_or_artifacts_is_a_fault_with_advice_of_its_own(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "few", 64) as keys, small_disk(tmp_path / "kept", 4096) as kept:
+        monkeypatch.setenv("CANARY_KEYS", str(keys / "mine"))
+        recorded.client.create_experiment(tmp_path.as_posix(), artifact_location=str(kept / "mlruns"))
+        found = {finding.found: finding for finding in doctor.disks(recorded.client)}
+    (full,) = [finding for text, finding in found.items() if text.endswith(f"at {keys} (keys)")]
+    assert (full.level, full.advice) == (
+        Level.FAIL, "a session may need 10 MiB; make room, or move the folder and set CANARY_KEYS"
+    )  # fmt: skip
+    (full,) = [finding for text, finding in found.items() if text == f"4.0 MiB free at {kept} (artifacts)"]
+    assert (full.level, full.advice) == (
+        Level.FAIL, "a session may need 0.5 GiB; make room, or delete old runs: mlflow gc"
+    )  # fmt: skip
+
+
 def test_a_missing_store_is_no_fault_and_is_not_made(tmp_path: Path) -> None:
-    (finding,) = doctor.store(f"sqlite:///{tmp_path}/mlflow.db")
+    finding, *disks = doctor.store(f"sqlite:///{tmp_path}/mlflow.db")
+    assert {found.name for found in disks} == {"disk"}, "where it is going to be"
     assert (finding.level, list(tmp_path.iterdir())) == (Level.OK, [])
     assert "the first run makes it" in finding.found
 

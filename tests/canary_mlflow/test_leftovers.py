@@ -45,6 +45,34 @@ def test_a_session_ends_with_its_process(recorded: Any, holder: Owner, silent: i
     finish_session(client, session, "FAILED")
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_version_that_a_killed_session_left_without_a_seal_is_dropped(
+    recorded: Any, monkeypatch: pytest.MonkeyPatch, sealed: bool
+) -> None:
+    client = recorded.client
+    session = recorded.session()
+    client.update_run(session, "RUNNING")
+    for name, value in {LEASE_TAG: NOBODY.to_text()}.items():
+        client.set_tag(session, name, value)
+    if not sealed:  # as a process that is killed between the two leaves it
+        monkeypatch.setattr("canary_mlflow.registry.seal.seal_version", lambda *_, **__: None)
+    number = recorded.register(session)
+    leftovers.close_left_open(client)
+    assert status(recorded, session) == "FAILED"
+    left = [found.version for found in client.search_model_versions(f"name='{recorded.model}'")]
+    assert left == ([number] if sealed else [])
+
+
+def test_a_version_that_cannot_be_sealed_is_none(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("canary_mlflow.registry.seal.seal_version", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        recorded.version()
+    assert recorded.client.search_model_versions(f"name='{recorded.model}'") == []
+
+
 def test_without_a_lease_or_a_heartbeat_nobody_elsewhere_can_tell(recorded: Any) -> None:
     """`canary session start` ends at once and its session does not; a script's own run has no heartbeat."""
     client = recorded.client

@@ -23,7 +23,7 @@ from tiny_trainers import arguments, dpo, sft
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from canary_mlflow import CanaryCallback
-from canary_mlflow.errors import NoSuchRun, StoreError
+from canary_mlflow.errors import NoSuchRun
 from canary_mlflow.tracking.histories import read_runs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -328,10 +328,6 @@ def test_a_given_run_is_written_and_left_to_its_owner(shared: Any, place: Path) 
     }
     assert stored.data.params == {}
     assert (Path(stored.info.artifact_uri) / "config.yaml").read_text() == "algo:\n  name: sft\n"
-    (place / "weights").mkdir()
-    (place / "weights" / "w.bin").write_text("w")
-    canary.log_artifacts(place / "weights", "model")
-    assert (Path(stored.info.artifact_uri) / "model" / "w.bin").exists()
     trainer.evaluate()  # after the end: recorded at once
     assert "quality/eval_loss" in shared.client.get_run(run_id).data.metrics
 
@@ -363,8 +359,6 @@ def test_a_dead_store_does_not_stop_training_and_is_said(place: Path, caplog: py
     assert canary.journal.rows_lost > 0
     assert "nobody answers" in caplog.text
     assert f"{canary.journal.rows_lost} values did not reach MLflow" in caplog.text
-    with pytest.raises(StoreError):
-        canary.log_artifacts(place, "model")
 
 
 def test_a_run_whose_parameters_stand_still_did_not_learn(shared: Any, place: Path) -> None:

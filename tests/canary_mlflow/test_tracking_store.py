@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.exceptions import MlflowException
 
-from canary_mlflow.errors import StoreError, UsageError
+from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.tracking.experiment import CanaryExperimentProvider
 from canary_mlflow.tracking.store import experiment_id, prepare_store, resolve
 
@@ -150,3 +151,21 @@ def test_importing_the_package_and_the_plugin_imports_neither_mlflow_nor_torch(t
     )
     out, error = start(code, tmp_path).communicate(timeout=60)
     assert out.strip() == "[]", error
+
+
+def test_what_a_database_refuses_is_raised_and_not_written_on_the_screen_too(
+    tmp_path: Path, shared: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A disk that fills during a session gave a page of frames for every attempt to write."""
+    file = tmp_path / "mlflow.db"
+    with sqlite3.connect(shared.uri.removeprefix("sqlite:///")) as stored, sqlite3.connect(file) as copied:
+        stored.backup(copied)
+        copied.execute("ALTER TABLE metrics RENAME TO gone")
+    client = prepare_store(f"sqlite:///{file}")
+    run = client.create_run(shared.experiment).info.run_id
+    capfd.readouterr()
+    with pytest.raises(MlflowException) as refused:
+        client.log_metric(run, "loss", 1.0)
+    assert "(sqlite3.OperationalError)" in one_line(refused.value)
+    assert "Background" not in one_line(refused.value)
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,48 @@
+"""Weights on their way to the artifacts of a run: all of them, or none."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import StoreError, one_line
+from canary_mlflow.tracking.places import local_folder, without_password
+from canary_mlflow.tracking.session import get_run
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def upload(client: MlflowClient, run_id: str, folder: Path, name: str) -> None:
+    """Put the files of `folder` under `name` in the run's artifacts; what got there is taken back where not all did.
+    Raises StoreError."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    place = str(get_run(client, run_id).info.artifact_uri)
+    try:
+        fresh = not client.list_artifacts(run_id, name)
+    except (MlflowException, OSError):
+        fresh = False
+    try:
+        if local_folder(place) is not None:
+            _one_by_one(client, run_id, folder, name)
+        else:
+            client.log_artifacts(run_id, str(folder), name)
+    except (MlflowException, OSError) as error:
+        if fresh:
+            with suppress(Exception):  # some kinds of store cannot delete
+                get_artifact_repository(place).delete_artifacts(name)
+        raise StoreError(
+            f"{folder}: cannot be kept in {without_password(place)}: {one_line(error)}; expected an artifact store "
+            "with room for it; make room there, or delete old runs (mlflow gc)"
+        ) from error
+
+
+def _one_by_one(client: MlflowClient, run_id: str, folder: Path, name: str) -> None:
+    """MLflow writes a file through a temporary name, and copies a folder straight to its place: half of one would stay
+    under its own name when the process is killed."""
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        parent = file.parent.relative_to(folder).as_posix()
+        client.log_artifact(run_id, str(file), name if parent == "." else f"{name}/{parent}")
