@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from canary_mlflow.errors import one_line
 from canary_mlflow.tracking.courier import is_hopeless, is_refused
+from canary_mlflow.tracking.failures import is_full
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # seconds between attempts
 
@@ -53,7 +54,7 @@ class Attempts:
                 self.why = one_line(error)
                 if is_refused(error) or time.monotonic() + pause > self._deadline:
                     return error
-                if self.closing and is_hopeless(error):
+                if self.closing and (is_hopeless(error) or is_full(error)):  # nobody makes room within a minute
                     return error
             self._rest(pause)
             pause = min(2 * pause, LONGEST_PAUSE)

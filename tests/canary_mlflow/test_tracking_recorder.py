@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import socket
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from canary_mlflow.tracking.attempts import Attempts
 from canary_mlflow.tracking.histories import read_runs
 from canary_mlflow.tracking.recorder import Recorder
 
@@ -103,6 +105,26 @@ def test_a_tag_that_mlflow_refuses_keeps_no_row_waiting(
     run = shared.client.get_run(run_id)
     assert (run.data.metrics, run.data.tags["y"]) == ({"stability/loss": 2.0}, "short")
     assert "tags refused" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [(OSError(errno.ENOSPC, "No space left on device"), 1), (OSError(errno.EIO, "Input/output error"), 4)],
+)
+def test_a_full_disk_is_not_tried_again_when_the_run_is_over(error: OSError, tries: int) -> None:
+    """Each of a run's files kept it waiting for a minute."""
+    made: list[int] = []
+
+    def job() -> None:
+        made.append(1)
+        if len(made) == 4:
+            attempts.close(0.0)
+        raise error
+
+    attempts = Attempts()
+    attempts.close(60.0)
+    assert attempts.make(job) is error
+    assert len(made) == tries
 
 
 def test_a_server_that_only_hangs_keeps_its_rows_on_disk(tmp_path: Path) -> None:
