@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 if __name__ == "__main__":  # before anything that another environment's Python may lack
     from canary_mlflow.interpreter import CORE, TRAINING_STACK, settle
+    from canary_mlflow.starting import interruptible
 
+    interruptible()
     settle((*CORE, *TRAINING_STACK))
 
 import yaml

@@ -70,6 +70,22 @@ def test_what_a_terminal_sends_while_the_runs_load_is_one_line(
     assert {run.info.status for run in runs(workplace, "session")} <= {"FAILED"}
 
 
+def test_ctrl_c_while_python_loads_is_one_line(workplace: Workplace) -> None:
+    (workplace.folder / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name == 'omegaconf':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "if 'training' in sys.orig_argv:\n"
+        "    sys.meta_path.insert(0, Finder)\n"
+    )
+    done = workplace.train(*TINY, PYTHONPATH=f"{workplace.folder}{os.pathsep}{ROOT}")
+    assert (done.returncode, done.stderr) == (4, "canary: interrupted\n")
+    assert not (workplace.folder / "mlflow.db").exists()
+
+
 def test_a_killed_run_is_recorded_by_its_session(workplace: Workplace) -> None:
     process = workplace.start("-m", "training", "algo=sft", "repeats=1", "train.max_steps=100000")
     wait_for_step(workplace, 5)
