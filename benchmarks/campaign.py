@@ -1,0 +1,292 @@
+"""A campaign of whole sessions: unchanged code with seeds that the champion does not have, and every fault.
+
+    python benchmarks/campaign.py make FOLDER --commit REV [--loads quiet busy] [--kinds unchanged faults] [--minutes N]
+    python benchmarks/campaign.py show FOLDER|FILE [--write docs/running.md docs/faults.md]
+    python benchmarks/campaign.py pack FOLDER benchmarks/campaign.jsonl.gz
+
+Per algorithm and load, five sessions each become a champion in a store of its own, with seeds that are drawn from the
+commit's hash. Each candidate is a session as `python -m training` makes it, with three other seeds, beside one of the
+five, in a copy of its store: it registers, tops up, is judged, and promotes, as for anybody. `busy`: one busy loop
+holds a core meanwhile. What is there already is not made again, so a campaign can be stopped and grown
+(`--unchanged`).
+
+`show` counts verdicts, with intervals by session; `pack` keeps each session's verdict, and of each run the series that
+the policy judges, to six digits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from ppo_learns import drawn  # noqa: E402  # the path is set above
+from sessions import runs_of  # noqa: E402
+
+ALGOS = ("sft", "dpo", "ppo")
+LOADS = ("quiet", "busy")
+BASELINES = 5
+APART = 10  # between the first seeds of two sessions: no seed is in both
+DIGITS = 6
+VERDICTS = {0: "PASS", 1: "BLOCK", 2: "wrong use", 3: "INCONCLUSIVE", 4: "broken"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One session. `baseline`: the number of the champion that it stands beside; None for a champion itself."""
+
+    algo: str
+    load: str
+    kind: str  # baseline, unchanged, or a fault's name
+    number: int
+    baseline: int | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.algo}-{self.load}-{self.kind}-{self.number}"
+
+    @property
+    def words(self) -> list[str]:
+        fault = [] if self.kind in ("baseline", "unchanged") else [f"fault={self.kind}"]
+        return [f"algo={self.algo}", "hardware=cpu", *fault]
+
+
+def faults_of(algo: str) -> list[str]:
+    """The faults that apply to it."""
+    found = [yaml.safe_load(file.read_text()) for file in sorted((ROOT / "conf/fault").glob("[!_]*.yaml"))]
+    return [one["name"] for one in found if algo in one.get("signals", {})]
+
+
+def cells(load: str, kinds: Iterable[str], unchanged: int) -> Iterator[Cell]:
+    """Champions first, then rounds over the algorithms, so that a stopped campaign is even."""
+    for number in range(BASELINES):
+        yield from (Cell(algo=algo, load=load, kind="baseline", number=number) for algo in ALGOS)
+    if "unchanged" in kinds:
+        for number in range(unchanged):
+            for algo in ALGOS:
+                yield Cell(algo=algo, load=load, kind="unchanged", number=number, baseline=number % BASELINES)
+    if "faults" in kinds:
+        for algo in ALGOS:
+            for index, fault in enumerate(faults_of(algo)):
+                yield Cell(algo=algo, load=load, kind=fault, number=0, baseline=index % BASELINES)
+
+
+def seed_of(cell: Cell, commit: str) -> int:
+    """The session's first seed: drawn, and no neighbour of another session's."""
+    number = int.from_bytes(cell.label.encode(), "big") % 10_000_019
+    return drawn(f"{commit} {number}", 1)[0] * APART
+
+
+def make(folder: Path, cell: Cell, commit: str) -> dict[str, Any]:
+    """The session's record; trains where there is none yet. The work is done at one place, as stores hold paths."""
+    record = folder / "records" / f"{cell.label}.json"
+    if record.exists():
+        return dict(json.loads(record.read_text()))
+    place, kept = folder / "place", folder / "champions" / f"{cell.algo}-{cell.load}-{cell.baseline}"
+    shutil.rmtree(place, ignore_errors=True)
+    if cell.baseline is None:
+        place.mkdir(parents=True)
+    else:
+        shutil.copytree(kept, place)
+    seed, began = seed_of(cell, commit), time.time()
+    before = {row.info.run_id for row, _ in runs_of(uri_of(kept))} if cell.baseline is not None else set()
+    found = session(place, folder / "cache", [*cell.words, f"seed={seed}"], cell.load)
+    said = [file for file in place.rglob("verdict.json") if file.stat().st_mtime > began]
+    plain = json.loads(said[-1].read_text()) if said else {}
+    store = folder / "stores" / cell.label  # of its own: MLflow keeps the file open that it has read once
+    for needed in (store, record.parent):
+        needed.mkdir(parents=True, exist_ok=True)
+    shutil.copy(place / "mlflow.db", store)
+    made = [run for row, run in runs_of(uri_of(store)) if row.info.run_id not in before]
+    runs = [plain_run(run, judged_in(plain)) for run in made]
+    answer = {**asdict(cell), "commit": commit, "seed": seed, **found, "verdict": brief(plain), "runs": runs}
+    if cell.baseline is None and found["code"] == 0:
+        shutil.copytree(place, folder / "champions" / f"{cell.algo}-{cell.load}-{cell.number}")
+    record.write_text(json.dumps(answer))
+    return answer
+
+
+def uri_of(place: Path) -> str:
+    return f"sqlite:///{place}/mlflow.db"
+
+
+def session(place: Path, cache: Path, words: list[str], load: str) -> dict[str, Any]:
+    """Run it as a user does; the exit code, and what it took."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "CANARY_"))}
+    own = {"PYTHONPATH": str(ROOT), "CANARY_CACHE": str(cache), "CANARY_KEYS": str(place / "keys")}
+    started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    with busy_loop(load == "busy"):
+        done = subprocess.run(
+            [sys.executable, "-m", "training", *words], cwd=place, env={**kept, **own}, capture_output=True, text=True
+        )
+        seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode in (2, 4):
+        raise SystemExit(f"{' '.join(words)}: exit code {done.returncode}: {done.stderr.strip()[-1500:]}")
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"code": done.returncode, "seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1)}
+
+
+@contextlib.contextmanager
+def busy_loop(wanted: bool) -> Iterator[None]:
+    code = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"  # no longer than the campaign
+    process = subprocess.Popen([sys.executable, "-c", code]) if wanted else None
+    try:
+        yield
+    finally:
+        if process:
+            process.kill()
+            process.wait()
+
+
+def brief(plain: dict[str, Any]) -> dict[str, Any]:
+    """Of a verdict: the answer, why, and each check that decided or was in the way."""
+    verdict = plain.get("verdict", plain)
+    shown = [
+        {key: check.get(key) for key in ("metric", "role", "outcome", "reason", "evidence")}
+        for check in verdict.get("checks", [])
+        if check["outcome"] in ("BLOCK", "INCONCLUSIVE", "WARN")
+    ]
+    keys = ("outcome", "reason_code", "reason", "look", "planned_runs")
+    return {**{key: verdict.get(key) for key in keys}, "checks": shown}
+
+
+def judged_in(plain: dict[str, Any]) -> set[str]:
+    """The series that the policy's rules read."""
+    policy = plain.get("verdict", plain).get("policy", {})
+    rules = policy.get("rules", [])
+    return {rule["metric"] for rule in (rules.values() if isinstance(rules, dict) else rules)}
+
+
+def plain_run(run: Any, judged: set[str]) -> dict[str, Any]:
+    """What a judge reads of a run."""
+    series = {
+        name: [found.steps.tolist(), [float(f"{value:.{DIGITS}g}") for value in found.values]]
+        for name, found in run.series.items()
+        if name in judged
+    }
+    facts = ("seed", "completed", "failure", "learned", "invariants", "nan_steps", "inf_steps", "last_step")
+    held = {"critical_held": run.critical_held, "workload": dict(run.workload), "hardware": dict(run.hardware)}
+    return {**{name: getattr(run, name) for name in facts}, **held, "series": series}
+
+
+def read(source: Path) -> list[dict[str, Any]]:
+    """Records of a folder, or of a packed file."""
+    if source.is_dir():
+        return [json.loads(file.read_text()) for file in sorted((source / "records").glob("*.json"))]
+    with gzip.open(source, "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def pack(folder: Path, file: Path) -> None:
+    with gzip.GzipFile(file, "wb", mtime=0) as stream:
+        for record in read(folder):
+            stream.write((json.dumps(record, separators=(",", ":")) + "\n").encode())
+    print(f"{file}: {file.stat().st_size / 1e6:.2f} MB")
+
+
+def unchanged_table(records: list[dict[str, Any]]) -> list[str]:
+    """PASS of unchanged code by algorithm and load, with the exact interval by session, and seconds."""
+    from scipy.stats import binomtest
+
+    lines = [
+        "| algorithm | beside | PASS | 95 % interval | not PASS, and which check | median, s | longest, s | CPU, s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for algo in ALGOS:
+        for load in LOADS:
+            mine = [one for one in records if (one["algo"], one["load"], one["kind"]) == (algo, load, "unchanged")]
+            if not mine:
+                continue
+            passed = sum(one["code"] == 0 for one in mine)
+            low, high = binomtest(passed, len(mine)).proportion_ci()
+            others = Counter(f"{VERDICTS[one['code']]} {causes(one)}" for one in mine if one["code"])
+            said = "; ".join(f"{count} {what}" for what, count in others.items())
+            seconds, cpu = sorted(one["seconds"] for one in mine), sorted(one["cpu_seconds"] for one in mine)
+            lines.append(
+                f"| `{algo}` | {'a busy loop' if load == 'busy' else 'nothing'} | {passed} of {len(mine)} "
+                f"| {100 * low:.0f} to {100 * high:.0f} % | {said} | {seconds[len(mine) // 2]:.0f} | {seconds[-1]:.0f} "
+                f"| {cpu[len(mine) // 2]:.0f} |"
+            )
+    return lines
+
+
+def causes(record: dict[str, Any]) -> str:
+    """The checks that decided, else the reason's code."""
+    word = VERDICTS[record["code"]]
+    found = [check["metric"] for check in record["verdict"]["checks"] if check["outcome"] == word]
+    return ", ".join(found) or str(record["verdict"]["reason_code"])
+
+
+def fault_table(records: list[dict[str, Any]]) -> list[str]:
+    """Per fault and algorithm, what a whole session said, quiet and beside a busy loop, and which check showed it."""
+    lines = ["| fault | algorithm | nothing beside it | a busy loop beside it |", "|---|---|---|---|"]
+    found = {(one["kind"], one["algo"], one["load"]): one for one in records}
+    names = sorted({(one["kind"], one["algo"]) for one in records if one["kind"] not in ("baseline", "unchanged")})
+    for kind, algo in names:
+        said = [found.get((kind, algo, load)) for load in LOADS]
+        cells = [f"{VERDICTS[one['code']]}: {causes(one)}" if one else "" for one in said]
+        lines.append(f"| `{kind}` | `{algo}` | {cells[0]} | {cells[1]} |")
+    return lines
+
+
+def write(file: Path, mark: str, lines: list[str]) -> None:
+    """Put the lines between the marks of the file, where it has them."""
+    text = file.read_text()
+    begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->"
+    if begin in text:
+        head, rest = text.split(begin, 1)
+        file.write_text(f"{head}{begin}{chr(10).join(lines)}\n{end}{rest.split(end, 1)[1]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("act", choices=("make", "show", "pack"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("--commit", default="HEAD", help="the commit whose hash the seeds are drawn from")
+    parser.add_argument("--loads", nargs="+", default=LOADS, choices=LOADS)
+    parser.add_argument("--kinds", nargs="+", default=("unchanged", "faults"), choices=("unchanged", "faults"))
+    parser.add_argument("--unchanged", type=int, default=20, help="unchanged sessions per algorithm and load")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no session after so many")
+    parser.add_argument("--write", type=Path, nargs="*", default=())
+    options = parser.parse_args()
+    if options.act == "pack":
+        return pack(options.folder, options.file)
+    if options.act == "make":
+        folder, last = options.folder.resolve(), time.monotonic() + 60 * options.minutes
+        asked = ["git", "rev-parse", options.commit]
+        commit = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+        for load in options.loads:
+            for cell in cells(load, options.kinds, options.unchanged):
+                if time.monotonic() < last:
+                    made = make(folder, cell, commit)
+                    print(f"{cell.label:40s} {VERDICTS[made['code']]:13s} {made['seconds']:6.1f} s", flush=True)
+        return None
+    records = read(options.folder)
+    tables = {"campaign unchanged": unchanged_table(records), "campaign faults": fault_table(records)}
+    for mark, lines in tables.items():
+        print("\n".join(lines), end="\n\n")
+        for file in options.write:
+            write(file, mark, lines)
+    return None
+
+
+if __name__ == "__main__":
+    main()
