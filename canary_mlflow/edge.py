@@ -13,6 +13,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from canary_mlflow.errors import CanaryError, UsageError
+from canary_mlflow.shown import visible
 from canary_mlflow.tracking.failures import STOPPING, Terminated, terminate
 
 EXIT_CODES = """\b
@@ -30,7 +31,7 @@ class OneLine(click.ClickException):
     """An error as its user sees it."""
 
     def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(visible(" ".join(message.split())))
         self.exit_code = exit_code  # type: ignore[misc]  # click declares it on the class and reads the instance's
 
     def show(self, file: Any = None) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import BrokeOff, CanaryError
 from canary_mlflow.launching.makers import Launched
+from canary_mlflow.shown import echo
 from training.config import CanaryConfig
 
 if TYPE_CHECKING:
@@ -39,4 +39,4 @@ class InSession(Launched):
 
 def say(line: str) -> None:
     """What goes on, for people."""
-    print(f"canary: {line}", file=sys.stderr)
+    echo(f"canary: {line}", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -21,6 +20,7 @@ from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.session_gate import gate_change, gate_session
 from canary_mlflow.registry.versions import Weights, register_version
 from canary_mlflow.reports.decision import Decision
+from canary_mlflow.shown import echo
 from canary_mlflow.tracking.exceptions import raised_tags
 from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.leftovers import clear, held
@@ -235,8 +235,8 @@ def code_of_failure(failure: str) -> int:
 def _say_broken(results: list[Result]) -> None:
     for result in results:
         if result.failure:
-            print(
+            echo(
                 f"canary: the run with seed {result.seed} broke off ({result.failure}): {result.reason}; "
                 "no version was registered",
-                file=sys.stderr,
+                err=True,
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -11,6 +10,8 @@ from pathlib import Path
 from mlflow import MlflowClient
 
 from canary_mlflow.reports.decision import decision_to_dict
+from canary_mlflow.reports.markdown import fenced
+from canary_mlflow.shown import echo, echo_lines, shown
 from canary_mlflow.tracking.leftovers import clear, held
 from canary_mlflow.tracking.session import child_runs, finish_session, log_tags, open_session
 from canary_mlflow.tracking.store import prepare_store
@@ -60,12 +61,12 @@ def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -
     runs = [run for run in child_runs(client, parent) if run.data.tags.get("canary.role") == "run"]
     cells = list(judge_cells(client, runs, configs))
     finished = sum(run.info.status == "FINISHED" for run in runs)
-    print(f"canary: sweep {parent}: {finished} of {len(runs)} runs finished", file=sys.stderr)
-    said = table(cells)
-    print(said)
+    echo(f"canary: sweep {parent}: {finished} of {len(runs)} runs finished", err=True)
+    said = table(shown(cells))
+    echo_lines(said)
     client.log_text(parent, f"{said}\n", "verdicts.txt")
     client.log_dict(
         parent, {cell.name: decision_to_dict(cell.decision) for cell in cells if cell.decision}, "verdicts.json"
     )
-    log_tags(client, parent, {"mlflow.note.content": f"```\n{said}\n```"})
+    log_tags(client, parent, {"mlflow.note.content": fenced(said)})
     return worst([cell.code for cell in cells])

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from canary_mlflow.errors import StoreError
 from canary_mlflow.policies import load_watch
 from canary_mlflow.reports.study import Trouble
+from canary_mlflow.tracking.numbers import count
 from canary_mlflow.tracking.watching import warnings_in
 from gates.records import Run
 from gates.watch import Watch, WatchWarning
@@ -77,6 +78,5 @@ def replayed(run: Run) -> tuple[WatchWarning, ...]:
 
 def unlisted(run: str, tags: Mapping[str, str], listed: int) -> str:
     """That a run was warned more often than its tag tells; empty where it was not."""
-    text = tags.get(COUNT, "")
-    more = int(text) - listed if text.isdigit() else 0
+    more = count(tags.get(COUNT, "")) - listed
     return f"{run}: {more} further warnings in warnings.jsonl, among its artifacts." if more > 0 else ""

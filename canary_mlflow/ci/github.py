@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from urllib3.util.retry import Retry
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.reports.markdown import fit
+from canary_mlflow.shown import visible
 from gates.verdict import Outcome
 
 LIMIT = 65_000  # characters of a comment and of a check's summary; GitHub takes 65,535
@@ -109,7 +111,7 @@ def publish(place: Place, message: Message, token: str, outputs: Mapping[str, st
 
     A pull request from a fork has a token that may not write: the summary is there all the same.
     """
-    said = "".join(f"{key}={value}\n" for key, value in outputs.items())
+    said = "".join(f"{key}={visible(value)}\n" for key, value in outputs.items())
     for file, text in ((place.summary, f"{message.text}\n"), (place.output, said)):
         if file is not None:
             yield from append(file, text)
@@ -156,7 +158,7 @@ def comment(client: requests.Session, place: Place, message: Message) -> None:
     """One comment for each name, renewed in its place. Nothing outside of a pull request."""
     if place.pull_request is None:
         return
-    marker = f"<!-- canary-mlflow: {message.name} -->"
+    marker = f"<!-- canary-mlflow: {escape(visible(message.name))} -->"
     body = {"body": f"{marker}\n{fit(message.text, LIMIT, place.url)}"}
     comments = f"{place.api}/repos/{place.repository}/issues/{place.pull_request}/comments"
     ours = next((one for one in all_of(client, comments) if str(one.get("body", "")).startswith(marker)), None)
@@ -169,12 +171,12 @@ def comment(client: requests.Session, place: Place, message: Message) -> None:
 def check(client: requests.Session, place: Place, message: Message) -> None:
     """A check of its own: INCONCLUSIVE is neutral there, which a job cannot be."""
     body = {
-        "name": f"canary: {message.name}",
+        "name": f"canary: {visible(message.name)}",
         "head_sha": place.sha,
         "status": "completed",
         "conclusion": CONCLUSIONS[message.word],
         "details_url": place.url,
-        "output": {"title": message.title, "summary": fit(message.text, LIMIT, place.url)},
+        "output": {"title": visible(message.title), "summary": fit(message.text, LIMIT, place.url)},
     }
     ask(client, "POST", f"{place.api}/repos/{place.repository}/check-runs", body)
 

@@ -18,6 +18,7 @@ from canary_mlflow.commands.shared import (
 )
 from canary_mlflow.edge import EXIT_CODES, unwinding
 from canary_mlflow.errors import UsageError
+from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
     from canary_mlflow.launching.revisions import Revision
@@ -133,7 +134,7 @@ def _plan(rules: Policy, sides: Mapping[str, Revision], until: int | None, as_js
         print_json({**commits, "policy": rules.name, "runs": counts})
         return
     until_then = ", until they decide" if until is None else " in all"
-    click.echo(
+    echo(
         f"{sides['candidate']} against {sides['baseline']}, policy {rules.name}: would make "
         f"{' or '.join(map(str, counts))} runs, in the order b c c b{until_then}."
     )

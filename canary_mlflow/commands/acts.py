@@ -8,6 +8,7 @@ import click
 
 from canary_mlflow.commands.shared import open_store, print_json, store_option
 from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.act import Act
@@ -87,7 +88,7 @@ def show(act: Act, as_json: bool, where: str = ", in the ledger") -> None:
         print_json(act.to_dict())
     before = f" (before: version {act.champion_before})" if act.champion_before else ""
     without = "; its weights were not checked" if act.without_weights else ""
-    click.echo(
+    echo(
         f"Version {act.version} of {act.model} is {act.alias} now{before}: {act.word} by {act.who}{where}{without}.",
         err=as_json,
     )

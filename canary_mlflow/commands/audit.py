@@ -11,6 +11,7 @@ import click
 
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.shown import echo
 from canary_mlflow.tracking.places import without_password
 
 if TYPE_CHECKING:
@@ -63,16 +64,16 @@ def verify(
         found += store_damages(guard, rows, artifacts)
     found = [*damages(rows, trusted, head), *found]
     for one in found:
-        click.echo(str(one))
+        echo(str(one))
     if found:
         findings = "1 finding" if len(found) == 1 else f"{len(found)} findings"
-        click.echo(f"{findings} in {len(rows)} rows: the ledger does not hold.", err=True)
+        echo(f"{findings} in {len(rows)} rows: the ledger does not hold.", err=True)
         if any(STRANGER in str(one) for one in found):
-            click.echo("Its signer's public key is given with --key FILE, or with canary keys trust FILE.", err=True)
+            echo("Its signer's public key is given with --key FILE, or with canary keys trust FILE.", err=True)
         ctx.exit(BROKEN)
-    click.echo(f"{len(rows)} rows hold, signed with trusted keys.")
+    echo(f"{len(rows)} rows hold, signed with trusted keys.")
     if rows:
-        click.echo(f"head {rows[-1].head}")
+        echo(f"head {rows[-1].head}")
 
 
 def store_damages(guard: GuardedStore, rows: Sequence[Row], artifacts: str) -> list[Damage]:
@@ -90,7 +91,7 @@ def log(model: str, tracking_uri: str | None) -> None:
     from canary_mlflow.ledger.champions import line
 
     for row in rows_of(tracking_uri, model):
-        click.echo(line(row))
+        echo(line(row))
 
 
 @audit.command(epilog=EXIT_CODES)
@@ -114,10 +115,10 @@ def blame(model: str, at: str | None, alias: str, tracking_uri: str | None) -> N
         raise UsageError(
             f"{alias} of {model!r} at {moment.isoformat()}: none yet; {since}; see: canary audit log {model}"
         )
-    click.echo(line(row))
+    echo(line(row))
     verdict = next((found for found in rows if found.seq == row.facts.get("verdict_row")), None)
     if verdict is not None:
-        click.echo(line(verdict))
+        echo(line(verdict))
 
 
 @audit.command(epilog=EXIT_CODES)

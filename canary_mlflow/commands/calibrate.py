@@ -15,6 +15,7 @@ from canary_mlflow.commands.shared import open_store, print_json, store_option
 from canary_mlflow.commands.words import ManyWords
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
+from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
     from canary_mlflow.reports.calibration import Calibration
@@ -54,10 +55,10 @@ def calibrate(
         print_json({**as_dict(found), "stored": None if stored is None else str(stored), "lost": lost})
         return
     for line in lines(found):
-        click.echo(line)
-    click.echo(f"Stored in {stored}." if stored else "Nothing was stored; --write keeps these spreads for the gate.")
+        echo(line)
+    echo(f"Stored in {stored}." if stored else "Nothing was stored; --write keeps these spreads for the gate.")
     if lost:
-        click.echo(f"Note: {lost}.")
+        echo(f"Note: {lost}.")
 
 
 def read_groups(

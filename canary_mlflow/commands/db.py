@@ -8,6 +8,7 @@ import click
 
 from canary_mlflow.commands.shared import store_option
 from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -72,8 +73,8 @@ def show(engine: sa.Engine) -> None:
             raise StoreError(f"{shown}: no ledger there; expected one; canary db install")
         guarded, operators = settings(connection)
         missing = missing_triggers(connection)
-    click.echo(shown)
+    echo(shown)
     for one in guarded:
-        click.echo(f"  guarded    {one.alias} of {one.models}")
-    click.echo(f"  operators  {', '.join(operators) or 'nobody is named: whoever may write the database'}")
-    click.echo(f"  triggers   {'missing: ' + ', '.join(missing) if missing else 'in place'}")
+        echo(f"  guarded    {one.alias} of {one.models}")
+    echo(f"  operators  {', '.join(operators) or 'nobody is named: whoever may write the database'}")
+    echo(f"  triggers   {'missing: ' + ', '.join(missing) if missing else 'in place'}")

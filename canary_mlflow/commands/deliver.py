@@ -9,6 +9,7 @@ import click
 from canary_mlflow.commands.shared import store_option_of
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import StoreError
+from canary_mlflow.shown import echo
 
 PATIENCE = 30.0  # seconds in which the store takes nothing
 
@@ -26,7 +27,7 @@ def deliver(file: Path | None, tracking_uri: str | None) -> None:
 
     found = [file] if file is not None else sorted(Path.cwd().rglob(UNDELIVERED))
     if not found:
-        click.echo(f"Nothing waits: no {UNDELIVERED} in {Path.cwd()} or below.")
+        echo(f"Nothing waits: no {UNDELIVERED} in {Path.cwd()} or below.")
     for each in found:
         bring(each, tracking_uri)
 
@@ -47,10 +48,10 @@ def bring(file: Path, tracking_uri: str | None) -> None:
     recorder.close(PATIENCE)
     if recorder.undelivered is None:
         for sentence in recorder.losses():
-            click.echo(f"canary: {sentence}", err=True)
+            echo(f"canary: {sentence}", err=True)
     else:
         raise StoreError(
             f"{file}: {backlog.values} of {values} values still wait: {recorder.why_waiting}; "
             "expected a store that takes them; run it again later"
         )
-    click.echo(f"{values - recorder.lost} values and what went with them are in run {backlog.run_id} now.")
+    echo(f"{values - recorder.lost} values and what went with them are in run {backlog.run_id} now.")

@@ -6,6 +6,7 @@ import click
 
 from canary_mlflow.commands.shared import json_option, print_json, store_option
 from canary_mlflow.edge import EXIT_CODES, OUTSIDE
+from canary_mlflow.shown import echo, visible
 
 
 @click.command()
@@ -19,9 +20,9 @@ def env(as_json: bool) -> None:
         print_json(facts)
         return
     for group, values in facts.items():
-        click.echo(group)
+        echo(group)
         for key in sorted(values):
-            click.echo(f"  {key:<24} {values[key]}")
+            echo(f"  {key:<24} {values[key]}")
 
 
 @click.command(epilog=EXIT_CODES)
@@ -38,7 +39,7 @@ def doctor(ctx: click.Context, fix: bool, as_json: bool, tracking_uri: str | Non
     for finding in examine(tracking_uri, fix=fix):
         findings.append(finding)
         text, style = line(finding)
-        click.secho(text, err=as_json, **style)
+        click.secho(visible(text), err=as_json, **style)
     failed = any(finding.level is Level.FAIL for finding in findings)
     if as_json:
         print_json({"ok": not failed, "findings": [finding.to_dict() for finding in findings]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from canary_mlflow.commands.shared import store_option
 from canary_mlflow.errors import UsageError
+from canary_mlflow.shown import echo_lines, json_text, shown
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -61,10 +61,10 @@ def import_(
     items = [read_import(Path(file), stated) for file in files]  # all of them, before anything is written
     results = write_all(items, experiment, session, tracking_uri)
     if as_json:
-        click.echo(json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False))
+        click.echo(json_text(results))
     for item, result in zip(items, results, strict=True):
         if not as_json:
-            click.echo(text(item, result))
+            echo_lines(text(shown(item), shown(result)))
 
 
 def facts(option: str, words: tuple[str, ...]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.shown import echo
 
 
 @click.group(epilog=EXIT_CODES)
@@ -21,11 +22,11 @@ def list_keys() -> None:
 
     folder = key_folder()
     used = load_signer(folder).key_id if (folder / PRIVATE).exists() else ""
-    click.echo(f"{folder}")
+    echo(f"{folder}")
     for file in public_files(folder):
-        click.echo(f"  {file.stem}  {file}{'  (signs)' if file.stem == used else ''}")
+        echo(f"  {file.stem}  {file}{'  (signs)' if file.stem == used else ''}")
     if not used:
-        click.echo("  no private key yet: the first row that is signed makes one")
+        echo("  no private key yet: the first row that is signed makes one")
 
 
 @keys.command()
@@ -34,7 +35,7 @@ def rotate() -> None:
     from canary_mlflow.ledger.keys import key_folder
     from canary_mlflow.ledger.keys import rotate as renew
 
-    click.echo(f"{renew(key_folder()).key_id} signs from now on.")
+    echo(f"{renew(key_folder()).key_id} signs from now on.")
 
 
 @keys.command()
@@ -44,4 +45,4 @@ def trust(file: Path) -> None:
     from canary_mlflow.ledger.keys import key_folder, load_public, publish
 
     for key in load_public([file]).keys.values():
-        click.echo(f"{publish(key, key_folder()).stem} is trusted from now on.")
+        echo(f"{publish(key, key_folder()).stem} is trusted from now on.")

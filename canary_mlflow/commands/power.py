@@ -14,6 +14,7 @@ import click
 from canary_mlflow.commands.shared import print_json, say
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
+from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
     from canary_mlflow.reports.power import KnownSpread
@@ -83,7 +84,7 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
         print_json(as_dict(table, rules, chosen, known))
         return
     for line in lines(table, rules, chosen, known):
-        click.echo(line)
+        echo(line)
 
 
 def deciding(asked: Policy, rule: str, facts: Mapping[str, str]) -> tuple[Policy, tuple[str, ...]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import click
+
+from canary_mlflow.shown import echo, echo_lines, json_text, shown
 
 REPLAY_CODES = """\b
 Exit codes:
@@ -45,13 +46,13 @@ def replay(ctx: click.Context, files: tuple[str, ...], policy: str, as_json: boo
         except UsageError as error:
             line = " ".join(str(error).split())
             found.append({"file": file, "verdict": None, "warnings": [], "error": line})
-            click.echo(f"canary: {line}", err=True)
+            echo(f"canary: {line}", err=True)
             continue
         found.append(result)
         if not as_json:
-            click.echo(text(result))
+            echo_lines(text(shown(result)))
     if as_json:
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False))
+        click.echo(json_text(found))
     ctx.exit(exit_code(found))
 
 

@@ -8,6 +8,7 @@ import click
 
 from canary_mlflow.commands.shared import open_store, say, store_option
 from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.shown import echo
 
 
 @click.group(epilog=EXIT_CODES)
@@ -40,7 +41,7 @@ def begin(model: str, policy: str, experiment: str | None, tracking_uri: str | N
     client = prepare_store(tracking_uri)
     mlflow.set_tracking_uri(client.tracking_uri)  # whose experiment the scripts' own runs will be in
     home = usual_experiment(client, experiment, None)
-    click.echo(start(client, model, policy=policy, experiment=home).session_id)
+    echo(start(client, model, policy=policy, experiment=home).session_id)
 
 
 @session.command("end", epilog=EXIT_CODES)
@@ -75,4 +76,4 @@ def register(session_id: str, model: str | None, weights: Path | None, tracking_
     name, version = register_session(open_store(tracking_uri), session_id, model, weights)
     kept = "" if weights else " (evidence only, without weights)"
     say(f"{name} version {version}{kept}; canary gate {name} {version}")
-    click.echo(version)
+    echo(version)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from canary_mlflow.edge import reader_left
+from canary_mlflow.shown import echo, json_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -46,7 +47,7 @@ def open_store(uri: str | None) -> MlflowClient:
 
 def say(line: str) -> None:
     """What goes on, for people."""
-    click.echo(f"canary: {line}", err=True)
+    echo(f"canary: {line}", err=True)
 
 
 def print_decision(decision: Decision, as_json: bool = False, *, full: bool = False) -> None:
@@ -64,6 +65,4 @@ def print_decision(decision: Decision, as_json: bool = False, *, full: bool = Fa
 
 def print_json(value: dict[str, Any]) -> None:
     """One JSON object on stdout."""
-    import json
-
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    click.echo(json_text(value))

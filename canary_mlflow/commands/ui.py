@@ -11,6 +11,7 @@ import click
 from canary_mlflow.commands.shared import store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import StoreError, UsageError
+from canary_mlflow.shown import echo
 
 HOST = "127.0.0.1"
 
@@ -42,7 +43,7 @@ def ui(port: int, tracking_uri: str | None) -> None:
         )
     refuse_used(port)
     prepare_store(uri)  # brings its tables up to date, or says why not
-    click.echo(f"http://{HOST}:{port}/canary  (a few seconds; Ctrl-C ends it)")
+    echo(f"http://{HOST}:{port}/canary  (a few seconds; Ctrl-C ends it)")
     sys.stdout.flush()
     command = [sys.executable, "-m", "mlflow", "server", "--app-name", "canary", "--host", HOST, "--port", str(port)]
     stores = ["--backend-store-uri", uri, "--registry-store-uri", guarded_uri(uri), "--workers", "1"]

@@ -13,6 +13,7 @@ import click
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import OUTSIDE, reader_left
 from canary_mlflow.errors import StoreError
+from canary_mlflow.shown import echo
 from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.places import without_password
 
@@ -84,9 +85,10 @@ def show(client: MlflowClient, run_id: str, every: float, once: bool) -> Sight:
         said = ""
         for sight, trouble in sights(client, run_id, every, once):
             if trouble and trouble != said:
-                click.echo(f"canary: {trouble}", err=True)
+                echo(f"canary: {trouble}", err=True)
             if not trouble:
-                click.echo("".join(f"{line}\n" for line in lines(before, sight, now())), nl=False)
+                for line in lines(before, sight, now()):
+                    echo(line)
                 sys.stdout.flush()
             before, said = sight, trouble
     else:

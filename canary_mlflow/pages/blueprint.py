@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import CanaryError, NoSuchModel, NoSuchRun, NoSuchVersion, Refused, UsageError
+from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import READERS, Readers, as_answer
 from canary_mlflow.pages.views import ROUTES, overview
 from canary_mlflow.reports.times import ago, duration, iso, moment
 from canary_mlflow.reports.tones import tone
+from canary_mlflow.shown import visible
 
 if TYPE_CHECKING:
     from flask import Blueprint, Flask, Response
@@ -77,11 +79,11 @@ def guarded(response: Response) -> Response:
 
 def sorry(error: CanaryError) -> Any:
     """An expected error as a sentence, in the form that was asked for."""
-    from flask import render_template, request
+    from flask import request
 
     code = 404 if isinstance(error, NOT_FOUND) else 403 if isinstance(error, Refused) else 503
     code = 400 if code == 503 and isinstance(error, UsageError) else code
-    text = " ".join(str(error).split())
+    text = visible(" ".join(str(error).split()))
     if request.path.endswith(".json"):
         return as_answer({"error": code, "message": text}), code
-    return render_template("canary/sorry.html", text=text, code=code), code
+    return rendered("canary/sorry.html", text=text, code=code), code

@@ -13,6 +13,7 @@ from canary_mlflow.pages.database import has_ledger, reading
 from canary_mlflow.pages.facts import RUNS, children_of, read_facts
 from canary_mlflow.pages.models import ModelFacts, read_models
 from canary_mlflow.tracking.facts import OPEN, RunFacts
+from canary_mlflow.tracking.numbers import count
 from canary_mlflow.tracking.session import PARENT_TAG
 from canary_mlflow.tracking.watching import FOUND
 
@@ -95,8 +96,7 @@ def read_overview(
 
 def version_of(session: RunFacts) -> int:
     """The version that a session left; 0 where it left none."""
-    text = session.tags.get("canary.version", "")
-    return int(text) if text.isdigit() else 0
+    return count(session.tags.get("canary.version", ""))
 
 
 def read_running(connection: sa.Connection) -> list[RunFacts]:

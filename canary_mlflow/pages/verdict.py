@@ -24,6 +24,7 @@ from canary_mlflow.registry.server_files import behind_server
 from canary_mlflow.reports import advice
 from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict, holds_from_list
 from canary_mlflow.tracking.facts import RunFacts
+from canary_mlflow.tracking.numbers import count, whole
 from gates.policy import Policy, PolicyError
 from gates.policy_parser import parse_policy
 from gates.records import Run
@@ -90,7 +91,7 @@ def read_session_page(
 def row_about(registry: str, decision: Decision) -> int | None:
     """The ledger's newest row about the version that was judged."""
     version = decision.version or ""
-    if not version.isdecimal():
+    if not count(version):
         return None
     with reading(registry) as connection:
         if not has_ledger(connection):
@@ -157,10 +158,7 @@ def forest_rows(connection: sa.Connection, decision: Decision, runs: Mapping[str
     if "tokens_per_second" in names:
         names |= {"tokens", "step_time"}  # the rate is made of these
     series = read_series(connection, list(runs), sorted(names)) if names else {}
-    made = {
-        run_id: Run(run_id=run_id, seed=int(seed) if (seed := runs[run_id].seed).isdigit() else None, series=found)
-        for run_id, found in series.items()
-    }
+    made = {run_id: Run(run_id=run_id, seed=whole(runs[run_id].seed), series=found) for run_id, found in series.items()}
     verdict = decision.verdict
     left, right = ([made[one] for one in ids if one in made] for ids in (verdict.baseline_runs, verdict.candidate_runs))
     return forest(decision, policy, left, right)

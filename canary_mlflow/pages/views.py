@@ -11,6 +11,7 @@ from canary_mlflow.pages.database import reading, registry_uri, tracking_uri
 from canary_mlflow.pages.facts import read_facts
 from canary_mlflow.pages.history import read_history
 from canary_mlflow.pages.overview import read_overview
+from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
 from canary_mlflow.pages.run import RunPage, find_run, read_run
 from canary_mlflow.pages.verdict import read_ledger_page, read_session_page
@@ -30,20 +31,16 @@ def may_see(page: RunPage) -> RunPage:
 
 def overview() -> str:
     """The first page."""
-    from flask import render_template
-
     asked = readers()
     found = read_overview(tracking_uri(), registry_uri(), asked.model, asked.experiment)
-    return render_template("canary/overview.html", page=found)
+    return rendered("canary/overview.html", page=found)
 
 
 def run() -> str:
     """A run."""
-    from flask import render_template
-
     page = may_see(read_run(tracking_uri(), registry_uri(), argument("id", 64)))
     targets = {panel.title: target_of(panel, page.params) for panel in PANELS}
-    return render_template("canary/run.html", page=page, run=page.run, panels=PANELS, targets=targets)
+    return rendered("canary/run.html", page=page, run=page.run, panels=PANELS, targets=targets)
 
 
 def run_json() -> Response:
@@ -68,8 +65,6 @@ def band_json() -> Response:
 
 def verdict() -> str:
     """A ledger row (?row=), or the verdict on a session (?session=), which has no row where it left no version."""
-    from flask import render_template
-
     row = whole_number("row")
     if row is not None:
         page = read_ledger_page(tracking_uri(), registry_uri(), row, readers().model)
@@ -90,17 +85,15 @@ def verdict() -> str:
         "changed": changes.changed(found),
         "warned": causes.of_warnings(found.warnings),
     }  # fmt: skip
-    return render_template("canary/verdict.html", page=page, decision=found, words=wording.WORDS, **told)
+    return rendered("canary/verdict.html", page=page, decision=found, words=wording.WORDS, **told)
 
 
 def model() -> str:
     """A model's history."""
-    from flask import render_template
-
     name = argument("name")
     if not readers().model(name):
         raise Refused(f"model {name!r}: one that you may not read")
-    return render_template("canary/model.html", page=read_history(registry_uri(), name))
+    return rendered("canary/model.html", page=read_history(registry_uri(), name))
 
 
 def model_json() -> Response:

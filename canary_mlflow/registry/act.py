@@ -69,5 +69,6 @@ def as_markdown(act: Act) -> str:
     before = f"version {act.champion_before}" if act.champion_before else "none"
     return (
         f"**{act.word.upper()}** by {markdown.plain(act.who)} at {act.when}: {markdown.plain(act.reason)} "
-        f"(gate's verdict until then: {act.verdict_before}; {act.alias} until then: {before}{without})"
+        f"(gate's verdict until then: {markdown.plain(act.verdict_before)}; "
+        f"{markdown.plain(act.alias)} until then: {before}{without})"
     )

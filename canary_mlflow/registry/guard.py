@@ -24,6 +24,7 @@ from canary_mlflow.registry import refusals, stored
 from canary_mlflow.registry.binding import Binding, artifact_digest, run_digests
 from canary_mlflow.registry.fault_points import reach
 from canary_mlflow.registry.promotion import Order, Standing, carry_out, standing
+from canary_mlflow.tracking.numbers import count
 from canary_mlflow.tracking.rows import read_runs_from
 
 RESERVED = "canary."
@@ -93,7 +94,7 @@ class Guard(AbstractStore):  # type: ignore[misc]
     def version_in(self, session: Any, model: str, version: str) -> Any:
         """The same within a transaction; MLflow's own refusal when there is none."""
         place = self._get_active_workspace()
-        if str(version).isdecimal() and (found := stored.version_row(session, place, model, int(version))):
+        if (number := count(str(version))) and (found := stored.version_row(session, place, model, number)):
             return found
         return self._get_sql_model_version(session, model, version)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from canary_mlflow.reports.decision import RunWarning
 from canary_mlflow.reports.study import Trouble
+from canary_mlflow.tracking.numbers import whole
 from gates.watch import Level
 
 SEED = "seed "
@@ -58,8 +59,8 @@ def _rank(level: str) -> int:
 
 
 def _by_seed(run: str) -> tuple[int, str]:
-    number = run.removeprefix(SEED)
-    return (int(number), "") if number.isdigit() else (-1, run)
+    number = whole(run.removeprefix(SEED))
+    return (-1, run) if number is None else (number, "")
 
 
 def sentence(cause: Cause, *, explained: bool = True) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from canary_mlflow.reports.panels import PANELS, label
 from canary_mlflow.reports.times import duration
-from canary_mlflow.reports.wording import printable
+from canary_mlflow.shown import visible
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.following import Sight
 from canary_mlflow.tracking.schema import BY_NAME
@@ -43,7 +43,7 @@ def screen(sight: Sight, now: int, trouble: str = "") -> RenderableType:
     if (more := sight.run.warned - len(sight.run.warnings)) > 0:
         parts.append(Text(f"and {more} more in warnings.jsonl among the run's artifacts", style="dim"))
     if trouble:
-        parts.append(Text(trouble, style="yellow"))
+        parts.append(Text(visible(trouble), style="yellow"))
     if sight.ended:
         parts.append(Text(ending(sight)))
     return Group(*parts)
@@ -52,7 +52,7 @@ def screen(sight: Sight, now: int, trouble: str = "") -> RenderableType:
 def heading(sight: Sight) -> Text:
     """What is followed."""
     which = f", run {sight.number} of its session" if sight.session is not None and sight.number else ""
-    return Text(f"{printable(sight.run.name or sight.run.run_id)}{which}", style="bold")
+    return Text(f"{visible(sight.run.name or sight.run.run_id)}{which}", style="bold")
 
 
 def progress(run: RunFacts, now: int) -> RenderableType:
@@ -122,16 +122,16 @@ def block(mean: float, low: float, high: float) -> str:
 def warned(warning: WatchWarning) -> Text:
     """A warning, the level in its colour."""
     level = warning.level.name
-    return Text.assemble((level, STYLES[level]), printable(sentence(warning).removeprefix(level)))
+    return Text.assemble((level, STYLES[level]), visible(sentence(warning).removeprefix(level)))
 
 
 def ending(sight: Sight) -> str:
     """How it ended, in a sentence."""
     run = sight.run
-    why = f" ({printable(run.failure)})" if run.failure else ""
-    watch = f"; the watch: {printable(run.level)}" if run.level else "; nobody watched it"
+    why = f" ({visible(run.failure)})" if run.failure else ""
+    watch = f"; the watch: {visible(run.level)}" if run.level else "; nobody watched it"
     verdict = (sight.session or run).tags.get("canary.verdict", "")
-    return f"{run.status} at step {run.step}{why}{watch}" + (f"; verdict: {printable(verdict)}" if verdict else "")
+    return f"{run.status} at step {run.step}{why}{watch}" + (f"; verdict: {visible(verdict)}" if verdict else "")
 
 
 def lines(before: Sight | None, sight: Sight, now: int) -> Iterator[str]:
@@ -140,7 +140,7 @@ def lines(before: Sight | None, sight: Sight, now: int) -> Iterator[str]:
     if other:
         yield heading(sight).plain
     known: Sequence[WatchWarning] = () if before is None or other else before.run.warnings
-    yield from (printable(sentence(one)) for one in sight.run.warnings if one not in known)
+    yield from (visible(sentence(one)) for one in sight.run.warnings if one not in known)
     if other or before is None or sight.run.step != before.run.step or sight.run.status != before.run.status:
         shown = list(sight.series.values())[:IN_LINES]
         yield "  ".join([standing(sight.run, now), *map(brief, shown)])

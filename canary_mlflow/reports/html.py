@@ -12,6 +12,7 @@ from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.study import Study
 from canary_mlflow.reports.tones import tone
+from canary_mlflow.shown import finalized, shown
 from gates.metrics import METRICS
 from gates.wording import figure
 
@@ -26,6 +27,7 @@ def render(study: Study) -> str:
 
 def page(study: Study, drawn: Mapping[str, str]) -> str:
     """The page around charts that have been drawn already: slug → SVG."""
+    study = shown(study)
     decision = study.decision
     return template().render(
         study=study,
@@ -42,7 +44,8 @@ def template() -> Template:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     place = PackageLoader("canary_mlflow.reports")
-    made = Environment(loader=place, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(loader=place, autoescape=True, undefined=StrictUndefined, finalize=finalized,
+                       trim_blocks=True, lstrip_blocks=True)  # fmt: skip
     made.globals |= {
         "quantity": figures.quantity,
         "change": figures.change,

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
 from canary_mlflow.reports import changes
 from canary_mlflow.reports.decision import Decision, decision_to_dict
 from canary_mlflow.reports.study import Study, study_to_dict
+from canary_mlflow.shown import json_text
 
 
 def render(decision: Decision) -> str:
     """Indented JSON without NaN, ready to print."""
     found = {**decision_to_dict(decision), "changed": changes.changed(decision)}
-    return json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_text(found) + "\n"
 
 
 def render_study(study: Study) -> str:
     """The same of a whole study, with the figures of its runs."""
     changed = "" if study.decision is None else changes.changed(study.decision)
-    return (
-        json.dumps({**study_to_dict(study), "changed": changed}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    )
+    return json_text({**study_to_dict(study), "changed": changed}) + "\n"

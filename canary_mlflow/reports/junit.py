@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.reports import wording
 from canary_mlflow.reports.study import Study
+from canary_mlflow.shown import shown, visible
 from gates.verdict import Check, CheckOutcome
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ def render(study: Study) -> str:
     """The whole file."""
     from junitparser import JUnitXml, TestSuite
 
+    study = shown(study)
     suite = TestSuite(clean(study.subject))
     for case in cases(study):
         suite.add_testcase(case)
@@ -61,4 +63,4 @@ def case_of(check: Check, row: wording.Row | None) -> TestCase:
 
 def clean(text: str) -> str:
     """Text without the control characters that XML 1.0 does not have."""
-    return wording.printable(text, keep="\t\n")
+    return visible(text, keep="\t\n")

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from canary_mlflow.reports import advice, causes, changes, wording
 from canary_mlflow.reports.decision import Decision
+from canary_mlflow.shown import shown, visible
 from gates.verdict import Check, CheckOutcome, Difference
 
 SHOWN_DIFFERENCES = 30
+
+# CommonMark lets a backslash stand before any sign of ASCII; MLflow's Showdown before none of < > & $ @ : ' ".
+SIGNS = str.maketrans({
+    **{sign: f"\\{sign}" for sign in "\\`*[]|~"},
+    "&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;",
+})  # fmt: skip
+UNDERSCORE = re.compile(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")  # inside of a word it marks nothing
+BLOCK = re.compile(r"^(\s*\d{0,9})([#+=.)-])(?=[\s#+=.)-]|$)")  # a heading, a list's item, a rule
+# Both make links of bare addresses, of @names (who are told) and of #numbers, after Markdown itself. An entity hides
+# the sign from them; the blank without width (&#8203;) breaks the word, as Renovate writes release notes of others.
+BAITS = (
+    (re.compile("://"), "&#58;//"),
+    (re.compile(r"(?i)\bwww\."), "www&#46;"),
+    (re.compile(r"(?i)\b(mailto|xmpp):"), r"\1&#58;"),
+    (re.compile(r"(?<![A-Za-z0-9])@(?=\w)"), "@&#8203;"),
+    (re.compile(r"(?<=\w)@(?=[\w-]+\.\w)"), "@&#8203;"),
+    (re.compile(r"(?<!&)#(?=\d)"), "#&#8203;"),
+    (re.compile(r"(?i)\bGH-(?=\d)"), "GH&#8203;-"),
+)
 
 
 def render(decision: Decision) -> str:
@@ -38,6 +59,7 @@ def cut_note(missing: int, whole: str) -> str:
 
 def lines(decision: Decision) -> Iterator[str]:
     """Verdict, what changed, next step, evidence: what matters most cannot be cut off."""
+    decision = shown(decision)
     yield f"**{wording.heading(decision)}** {plain(wording.title(decision))}"
     yield ""
     yield plain(wording.reason(decision))
@@ -51,6 +73,7 @@ def lines(decision: Decision) -> Iterator[str]:
 
 def details(decision: Decision) -> Iterator[str]:
     """Everything behind the verdict."""
+    decision = shown(decision)
     rows = wording.judged(decision)
     if rows:
         yield ""
@@ -107,5 +130,17 @@ def differences(found: Sequence[Difference]) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Text that cannot break the table or become HTML."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").replace("\n", " ")
+    """Text that is shown as it is written: no HTML, table's cell, emphasis, link, picture, heading, list or formula,
+    and no word that GitHub or MLflow makes a link of, or notifies somebody for."""
+    text = visible(text).translate(SIGNS)
+    text = UNDERSCORE.sub(r"\\_", text)
+    text = BLOCK.sub(r"\1\\\2", text)
+    for bait, instead in BAITS:
+        text = bait.sub(instead, text)
+    return text
+
+
+def fenced(text: str) -> str:
+    """Lines as they are, in a block of code that nothing in them can end."""
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)
+    return f"{fence}\n{text}\n{fence}"

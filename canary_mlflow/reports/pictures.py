@@ -12,6 +12,7 @@ import numpy as np
 
 from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.study import Correlation, Study
+from canary_mlflow.shown import visible
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -173,8 +174,8 @@ def heat(found: Correlation) -> Figure:
 
 
 def clean(text: str, most: int = 60) -> str:
-    """Text without what XML and fonts cannot show."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)[:most]
+    """Text that XML and fonts can show."""
+    return visible(text, most=most)[:most]
 
 
 def unique(names: Iterator[str]) -> Sequence[str]:

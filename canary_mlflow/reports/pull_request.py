@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from canary_mlflow.reports import advice, causes, changes, figures, markdown, wording
+from canary_mlflow.reports.markdown import plain
 from canary_mlflow.reports.study import Study
+from canary_mlflow.shown import shown
 
 SHOWN = 12  # instabilities
 
@@ -18,6 +20,7 @@ def render(study: Study) -> str:
 
 def lines(study: Study) -> Iterator[str]:
     """Verdict, reason, next step; then what can be unfolded."""
+    study = shown(study)
     decision = study.decision
     if decision is None:
         yield f"**No verdict** {plain(study.subject)}"
@@ -52,7 +55,7 @@ def evidence(study: Study) -> Iterator[str]:
     """What the report of a version says, from its table on."""
     assert study.decision is not None
     without = replace(study.decision, warnings=())  # they stand under the instabilities
-    yield from (line.replace("[", "\\[") for line in markdown.details(without))
+    yield from markdown.details(without)
 
 
 def troubles(study: Study) -> Iterator[str]:
@@ -81,12 +84,7 @@ def memory(study: Study) -> Iterator[str]:
         yield "|---|---:|---:|---:|"
     for one in study.memory.peaks:
         middle, low, high = (figures.quantity(value, "MiB") for value in (one.median, one.lowest, one.highest))
-        yield f"| {one.algo.upper()} | {middle} | {low} to {high} | {one.runs} |"
+        yield f"| {plain(one.algo.upper())} | {middle} | {low} to {high} | {one.runs} |"
     if study.memory.said:
         yield ""
         yield plain(" ".join(study.memory.said))
-
-
-def plain(text: str) -> str:
-    """Text that cannot become HTML, a table's cell, a link or a picture."""
-    return markdown.plain(text).replace("[", "\\[")

@@ -12,6 +12,7 @@ from rich.text import Text
 from canary_mlflow.reports import causes, figures, text
 from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, indented, labelled, print_on
 from canary_mlflow.reports.study import Study
+from canary_mlflow.shown import shown
 
 SHOWN = 10  # of each list, where not all is asked for
 
@@ -28,6 +29,7 @@ def show(study: Study, stream: IO[str], *, full: bool = False) -> None:
 
 def parts(study: Study, width: int, *, full: bool = False) -> Iterator[RenderableType]:
     """Verdict, instabilities, performance, memory."""
+    study = shown(study)
     if study.decision is None:
         yield Text.assemble(("NO VERDICT", "bold yellow"), "  ", (study.subject, "bold"))
         yield indented(study.no_verdict)

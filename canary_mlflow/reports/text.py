@@ -12,6 +12,7 @@ from canary_mlflow.reports import advice, causes, changes, wording
 from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, indented, labelled, print_on
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.evidence_table import STYLES, evidence
+from canary_mlflow.shown import shown
 from gates.rules import Role
 from gates.verdict import CheckOutcome, Outcome
 
@@ -47,6 +48,7 @@ def report(decision: Decision, width: int, *, full: bool = False) -> RenderableT
 
 def parts(decision: Decision, width: int, *, full: bool = False) -> Iterator[RenderableType]:
     """Verdict, what changed, hard gates that block, the figures, what is left to say, next step, way into the UI."""
+    decision = shown(decision)
     if full:
         yield from everything(decision, width)
         return

@@ -46,11 +46,6 @@ class Row:
     told: bool = False
 
 
-def printable(text: str, keep: str = "") -> str:
-    """Names come from others: no control characters on a terminal or in a file, but for those of `keep`."""
-    return "".join(sign if sign in keep or sign.isprintable() else "\ufffd" for sign in text)
-
-
 def title(decision: Decision) -> str:
     """The verdict and what it is about, in one line."""
     model, version = decision.model, decision.version

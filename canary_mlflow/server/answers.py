@@ -17,6 +17,7 @@ from canary_mlflow.errors import (
     UsageError,
     one_line,
 )
+from canary_mlflow.shown import visible
 
 if TYPE_CHECKING:
     from flask import Response
@@ -48,7 +49,7 @@ def answered(view: Callable[[], Any]) -> Callable[[], Response]:
             if code >= 500:
                 log.error("canary: %s", one_line(error))
                 code, said = UNAVAILABLE, "the registry's database did not answer; expected it to; try again"
-        response = jsonify({"error": NAMES.get(code, "UNAVAILABLE"), "message": " ".join(said.split())})
+        response = jsonify({"error": NAMES.get(code, "UNAVAILABLE"), "message": visible(" ".join(said.split()))})
         response.status_code = code
         return response
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from canary_mlflow.errors import StoreError
+from canary_mlflow.tracking.numbers import count
 from canary_mlflow.tracking.session import PARENT_TAG
 from canary_mlflow.tracking.watching import warnings_in
 from gates.watch import WatchWarning
@@ -57,7 +58,7 @@ class RunFacts:
     def max_steps(self) -> int | None:
         """The optimizer steps that were planned, where the run says so."""
         text = self.tags.get("canary.max_steps", "")
-        return int(text) if text.isdigit() and int(text) > 0 else None
+        return count(text) or None
 
     @property
     def news(self) -> int:
@@ -91,7 +92,7 @@ class RunFacts:
     def warned(self) -> int:
         """How often the watch spoke."""
         text = self.tags.get("canary.watch.warnings", "")
-        return max(int(text) if text.isdigit() else 0, len(self.warnings))
+        return max(count(text), len(self.warnings))
 
     @property
     def failure(self) -> str:

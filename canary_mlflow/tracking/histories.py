@@ -11,6 +11,7 @@ import numpy as np
 
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion, StoreError, one_line
 from canary_mlflow.tracking.exceptions import raised_from
+from canary_mlflow.tracking.numbers import count, whole
 from canary_mlflow.tracking.points import Points, read_points
 from canary_mlflow.tracking.schema import CONFIG_PREFIX, mlflow_key, name_of_key
 from canary_mlflow.tracking.session import child_runs, get_run
@@ -104,10 +105,9 @@ def run_from(
 ) -> Run:
     """A run from its tags, its params and the points of its series."""
     series = {name_of_key(key): series_of(name_of_key(key), points[run_id, key]) for key in keys}
-    seed = tags.get("canary.seed", "")
     return Run(
         run_id=run_id,
-        seed=int(seed) if seed.lstrip("-").isdigit() else None,
+        seed=whole(tags.get("canary.seed", "")),
         series=series,
         completed=tags.get("canary.completed") == "true",
         failure=tags.get("canary.failure", ""),
@@ -150,8 +150,7 @@ def series_of(name: str, points: Points) -> Series:
 
 
 def _count(tags: Mapping[str, str], key: str) -> int:
-    text = tags.get(key, "0")
-    return int(text) if text.isdigit() else 0
+    return count(tags.get(key, ""))
 
 
 def _section(tags: Mapping[str, str], prefix: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from canary_mlflow.tracking import owner
+from canary_mlflow.tracking.numbers import whole
 from canary_mlflow.tracking.owner import HEARTBEAT_TAG, LEASE_TAG, heartbeat, lease
 from canary_mlflow.tracking.scratch import remove_left_behind
 from canary_mlflow.tracking.session import PARENT_TAG, close_run, log_tags
@@ -113,5 +114,5 @@ def _is_over(text: str, running: Sequence[Run]) -> bool:
     if (gone := owner.is_gone(holder)) is not None:
         return gone
     beats = [run.data.tags.get(HEARTBEAT_TAG, "") for run in running if _lease_of(run) == text]
-    heard = max((int(beat) for beat in beats if beat.isdigit()), default=None)
+    heard = max((beat for beat in map(whole, beats) if beat is not None), default=None)
     return heard is not None and time.time() - heard > EXPIRED

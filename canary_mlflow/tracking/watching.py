@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
+from canary_mlflow.shown import visible
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.histories import read_runs
 from canary_mlflow.tracking.items import File
@@ -72,10 +73,10 @@ class Watching(Observer):
 
     def _pass_on(self, said: Sequence[WatchWarning]) -> None:
         for notice in self.watch.notices[self._notices :]:
-            log.warning("canary: watch: %s", notice)
+            log.warning("canary: watch: %s", visible(notice))
         self._notices = len(self.watch.notices)
         for warning in said:
-            log.warning("canary: %s", sentence(warning))
+            log.warning("canary: %s", visible(sentence(warning)))
             self._file.append(to_line(warning.to_dict()))
         if said:
             self._tag(self._tags())

@@ -106,8 +106,8 @@ def test_hostile_names_are_text_in_every_format(recorded: Any, tmp_path: Path) -
     page = Page(files["html"])
     assert {"script", "img"} & {tag for tag, attrs in page.tags if attrs.get("src") == "x" or tag == "script"} == set()
     assert "<script>alert(1)</script>" in page.words
-    assert "&lt;script>alert(1)" in files["md"]
-    assert "\\[a](http://x)" in files["md"]
+    assert "&lt;script&gt;alert(1)" in files["md"]
+    assert "\\[a\\](http&#58;//x)" in files["md"]
     ET.fromstring(files["junit"])
     assert files["json"]["runs"][0]["name"] == HOSTILE
     assert {"loss", "trl-a-b"} <= set(files["png"])

@@ -141,7 +141,7 @@ def test_on_a_terminal_it_draws(recorded: Any) -> None:
     recorded.client.set_terminated(run_id)
     shown = text.decode()
     assert process.returncode == 0, shown
-    assert "�[31mred" in shown
+    assert "\\x1b[31mred" in shown
     assert "\x1b[31mred" not in shown
     assert "step 80 of 100" in shown
     assert "█▄▂▂" in shown

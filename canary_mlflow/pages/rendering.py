@@ -1,0 +1,23 @@
+"""A template with its values: escaped as HTML, and with control characters written out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.shown import finalized
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+ENVIRONMENT = "CANARY_TEMPLATES"
+
+
+def rendered(template: str, **values: Any) -> str:
+    """The page. Flask's own `render_template` knows no `finalize` but one of the whole app, which is MLflow's."""
+    from flask import current_app
+
+    made: Environment | None = current_app.config.get(ENVIRONMENT)
+    if made is None:
+        made = current_app.config[ENVIRONMENT] = current_app.jinja_env.overlay(finalize=finalized)
+    current_app.update_template_context(values)
+    return made.get_template(template).render(values)

@@ -1,0 +1,102 @@
+"""Text of others, as it is shown: what a terminal or a page would obey is written out. Values themselves stay as they
+are, for digests and comparisons; only what leaves for a reader goes through here.
+
+Others are whoever can set a tag, a param, a name or a reason, and whoever wrote a file. Who shows:
+
+    terminal        `echo`, and the reports over `shown(decision)`
+    JSON            `json_text`
+    Markdown        `reports/markdown.plain`
+    HTML            `finalize=finalized` of both template environments, besides their autoescape
+    Slack           `notify/slack.plain`
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+LONGEST = 2000
+"""Characters of one text; a longer one is cut, and says so. MLflow lets a tag have 8,000 and a param 6,000."""
+
+_JSON_ESCAPED = re.compile("[\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+                           "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]")  # fmt: skip
+_Tree = TypeVar("_Tree")
+
+
+def visible(text: str, keep: str = "", most: int = LONGEST) -> str:
+    """One text with every sign that is not printed written out, such as \\x1b, \\n or \\u202e, but for those of `keep`;
+    cut after `most` characters.
+
+    What Python calls printable leaves out control characters (the escape codes of a terminal begin with one), line
+    breaks, and the invisible formats among which are those that turn the direction of writing.
+    """
+    if len(text) > most:
+        text = f"{text[:most]}… ({len(text) - most:,} more characters)"
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or sign in keep else _written(sign) for sign in text)
+
+
+def _written(sign: str) -> str:
+    if unicodedata.category(sign) == "Zs":  # a blank of another width
+        return " "
+    return sign.encode("unicode_escape").decode("ascii")
+
+
+def shown(value: _Tree) -> _Tree:
+    """The same value with every text in it `visible`: of dataclasses, mappings, lists and tuples, keys too. Parts that
+    need nothing are the same objects as before."""
+    changed: Any = _shown(value)
+    found: _Tree = changed
+    return found
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, float | int | Enum):  # most of a curve; and StrEnum is a str
+        return value
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, Mapping):
+        made: Any = {_shown(key): _shown(item) for key, item in value.items()}
+        same = all(new is old for pair, new_pair in zip(value.items(), made.items(), strict=False)
+                   for old, new in zip(pair, new_pair, strict=True))  # fmt: skip
+        return value if same and len(made) == len(value) else made
+    if isinstance(value, list | tuple):
+        items = [_shown(item) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return items if isinstance(value, list) else tuple(items)
+    if is_dataclass(value) and not isinstance(value, type):
+        now = {one.name: (getattr(value, one.name), one) for one in fields(value) if one.init}
+        new = {name: made for name, (old, _) in now.items() if (made := _shown(old)) is not old}
+        return replace(value, **new) if new else value
+    return value
+
+
+def finalized(value: Any) -> Any:
+    """For Jinja: each expression's value before it is escaped, however long. Markup, made from such values, stays."""
+    return visible(value, keep="\n\t", most=len(value)) if type(value) is str else value
+
+
+def json_text(value: Any, *, indent: int | None = 2) -> str:
+    """JSON without NaN, ready to print: letters of every language as they are, what is not printed escaped."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    return _JSON_ESCAPED.sub(lambda found: json.dumps(found.group())[1:-1], text)
+
+
+def echo(text: object = "", *, err: bool = False) -> None:
+    """Print one line of ours, with what it quotes."""
+    import click
+
+    click.echo(visible(str(text)), err=err)
+
+
+def echo_lines(text: str, *, err: bool = False) -> None:
+    """Print a text of several lines, of which each value is one line already: made of what `shown` gave."""
+    for line in text.splitlines():
+        echo(line, err=err)
