@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import yaml
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.files.documents import read_yaml
 from gates import Policy, PolicyError, parse_policy
 from gates.watch import OnCritical, WatchPolicy, parse_watch
 
@@ -164,14 +165,14 @@ def _locate(source: str, folder: Path, kind: str) -> Path:
     if source in policy_names(kind):
         return shipped
     path = folder / Path(source).expanduser()
-    if path.is_file():
+    if path.exists() and not path.is_dir():  # what it is, its reader says
         return path
     raise UsageError(f"policy '{source}' not found; valid: {', '.join(policy_names(kind))}, or the path of a YAML file")
 
 
 def _read(path: Path, key: str = "rules") -> Mapping[str, Any]:
     try:
-        body = yaml.load(path.read_text(encoding="utf-8"), Loader=_OnceEach)
+        body = read_yaml(path, _OnceEach)
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: not UTF-8, or a number too long
         raise UsageError(f"policy file {path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
     if not isinstance(body, Mapping):

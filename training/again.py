@@ -26,6 +26,7 @@ if __name__ == "__main__":  # before anything that another environment's Python 
 import yaml
 
 from canary_mlflow.errors import UsageError, one_line
+from canary_mlflow.files.documents import parse_yaml
 from canary_mlflow.loading import collect_seldom
 from canary_mlflow.tracking import owner
 from training.command_line import expand, parse
@@ -117,8 +118,8 @@ def configuration(client: MlflowClient, run_id: str) -> CanaryConfig:
 
     try:
         text = load_text(f"{get_run(client, run_id).info.artifact_uri}/config.yaml")
-        found = yaml.safe_load(text)
-    except (MlflowException, OSError, yaml.YAMLError) as error:
+        found = parse_yaml(text)
+    except (MlflowException, OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(
             f"run {run_id}: no configuration of a canary ({one_line(error)}); expected config.yaml among its "
             "artifacts; a script of your own must make more runs itself"

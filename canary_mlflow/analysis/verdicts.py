@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.analysis.ledger import Rows
 from canary_mlflow.errors import UsageError
+from canary_mlflow.files.documents import read_json
+from canary_mlflow.files.limits import MAX_VERDICT
 from canary_mlflow.pages.verdict import decision_of
 from canary_mlflow.policies import load_policy, policy_names
 from canary_mlflow.registry.evidence import Side, tier_of
@@ -46,7 +47,7 @@ def from_file(client: MlflowClient, session: str, about: tuple[str, str] | None)
         with tempfile.TemporaryDirectory() as folder:
             here = artifact_folder(client, session)
             path = here / NAME if here else Path(client.download_artifacts(session, NAME, folder))
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json(path, MAX_VERDICT, path.parent)
         decision = decision_from_dict(found)
     except (MlflowException, OSError, ValueError, TypeError, KeyError, AttributeError):
         return None, ""  # never judged, or by somebody else's file

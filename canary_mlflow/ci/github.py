@@ -5,7 +5,6 @@ REST API: docs.github.com/rest, "Issue comments" and "Check runs". Reads what Gi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -17,6 +16,8 @@ from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
+from canary_mlflow.files.documents import read_json
+from canary_mlflow.files.limits import MAX_VERDICT
 from canary_mlflow.reports.markdown import fit
 from canary_mlflow.shown import visible
 from gates.verdict import Outcome
@@ -90,7 +91,7 @@ def read_event(path: str) -> dict[str, Any]:
     if not path:
         return {}
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = read_json(Path(path), MAX_VERDICT)
     except (OSError, ValueError) as error:
         raise UsageError(f"GITHUB_EVENT_PATH {path}: {one_line(error)}; expected GitHub's event as JSON") from error
     if not isinstance(found, dict):

@@ -48,13 +48,14 @@ def verify(
     Exits with 1 when something does not hold, and prints the head to keep elsewhere when everything does.
     """
     from canary_mlflow.errors import UsageError
+    from canary_mlflow.files.text import text_lines
     from canary_mlflow.ledger.chain import damages, from_lines
     from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 
     trusted = load_public(keys or public_files(key_folder()))
     found: list[Damage] = []
     if file is not None:
-        with file.open(encoding="utf-8", errors="replace") as lines:
+        with text_lines(file) as lines:
             rows = list(from_lines(lines, str(file)))
         if not rows:
             raise UsageError(f"{file}: no row in it, so nothing holds; expected what `canary audit export` writes")

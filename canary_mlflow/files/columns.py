@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from array import array
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.column import Column
-from canary_mlflow.files.limits import SHOWN
+from canary_mlflow.files.limits import MAX_COLUMNS, SHOWN, too_many_columns
 from canary_mlflow.files.names import is_canonical, name_of_column, step_column
 
 _LAST_STEP = 2**53  # beyond it a float, which CSV gives, is no exact step
@@ -61,6 +62,7 @@ class Columns:
         last = max((column.last for column in self.columns.values()), default=-1)
         if steps[0] <= last or steps[-1] > _LAST_STEP or not bool(np.all(np.diff(np.frombuffer(steps, np.int64)) > 0)):
             return False
+        self._refuse_many(sum(key not in self.columns for key in blocks))
         self.rows += len(rows)
         for key, block in blocks.items():
             column = self.columns.get(key) or self.columns.setdefault(key, Column(name_of_column(key)))
@@ -81,6 +83,7 @@ class Columns:
                 continue
             column = columns.get(key)
             if column is None:
+                self._refuse_many(1)
                 column = columns[key] = Column(name_of_column(key))
             if type(value) is not float:
                 value = self._number(column, key, value, number)
@@ -91,6 +94,11 @@ class Columns:
             column.last = step
             column.steps.append(step)
             column.values.append(value)
+
+    def _refuse_many(self, new: int) -> None:
+        """Raise UsageError where so many new columns are too many."""
+        if len(self.columns) + len(self._ignored) + new > MAX_COLUMNS:
+            raise too_many_columns(self.path)
 
     def _forget(self, step: int) -> None:
         """A training began again at `step`: the evaluations of its former attempt go too, which the new one may never
@@ -164,5 +172,5 @@ def _from_text(text: str) -> float | None:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = reprlib.repr(value) if isinstance(value, list | dict) else repr(value)  # nested deeply, perhaps
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -15,7 +15,8 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
-from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
+from canary_mlflow.files.limits import MAX_EVENT, MAX_ROWS, too_many_rows
+from canary_mlflow.files.source import open_regular
 from canary_mlflow.files.verl import is_verl, translate
 
 PATTERN = "*tfevents*"
@@ -48,7 +49,7 @@ def event_files(path: Path) -> list[Path]:
     if path.is_dir():
         return sorted(path.glob(PATTERN))
     try:
-        with path.open("rb") as raw:
+        with open_regular(path) as raw:
             head = raw.read(_HEAD.size + 1)
     except OSError:
         return []  # the readers of text say what is wrong
@@ -88,7 +89,7 @@ def _by_step(files: list[Path], notes: list[str]) -> Iterator[tuple[int, dict[st
 def _scalars(file: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, float]]]:
     event_class = _event_class()
     try:
-        with file.open("rb") as raw:
+        with open_regular(file) as raw:
             for number, record in enumerate(_records(file, raw, notes), 1):
                 try:
                     event = event_class.FromString(record)
@@ -106,13 +107,18 @@ def _scalars(file: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, floa
 
 def _records(file: Path, raw: BinaryIO, notes: list[str]) -> Iterator[bytes]:
     size = file.stat().st_size
+    events = 0
     while head := raw.read(_HEAD.size):
+        events += 1
+        if events > 10 * MAX_ROWS:
+            raise too_many_rows(file)
         length = _HEAD.unpack(head)[0] if len(head) == _HEAD.size else size
         if raw.tell() + length + _TAIL > size:
             notes.append(f"the last event of {file.name} is cut off; read without it")
             return
-        yield raw.read(length)
-        raw.seek(_TAIL, 1)
+        if length <= MAX_EVENT:
+            yield raw.read(length)
+        raw.seek(_TAIL + (length if length > MAX_EVENT else 0), 1)
 
 
 def _number(value: Any) -> float | None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.files import limits
 from canary_mlflow.files.events import event_files, read_events
 from canary_mlflow.files.history import History
 from canary_mlflow.files.rows_csv import read_csv
 from canary_mlflow.files.rows_json import broken, read_json, read_jsonl
-from canary_mlflow.files.text import is_utf16, opened, refuse_huge
+from canary_mlflow.files.source import TooMuch
+from canary_mlflow.files.text import is_utf16, opened, refuse_huge, rest_of
 
 
 def read_history(path: Path) -> History:
@@ -39,7 +41,12 @@ def read_history(path: Path) -> History:
 def _read_whole(path: Path, text: TextIO, first: str, notes: list[str]) -> History:
     refuse_huge(path, b'"step"')
     try:
-        return read_json(path, json.loads(first + text.read()), notes)
+        whole = first + rest_of(text)
+        if whole.count("{") + whole.count("[") > limits.MAX_ROWS:
+            raise limits.too_many_rows(path)
+        return read_json(path, json.loads(whole), notes)
+    except TooMuch:
+        raise
     except ValueError as error:
         raise broken(path, error) from None
     except RecursionError:

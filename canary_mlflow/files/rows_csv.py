@@ -11,7 +11,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
-from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
+from canary_mlflow.files.limits import MAX_COLUMNS, MAX_ROWS, too_many_columns, too_many_rows
 from canary_mlflow.files.names import STEP_NAMES, step_column
 from canary_mlflow.files.text import refuse_huge
 
@@ -28,6 +28,8 @@ def read_csv(path: Path, rest: TextIO, header: str, notes: list[str]) -> History
             f"{path}: neither JSON nor CSV (it begins {header.strip()[:40]!r}); expected trainer_state.json, JSONL or "
             "CSV with a step column"
         )
+    if len(names) > MAX_COLUMNS:
+        raise too_many_columns(path)
     if twice := [name for name, count in Counter(names).items() if name and count > 1]:
         raise UsageError(
             f"{path}: the header has {', '.join(twice)[:100]} more than once; expected different names; rename one"

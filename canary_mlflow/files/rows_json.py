@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.columns import Columns
@@ -16,7 +15,7 @@ from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.text import refuse_huge
 from canary_mlflow.files.verl import is_verl, translate
 
-_AT_ONCE = 10_000  # lines per call of the JSON parser: a call per line takes far longer
+_AT_ONCE = 1 << 21  # characters per call of the JSON parser: a call per line takes far longer
 
 
 def read_json(path: Path, body: Any, notes: list[str]) -> History:
@@ -33,13 +32,13 @@ def read_json(path: Path, body: Any, notes: list[str]) -> History:
     return history_of(columns, "trainer_state" if state is body else "json", notes, planned=state.get("max_steps"))
 
 
-def read_jsonl(path: Path, rest: Iterable[str], first: str, notes: list[str]) -> History:
+def read_jsonl(path: Path, rest: TextIO, first: str, notes: list[str]) -> History:
     """One JSON object per line; a last line that was cut off while it was written is left out."""
     refuse_huge(path, b"\n")
     columns = Columns(path, row_word="line")
-    lines = itertools.chain([first], rest)
     number, kind = 1, "jsonl"
-    while some := list(itertools.islice(lines, _AT_ONCE)):
+    some = [first]
+    while some := [*some, *rest.readlines(_AT_ONCE)]:
         rows = _together(some)
         if rows is not None and is_verl(rows[0]):
             kind = "jsonl of verl"
@@ -49,7 +48,7 @@ def read_jsonl(path: Path, rest: Iterable[str], first: str, notes: list[str]) ->
         else:
             for at, row in _line_by_line(path, some, number, notes):
                 columns.add(translate(row) if is_verl(row) else row, at)
-        number += len(some)
+        number, some = number + len(some), []
         if columns.rows > MAX_ROWS:
             raise too_many_rows(path)
     return history_of(columns, kind, notes)

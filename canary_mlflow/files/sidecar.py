@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.names import is_canonical, name_of_column
 
 FAILURES = ("instability", "oom", "timeout", "crash", "interrupted", "error")
@@ -41,8 +41,8 @@ def sidecar_of(path: Path) -> Path | None:
 def read_sidecar(path: Path) -> Sidecar:
     """Read it. Raises UsageError for what is no JSON object, and for values of known keys that cannot be meant."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: neither JSON nor UTF-8
+        body = read_json(path)
+    except (OSError, ValueError) as error:  # ValueError: neither JSON nor UTF-8
         raise UsageError(f"{path}: no readable JSON ({' '.join(str(error).split())}); mend or remove it") from None
     if not isinstance(body, Mapping):
         raise UsageError(f'{path}: found {type(body).__name__}; expected an object such as {{"seed": 1}}; mend it')

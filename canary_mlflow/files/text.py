@@ -9,10 +9,11 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, BinaryIO, TextIO, cast
+from typing import IO, TextIO, cast
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
+from canary_mlflow.files.source import Bounded, TooMuch, open_regular
 
 _GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
@@ -23,12 +24,14 @@ _LARGE = 64 << 20  # bytes from which rows are counted first
 def opened(path: Path) -> Iterator[TextIO]:
     """The file's text, without a byte order mark. Raises UsageError for what cannot be read, while reading too."""
     try:
-        with path.open("rb") as raw:
-            packed = raw.peek(2)[:2] == _GZIP
-            source = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
+        with open_regular(path) as raw:
+            packed = raw.peek(2)[:2] == _GZIP  # type: ignore[attr-defined]
+            source = Bounded(gzip.GzipFile(fileobj=raw) if packed else raw).buffered()
             head = source.peek(64)[:64]  # type: ignore[attr-defined]
             with io.TextIOWrapper(cast(IO[bytes], source), encoding=_encoding(path, head), newline="") as text:
                 yield text
+    except TooMuch as error:
+        raise UsageError(f"{path}: {error}; is it the history of one run?") from None
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file; expected a training history; check the path") from None
     except IsADirectoryError:
@@ -39,6 +42,27 @@ def opened(path: Path) -> Iterator[TextIO]:
         raise UsageError(f"{path}: the gzip data is cut or damaged ({error}); expected a whole file") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error}); expected a readable file") from None
+
+
+@contextmanager
+def text_lines(path: Path) -> Iterator[TextIO]:
+    """The lines of a file that is no history; what is not UTF-8 in it is replaced. Raises UsageError as `opened`."""
+    try:
+        with open_regular(path) as raw:
+            source = cast(IO[bytes], Bounded(raw).buffered())
+            with io.TextIOWrapper(source, encoding="utf-8", errors="replace") as text:
+                yield text
+    except TooMuch as error:
+        raise UsageError(f"{path}: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror or error}); expected a readable file") from None
+
+
+def rest_of(text: TextIO) -> str:
+    """All that is left of an open text, which is to be one value."""
+    raw = text.buffer.raw  # type: ignore[attr-defined]  # what `opened` has put there
+    raw.take_whole()
+    return text.read()
 
 
 def is_utf16(text: TextIO) -> bool:
@@ -57,7 +81,7 @@ def refuse_huge(path: Path, mark: bytes) -> None:
 
 def _occurrences(path: Path, mark: bytes) -> int:
     found, tail = 0, b""
-    with path.open("rb") as raw:
+    with open_regular(path) as raw:
         while chunk := raw.read(_CHUNK):
             found += (tail + chunk).count(mark)
             tail = chunk[len(chunk) - len(mark) + 1 :] if len(mark) > 1 else b""

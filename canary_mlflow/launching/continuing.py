@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from canary_mlflow.errors import UsageError, one_line
+from canary_mlflow.files.documents import read_yaml
 from canary_mlflow.launching.makers import same_hardware
 from canary_mlflow.launching.revisions import SIDES, Revision, Trial, ended_afterwards, first_pairs
 from canary_mlflow.launching.sources import Source
@@ -80,9 +81,9 @@ def _policy_of(client: MlflowClient, run_id: str) -> Policy:
 
     try:
         with TemporaryDirectory() as folder:
-            text = Path(client.download_artifacts(run_id, POLICY_FILE, folder)).read_text(encoding="utf-8")
-        return load_policy(yaml.safe_load(text))
-    except (MlflowException, OSError, yaml.YAMLError) as error:
+            found = read_yaml(Path(client.download_artifacts(run_id, POLICY_FILE, folder)))
+        return load_policy(found)
+    except (MlflowException, OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(
             f"--continue {run_id}: its {POLICY_FILE} cannot be read ({one_line(error)}); expected it among its "
             "artifacts; begin anew without --continue"

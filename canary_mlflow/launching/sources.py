@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from canary_mlflow.errors import NoSource, one_line
+from canary_mlflow.files.documents import read_yaml
 from canary_mlflow.tracking.experiment import is_project
 from canary_mlflow.tracking.fingerprint import PACKAGES, UNKNOWN, git, packages
 from canary_mlflow.tracking.scratch import CHECKOUT, scratch
@@ -95,8 +96,8 @@ def commit_of(project: Path, revision: str, whose: str) -> str:
 def has_entry(folder: Path) -> bool:
     """Whether the project in the folder can make a single run."""
     try:
-        found = yaml.safe_load((folder / "MLproject").read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
+        found = read_yaml(folder / "MLproject")
+    except (OSError, ValueError, yaml.YAMLError):
         return False
     return isinstance(found, dict) and ENTRY in (found.get("entry_points") or {})
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.files.documents import parse_json
 from canary_mlflow.ledger.keys import PublicKeys
 from canary_mlflow.ledger.rows import FIRST, Row, faults
 
@@ -59,7 +60,7 @@ def from_lines(lines: Iterable[str], source: str) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            found: Any = json.loads(line)
+            found: Any = parse_json(line)
         except ValueError:
             found = None
         if not isinstance(found, dict) or {name: type(found.get(name)) for name in kinds} != kinds:

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
+from canary_mlflow.files.source import read_bytes
 
 FOLDER = "CANARY_KEYS"
 PRIVATE = "signing.pem"
@@ -88,7 +89,7 @@ def load_signer(folder: Path) -> Signer:
         mode = file.stat().st_mode & 0o777
         if mode & 0o077:
             raise StoreError(f"{file}: mode {mode:o} lets others read it; expected 600; chmod 600 {file}")
-        key = serialization.load_pem_private_key(file.read_bytes(), password=None)
+        key = serialization.load_pem_private_key(read_bytes(file), password=None)
     except OSError as error:
         raise StoreError(
             f"{error.filename or file}: {error.strerror}; expected a folder for keys that this account can use; "
@@ -155,7 +156,7 @@ def load_public(files: Iterable[Path]) -> PublicKeys:
     found: dict[str, Ed25519PublicKey] = {}
     for file in files:
         try:
-            key = serialization.load_pem_public_key(file.read_bytes())
+            key = serialization.load_pem_public_key(read_bytes(file))
         except OSError as error:
             raise UsageError(f"{file}: {error.strerror}; expected a public key in PEM") from error
         except ValueError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from canary_mlflow.errors import NoSuchRun, NoSuchVersion, Refused
+from canary_mlflow.files.documents import read_json
+from canary_mlflow.files.limits import MAX_VERDICT
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Row
 from canary_mlflow.pages.curves import read_series
@@ -108,7 +109,8 @@ def verdict_file(session: RunFacts) -> tuple[dict[str, Any], Decision]:
     try:
         if not is_local_uri(place):
             raise OSError
-        found: Any = json.loads((Path(local_file_uri_to_path(place)) / "verdict.json").read_text(encoding="utf-8"))
+        folder = Path(local_file_uri_to_path(place))
+        found: Any = read_json(folder / "verdict.json", MAX_VERDICT, within=folder)
         return found, decision_from_dict(found)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise NoSuchRun(

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from canary_mlflow.files.documents import read_json
+
 CHUNK = 1 << 24  # bytes of a tensor read at once
 HEADER_LIMIT = 100_000_000  # bytes; the format's own
 INDEX = ".safetensors.index.json"
@@ -131,7 +133,7 @@ def missing_shard(place: Path) -> str:
     for index in sorted(place.rglob(f"*{INDEX}")):
         name = index.relative_to(place).as_posix()
         try:
-            named = set(json.loads(index.read_bytes())["weight_map"].values())
+            named = set(read_json(index, HEADER_LIMIT)["weight_map"].values())
         except (ValueError, TypeError, KeyError, AttributeError):
             return f"{name}: it is no index of weights"
         for shard in sorted(map(str, named)):

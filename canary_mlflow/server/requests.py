@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.files.documents import parse_json
+from canary_mlflow.files.source import TooMuch
 
 LONGEST = {"model": 256, "alias": 255, "reason": 500, "policy": 100, "weights": 10, "failure": 500}
 NAME = re.compile(r"[A-Za-z0-9_./@-]{1,100}")
@@ -31,8 +32,10 @@ def parse(body: bytes, shape: Shape) -> dict[str, Any]:
     if len(body) > BODY_BYTES:
         raise UsageError(f"body: {len(body)} bytes; expected at most {BODY_BYTES}; shorten it")
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(body)
+    except TooMuch as error:
+        raise UsageError(f"body: {error}; see openapi.json") from error
+    except ValueError as error:
         raise UsageError("body: no JSON; expected an object; see openapi.json") from error
     if not isinstance(found, dict):
         raise UsageError(f"body: {type(found).__name__}; expected an object; see openapi.json")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from canary_mlflow.files.source import Bounded, TooMuch, open_regular
 from training.config import CanaryConfig
 from training.datasets.rows import RawData, Row, split_held_out
 from training.errors import SetupError
@@ -65,6 +66,8 @@ def _lines(config: CanaryConfig) -> Iterator[tuple[str, str]]:
                     yield f"{path}, line {number}", text
     except UnicodeDecodeError as error:
         raise SetupError(f"{path}, line {number}: {error.reason}; expected UTF-8 text") from error
+    except TooMuch as error:
+        raise SetupError(f"{path}, after line {number}: {error}") from error
     except (OSError, EOFError) as error:
         raise SetupError(f"{path} cannot be read after line {number} ({error}); expected a readable file") from error
 
@@ -84,7 +87,8 @@ def _check_start(raw: bytes, path: Path) -> None:
 
 
 def _open(path: Path) -> BinaryIO:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+    raw = open_regular(path)
+    return Bounded(gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw).buffered()
 
 
 def _record(line: str, where: str) -> dict[str, Any]:
