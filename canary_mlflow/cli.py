@@ -32,12 +32,13 @@ from canary_mlflow.commands.run import run
 from canary_mlflow.commands.session import register, session
 from canary_mlflow.commands.ui import ui
 from canary_mlflow.commands.watch import watch
+from canary_mlflow.commands.webhooks import webhooks
 from canary_mlflow.edge import EXIT_CODES, OUTSIDE, Edge
 from canary_mlflow.loading import collect_seldom
 
 COMMANDS = (
     run, session, register, gate, ab, compare, judge, watch, replay, report, ci, ui, import_, calibrate, power, bless,
-    override, rollback, audit, keys, db, deliver, env, doctor,
+    override, rollback, audit, keys, webhooks, db, deliver, env, doctor,
 )  # fmt: skip
 
 

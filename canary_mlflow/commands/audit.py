@@ -71,10 +71,20 @@ def verify(
         echo(f"{findings} in {len(rows)} rows: the ledger does not hold.", err=True)
         if any(STRANGER in str(one) for one in found):
             echo("Its signer's public key is given with --key FILE, or with canary keys trust FILE.", err=True)
+        tell_failed(str(file) if file is not None else tracking_uri or "the store of this folder", found, rows)
         ctx.exit(BROKEN)
     echo(f"{len(rows)} rows hold, signed with trusted keys.")
     if rows:
         echo(f"head {rows[-1].head}")
+
+
+def tell_failed(place: str, found: Sequence[Damage], rows: Sequence[Row]) -> None:
+    """Have the webhooks hear of it, if there are any; of the same findings once."""
+    from canary_mlflow.notify.events import of_audit
+    from canary_mlflow.notify.once import tell_once
+
+    head = rows[-1].head if rows else ""
+    tell_once(of_audit(without_password(place), [str(one) for one in found], head))
 
 
 def store_damages(guard: GuardedStore, rows: Sequence[Row], artifacts: str) -> list[Damage]:

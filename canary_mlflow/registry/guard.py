@@ -20,6 +20,7 @@ from mlflow.store.model_registry.dbmodels.models import (
 
 from canary_mlflow.ledger import install, table
 from canary_mlflow.ledger.rows import Row
+from canary_mlflow.notify.moves import announce
 from canary_mlflow.registry import refusals, stored
 from canary_mlflow.registry.binding import Binding, artifact_digest, run_digests
 from canary_mlflow.registry.fault_points import reach
@@ -102,9 +103,10 @@ class Guard(AbstractStore):  # type: ignore[misc]
 
     def carry_out(self, order: Order) -> Row:
         """Record a verdict or an act, and move the alias if it says so, in one transaction."""
-        row = carry_out(self, order)
+        rows = carry_out(self, order)
         reach("committed")
-        return row
+        announce(self, rows, order.tags)
+        return rows[-1]
 
     def standing(self, model: str, alias: str = "champion") -> Standing:
         """Who holds an alias, to be named again when something judged against it is recorded."""

@@ -7,6 +7,7 @@ from importlib import import_module
 # module, attribute (dotted where it is an attribute of a class)
 NAMES = (
     ("mlflow", "MlflowClient.__init__"),  # sets `_registry_uri`, which no public name gives
+    ("mlflow.entities.model_registry", "RegisteredModel._is_prompt"),
     ("mlflow.entities.model_registry.model_version_stages", "STAGE_DELETED_INTERNAL"),
     ("mlflow.entities.model_registry.model_version_stages", "get_canonical_stage"),
     ("mlflow.store.model_registry.dbmodels.models", "SqlModelVersion"),
@@ -20,6 +21,7 @@ NAMES = (
     ("mlflow.store.model_registry.sqlalchemy_workspace_store", "WorkspaceAwareSqlAlchemyStore"),
     ("mlflow.tracking._model_registry.utils", "_get_store_registry"),
     ("mlflow.tracking.registry", "StoreRegistry.register"),
+    ("mlflow.webhooks.delivery", "deliver_webhook"),  # public by name, and in no documentation
 )
 # Columns that the ledger's triggers and the reading of runs name in SQL.
 COLUMNS = (

@@ -68,8 +68,9 @@ def standing(store: Guard, session: Any, model: str, alias: str) -> Standing:
     return Standing(version=version, row=row.seq if row is not None and row.version == version else None)
 
 
-def carry_out(store: Guard, order: Order) -> Row:
-    """Record the order, and move the alias if it says so. Raises MLflow's exception with 403, 404 or 409."""
+def carry_out(store: Guard, order: Order) -> list[Row]:
+    """Record the order, and move the alias if it says so; returns the rows, that of the order itself last. Raises
+    MLflow's exception with 403, 404 or 409."""
     signer = load_signer(key_folder())
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
@@ -80,11 +81,12 @@ def carry_out(store: Guard, order: Order) -> Row:
         before = standing(store, session, order.model, order.alias)
         if order.judged_against is not None and before != order.judged_against:
             raise refusals.moved(order.alias, order.model, order.version, str(order.judged_against), str(before))
+        rows = []
         for alias in order.pins:
             held = standing(store, session, order.model, alias)
             if held.version is None:
-                write(store, session, replace(order, alias=alias), version, held, signer)
-        return write(store, session, order, version, before, signer)
+                rows.append(write(store, session, replace(order, alias=alias), version, held, signer))
+        return [*rows, write(store, session, order, version, before, signer)]
 
 
 def write(store: Guard, session: Any, order: Order, version: Any, before: Standing, signer: Any) -> Row:
@@ -122,8 +124,8 @@ def write(store: Guard, session: Any, order: Order, version: Any, before: Standi
     return row
 
 
-def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> None:
-    """Move the alias on the strength of a verdict that the ledger holds already.
+def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> Row | None:
+    """Move the alias on the strength of a verdict that the ledger holds already; None where it is there already.
 
     The files and metrics are read before the lock: they may take long, and a change in between is what
     `canary audit verify` finds.
@@ -131,7 +133,7 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> N
     with store.ManagedSessionMaker() as session:
         found = store.version_in(session, model, version)
         if stored.holder(session, found.workspace, model, alias) == found.version:
-            return  # it is there already, as in stock MLflow
+            return None  # as in stock MLflow
         row = granting(store, session, found, alias)
         place = str(found.storage_location or found.source)
         created, source = int(found.creation_time), str(found.source)
@@ -163,7 +165,7 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> N
             alias=alias,
             facts={"verdict_row": row.seq},
         )
-        write(store, session, order, found, before, signer)
+        return write(store, session, order, found, before, signer)
 
 
 def granting(store: Guard, session: Any, version: Any, alias: str) -> Row:

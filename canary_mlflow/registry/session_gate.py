@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchModel, UsageError
+from canary_mlflow.notify.delivery import tell
+from canary_mlflow.notify.events import of_decision
 from canary_mlflow.registry import records
 from canary_mlflow.registry.anchor import against_anchor, read_anchor
 from canary_mlflow.registry.evidence import warnings_of
@@ -88,6 +90,7 @@ def on_session(client: MlflowClient, model: str, session_id: str, verdict: Verdi
         run_minutes=minutes_of_runs(client, session_id),
     )
     records.publish(client, decision)
+    tell(*of_decision(decision))
     return decision
 
 

@@ -11,6 +11,7 @@ from mlflow.entities.model_registry.model_version_stages import get_canonical_st
 from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
 from mlflow.store.model_registry.sqlalchemy_workspace_store import WorkspaceAwareSqlAlchemyStore
 
+from canary_mlflow.notify.moves import announce
 from canary_mlflow.registry import refusals
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.fault_points import reach
@@ -31,8 +32,10 @@ class GuardedMethods(Guard):
             return super().set_registered_model_alias(name, alias, version)
         if alias != plain_alias(alias):
             raise refusals.no_verdict(plain_alias(alias), name, version)
-        promote(self, name, version, alias, current_actor())
+        row = promote(self, name, version, alias, current_actor())
         reach("committed")
+        if row is not None:
+            announce(self, [row])
 
     def delete_registered_model_alias(self, name, alias):  # type: ignore[no-untyped-def]
         if not self.guards(str(name), str(alias)):

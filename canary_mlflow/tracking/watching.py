@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
+from canary_mlflow.notify.delivery import tell
+from canary_mlflow.notify.events import of_warning
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.histories import read_runs
@@ -37,8 +39,10 @@ class Watching(Observer):
 
     name = "watch"
 
-    def __init__(self, watch: Watch, setting: SinkSetting, max_steps: int) -> None:
+    def __init__(self, watch: Watch, setting: SinkSetting, max_steps: int, run_id: str = "") -> None:
         self.watch = watch
+        self._run_id = run_id
+        self._told: set[str] = set()  # what webhooks have heard
         self._max_steps = max_steps
         self._file = LineFile((setting.artifacts or setting.folder) / NAME)
         self._in_place = setting.artifacts is not None
@@ -77,9 +81,17 @@ class Watching(Observer):
         self._notices = len(self.watch.notices)
         for warning in said:
             log.warning("canary: %s", visible(sentence(warning)))
+            self._tell(warning)
             self._file.append(to_line(warning.to_dict()))
         if said:
             self._tag(self._tags())
+
+    def _tell(self, warning: WatchWarning) -> None:
+        if warning.level >= Level.CRITICAL:
+            event = of_warning(warning, self._run_id)
+            if event.id not in self._told:
+                self._told.add(event.id)
+                tell(event)
 
     def _tag(self, tags: Mapping[str, str]) -> None:
         if self._recorder is not None:
@@ -140,7 +152,8 @@ def watching(
             bands = champion_bands(target.client, champion_runs, policy, target.workload)
         except (StoreError, UsageError) as error:
             log.warning("canary: watch: the champion's runs cannot be read, and are no measure: %s", one_line(error))
-    return Watching(Watch(policy, algo=target.algo, max_steps=max_steps, bands=bands), setting, max_steps)
+    return Watching(Watch(policy, algo=target.algo, max_steps=max_steps, bands=bands), setting, max_steps,
+                    target.run_id)  # fmt: skip
 
 
 def champion_bands(

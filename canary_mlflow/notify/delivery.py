@@ -1,0 +1,113 @@
+"""Requests leave in a thread of their own, tried again when a receiver does not take them. Nobody waits for them but
+the end of the process, and that for a while only."""
+
+from __future__ import annotations
+
+import atexit
+import contextvars
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from canary_mlflow.errors import CanaryError, one_line
+from canary_mlflow.notify.bodies import request
+from canary_mlflow.notify.events import Event
+from canary_mlflow.notify.webhooks import Webhook, configured
+
+log = logging.getLogger(__name__)
+
+TRIES = 5
+FIRST_WAIT = 1.0  # seconds before the second try; then twice as long each time
+SECONDS = 10.0  # for one try
+PATIENCE = 20.0  # seconds that the end of a process waits for what has not left yet
+WAITING = 1000  # messages; more are dropped, with a word
+AGAIN = (408, 425, 429, 500, 502, 503, 504)
+
+
+class Outbox:
+    """A queue and its thread, made when something is first put into it."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(WAITING)
+        self._lock = threading.Lock()
+        self._process = 0  # whose thread it is: a fork has none
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Have a job done, in the caller's context (of a workspace); never waits, never raises."""
+        context = contextvars.copy_context()
+        try:
+            self._jobs.put_nowait(lambda: context.run(job))
+        except queue.Full:
+            log.error("canary: webhooks: %d messages wait already; this one is dropped", WAITING)
+            return
+        with self._lock:
+            if self._process != os.getpid():
+                self._process = os.getpid()
+                threading.Thread(target=self._work, name="canary-webhooks", daemon=True).start()
+                atexit.register(self.close)
+
+    def close(self, patience: float = PATIENCE) -> None:
+        """Wait until everything has left, at most so many seconds."""
+        until = time.monotonic() + patience
+        while self._jobs.unfinished_tasks and time.monotonic() < until:
+            time.sleep(0.02)
+        if self._jobs.unfinished_tasks:
+            log.error("canary: webhooks: %d messages have not left in %g s", self._jobs.unfinished_tasks, patience)
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001  # what comes next is to be told all the same
+                log.error("canary: webhooks: %s", one_line(error))
+            finally:
+                self._jobs.task_done()
+
+
+OUTBOX = Outbox()
+
+
+def tell(*events: Event) -> None:
+    """Tell everybody who wants to know; what is wrong with that is logged and is never the caller's matter."""
+    try:
+        webhooks = configured()
+    except CanaryError as error:
+        log.error("canary: webhooks: %s; nobody was told", error)
+        return
+    for event in events:
+        for webhook in webhooks:
+            if webhook.wants(str(event.kind), event.model):
+                OUTBOX.put(lambda webhook=webhook, event=event: deliver(webhook, event))  # type: ignore[misc]
+
+
+def deliver(webhook: Webhook, event: Event, tries: int = TRIES) -> str:
+    """Send it, and again where it is not taken; '' where it was, else why not, which is logged too."""
+    problem = ""
+    for number in range(tries):
+        if number:
+            time.sleep(FIRST_WAIT * 2 ** (number - 1))
+        problem, again = attempt(webhook, event)
+        if not problem or not again:
+            break
+    if problem:
+        log.error("canary: webhook %s: %s was not delivered: %s", webhook.name, event.kind, problem)
+    return problem
+
+
+def attempt(webhook: Webhook, event: Event) -> tuple[str, bool]:
+    """One request: what went wrong ('' for nothing), and whether another may do better."""
+    import requests
+
+    body, headers = request(webhook, event)
+    try:
+        with requests.Session() as session:
+            answer = session.post(webhook.url, data=body, headers=headers, timeout=SECONDS, allow_redirects=False)
+    except requests.RequestException as error:
+        return f"{webhook.place}: {type(error).__name__}", True  # its words hold the whole address
+    if answer.status_code < 300:
+        return "", False
+    return f"{webhook.place}: answered {answer.status_code}", answer.status_code in AGAIN

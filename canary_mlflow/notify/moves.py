@@ -1,0 +1,53 @@
+"""Rows that the ledger has just got: MLflow's own webhooks hear of the tags and the alias that followed, ours of the
+verdict and the move. Called after the transaction, whose outcome nothing here can change."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import one_line
+from canary_mlflow.notify.delivery import tell
+from canary_mlflow.notify.events import of_row
+
+if TYPE_CHECKING:
+    from canary_mlflow.ledger.rows import Row
+
+log = logging.getLogger(__name__)
+
+
+def announce(store: Any, rows: Sequence[Row], tags: Mapping[str, str] | None = None) -> None:
+    """Tell of the rows of one transaction. `tags`: those that were set on the version; None where MLflow's own handler
+    tells its webhooks, as of an alias that a client has set. Raises nothing."""
+    for row in rows:
+        tell(*of_row(row))
+    if tags is not None:
+        try:
+            tell_mlflow(store, rows, tags)
+        except Exception as error:  # noqa: BLE001  # the champion has moved, whatever becomes of the news
+            log.error("canary: MLflow's webhooks: %s", one_line(error))
+
+
+def tell_mlflow(store: Any, rows: Sequence[Row], tags: Mapping[str, str]) -> None:
+    """What MLflow's handlers of the same calls send (mlflow/server/handlers.py), to the webhooks of its registry:
+    MLflow looks up who listens, then signs, sends and tries again in threads of its own."""
+    from mlflow.webhooks.delivery import deliver_webhook
+
+    for event, payload in told(store, rows, tags):
+        deliver_webhook(event=event, payload=payload, store=store)
+
+
+def told(store: Any, rows: Sequence[Row], tags: Mapping[str, str]) -> Iterator[tuple[Any, Any]]:
+    """Event and payload of each tag, then of each alias."""
+    from mlflow.entities.webhook import WebhookAction, WebhookEntity, WebhookEvent
+
+    model, version = rows[-1].model, str(rows[-1].version)
+    prompt = store.get_registered_model(model)._is_prompt()
+    tag = WebhookEntity.PROMPT_VERSION_TAG if prompt else WebhookEntity.MODEL_VERSION_TAG
+    alias = WebhookEntity.PROMPT_ALIAS if prompt else WebhookEntity.MODEL_VERSION_ALIAS
+    for key, value in tags.items():
+        yield WebhookEvent(tag, WebhookAction.SET), {"name": model, "version": version, "key": key, "value": value}
+    for row in rows:
+        if row.moves:
+            yield WebhookEvent(alias, WebhookAction.CREATED), {"name": model, "alias": row.alias, "version": version}
