@@ -26,6 +26,7 @@ from omegaconf import DictConfig
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.loading import collect_seldom
+from canary_mlflow.notify.webhooks import FILE as WEBHOOKS
 from canary_mlflow.policies import conf_dir
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config
@@ -102,6 +103,8 @@ def _job(composed: DictConfig) -> int:
     from training import launch, sweep
 
     config = to_config(composed)
+    if config.notify.webhooks:  # for the runs' processes too
+        os.environ[WEBHOOKS] = str(Path(config.notify.webhooks).expanduser().absolute())
     settings: Any = HydraConfig.get()
     scratch = Path(settings.runtime.output_dir)
     if settings.mode == RunMode.MULTIRUN:

@@ -172,6 +172,14 @@ class TrainConfig:
 
 
 @dataclass
+class NotifyConfig:
+    """Who is told what became of it."""
+
+    name: str = "none"
+    webhooks: Optional[str] = None  # a file, as docs/webhooks.md describes it
+
+
+@dataclass
 class CanaryConfig:
     """One canary: algorithm x model x data x tier, and how to run and judge it."""
 
@@ -184,6 +192,7 @@ class CanaryConfig:
     tracking: TrackingConfig = MISSING
     gate: Dict[str, Any] = MISSING  # a policy; canary_mlflow.policies checks it
     watch: Dict[str, Any] = MISSING  # the watch's policy; checked there too
+    notify: NotifyConfig = field(default_factory=NotifyConfig)
     fault: FaultConfig = MISSING
     hardware: HardwareConfig = MISSING
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -201,6 +210,7 @@ GROUPS = {
     "adapter": AdapterConfig,
     "quantization": QuantizationConfig,
     "tracking": TrackingConfig,
+    "notify": NotifyConfig,
     "fault": FaultConfig,
     "hardware": HardwareConfig,
 }

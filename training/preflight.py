@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from canary_mlflow.errors import CanaryError
+from canary_mlflow.notify.webhooks import configured, read_webhooks
 from training import adapters, datasets, devices, models, quantization
 from training.config import CanaryConfig, PPOAlgo
 from training.errors import SetupError
@@ -13,12 +14,16 @@ from training.reward_model import reward_folder
 
 
 def preflight(config: CanaryConfig, *, here: bool = True) -> None:
-    """Check machine, adapter, quantization, data and model in that order: cheap first, the network last.
+    """Check webhooks, machine, adapter, quantization, data and model in that order: cheap first, the network last.
 
     `here`: whether the runs are on this machine, not sent elsewhere by a launcher. Raises SetupError with one line:
     what was found, what was expected, what to do. Hub files that are not cached are fetched here, once, so that the
     runs need no network.
     """
+    if config.notify.webhooks:
+        read_webhooks(Path(config.notify.webhooks).expanduser())
+    else:
+        configured()
     if here:
         devices.check(config.hardware)
     adapters.check(config.adapter)

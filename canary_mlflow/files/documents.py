@@ -68,7 +68,7 @@ def weigh(events: Iterable[yaml.Event]) -> None:
         elif isinstance(event, yaml.ScalarEvent):
             anchor, values, levels = event.anchor, 1, 0
         elif isinstance(event, yaml.AliasEvent):
-            anchor, (values, levels) = None, known.get(event.anchor, (0, 0))
+            anchor, (values, levels) = None, known.get(str(event.anchor), (0, 0))
             if any(name == event.anchor for name, _, _ in opened):
                 raise TooMuch(f"has *{event.anchor} within &{event.anchor}; expected values without end to be none")
         else:

@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from canary_mlflow.errors import CanaryError, one_line
 from canary_mlflow.notify.bodies import request
@@ -31,11 +32,11 @@ class Outbox:
     """A queue and its thread, made when something is first put into it."""
 
     def __init__(self) -> None:
-        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(WAITING)
+        self._jobs: queue.Queue[Callable[[], object]] = queue.Queue(WAITING)
         self._lock = threading.Lock()
         self._process = 0  # whose thread it is: a fork has none
 
-    def put(self, job: Callable[[], None]) -> None:
+    def put(self, job: Callable[[], object]) -> None:
         """Have a job done, in the caller's context (of a workspace); never waits, never raises."""
         context = contextvars.copy_context()
         try:
@@ -81,7 +82,7 @@ def tell(*events: Event) -> None:
     for event in events:
         for webhook in webhooks:
             if webhook.wants(str(event.kind), event.model):
-                OUTBOX.put(lambda webhook=webhook, event=event: deliver(webhook, event))  # type: ignore[misc]
+                OUTBOX.put(partial(deliver, webhook, event))
 
 
 def deliver(webhook: Webhook, event: Event, tries: int = TRIES) -> str:

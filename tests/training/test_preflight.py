@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from canaries import a_config, hub_model, local_model
 
+from canary_mlflow.errors import UsageError
 from training.assets.tiny import LINEAR_LAYERS, tiny_model_folder
-from training.config import RewardConfig
+from training.config import NotifyConfig, RewardConfig
 from training.errors import SetupError
 from training.models import layer_names
 from training.preflight import preflight
@@ -140,3 +141,11 @@ def test_a_hub_model_in_the_cache_passes(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     preflight(a_config(model=hub_model()))
+
+
+def test_a_file_of_webhooks_that_cannot_be_read_stops_a_session_before_it_begins(tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match=r"none\.yaml: .*No such file.*; expected a YAML file of webhooks"):
+        preflight(replace(a_config(), notify=NotifyConfig(webhooks=str(tmp_path / "none.yaml"))))
+    monkeypatch.setenv("CANARY_WEBHOOKS", str(tmp_path / "other.yaml"))
+    with pytest.raises(UsageError, match=r"other\.yaml"):
+        preflight(a_config())
