@@ -50,6 +50,7 @@ def verify(
     from canary_mlflow.errors import UsageError
     from canary_mlflow.files.text import text_lines
     from canary_mlflow.ledger.chain import damages, from_lines
+    from canary_mlflow.ledger.clock import backward, late_clocks
     from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 
     trusted = load_public(keys or public_files(key_folder()))
@@ -63,7 +64,9 @@ def verify(
         guard = open_guard(tracking_uri)
         rows = guard.ledger()
         found += store_damages(guard, rows, artifacts)
-    found = [*damages(rows, trusted, head), *found]
+    found = [*damages(rows, trusted, head), *backward(rows), *found]
+    for late in late_clocks(rows):
+        click.echo(f"note: {late}")
     for one in found:
         echo(str(one))
     if found:
@@ -122,7 +125,11 @@ def blame(model: str, at: str | None, alias: str, tracking_uri: str | None) -> N
     row = champion_at(rows, moment, alias)
     if row is None:
         first = next((found for found in rows if found.moves and found.alias == alias), None)
-        since = f"the first is in row {first.seq}, {first.facts['time']}" if first else "there has been none"
+        since = (
+            f"the first is in row {first.seq}, {first.facts.get('time', 'of an unknown time')}"
+            if first
+            else "there has been none"
+        )
         raise UsageError(
             f"{alias} of {model!r} at {moment.isoformat()}: none yet; {since}; see: canary audit log {model}"
         )

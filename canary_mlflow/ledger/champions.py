@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.ledger.rows import Row
+from canary_mlflow.ledger.clock import settled
+from canary_mlflow.ledger.rows import Kind, Row, parsed
 
 DAY = len("2026-11-21")
 
@@ -24,23 +25,23 @@ def parse_moment(text: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def moved_at(row: Row) -> datetime:
-    """When a row was written."""
-    return datetime.fromisoformat(str(row.facts["time"]))
-
-
 def champion_at(rows: Iterable[Row], moment: datetime, alias: str = "champion") -> Row | None:
-    """The row by which somebody held the alias at that moment; None before the first."""
-    moves = [row for row in rows if row.moves and row.alias == alias and moved_at(row) <= moment]
+    """The row by which somebody held the alias at that moment; None before the first. Rows follow each other in their
+    order, whatever clocks said; one whose text is junk makes nobody champion."""
+    moves = [row for row, since in settled(rows) if row.moves and row.facts and row.alias == alias and since <= moment]
     return moves[-1] if moves else None
 
 
 def line(row: Row) -> str:
     """One row for people."""
-    facts = row.facts
-    moved = f", {row.alias} moved" if row.moves else ""
-    over = f" over version {facts['baseline_version']}" if facts.get("baseline_version") else ""
+    facts = parsed(row.body)
+    if facts is None:
+        return f"{row.seq:>5}  its text is no JSON object; see: canary audit verify"
+    adopted = row.kind == Kind.ADOPT
+    moved = f", {row.alias} {'as it was' if adopted else 'moved'}" if row.moves else ""
+    over = f" over version {facts['baseline_version']}" if facts.get("baseline_version") and not adopted else ""
+    about = f"{row.model} version {row.version}" if row.version else row.model or "the ledger"
     return (
-        f"{row.seq:>5}  {facts.get('time', '')[:19]}  {row.kind:<9} {row.word:<12} {row.model} version {row.version}"
+        f"{row.seq:>5}  {str(facts.get('time', ''))[:19]}  {row.kind:<9} {row.word:<12} {about}"
         f"{over}{moved}, by {facts.get('actor', '')}: {facts.get('reason', '')}"
     )

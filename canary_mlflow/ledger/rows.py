@@ -25,6 +25,8 @@ class Kind(StrEnum):
     OVERRIDE = "override"  # the same over a BLOCK, by somebody who is allowed to
     ROLLBACK = "rollback"  # back to the former champion
     SEAL = "seal"  # what a new version consists of; about no alias
+    ADOPT = "adopt"  # held an alias before the ledger knew of it, and still does
+    UNINSTALL = "uninstall"  # the triggers were taken away; about no version
     PROMOTION = "promotion"  # an alias moved later, on the strength of a verdict recorded before
 
 
@@ -33,8 +35,8 @@ class Record:
     """What a row says, before it has a place in the chain.
 
     `version_created`: milliseconds since 1970, the version's own; a version made anew under an old number has another.
-    `word`: what the version's tag `canary.verdict` shows. `grants`: the version may hold `alias`. `moves`: the alias
-    was moved in the same transaction. `facts`: everything else, as plain JSON values.
+    `word`: what the version's tag `canary.verdict` shows. `grants`: the version may hold `alias`. `moves`: from this
+    row on, the alias names the version. `facts`: everything else, as plain JSON values.
     """
 
     kind: Kind
@@ -70,14 +72,22 @@ class Row:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The body as values."""
-        found: dict[str, Any] = json.loads(self.body)
-        return found
+        """The body as values; empty where it is no JSON object, which `faults` names."""
+        return parsed(self.body) or {}
 
     @property
     def head(self) -> str:
         """`SEQ:DIGEST`, to be kept elsewhere: a chain that ends before it has lost rows."""
         return f"{self.seq}:{self.digest}"
+
+
+def parsed(body: str) -> dict[str, Any] | None:
+    """The values of a body; None where anybody wrote something else there than a JSON object."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def signed(record: Record, after: Row | None, signer: Signer) -> Row:
@@ -112,10 +122,9 @@ def faults(row: Row, previous: str | None, keys: PublicKeys) -> Iterator[str]:
         yield "its text does not have the digest that stands beside it"
     if problem := keys.refusal(row.key_id, PURPOSE + row.digest, row.signature):
         yield problem
-    try:
-        facts = row.facts
-    except ValueError:
-        yield "its text is no JSON"
+    facts = parsed(row.body)
+    if facts is None:
+        yield "its text is no JSON object"
         return
     different = [name for name in COLUMNS if facts.get(name) != getattr(row, name)]
     if facts.get("key") != row.key_id:

@@ -51,6 +51,9 @@ _OF_VERSION = _THIS_ALIAS.where(*(LEDGER.c[name] == sa.bindparam(name) for name 
 _MOVES = _THIS_ALIAS.where(LEDGER.c.moves == 1)
 _LAST, _LATEST_OF_VERSION, _LATEST_MOVE = (query.limit(1) for query in (_NEWEST_FIRST, _OF_VERSION, _MOVES))
 
+_NAMED = sa.select(LEDGER.c.seq).where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model")))
+_NAMED = _NAMED.limit(1)
+
 ADVISORY_LOCK = 6_371_820_315  # any number that no one else on the server uses
 
 
@@ -95,6 +98,17 @@ def moves(connection: Any, workspace: str, model: str, alias: str) -> list[Row]:
     return [_row(one) for one in found]
 
 
+def has_rows(connection: Any, workspace: str, model: str) -> bool:
+    """Whether any row is about this name."""
+    return connection.execute(_NAMED, {"workspace": workspace, "model": model}).first() is not None
+
+
+def names_with_rows(connection: Any) -> list[tuple[str, str]]:
+    """(workspace, model) of every name that a row is about."""
+    found = connection.execute(sa.select(LEDGER.c.workspace, LEDGER.c.model).distinct())
+    return [(workspace, model) for workspace, model in found]
+
+
 def first_of(result: Any) -> Row | None:
     """The first row of an answer."""
     found = result.first()
@@ -111,7 +125,10 @@ def read(connection: Any, model: str | None = None) -> Iterator[Row]:
 
 
 def _row(found: Any) -> Row:
-    return Row(**found._mapping)
+    # SQLite puts bytes into a column of text, when it is given some.
+    read = {name: value.decode(errors="replace") if isinstance(value, bytes) else value
+            for name, value in found._mapping.items()}  # fmt: skip
+    return Row(**read)
 
 
 def row_at(connection: Any, seq: int) -> Row | None:

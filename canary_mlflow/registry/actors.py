@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 import sys
 
 
@@ -16,8 +17,10 @@ def current_actor() -> str:
 
 
 def account() -> str:
-    """The account's name; containers may run under an id that has none."""
+    """The account's name by its number, which no variable of the environment changes; containers may run under a number
+    that has none."""
+    number = os.getuid()
     try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return "unknown"
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"uid {number}"

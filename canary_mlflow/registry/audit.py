@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import StoreError
 from canary_mlflow.ledger.chain import Damage
 from canary_mlflow.ledger.install import missing_triggers
-from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.ledger.rows import Kind, Row, parsed
+from canary_mlflow.ledger.triggers import sources
 from canary_mlflow.registry.act import DONE
 from canary_mlflow.registry.binding import (
     Binding,
@@ -28,28 +29,27 @@ if TYPE_CHECKING:
 def against_store(guard: GuardedStore, rows: Sequence[Row], artifacts: str = "") -> Iterator[Damage]:
     """Everything in which the store differs from what its ledger says. `artifacts`: where its server keeps them."""
     with guard.engine.connect() as connection:
-        for name in missing_triggers(connection):
+        missing = missing_triggers(connection)
+        if set(missing) == set(sources(connection.dialect.name)):
+            yield Damage(seq=None, what="there is no trigger of the guard in the database; canary db install")
+            missing = []
+        for name in missing:
             yield Damage(seq=None, what=f"the trigger {name} is gone from the database, or another; canary db install")
-    rows = [row for row in rows if readable(row)]  # the others are named for what they are by the check of the chain
+    rows = [row for row in rows if parsed(row.body)]  # the others are named for what they are by the check of the chain
     yield from aliases(guard, rows)
     yield from shown(guard, rows)
     newest = {about(row): row for row in rows if row.grants}
     seals = {about(row): row for row in reversed(rows) if row.kind == Kind.SEAL}  # the first one is the seal
     for row in newest.values():
-        yield from (Damage(seq=row.seq, what=what) for what in bound(guard, row, seals.get(about(row)), artifacts))
+        try:
+            yield from (Damage(seq=row.seq, what=what) for what in bound(guard, row, seals.get(about(row)), artifacts))
+        except (AttributeError, KeyError, TypeError, ValueError):  # a JSON object that is no row of ours
+            yield Damage(seq=row.seq, what="its text does not say what a row of its kind says")
 
 
 def about(row: Row) -> tuple[str, int, int]:
     """The version that a row is about, and no other that had its number."""
     return row.model, row.version, row.version_created
-
-
-def readable(row: Row) -> bool:
-    """Whether the row's text is JSON at all."""
-    try:
-        return isinstance(row.facts, dict)
-    except ValueError:
-        return False
 
 
 def aliases(guard: GuardedStore, rows: Sequence[Row]) -> Iterator[Damage]:
@@ -62,14 +62,16 @@ def aliases(guard: GuardedStore, rows: Sequence[Row]) -> Iterator[Damage]:
             found = "nothing" if now is None else f"version {now}"
             yield Damage(seq=row.seq, what=f"{alias} of {model!r} is {found}; the ledger says version {row.version}")
     for (model, alias), now in held.items():
-        yield Damage(seq=None, what=f"{alias} of {model!r} is version {now}; the ledger has no row that made it so")
+        yield Damage(
+            seq=None, what=f"{alias} of {model!r} is version {now}; the ledger has no row that made it so; canary adopt"
+        )
 
 
 def shown(guard: GuardedStore, rows: Sequence[Row]) -> Iterator[Damage]:
     """Tags of versions that say something else than the ledger: its newest word, and who acted by hand."""
     newest: dict[tuple[str, int, int, str], tuple[Row, str]] = {}
     for row in rows:
-        if row.kind == Kind.SEAL:
+        if not row.alias:  # about no alias, it shows no word
             continue
         newest[*about(row), "canary.verdict"] = row, row.word
         if row.kind in DONE:

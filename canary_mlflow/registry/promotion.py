@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.ledger import table
+from canary_mlflow.ledger import clock, table
 from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files
 from canary_mlflow.ledger.rows import Kind, Record, Row, faults, signed
 from canary_mlflow.registry import refusals, stored
@@ -91,6 +89,7 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
 
 def write(store: Guard, session: Any, order: Order, version: Any, before: Standing, signer: Any) -> Row:
     """The ledger row first: the triggers let the alias and the tag follow it only."""
+    last = table.last(session)
     record = Record(
         kind=order.kind,
         workspace=store._get_active_workspace(),
@@ -106,12 +105,12 @@ def write(store: Guard, session: Any, order: Order, version: Any, before: Standi
             **order.binding.to_facts(),
             "actor": order.actor,
             "reason": order.reason,
-            "time": now(),
+            **clock.stamp(last),
             "baseline_version": before.version,
             "baseline_row": before.row,
         },
     )
-    row = signed(record, table.last(session), signer)
+    row = signed(record, last, signer)
     table.append(session, row)
     reach("recorded")
     for key, value in order.tags.items():
@@ -185,8 +184,3 @@ def newest(store: Guard, session: Any, version: Any, alias: str) -> Row | None:
     """The newest row about the version and this alias."""
     place, created = store._get_active_workspace(), int(version.creation_time)
     return table.latest_of_version(session, place, str(version.name), int(version.version), created, alias)
-
-
-def now() -> str:
-    """ISO 8601, UTC, milliseconds."""
-    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")

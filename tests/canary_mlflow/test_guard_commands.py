@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
+import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from click.testing import CliRunner, Result
 from mlflow.entities import Metric
 
 from canary_mlflow.cli import canary
+from canary_mlflow.ledger import clock
 from canary_mlflow.ledger.keys import key_folder, load_signer
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
@@ -142,6 +146,58 @@ def test_what_was_changed_behind_its_back_is_named(own: str, statements: list[st
     assert done.exit_code == 1
     assert says in done.output
     assert "Traceback" not in done.output
+
+
+JUNK = ["x", "[]", "null", "{}", "[" * 100_000, '{"time": 5, "runs": [1], "verdict": "yes"}', "x'00ff'"]
+
+
+@pytest.mark.parametrize("body", JUNK, ids=lambda body: body[:20])
+def test_a_row_that_is_junk_ends_no_reader_in_a_traceback(own: str, story: Any, body: str) -> None:
+    """Whoever may add rows may add such; `verify` names it, and the others go on."""
+    text = body if body.startswith("x'") else f"'{body}'"
+    damage(
+        own,
+        "INSERT INTO canary_ledger SELECT seq + 1, kind, workspace, model, version, version_created, alias, word, "
+        f"1, 1, {text}, digest, key_id, signature FROM canary_ledger ORDER BY seq DESC LIMIT 1",
+    )
+    log = run(own, "audit", "log", story.model)
+    assert (log.exit_code, len(log.output.splitlines())) == (0, 9), log.output
+    blame = run(own, "audit", "blame", story.model)
+    assert (blame.exit_code, len(blame.output.splitlines())) == (0, 1), blame.output
+    for command, code in ((("audit", "verify"), 1), (("audit", "export"), 0), (("gate", story.model, "2"), None)):
+        done = run(own, *command)
+        assert type(done.exception) in (type(None), SystemExit), (command, done.exception)
+        assert code in (None, done.exit_code), done.output
+    assert "row 9: its text does not have the digest" in run(own, "audit", "verify").output
+
+
+def test_a_clock_that_was_set_back_is_named_and_changes_no_order(own: str, story: Any, monkeypatch: Any) -> None:
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now - 86_400)
+    for version in ("2", "1"):
+        done = run(own, "override", story.model, version, "--reason", "yesterday")
+        assert done.exit_code == 0, done.output
+    monkeypatch.undo()
+    rows = [json.loads(json.loads(line)["body"]) for line in run(own, "audit", "export").output.splitlines()]
+    times = [row["time"] for row in rows if row["model"] == story.model]
+    assert times == sorted(times)
+    assert [row["time"] > row["clock"] for row in rows if "clock" in row] == [True, True]
+    assert "version 1" in run(own, "audit", "blame", story.model).output
+    held = run(own, "audit", "verify")
+    assert held.exit_code == 0
+    assert len([line for line in held.output.splitlines() if line.startswith("note: row 9: the clock of its")]) == 1
+    assert held.output.count("note: ") == 1
+
+
+def test_a_row_with_a_time_before_the_one_before_it_is_named(own: str, story: Any, monkeypatch: Any) -> None:
+    """As a clock that was set back left it before rows said so; signed with the account's own key."""
+    now = time.time()
+    monkeypatch.setattr(clock, "stamp", lambda _last: {"time": datetime.fromtimestamp(now - 7200, UTC).isoformat()})
+    assert run(own, "rollback", story.model, "--reason", "two hours ago").exit_code == 0
+    found = run(own, "audit", "verify")
+    assert found.exit_code == 1
+    assert re.search(r"row 9: its time is 1:59:\d\d before that of row 8|its time is 2:00:00 before", found.output)
+    assert "version 2" in run(own, "audit", "blame", story.model).output
 
 
 def test_a_changed_file_of_a_version_is_named(story: Any) -> None:
