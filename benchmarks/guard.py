@@ -39,6 +39,7 @@ from canary_mlflow.registry.promotion import Order  # noqa: E402
 from canary_mlflow.tracking.store import prepare_store  # noqa: E402
 
 MODEL, OTHER = "guarded", "unguarded-alias"
+THEIRS = "of-another-team"  # no row of the ledger is about it
 Call = Callable[[int], Any]
 
 
@@ -49,8 +50,11 @@ class Bench:
         self.client = prepare_store(uri)
         self.guard: Any = guard_of(self.client)
         self.stock = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        self.client.create_registered_model(MODEL)
         place = tempfile.mkdtemp(prefix="canary-bench-")
+        for model in (MODEL, THEIRS):
+            self.client.create_registered_model(model)
+        for _ in range(2):
+            self.client.create_model_version(THEIRS, place)
         self.versions = [str(self.client.create_model_version(MODEL, place).version) for _ in range(2)]
 
     def order(self, version: str, *, moves: bool) -> Order:
@@ -91,6 +95,9 @@ def plain_calls(client: MlflowClient) -> dict[str, Call]:
     """What the guard has nothing to say about."""
     return {
         "set an unguarded alias": lambda n: client.set_registered_model_alias(MODEL, OTHER, str(1 + n % 2)),
+        "set a champion that is not guarded": lambda n: client.set_registered_model_alias(
+            THEIRS, "champion", str(1 + n % 2)
+        ),
         "get a version": lambda n: client.get_model_version(MODEL, "1"),
         "search versions": lambda n: client.search_model_versions(f"name = '{MODEL}'"),
         "tag a version": lambda n: client.set_model_version_tag(MODEL, "1", "note", str(n)),

@@ -14,7 +14,7 @@ if __name__ == "__main__":  # before anything that another environment's Python 
 import click
 
 from canary_mlflow.commands.ab import ab
-from canary_mlflow.commands.acts import bless, override, rollback
+from canary_mlflow.commands.acts import adopt, bless, override, rollback
 from canary_mlflow.commands.audit import audit
 from canary_mlflow.commands.calibrate import calibrate
 from canary_mlflow.commands.ci import ci
@@ -38,7 +38,7 @@ from canary_mlflow.loading import collect_seldom
 
 COMMANDS = (
     run, session, register, gate, ab, compare, judge, watch, replay, report, ci, ui, import_, calibrate, power, bless,
-    override, rollback, audit, keys, webhooks, db, deliver, env, doctor,
+    override, rollback, adopt, audit, keys, webhooks, db, deliver, env, doctor,
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ ROUTES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "POST overrides": ("POST", "overrides", {"model": "m", "version": "99", "reason": "a test"}),
     "POST blessings": ("POST", "blessings", {"model": "m", "version": "99", "reason": "a test"}),
     "POST rollbacks": ("POST", "rollbacks", {"model": "lab", "reason": "a test"}),
+    "POST adoptions": ("POST", "adoptions", {"model": "lab", "reason": "a test"}),
 }
 
 

@@ -17,13 +17,15 @@ SERVERS = ("server", "split")
 
 @dataclass(frozen=True)
 class Attack:
-    """`worst`: the worst that may come of it. `where`: modes in which the door exists, by a part of their names."""
+    """`worst`: the worst that may come of it. `where`: modes in which the door exists, by a part of their names.
+    `undoes`: it puts back itself what it moved, so that afterwards nothing shows."""
 
     door: str
     way: str
     act: Callable[[Scene], Any]
     worst: str = REFUSED
     where: tuple[str, ...] = EVERYWHERE
+    undoes: bool = False
 
     @property
     def name(self) -> str:
@@ -56,8 +58,8 @@ def carry_out(scene: Scene, attack: Attack) -> Cell:
     if refused is not None and same:
         return Cell(outcome=REFUSED, status=refused.status, answer=plain(refused.message))
     named = sorted(findings(scene) - (known or set()))
-    if not same:
+    if named or not same:
         put_back(scene.mode, before)
     if named:
         return Cell(outcome=DETECTED, answer=plain(named[0]))
-    return Cell(outcome=NOTHING if same else OPEN, answer=answer[:200])
+    return Cell(outcome=NOTHING if same and not attack.undoes else OPEN, answer=answer[:200])

@@ -27,6 +27,7 @@ def through(door: str, at: Callable[[Scene], Any], *, stock: bool = False) -> It
     yield attack("move champion to a version with a BLOCK", lambda it: it.alias("m", "champion", BLOCKED))
     yield attack("the same alias in capitals", lambda it: it.alias("m", "CHAMPION", BARE))
     yield attack("move the anchor", lambda it: it.alias("m", "anchor", BARE))
+    yield attack("champion of a model that was only sealed", lambda it: it.alias("swapped", "champion", "1"))
     yield attack("remove the alias", lambda it: it.unalias("m", "champion"))
     yield attack("rename the model", lambda it: it.rename("m", "m-renamed"))
     yield attack("rename an unguarded model to a guarded name", lambda it: it.rename("lab", "prod-lab"))
@@ -82,8 +83,8 @@ def elsewhere(scene: Scene, door: Any, run_id: str) -> str:
 
 
 def copied(scene: Scene) -> Any:
-    made = scene.python.copy("m", CHAMPION, "m-copy")
-    return scene.python.alias("m-copy", "champion", made.version)
+    made = scene.python.copy("m", CHAMPION, "prod-copy")
+    return scene.python.alias("prod-copy", "champion", made.version)
 
 
 def ghost(scene: Scene) -> Any:
@@ -103,8 +104,8 @@ def swapped(scene: Scene) -> Any:
 
 
 def prompt(scene: Scene) -> Any:
-    asked(lambda: mlflow.genai.register_prompt("a-prompt", "Say {{word}}"))
-    return asked(lambda: mlflow.genai.set_prompt_alias("a-prompt", alias="champion", version=1))
+    asked(lambda: mlflow.genai.register_prompt("prod-prompt", "Say {{word}}"))
+    return asked(lambda: mlflow.genai.set_prompt_alias("prod-prompt", alias="champion", version=1))
 
 
 def registered(scene: Scene) -> Any:

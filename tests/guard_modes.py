@@ -20,7 +20,7 @@ from canary_mlflow.ledger.install import install, parse_guarded
 from canary_mlflow.registry.plugin import guarded_store
 from canary_mlflow.tracking.store import prepare_store
 
-GUARDS = ("champion", "anchor", "shadow=prod-*")
+GUARDS = ("champion=prod-*", "shadow=prod-*")  # besides every model that the ledger has a row about
 PASSWORD = "a-password-of-the-tests"
 ADMIN = {"MLFLOW_TRACKING_USERNAME": "admin", "MLFLOW_TRACKING_PASSWORD": PASSWORD}
 ROLE = "mlflow_server"

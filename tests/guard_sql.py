@@ -13,6 +13,7 @@ from canary_mlflow.ledger.keys import key_folder, load_signer
 from canary_mlflow.ledger.rows import Kind, Record, signed
 
 POSTGRESQL = ("PostgreSQL", "split")
+SQLITE = ("embedded", "SQLite")
 MOVE = "UPDATE registered_model_aliases SET version = 3 WHERE name = 'm' AND alias = 'champion'"
 TAG = (
     "INSERT INTO model_version_tags (workspace, name, version, key, value) "
@@ -22,6 +23,21 @@ METRIC = (
     "UPDATE metrics SET value = value + 1 WHERE key = 'perf/peak_memory' AND step = 40 "
     "AND run_uuid IN (SELECT run_uuid FROM tags WHERE key = 'canary.seed' AND value = '2')"
 )
+BACK = MOVE.replace("version = 3", "version = 1")
+EVIL = (
+    "INSERT OR REPLACE INTO model_versions (workspace, name, version, creation_time, current_stage, source) SELECT "
+    "workspace, name, version, creation_time, current_stage, '/evil' FROM model_versions "
+    "WHERE name = 'm' AND version = 1"
+)
+ONTO = "UPDATE OR REPLACE model_versions SET version = 1 WHERE name = 'm' AND version = 3"
+JUNK = (
+    "INSERT INTO canary_ledger SELECT seq + 1, 'verdict', 'default', 'm', 3, 0, 'champion', 'PASS', 1, 1, 'junk', "
+    "digest, key_id, signature FROM canary_ledger ORDER BY seq DESC LIMIT 1"
+)
+QUIET = [
+    f"ALTER TABLE registered_model_aliases ENABLE REPLICA TRIGGER canary_alias_{event}"
+    for event in ("insert", "update")
+]
 CUT = "DELETE FROM canary_ledger WHERE seq = (SELECT max(seq) FROM canary_ledger)"
 
 
@@ -56,7 +72,11 @@ def untriggered(scene: Scene, *statements: str) -> str:
     else:
         names = ("registered_model_aliases", "canary_ledger", "model_version_tags")
         off = [f"ALTER TABLE {name} DISABLE TRIGGER USER" for name in names]
-        on = [f"ALTER TABLE {name} ENABLE TRIGGER USER" for name in names]
+        on = [
+            f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER canary_{name}"
+            for name, _, table, _, _ in triggers.RULES
+            if table in names
+        ]
     scene.sql.run(*off, *statements, *[text.replace(":", r"\:") for text in on])
     return "done"
 
@@ -77,12 +97,23 @@ def sql_attacks() -> Iterator[Attack]:
     yield sql("UPDATE a row of the ledger", "UPDATE canary_ledger SET word = 'PASS', grants = 1 WHERE word = 'BLOCK'")
     yield sql("DELETE a row of the ledger", "DELETE FROM canary_ledger WHERE word = 'BLOCK'")
     yield sql("TRUNCATE the ledger", "TRUNCATE canary_ledger", where=POSTGRESQL)
+    yield sql("TRUNCATE the aliases", "TRUNCATE registered_model_aliases", where=POSTGRESQL)
+    yield sql("INSERT OR REPLACE the champion with another source", EVIL, where=SQLITE)
+    yield sql("UPDATE OR REPLACE another version onto the champion", ONTO, where=SQLITE)
     yield sql("unguard the alias in canary_guarded", "DELETE FROM canary_guarded", MOVE)
     yield sql("name oneself an operator", "INSERT INTO canary_operators VALUES ('eve')")
     replica = "SET LOCAL session_replication_role = replica"
-    yield sql("session_replication_role = replica, then move", replica, MOVE, worst=DETECTED, where=POSTGRESQL)
+    yield sql("session_replication_role = replica, then move", replica, MOVE, where=POSTGRESQL)
+    yield sql("ENABLE REPLICA TRIGGER, for later", *QUIET, worst=DETECTED, where=POSTGRESQL)
+    yield sql(
+        "DROP the trigger against TRUNCATE, for later", "DROP TRIGGER canary_ledger_truncate ON canary_ledger",
+        worst=DETECTED, where=POSTGRESQL,
+    )  # fmt: skip
+    yield sql("add a row that is junk", JUNK, worst=DETECTED)
     off = "triggers off, move the alias, triggers on"
     yield Attack("SQL", off, lambda scene: untriggered(scene, MOVE), DETECTED)
+    undone = "triggers off, move the alias, move it back, triggers on"
+    yield Attack("SQL", undone, lambda scene: untriggered(scene, MOVE, BACK), OPEN, undoes=True)
     cut = "triggers off, cut the ledger's last row (a BLOCK)"
     yield Attack("SQL", cut, lambda scene: untriggered(scene, CUT), DETECTED)
     yield sql("DROP the ledger", "DROP TABLE canary_ledger", worst=DETECTED)

@@ -1,4 +1,4 @@
-"""`canary bless`, `canary override`, `canary rollback`: champions made by hand, with a name and a reason."""
+"""`canary bless`, `override`, `rollback` and `adopt`: champions made or named by hand, with a name and a reason."""
 
 from __future__ import annotations
 
@@ -82,13 +82,31 @@ def rollback(model: str, reason: str, as_json: bool, tracking_uri: str | None) -
     show(go_back(open_store(tracking_uri), model, reason), as_json)
 
 
+@click.command(epilog=EXIT_CODES)
+@click.argument("model")
+@reason_option
+@click.option("--alias", default="champion", show_default=True, help="The guarded alias that is held.")
+@json_option
+@store_option
+def adopt(model: str, reason: str, alias: str, as_json: bool, tracking_uri: str | None) -> None:
+    """Take the champion that MODEL has into the ledger, with your name and reason on record; no alias moves.
+
+    From its first row on, a model is guarded.
+    """
+    from canary_mlflow.registry.adopting import adopt as take
+
+    show(take(open_store(tracking_uri), model, reason, alias=alias), as_json)
+
+
 def show(act: Act, as_json: bool, where: str = ", in the ledger") -> None:
     """What has been done. A blessing also works on a registry without a ledger."""
     if as_json:
         print_json(act.to_dict())
-    before = f" (before: version {act.champion_before})" if act.champion_before else ""
+    before = f" now (before: version {act.champion_before})" if act.champion_before else " now"
+    if act.champion_before == act.version:
+        before = " as before"
     without = "; its weights were not checked" if act.without_weights else ""
     echo(
-        f"Version {act.version} of {act.model} is {act.alias} now{before}: {act.word} by {act.who}{where}{without}.",
+        f"Version {act.version} of {act.model} is {act.alias}{before}: {act.word} by {act.who}{where}{without}.",
         err=as_json,
     )

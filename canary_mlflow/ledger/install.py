@@ -11,19 +11,20 @@ import sqlalchemy as sa
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.ledger import triggers
-from canary_mlflow.ledger.table import GUARDED, LEDGER, METADATA, OPERATORS
+from canary_mlflow.ledger.table import ADVISORY_LOCK, GUARDED, LEDGER, METADATA, OPERATORS
 
 ALIASES = ("champion", "anchor")
+WITH_ROWS = ""  # instead of a pattern: every model that the ledger has a row about
 DIALECTS = ("sqlite", "postgresql")
 NOT_ADDED_TO = ("canary_guarded", "canary_operators")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guarded:
-    """An alias that is guarded on the models whose names match `models` (* any text, ? one character)."""
+    """An alias that is guarded on the models whose names match `models` (* any text, ? one character), or WITH_ROWS."""
 
     alias: str
-    models: str = "*"
+    models: str = WITH_ROWS
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -38,15 +39,15 @@ class Guarded:
         return "".join(spelled.get(sign, sign) for sign in self.models)
 
 
-EVERYTHING = tuple(Guarded(alias=alias) for alias in ALIASES)
+FROM_FIRST_ROW = tuple(Guarded(alias=alias) for alias in ALIASES)
 
 
 def parse_guarded(text: str) -> Guarded:
-    """`ALIAS` or `ALIAS=MODELS`. Raises UsageError."""
+    """`ALIAS`, for models with rows, or `ALIAS=MODELS`. Raises UsageError."""
     alias, _, models = text.partition("=")
     if not re.fullmatch(r"[\w\-]{1,255}", alias):
         raise UsageError(f"--guard {text[:80]!r}: expected ALIAS or ALIAS=MODELS, such as champion=prod-*")
-    return Guarded(alias=alias.lower(), models=models or "*")
+    return Guarded(alias=alias.lower(), models=models)
 
 
 def installed(connection: Any) -> bool:
@@ -55,16 +56,11 @@ def installed(connection: Any) -> bool:
 
 
 def missing_triggers(connection: Any) -> list[str]:
-    """The triggers that should be there and are not, are switched off, or say something else."""
-    if connection.dialect.name == "sqlite":
-        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
-    else:
-        query = (
-            "SELECT t.tgname, p.prosrc FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid "
-            "WHERE NOT t.tgisinternal AND t.tgenabled <> 'D'"
-        )
-    there = {str(name): str(text) for name, text in connection.execute(sa.text(query))}
-    return sorted(name for name, text in triggers.sources(connection.dialect.name).items() if there.get(name) != text)
+    """The triggers that should be there and are not, do not fire in every session, or say something else."""
+    dialect = connection.dialect.name
+    found = connection.execute(sa.text(triggers.THERE[dialect].replace(":", r"\:")))
+    there = {str(name): str(text) for name, text in found}
+    return sorted(name for name, text in triggers.sources(dialect).items() if there.get(name) != text)
 
 
 def install(
@@ -75,7 +71,8 @@ def install(
 ) -> None:
     """Tables, triggers, what is guarded and who may override, in one transaction; again to change or mend them.
 
-    `guarded` and `operators` None: as they are, at first ALIASES on every model and no names. Raises StoreError.
+    `guarded`: besides ALIASES of every model that the ledger has a row about. It and `operators` None: as they are, at
+    first no more than that, and no names. Raises StoreError.
     """
     dialect = engine.dialect.name
     if dialect not in DIALECTS:
@@ -88,7 +85,7 @@ def install(
             schema = current_schema(connection)
             for statement in triggers.drop(dialect):
                 connection.execute(sa.text(statement))
-            write(connection, EVERYTHING if guarded is None and new else guarded, operators)
+            write(connection, () if guarded is None and new else guarded, operators)
             for statement in triggers.create(dialect, schema):
                 connection.exec_driver_sql(statement)
             if server_role:
@@ -107,6 +104,7 @@ def begin(connection: Any) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     else:
         connection.exec_driver_sql("LOCK TABLE registered_model_aliases IN SHARE ROW EXCLUSIVE MODE")
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")  # as `table.lock` takes it
 
 
 def current_schema(connection: Any) -> str:
@@ -117,10 +115,10 @@ def current_schema(connection: Any) -> str:
 
 
 def write(connection: Any, guarded: Sequence[Guarded] | None, operators: Sequence[str] | None) -> None:
-    """What is guarded and who may override; None leaves either as it is."""
+    """What is guarded besides FROM_FIRST_ROW, and who may override; None leaves either as it is."""
     if guarded is not None:
         connection.execute(GUARDED.delete())
-        for one in guarded:
+        for one in dict.fromkeys((*FROM_FIRST_ROW, *guarded)):
             connection.execute(GUARDED.insert(), {"alias": one.alias, "models": one.models, "models_like": one.like})
     if operators is not None:
         connection.execute(OPERATORS.delete())
@@ -147,6 +145,8 @@ def settings(connection: Any) -> tuple[tuple[Guarded, ...], tuple[str, ...]]:
     """What is guarded, and who may override (empty: nobody was named)."""
     guarded = tuple(
         Guarded(alias=row.alias, models=row.models)
-        for row in connection.execute(sa.select(GUARDED.c.alias, GUARDED.c.models).order_by(GUARDED.c.alias))
+        for row in connection.execute(
+            sa.select(GUARDED.c.alias, GUARDED.c.models).order_by(GUARDED.c.alias, GUARDED.c.models)
+        )
     )
     return guarded, tuple(connection.execute(sa.select(OPERATORS.c.name).order_by(OPERATORS.c.name)).scalars())

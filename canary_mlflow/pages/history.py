@@ -17,7 +17,7 @@ from canary_mlflow.pages.database import has_ledger, reading
 from canary_mlflow.pages.models import MODELS, read_champions
 from canary_mlflow.reports.panels import label
 
-BY_HAND = (Kind.BLESS, Kind.OVERRIDE, Kind.ROLLBACK)
+BY_HAND = (Kind.BLESS, Kind.OVERRIDE, Kind.ROLLBACK, Kind.ADOPT)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,14 @@ from typing import Any
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.reports import markdown
 
-DONE = {Kind.BLESS: "blessed", Kind.OVERRIDE: "overridden", Kind.ROLLBACK: "rolled_back"}
+DONE = {
+    Kind.BLESS: "blessed",
+    Kind.OVERRIDE: "overridden",
+    Kind.ROLLBACK: "rolled_back",
+    Kind.ADOPT: "adopted",
+}
 WITHOUT = "; its weights were not checked"
-WORDS = {Kind.BLESS: "blessed", Kind.OVERRIDE: "override", Kind.ROLLBACK: "rollback"}
+WORDS = {Kind.BLESS: "blessed", Kind.OVERRIDE: "override", Kind.ROLLBACK: "rollback", Kind.ADOPT: "adopted"}
 
 
 @dataclass(frozen=True, kw_only=True)

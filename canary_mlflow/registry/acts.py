@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from canary_mlflow.ledger.rows import Row
     from canary_mlflow.registry.binding import Binding
+    from canary_mlflow.registry.promotion import Standing
     from canary_mlflow.registry.store import GuardedStore
 
 
@@ -98,15 +99,20 @@ def weighed(client: MlflowClient, act: Act, found: ModelVersion, without_weights
 
 def describe(client: MlflowClient, kind: Kind, found: ModelVersion, reason: str, alias: str, actor: str | None) -> Act:
     """The act; refuses one without a reason, and one that would change nothing."""
-    reason = " ".join(reason.split())
-    if not reason:
-        raise UsageError(
-            "--reason: found an empty text; expected why this version may be champion; it is kept on the version"
-        )
     holder = holder_of(client, str(found.name), alias)
     if holder == str(found.version):
         raise UsageError(
             f"version {holder} of {found.name!r}: it is the {alias} already; expected another version; nothing to do"
+        )
+    return described(kind, found, reason, alias, holder, actor)
+
+
+def described(kind: Kind, found: ModelVersion, reason: str, alias: str, holder: str | None, actor: str | None) -> Act:
+    """The act, of now and by whoever asks. Raises UsageError without a reason."""
+    reason = " ".join(reason.split())
+    if not reason:
+        raise UsageError(
+            "--reason: found an empty text; expected why this version may be champion; it is kept on the version"
         )
     return Act(
         kind=kind,
@@ -162,11 +168,16 @@ def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act:
             client.set_registered_model_alias(act.model, act.alias, act.version)
     else:
         refuse_stranger(guard, act)
-        enact(guard, act, bind(client, found, made))
+        enact(guard, act, bind(client, found, made), guard.standing(act.model, act.alias))
+    explain(client, act, found)
+    return act
+
+
+def explain(client: MlflowClient, act: Act, found: ModelVersion) -> None:
+    """The act, at the head of the version's description."""
     text = f"{as_markdown(act)}\n\n{found.description or ''}"
     short = markdown.fit(text, DESCRIPTION_LIMIT, "report.md of the version's session")
     client.update_model_version(act.model, act.version, short)
-    return act
 
 
 def refuse_stranger(guard: GuardedStore, act: Act) -> None:
@@ -179,11 +190,10 @@ def refuse_stranger(guard: GuardedStore, act: Act) -> None:
         )
 
 
-def enact(guard: GuardedStore, act: Act, binding: Binding) -> Row:
+def enact(guard: GuardedStore, act: Act, binding: Binding, against: Standing) -> Row:
     """The act as an order to the guard, against the champion that was seen."""
     from canary_mlflow.registry.promotion import Order
 
-    against = guard.standing(act.model, act.alias)
     order = Order(
         kind=act.kind,
         model=act.model,

@@ -50,17 +50,34 @@ class Guard(AbstractStore):  # type: ignore[misc]
             install.install(self.engine)
         with self.engine.connect() as connection:
             self.guarded_aliases, self.operators = install.settings(connection)
+            self.names_with_rows = set(table.names_with_rows(connection))
 
     # What is guarded
 
     def guards(self, model: str, alias: str) -> bool:
         """Whether this alias of this model moves by verdicts only, however it is spelled."""
         plain = plain_alias(alias)
-        return any(one.alias == plain and one.pattern.fullmatch(model) for one in self.guarded_aliases)
+        return self.covers(model, [one for one in self.guarded_aliases if one.alias == plain])
 
     def guards_model(self, model: str) -> bool:
         """Whether the model has any guarded alias."""
-        return any(one.pattern.fullmatch(model) for one in self.guarded_aliases)
+        return self.covers(model, self.guarded_aliases)
+
+    def covers(self, model: str, some: Sequence[install.Guarded]) -> bool:
+        """Whether one of these is about the model. The ledger is asked last: a question costs unguarded calls time."""
+        if any(one.pattern.fullmatch(model) for one in some):
+            return True
+        return any(one.models == install.WITH_ROWS for one in some) and self.has_rows(model)
+
+    def has_rows(self, model: str) -> bool:
+        """Whether the ledger has a row about the name. Once it has, it always will."""
+        name = self._get_active_workspace(), model
+        if name not in self.names_with_rows:
+            with self.engine.connect() as connection:
+                if not table.has_rows(connection, *name):
+                    return False
+            self.names_with_rows.add(name)
+        return True
 
     def guarded_holders(self, session: Any, model: str, under: str | None = None) -> list[tuple[str, int]]:
         """The guarded aliases of a model that are held, with their versions; `under`: if it were called so."""
@@ -140,12 +157,13 @@ class Guard(AbstractStore):  # type: ignore[misc]
                     raise refusals.held(what, alias, model, holder)
 
     def refuse_used_name(self, model: str) -> None:
-        """Refuse a name under which the ledger knows an earlier model; one that is there now is MLflow's to refuse."""
+        """Refuse a name under which the ledger knows versions of an earlier model; one that is there now is MLflow's to
+        refuse."""
         if not isinstance(model, str) or not self.guards_model(model):
             return
         with self.ManagedSessionMaker() as session:
-            place = self._get_active_workspace()
-            where = (table.LEDGER.c.workspace == place, table.LEDGER.c.model == model)
+            place, about = self._get_active_workspace(), table.LEDGER.c
+            where = (about.workspace == place, about.model == model, about.version > 0)
             rows = session.execute(sa.select(sa.func.count()).where(*where)).scalar_one()
             if rows and not self.has_model(session, model):
                 raise refusals.name_taken(model, rows)
@@ -162,11 +180,10 @@ class Guard(AbstractStore):  # type: ignore[misc]
         return self._get_query(session, SqlRegisteredModel).filter(SqlRegisteredModel.name == model).first() is not None
 
     def refuse_reserved(self, model: str, version: object, keys: Iterable[str]) -> None:
-        """Refuse tags that only the ledger writes."""
-        if self.guards_model(str(model)):
-            for key in keys:
-                if is_reserved(key):
-                    raise refusals.reserved_tag(model, version, key)
+        """Refuse tags that only the ledger writes, on any model: one that nobody guards yet may be judged next."""
+        for key in keys:
+            if is_reserved(key):
+                raise refusals.reserved_tag(model, version, key)
 
 
 def plain_alias(alias: str) -> str:

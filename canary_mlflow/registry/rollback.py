@@ -48,7 +48,7 @@ def rollback(client: MlflowClient, model: str, reason: str, *, actor: str | None
 def former_champion(rows: list[Row], now: str | None) -> str | None:
     """Whom the present champion replaced when it was promoted; going back is not counted as a promotion."""
     for row in rows:
-        if str(row.version) == now and row.kind != Kind.ROLLBACK:
+        if str(row.version) == now and row.kind not in (Kind.ROLLBACK, Kind.ADOPT):
             before = row.facts.get("baseline_version")
             return None if before is None else str(before)
     return None

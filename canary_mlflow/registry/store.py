@@ -73,7 +73,7 @@ class GuardedMethods(Guard):
         local_model_path=None,
         model_id=None,
     ):
-        if self.guards_model(str(name)) and tags:
+        if tags:
             if urlsplit(str(source)).scheme == "models":
                 # A copy brings the tags of its original along; its verdict stays where it was given.
                 tags = [tag for tag in tags if not is_reserved(tag.key)]
@@ -88,7 +88,7 @@ class GuardedMethods(Guard):
         return super().delete_model_version(name, version)
 
     def transition_model_version_stage(self, name, version, stage, archive_existing_versions):  # type: ignore[no-untyped-def]
-        if self.guards_model(str(name)) and get_canonical_stage(stage) != NO_STAGE:
+        if get_canonical_stage(stage) != NO_STAGE and self.guards_model(str(name)):
             raise refusals.no_stages(name, version, stage)
         return super().transition_model_version_stage(name, version, stage, archive_existing_versions)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 TONES = {
     "PASS": "good", "OK": "good", "BLOCK": "bad", "INCONCLUSIVE": "open", "UNCLEAR": "open", "WARN": "open",
     "WARNING": "open", "CRITICAL": "bad", "STOP": "bad", "STOPPED": "bad", "FAILED": "bad", "WARNED": "open",
-    "BOOTSTRAP": "new", "BLESSED": "hand", "OVERRIDE": "hand", "ROLLBACK": "hand", "RUNNING": "live", "BEYOND": "bad",
-    "NOT FINITE": "bad", "BLESS": "hand", "OVERRIDDEN": "hand",
+    "BOOTSTRAP": "new", "BLESSED": "hand", "OVERRIDE": "hand", "ROLLBACK": "hand", "ADOPTED": "hand", "RUNNING": "live",
+    "BEYOND": "bad", "NOT FINITE": "bad", "BLESS": "hand", "OVERRIDDEN": "hand",
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ def add_validators(auth: Any) -> None:
         ("overrides", "POST"): lambda: False,
         ("blessings", "POST"): lambda: False,
         ("rollbacks", "POST"): lambda: False,
+        ("adoptions", "POST"): lambda: False,
     }
     for (name, method), validator in found.items():
         auth.BEFORE_REQUEST_VALIDATORS[path(name), method] = validator

@@ -107,6 +107,14 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
                     ["model", "reason"],
                 )
             },
+            path("adoptions"): {
+                "post": posted(
+                    "adoptions",
+                    "Take the champion that a model has into the ledger (administrators)",
+                    {"model": MODEL, "reason": REASON, "alias": ALIAS},
+                    ["model", "reason"],
+                )
+            },
         },
     }
 

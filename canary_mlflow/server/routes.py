@@ -30,6 +30,7 @@ SEAL = Shape(required=("model", "version"), optional=("weights", "evaluation"))
 OVERRIDE = Shape(required=("model", "version", "reason"), optional=("alias", "without_weights"))
 BLESSING = Shape(required=("model", "version", "reason"), optional=("without_weights",))
 ROLLBACK = Shape(required=("model", "reason"))
+ADOPTION = Shape(required=("model", "reason"), optional=("alias",))
 
 
 def path(name: str) -> str:
@@ -170,6 +171,15 @@ def rollbacks() -> dict[str, Any]:
     return {"act": rollback(client(), asked["model"], asked["reason"], actor=current_actor()).to_dict()}
 
 
+def adoptions() -> dict[str, Any]:
+    """The first row of a champion that the ledger does not know."""
+    from canary_mlflow.registry.adopting import adopt
+
+    asked = act(ADOPTION, "adopt")
+    alias = asked.get("alias", "champion")
+    return {"act": adopt(client(), asked["model"], asked["reason"], alias=alias, actor=current_actor()).to_dict()}
+
+
 def act(shape: Shape, command: str) -> dict[str, Any]:
     """The body of an act, which somebody must answer for: only administrators come through to here."""
     from flask import current_app, request
@@ -194,4 +204,5 @@ ROUTES: tuple[tuple[str, str, Callable[[], Any]], ...] = (
     ("overrides", "POST", overrides),
     ("blessings", "POST", blessings),
     ("rollbacks", "POST", rollbacks),
+    ("adoptions", "POST", adoptions),
 )

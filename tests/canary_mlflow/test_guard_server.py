@@ -133,6 +133,7 @@ def test_evidence_of_another_session_is_refused(web: Any, guarded: Any) -> None:
             "canary-auth, or run canary rollback where",
         ),
         ("rollbacks", {"model": "$"}, 400, "no reason"),
+        ("adoptions", {"model": "$", "reason": "so"}, 403, "or run canary adopt where"),
     ],
 )
 def test_refusals_are_one_sentence(web: Any, guarded: Any, route: str, body: Any, code: int, says: str) -> None:
@@ -153,7 +154,7 @@ def rows_in(shared: Any) -> int:
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:12]))
 def test_strange_names_store_nothing_and_break_nothing(web: Any, shared: Any, name: str) -> None:
     before = rows_in(shared)
-    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks"):
+    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks", "adoptions"):
         for key in ("model", "version", "reason"):
             body = {"model": "m", "version": "1", "reason": "so", key: name}
             body = {kept: value for kept, value in body.items() if kept in keys_of(route)}
@@ -165,9 +166,9 @@ def test_strange_names_store_nothing_and_break_nothing(web: Any, shared: Any, na
 
 
 def keys_of(route: str) -> tuple[str, ...]:
-    return {"seals": ("model", "version"), "verdicts": ("model", "version"), "rollbacks": ("model", "reason")}.get(
-        route, ("model", "version", "reason")
-    )
+    short = {"seals": ("model", "version"), "verdicts": ("model", "version")}
+    by_name = dict.fromkeys(("rollbacks", "adoptions"), ("model", "reason"))
+    return {**short, **by_name}.get(route, ("model", "version", "reason"))
 
 
 JSON = st.recursive(
@@ -199,7 +200,7 @@ def test_whatever_a_thing_is_called_nothing_is_stored(
     web: Any, shared: Any, model: str, reason: str, version: Any
 ) -> None:
     before = rows_in(shared)
-    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks"):
+    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks", "adoptions"):
         body = {"model": model, "version": version, "reason": reason}
         answer = post(web, route, {key: body[key] for key in keys_of(route)})
         assert 400 <= answer.status_code < 500, answer.text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry import private_names
 from canary_mlflow.registry.actors import account
 from canary_mlflow.registry.acts import bless, override
+from canary_mlflow.registry.adopting import adopt
 from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.door import guard_of, record, verdict_order
 from canary_mlflow.registry.gatekeeper import Judged, decide, gate
@@ -107,14 +110,18 @@ ATTEMPTS = (
     Attempt("rename onto a name with rows", lambda it, v: rename_onto(it), "rows about an earlier model"),
     Attempt("rename onto a name in use", lambda it, v: rename_onto_present(it), "of this name is there already"),
     Attempt("recreation", recreate, "rows about an earlier model"),
-    Attempt("prompt alias", lambda it, v: prompt_alias(it), "there is no verdict"),
+    Attempt("alias of a sealed prompt", lambda it, v: prompt_alias(it), "there is no verdict"),
 )  # fmt: skip
 
 
 def prompt_alias(it: Any) -> Any:
+    """Prompts share the tables. The ledger's first row about one is here its adoption."""
     name = f"{it.model}-prompt"
     it.client.register_prompt(name, "Say {{word}}")
-    return it.client.set_prompt_alias(name, "champion", 1)
+    it.client.set_prompt_alias(name, "champion", 1)
+    adopt(it.client, name, "a start")
+    it.client.register_prompt(name, "Say it: {{word}}")
+    return it.client.set_prompt_alias(name, "champion", 2)
 
 
 def rename_onto(it: Any) -> Any:
@@ -166,7 +173,14 @@ def test_a_stock_client_on_the_same_file_is_refused_by_the_database(guarded: Any
     assert guarded.champion() == "1"
 
 
+EVIL = (
+    "(workspace, name, version, creation_time, current_stage, source) "
+    "SELECT workspace, name, version, creation_time, current_stage, '/evil' FROM model_versions"
+)
+
+
 def test_rows_of_the_ledger_are_only_added_even_with_sql(guarded: Any) -> None:
+    guarded.register(guarded.session(runs=1))
     with sqlite3.connect(guarded.uri.removeprefix("sqlite:///")) as base:
         for statement in (
             "UPDATE canary_ledger SET word = 'PASS'",
@@ -177,6 +191,8 @@ def test_rows_of_the_ledger_are_only_added_even_with_sql(guarded: Any) -> None:
             "INSERT INTO canary_operators VALUES ('eve')",
             "INSERT OR REPLACE INTO registered_model_aliases (workspace, name, alias, version) "
             f"VALUES ('default', '{guarded.model}', 'champion', 2)",
+            f"INSERT OR REPLACE INTO model_versions {EVIL} WHERE name = '{guarded.model}' AND version = 1",
+            f"UPDATE OR REPLACE model_versions SET version = 1 WHERE name = '{guarded.model}' AND version = 2",
         ):
             with pytest.raises(sqlite3.IntegrityError, match="canary guard: "):
                 pytest.fail(f"{statement}: {base.execute(statement).rowcount} rows")
@@ -203,8 +219,9 @@ def test_a_copy_leaves_the_verdict_behind(guarded: Any) -> None:
     copy = guarded.client.copy_model_version(f"models:/{guarded.model}/1", f"{guarded.model}-copy")
     assert source.tags["canary.verdict"] == "blessed"
     assert not [key for key in guarded.client.get_model_version(copy.name, copy.version).tags if "verdict" in key]
+    within = guarded.client.copy_model_version(f"models:/{guarded.model}/1", guarded.model)
     with pytest.raises(MlflowException, match="there is no verdict"):
-        guarded.client.set_registered_model_alias(copy.name, "champion", copy.version)
+        guarded.client.set_registered_model_alias(guarded.model, "champion", within.version)
 
 
 def test_a_pass_in_the_ledger_lets_the_alias_follow_once(guarded: Any, policy: Policy, guard: Any) -> None:
@@ -327,6 +344,17 @@ def test_a_verdict_from_before_a_rollback_is_spent(guarded: Any, policy: Policy)
         guarded.client.set_registered_model_alias(guarded.model, "champion", second)
     assert spent.value.get_http_status_code() == 409
     assert guarded.champion() == "1"
+
+
+def test_who_acts_is_the_account_whatever_the_environment_says(
+    guarded: Any, guard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = guarded.register(guarded.session(runs=1))
+    monkeypatch.setattr(guard, "operators", ("ann",))
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "ann")
+    with pytest.raises(Refused, match=rf"'{pwd.getpwuid(os.getuid()).pw_name}' is not among those who may \(ann\)"):
+        bless(guarded.client, guarded.model, second, "because")
 
 
 def test_only_operators_act_where_there_is_a_list(guarded: Any, guard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
