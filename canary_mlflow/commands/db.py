@@ -27,8 +27,9 @@ def db() -> None:
 def install(guards: tuple[str, ...], operators: tuple[str, ...], server_role: str, tracking_uri: str | None) -> None:
     """Make the ledger's tables and triggers, or mend and change them. On PostgreSQL: as the tables' owner.
 
-    Without --guard and --operator what is there stays; at first, champion and anchor of every model are guarded, and
-    nobody is named.
+    Guarded are champion and anchor of every model that the ledger has a row about, and with --guard more: an alias of
+    those models, or of every model whose name matches MODELS (* for all). Without --guard and --operator what is
+    there stays; at first nobody is named.
     """
     from canary_mlflow.ledger.install import install as put
     from canary_mlflow.ledger.install import parse_guarded
@@ -36,6 +37,41 @@ def install(guards: tuple[str, ...], operators: tuple[str, ...], server_role: st
     engine = database(tracking_uri)
     put(engine, [parse_guarded(text) for text in guards] or None, operators or None, server_role)
     show(engine)
+
+
+@db.command(epilog=EXIT_CODES)
+@click.option("--server-role", default="", metavar="ROLE", help="PostgreSQL: the role that a server serves as.")
+@store_option
+def upgrade(server_role: str, tracking_uri: str | None) -> None:
+    """What `mlflow db upgrade` does, on a guarded database: all of it or nothing. Stop servers and runs first.
+
+    The triggers are taken away for it and put back, in one transaction. On PostgreSQL: as the tables' owner.
+    """
+    from canary_mlflow.registry.upgrading import upgrade as migrate
+
+    engine = database(tracking_uri)
+    before, after = migrate(engine, server_role)
+    click.echo(f"schema {before} → {after}" if before != after else f"schema {after}: nothing to migrate")
+    show(engine, needed=False)
+
+
+@db.command(epilog=EXIT_CODES)
+@click.option("--reason", required=True, help="Why; kept in the ledger.")
+@store_option
+def uninstall(reason: str, tracking_uri: str | None) -> None:
+    """Take the triggers away: stock MLflow moves every alias again. The ledger stays, with a row that says so.
+
+    The row is signed where this account has a signing key. `canary db install` puts the triggers back.
+    """
+    from canary_mlflow.ledger.keys import PRIVATE, key_folder, load_signer
+    from canary_mlflow.ledger.removal import uninstall as remove
+    from canary_mlflow.registry.actors import account
+
+    folder = key_folder()
+    signer = load_signer(folder) if (folder / PRIVATE).exists() else None
+    row = remove(database(tracking_uri), signer, account(), " ".join(reason.split()))
+    said = f"row {row.seq} of the ledger says so" if row else f"no row says so: no signing key in {folder}"
+    click.echo(f"The triggers are gone; {said}.")
 
 
 @db.command()
@@ -62,19 +98,22 @@ def database(uri: str | None) -> sa.Engine:
     return sa.create_engine(resolve(found), poolclass=sa.pool.NullPool)
 
 
-def show(engine: sa.Engine) -> None:
-    """What the database says of itself. Raises StoreError without a ledger."""
+def show(engine: sa.Engine, *, needed: bool = True) -> None:
+    """What the database says of itself. Raises StoreError without a ledger, where one is `needed`."""
     from canary_mlflow.errors import StoreError
     from canary_mlflow.ledger.install import installed, missing_triggers, settings
 
     shown = engine.url.render_as_string(hide_password=True)
     with engine.connect() as connection:
+        if not installed(connection) and not needed:
+            click.echo(f"{shown}\n  no ledger")
+            return
         if not installed(connection):
             raise StoreError(f"{shown}: no ledger there; expected one; canary db install")
         guarded, operators = settings(connection)
         missing = missing_triggers(connection)
     echo(shown)
     for one in guarded:
-        echo(f"  guarded    {one.alias} of {one.models}")
+        echo(f"  guarded    {one.alias} of {one.models or 'every model that the ledger has a row about'}")
     echo(f"  operators  {', '.join(operators) or 'nobody is named: whoever may write the database'}")
     echo(f"  triggers   {'missing: ' + ', '.join(missing) if missing else 'in place'}")

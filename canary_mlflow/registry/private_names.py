@@ -1,4 +1,4 @@
-"""Every private name of MLflow that this project uses. An MLflow without one of them cannot be used."""
+"""Every private name of MLflow, and of its Alembic, that this project uses. Without one of them it cannot be used."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ NAMES = (
     ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_registered_model"),
     ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_sql_model_version"),
     ("mlflow.store.model_registry.sqlalchemy_workspace_store", "WorkspaceAwareSqlAlchemyStore"),
+    ("mlflow.store.db.utils", "_get_alembic_config"),
+    ("alembic.script", "ScriptDirectory._upgrade_revs"),
     ("mlflow.tracking._model_registry.utils", "_get_store_registry"),
     ("mlflow.tracking.registry", "StoreRegistry.register"),
     ("mlflow.webhooks.delivery", "deliver_webhook"),  # public by name, and in no documentation

@@ -104,6 +104,11 @@ def check_database(uri: str) -> None:
 def refusal(uri: str, error: Exception) -> str:
     """Why a store cannot be used, in one line without its password."""
     why = one_line(error)
+    if "out-of-date database schema" in why:
+        return (
+            f"tracking store {without_password(uri)}: its tables are those of an older MLflow; expected those of the "
+            "one that is installed; make a copy of the database, then run: canary db upgrade"
+        )
     if "Max retries exceeded" in why or "Connection refused" in why:
         why = "nobody answers there"
     hint = "start the server, or set MLFLOW_TRACKING_URI" if uri.startswith("http") else "set MLFLOW_TRACKING_URI"

@@ -1,0 +1,99 @@
+"""MLflow's own migrations on a guarded database: without the triggers, which would stand in their way, and in one
+transaction, which leaves everything as it was when anything fails.
+
+Alembic rebuilds a table of SQLite by a copy that takes its name. Triggers of the table are lost with it, and triggers
+elsewhere that name it end the renaming half-way (https://www.sqlite.org/lang_altertable.html, "rename").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+
+from canary_mlflow.errors import StoreError, one_line
+from canary_mlflow.ledger import triggers
+from canary_mlflow.ledger.install import begin, current_schema, give, installed, missing_triggers
+from canary_mlflow.ledger.table import LEDGER
+
+VERSION_TABLE = "alembic_version"
+
+
+def upgrade(engine: sa.Engine, server_role: str = "") -> tuple[str, str]:
+    """Take the tables to the schema of this MLflow, guarded or not; returns the revisions before and after.
+
+    `server_role`: what `install` gives it, for tables that are new. Raises StoreError, with nothing changed.
+    """
+    shown = engine.url.render_as_string(hide_password=True)
+    if not sa.inspect(engine).has_table(VERSION_TABLE):
+        raise StoreError(f"{shown}: no tables of MLflow there; expected a database that it has made; name another")
+    try:
+        with engine.begin() as connection:
+            begin(connection)
+            before = revision(connection)
+            with without_triggers(connection):
+                migrate(connection)
+            if server_role:
+                give(connection, server_role, current_schema(connection))
+            return before, revision(connection)
+    except StoreError as error:
+        raise StoreError(f"{shown}: {error}; nothing was changed") from error
+    except Exception as error:  # a migration is foreign code, and may raise anything
+        raise StoreError(
+            f"{shown}: {type(error).__name__}: {one_line(error)}; expected migrations that end; nothing was changed"
+        ) from error
+
+
+def revision(connection: Any) -> str:
+    """The schema's, as Alembic names it."""
+    return ", ".join(connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars())
+
+
+def migrate(connection: Any) -> None:
+    """What `mlflow db upgrade` does, on this connection: MLflow's own env.py opens another."""
+    from alembic.runtime.environment import EnvironmentContext
+    from alembic.script import ScriptDirectory
+    from mlflow.store.db import utils
+
+    config = utils._get_alembic_config("")
+    script = ScriptDirectory.from_config(config)
+
+    def steps(found: Any, _context: Any) -> Any:
+        return script._upgrade_revs("heads", found)
+
+    with EnvironmentContext(config, script, fn=steps, destination_rev="heads") as environment:
+        environment.configure(connection=connection, render_as_batch=True)
+        environment.run_migrations()
+
+
+@contextmanager
+def without_triggers(connection: Any) -> Iterator[None]:
+    """The guard's triggers away, for as long as the block lasts. Raises StoreError when aliases, versions or the ledger
+    are no longer what they were."""
+    if not installed(connection):
+        yield
+        return
+    dialect = connection.dialect.name
+    before = guarded_rows(connection)
+    for statement in triggers.drop(dialect):
+        connection.exec_driver_sql(statement)
+    yield
+    for statement in triggers.create(dialect, current_schema(connection)):
+        connection.exec_driver_sql(statement)
+    if missing := missing_triggers(connection):
+        raise StoreError(f"the triggers {', '.join(missing)} are not as expected after the migrations")
+    if guarded_rows(connection) != before:
+        raise StoreError("the migrations changed aliases, versions or the ledger; expected them to stay")
+
+
+def guarded_rows(connection: Any) -> list[list[tuple[Any, ...]]]:
+    """Who holds which alias, what that version is, and the ledger's digests."""
+    held = (
+        "SELECT a.workspace, a.name, a.alias, a.version, v.creation_time, v.source FROM registered_model_aliases a "
+        "LEFT JOIN model_versions v ON v.workspace = a.workspace AND v.name = a.name AND v.version = a.version "
+        "ORDER BY 1, 2, 3"
+    )
+    rows = sa.select(LEDGER.c.seq, LEDGER.c.digest).order_by(LEDGER.c.seq)
+    return [[tuple(row) for row in connection.execute(query)] for query in (sa.text(held), rows)]

@@ -1,0 +1,263 @@
+"""canary db upgrade and uninstall: MLflow's migrations on a guarded database, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlflow.db
+import pytest
+import sqlalchemy as sa
+from click.testing import CliRunner, Result
+from cluster import binaries, cluster
+from mlflow import MlflowClient
+from mlflow.store.db import utils
+
+from canary_mlflow.cli import canary
+from canary_mlflow.ledger.install import install
+from canary_mlflow.registry.adopting import adopt
+from canary_mlflow.tracking.store import prepare_store
+
+# Guarded table → a column of it that a revision makes wider: on SQLite that rebuilds the table, on PostgreSQL it is
+# refused while a trigger names the column.
+WIDER = {
+    "registered_models": "name",
+    "registered_model_aliases": "alias",
+    "model_versions": "source",
+    "model_version_tags": "key",
+}
+REVISION = """
+revision = "next_of_mlflow"
+down_revision = "{head}"
+branch_labels = depends_on = None
+import sqlalchemy as sa
+from alembic import op
+
+def upgrade():
+    op.create_table("new_of_mlflow", sa.Column("id", sa.Integer, primary_key=True))
+    with op.batch_alter_table("{table}") as batch:
+        batch.alter_column("{column}", type_=sa.String(600), existing_nullable=False)
+    {more}
+"""
+MOVE = "UPDATE registered_model_aliases SET version = 2 WHERE name = 'm'"
+
+
+def run(uri: str, *words: str) -> Result:
+    return CliRunner().invoke(canary, [*words, "--tracking-uri", uri])
+
+
+@dataclass
+class Guarded:
+    """A database of which each test gets a copy: a model with two versions, whose champion was adopted."""
+
+    fresh: Callable[[], str]
+
+    def schema(self, uri: str) -> Any:
+        """Tables with their columns, triggers and views, and all that is in the tables."""
+        engine = sa.create_engine(uri)
+        kinds = (
+            "SELECT type, name, sql FROM sqlite_master ORDER BY 1, 2"
+            if engine.dialect.name == "sqlite"
+            else "SELECT tgname, tgenabled::text, tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal "
+            "UNION ALL SELECT table_name, column_name, character_maximum_length::text FROM information_schema.columns "
+            "WHERE table_schema = 'public' ORDER BY 1, 2, 3"
+        )
+        with engine.connect() as connection:
+            found = [tuple(row) for row in connection.execute(sa.text(kinds))]
+            rows = {
+                name: [tuple(row) for row in connection.execute(sa.text(f"SELECT * FROM {name}"))]
+                for name in (*WIDER, "canary_ledger", "alembic_version")
+            }
+        engine.dispose()
+        return found, rows
+
+
+def fill(uri: str) -> None:
+    client = prepare_store(uri)
+    client.create_registered_model("m")
+    for _ in range(2):
+        client.create_model_version("m", "/nowhere")
+    client.set_registered_model_alias("m", "champion", "1")
+    adopt(client, "m", "a start")
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("upgraded")
+    if request.param == "sqlite":
+        fill(f"sqlite:///{folder}/mlflow.db")
+
+        def copied() -> str:
+            number = len(list(folder.glob("*.db")))
+            shutil.copy(folder / "mlflow.db", folder / f"{number}.db")
+            return f"sqlite:///{folder}/{number}.db"
+
+        yield Guarded(copied)
+        return
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    with cluster() as postgres:
+        postgres.run("CREATE DATABASE whole")
+        utils_engine = sa.create_engine(postgres.uri("whole"), poolclass=sa.pool.NullPool)
+        fill(postgres.uri("whole"))
+        utils_engine.dispose()
+        numbers = iter(range(100))
+
+        def made() -> str:
+            name = f"copy_{next(numbers)}"
+            postgres.run(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'whole'",
+                f"CREATE DATABASE {name} TEMPLATE whole",
+            )
+            return str(postgres.uri(name))
+
+        yield Guarded(made)
+
+
+@pytest.fixture
+def revise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Gives this MLflow one more revision, about a table."""
+    folder, configured = tmp_path / "revisions", utils._get_alembic_config
+    folder.mkdir()
+
+    def with_ours(*words: Any, **more: Any) -> Any:
+        config = configured(*words, **more)
+        root = config.get_main_option("script_location")
+        config.set_main_option("version_locations", f"{root}/versions{os.pathsep}{folder}")
+        config.set_main_option("path_separator", "os")
+        return config
+
+    def revised(table: str, more: str = "pass") -> None:
+        text = REVISION.format(head=head, table=table, column=WIDER[table], more=more)
+        (folder / "next.py").write_text(text)
+
+    head = utils._get_latest_schema_revision()
+    monkeypatch.setattr(utils, "_get_alembic_config", with_ours)
+    return revised
+
+
+@pytest.mark.parametrize("table", WIDER)
+def test_a_later_schema_is_reached_with_the_guard_in_place(guarded: Guarded, revise: Any, table: str) -> None:
+    uri = guarded.fresh()
+    revise(table)
+    done = run(uri, "db", "upgrade")
+    assert done.exit_code == 0, done.output
+    assert "→ next_of_mlflow" in done.output
+    assert "triggers   in place" in done.output
+    engine = sa.create_engine(uri)
+    with pytest.raises(sa.exc.DBAPIError, match="canary guard: the ledger does not name"), engine.begin() as connection:
+        connection.execute(sa.text(MOVE))
+    assert sa.inspect(engine).has_table("new_of_mlflow")
+    assert not [name for name in sa.inspect(engine).get_table_names() if name.startswith("_alembic_tmp")]
+    wider = {one["name"]: one["type"] for one in sa.inspect(engine).get_columns(table)}
+    assert wider[WIDER[table]].length == 600
+    engine.dispose()
+
+
+@pytest.mark.parametrize("table", WIDER)
+def test_migrations_that_fail_leave_everything_as_it_was(guarded: Guarded, revise: Any, table: str) -> None:
+    uri = guarded.fresh()
+    before = guarded.schema(uri)
+    revise(table, "raise RuntimeError('no space')")
+    failed = run(uri, "db", "upgrade")
+    assert (failed.exit_code, failed.output.count("\n")) == (4, 1), failed.output
+    assert "RuntimeError: no space; expected migrations that end; nothing was changed" in failed.output
+    assert guarded.schema(uri) == before
+    revise(table, """op.execute("UPDATE registered_model_aliases SET version = 2")""")
+    moved = run(uri, "db", "upgrade")
+    assert (moved.exit_code, "changed aliases, versions or the ledger" in moved.output) == (4, True)
+    assert guarded.schema(uri) == before
+
+
+@pytest.mark.parametrize("table", WIDER)
+def test_mlflows_own_upgrade_leaves_no_half_made_table(guarded: Guarded, revise: Any, table: str) -> None:
+    """On SQLite a view with the name of Alembic's copy is in its way; PostgreSQL takes everything back."""
+    uri = guarded.fresh()
+    before = guarded.schema(uri)
+    revise(table)
+    done = CliRunner().invoke(mlflow.db.commands, ["upgrade", uri])
+    after = guarded.schema(uri)
+    if uri.startswith("postgresql") and table in ("registered_model_aliases", "model_version_tags"):
+        assert done.exit_code == 0  # no trigger there names a column
+        assert "triggers   in place" in run(uri, "db", "status").output
+        return
+    assert done.exit_code == 1
+    wanted = f"view _alembic_tmp_{table} already exists" if uri.startswith("sqlite") else "used in a trigger definition"
+    assert wanted in str(done.exception)
+    assert after[1] == before[1]
+    assert [row for row in after[0] if "new_of_mlflow" not in str(row)] == before[0]
+
+
+def test_the_guard_can_be_taken_away_and_the_ledger_says_so(guarded: Guarded) -> None:
+    uri = guarded.fresh()
+    done = run(uri, "db", "uninstall", "--reason", "moving house")
+    assert done.exit_code == 0, done.output
+    assert "The triggers are gone; row 2 of the ledger says so." in done.output
+    assert run(uri, "db", "status").output.count("missing: ") == 1
+    stock = MlflowClient(uri, registry_uri=uri)
+    stock.set_registered_model_alias("m", "champion", "2")
+    stock.set_registered_model_alias("m", "champion", "1")
+    engine = sa.create_engine(uri)
+    with engine.connect() as connection:
+        left = list(connection.execute(sa.text("SELECT kind, word, model FROM canary_ledger ORDER BY seq")))
+    assert [tuple(row) for row in left] == [("adopt", "adopted", "m"), ("uninstall", "uninstalled", "")]
+    engine.dispose()
+    verified = run(uri, "audit", "verify")
+    assert (verified.exit_code, verified.output.count("there is no trigger of the guard")) == (1, 1), verified.output
+    assert "triggers   in place" in run(uri, "db", "install").output
+    assert run(uri, "audit", "verify").exit_code == 0
+    again = run(f"sqlite:///{Path(os.devnull)}", "db", "uninstall", "--reason", "x")
+    assert (again.exit_code, again.output.count("\n")) == (4, 1)
+
+
+def older(uri: str, revision: str) -> None:
+    """The tables as MLflow's own migrations made them up to a revision of an earlier release."""
+    from alembic import command
+    from mlflow.store.tracking.dbmodels.initial_models import Base
+
+    engine = sa.create_engine(uri)
+    Base.metadata.create_all(engine)
+    config = utils._get_alembic_config(uri)
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    engine.dispose()
+
+
+VERSION = (
+    "INSERT INTO registered_models (name, creation_time) VALUES ('m', 1)",
+    "INSERT INTO model_versions (name, version, creation_time, source, current_stage) VALUES ('m', 1, 2, '/x', 'None')",
+    "INSERT INTO registered_model_aliases (name, alias, version) VALUES ('m', 'champion', 1)",
+)
+
+
+@pytest.mark.parametrize(("revision", "with_guard"), [("c8d9e0f1a2b3", False), ("7d34483879f0", True)])
+def test_a_database_of_an_older_mlflow(tmp_path: Path, revision: str, with_guard: bool) -> None:
+    """Before there were workspaces (MLflow 3.9), where no ledger can be yet; and one of MLflow 3.12 with a guard."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    older(uri, revision)
+    engine = sa.create_engine(uri)
+    with engine.begin() as connection:
+        for statement in VERSION:
+            connection.execute(sa.text(statement))
+    if with_guard:
+        install(engine)
+    too_old = run(uri, "audit", "verify")
+    assert (too_old.exit_code, too_old.output.count("\n")) == (4, 1), too_old.output
+    assert "then run: canary db upgrade" in too_old.output
+    done = run(uri, "db", "upgrade")
+    assert done.exit_code == 0, done.output
+    assert ("triggers   in place" in done.output, "no ledger" in done.output) == (with_guard, not with_guard)
+    assert run(uri, "adopt", "m", "--reason", "from before").exit_code == 0
+    assert run(uri, "audit", "verify").exit_code == 0
+    assert "nothing to migrate" in run(uri, "db", "upgrade").output
+    engine.dispose()
+
+
+def test_what_is_no_database_of_mlflow_is_not_upgraded(tmp_path: Path) -> None:
+    refused = run(f"sqlite:///{tmp_path}/empty.db", "db", "upgrade")
+    assert (refused.exit_code, "no tables of MLflow there" in refused.output) == (4, True)
