@@ -50,7 +50,7 @@ def verify(
     from canary_mlflow.errors import UsageError
     from canary_mlflow.files.text import text_lines
     from canary_mlflow.ledger.chain import damages, from_lines
-    from canary_mlflow.ledger.clock import backward, late_clocks
+    from canary_mlflow.ledger.clock import jumps
     from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 
     trusted = load_public(keys or public_files(key_folder()))
@@ -64,9 +64,10 @@ def verify(
         guard = open_guard(tracking_uri)
         rows = guard.ledger()
         found += store_damages(guard, rows, artifacts)
-    found = [*damages(rows, trusted, head), *backward(rows), *found]
-    for late in late_clocks(rows):
-        click.echo(f"note: {late}")
+    backward, notes = jumps(rows)
+    found = [*damages(rows, trusted, head), *backward, *found]
+    for note in notes:
+        click.echo(f"note: {note}")
     for one in found:
         echo(str(one))
     if found:

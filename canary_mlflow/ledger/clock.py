@@ -7,7 +7,7 @@ clock said as `clock`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,16 +21,16 @@ NEVER = datetime.min.replace(tzinfo=UTC)
 def stamp(after: Row | None) -> dict[str, str]:
     """The facts on time of the row that follows `after`: ISO 8601, UTC, milliseconds."""
     now = datetime.fromtimestamp(time.time(), UTC)
-    before = moment(after, "time") if after is not None else None
+    before = moment(after.facts, "time") if after is not None else None
     if before is None or now >= before:
         return {"time": spelled(now)}
     return {"time": spelled(before), "clock": spelled(now)}
 
 
-def moment(row: Row, name: str) -> datetime | None:
-    """A row's `time` or `clock`; None where it has none that can be read."""
+def moment(facts: Mapping[str, Any], name: str) -> datetime | None:
+    """The `time` or `clock` in a row's facts; None where there is none that can be read."""
     try:
-        found = datetime.fromisoformat(row.facts[name])
+        found = datetime.fromisoformat(facts[name])
     except (KeyError, TypeError, ValueError):
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
@@ -40,35 +40,35 @@ def settled(rows: Iterable[Row]) -> Iterator[tuple[Row, datetime]]:
     """Each row with the time from which it counts: its own, or that of a row before it where that is later."""
     latest = NEVER
     for row in rows:
-        latest = max(latest, moment(row, "time") or latest)
+        latest = max(latest, moment(row.facts, "time") or latest)
         yield row, latest
 
 
-def backward(rows: Iterable[Row]) -> Iterator[Damage]:
-    """Rows whose time lies before that of an earlier one and that do not say so: no row is written like that."""
+def jumps(rows: Iterable[Row]) -> tuple[list[Damage], list[str]]:
+    """Where time went back: rows that lie before an earlier one and do not say so, which no row is written like; and in
+    words, where a writer's clock stood behind the one that wrote the row before."""
+    damages, notes = [], []
     latest, by = NEVER, 0
-    for row in rows:
-        own = moment(row, "time") or latest
-        if latest - own > TOLERANCE:
-            yield Damage(seq=row.seq, what=f"its time is {shortly(latest - own)} before that of row {by}")
-        if own >= latest:
-            latest, by = own, row.seq
-
-
-def late_clocks(rows: Iterable[Row]) -> Iterator[str]:
-    """Where a writer's clock stood behind the one that wrote the row before, in words."""
     before: datetime | None = None
     for row in rows:
-        now = moment(row, "clock") or moment(row, "time")
-        if now is not None and before is not None and before - now > TOLERANCE and "clock" in row.facts:
-            yield (
-                f"row {row.seq}: the clock of its writer stood {shortly(before - now)} behind that of row "
-                f"{row.seq - 1}; it has the time of that row"
+        facts = row.facts
+        own, clock = moment(facts, "time"), moment(facts, "clock")
+        if own is None:
+            continue  # named for what it is by the check of the chain
+        if latest - own > TOLERANCE:
+            damages.append(Damage(seq=row.seq, what=f"its time is {shortly(latest - own)} before that of row {by}"))
+        if own >= latest:
+            latest, by = own, row.seq
+        if clock and before and before - clock > TOLERANCE:
+            notes.append(
+                f"row {row.seq}: the clock of its writer stood {shortly(before - clock)} behind that of the row "
+                "before; it has the time of that row"
             )
-        before = now or before
+        before = clock or own
+    return damages, notes
 
 
-def shortly(gap: Any) -> str:
+def shortly(gap: timedelta) -> str:
     """A span of time without fractions of a second."""
     return str(timedelta(seconds=int(gap.total_seconds())))
 

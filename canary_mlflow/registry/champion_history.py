@@ -61,9 +61,13 @@ def read_histories(rows: Iterable[Row]) -> dict[str, list[Level]]:
     histories: dict[str, list[Level]] = {}
     for row in rows:
         if row.moves and row.alias == "champion" and isinstance(verdict := row.facts.get("verdict"), Mapping):
-            for check in verdict.get("checks", ()):
-                if (level := level_of(row.version, check)) is not None:
-                    histories.setdefault(str(check["metric"]), []).append(level)
+            try:
+                levels = [(str(check["metric"]), level_of(row.version, check)) for check in verdict.get("checks", ())]
+            except (AttributeError, KeyError, TypeError, ValueError):
+                continue  # a row that nobody of us wrote; `canary audit verify` names it
+            for name, level in levels:
+                if level is not None:
+                    histories.setdefault(name, []).append(level)
     return histories
 
 

@@ -19,6 +19,7 @@ NAMES = (
     ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_registered_model"),
     ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_sql_model_version"),
     ("mlflow.store.model_registry.sqlalchemy_workspace_store", "WorkspaceAwareSqlAlchemyStore"),
+    ("mlflow.store.db.utils", "_all_tables_exist"),
     ("mlflow.store.db.utils", "_get_alembic_config"),
     ("alembic.script", "ScriptDirectory._upgrade_revs"),
     ("mlflow.tracking._model_registry.utils", "_get_store_registry"),

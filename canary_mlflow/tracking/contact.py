@@ -101,14 +101,29 @@ def check_database(uri: str) -> None:
         raise StoreError(refusal(uri, error)) from error
 
 
+def check_schema(uri: str) -> None:
+    """Raise StoreError for a guarded database that MLflow would migrate as it opens it, with triggers in its way."""
+    import sqlalchemy
+    from mlflow.store.db import utils
+
+    engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool)
+    if sqlalchemy.inspect(engine).has_table("canary_ledger") and not utils._all_tables_exist(engine):
+        raise StoreError(outdated(uri))
+
+
+def outdated(uri: str) -> str:
+    """What is said of tables that an older MLflow has made."""
+    return (
+        f"tracking store {without_password(uri)}: its tables are those of an older MLflow; expected those of the one "
+        "that is installed; stop what uses the database, then run: canary db upgrade"
+    )
+
+
 def refusal(uri: str, error: Exception) -> str:
     """Why a store cannot be used, in one line without its password."""
     why = one_line(error)
     if "out-of-date database schema" in why:
-        return (
-            f"tracking store {without_password(uri)}: its tables are those of an older MLflow; expected those of the "
-            "one that is installed; make a copy of the database, then run: canary db upgrade"
-        )
+        return outdated(uri)
     if "Max retries exceeded" in why or "Connection refused" in why:
         why = "nobody answers there"
     hint = "start the server, or set MLFLOW_TRACKING_URI" if uri.startswith("http") else "set MLFLOW_TRACKING_URI"
