@@ -59,7 +59,7 @@ def test_a_version_that_a_killed_session_left_without_a_seal_is_dropped(
     number = recorded.register(session)
     leftovers.close_left_open(client)
     assert status(recorded, session) == "FAILED"
-    left = [found.version for found in client.search_model_versions(f"name='{recorded.model}'")]
+    left = [str(found.version) for found in client.search_model_versions(f"name='{recorded.model}'")]
     assert left == ([number] if sealed else [])
 
 

@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from small_disk import fill, small_disk
 from workplace import ROOT, Workplace
 
 from canary_mlflow.link_env import place_of
+from canary_mlflow.tracking.store import prepare_store
 
 TINY = ["algo=sft", "repeats=1", "train.max_steps=8"]
 
@@ -241,6 +243,43 @@ def test_a_run_that_dies_while_it_loads_is_one_line(workplace: Workplace) -> Non
     assert "its process ended with code 1 and left no word" in done.stderr
     assert [run.info.status for run in runs(workplace, "run")] == ["FAILED"]
     assert versions(workplace) == []
+
+
+@pytest.mark.full  # every day: a database that refuses (test_tracking_store), a full disk (test_tracking_uploading)
+def test_a_store_that_fills_ends_with_four_and_deliver_brings_the_rows(workplace: Workplace) -> None:
+    with small_disk(workplace.folder / "disk", 12 * 1024) as disk:
+        place = Workplace(folder=workplace.folder)
+        uri = f"sqlite:///{disk}/mlflow.db"
+        prepare_store(uri)
+        filler = fill(disk, 300)
+        done = place.train("algo=sft", "repeats=1", "train.max_steps=60", MLFLOW_TRACKING_URI=uri)
+        assert done.returncode == 4, done.stderr
+        assert "Traceback" not in done.stderr
+        assert "then canary deliver brings the rest; no version was registered" in done.stderr
+        client = MlflowClient(uri)
+        assert client.search_model_versions() == []
+        filler.unlink()
+        brought = place.canary("deliver", MLFLOW_TRACKING_URI=uri)
+        assert (brought.returncode, "values and what went with them are in run" in brought.stdout) == (0, True), brought
+        (run,) = client.search_runs(["1"], "tags.`canary.role` = 'run'")
+        assert (run.info.status, run.data.tags["canary.failure"]) == ("FAILED", "error")
+        assert len(client.get_metric_history(run.info.run_id, "stability/loss")) == 60
+
+
+@pytest.mark.full
+def test_artifacts_without_room_cost_the_weights_and_no_metrics(workplace: Workplace) -> None:
+    with small_disk(workplace.folder / "mlruns", 200):
+        done = workplace.train(*TINY)
+        assert done.returncode == 4, done.stderr
+        assert "Traceback" not in done.stderr
+        assert "its weights were not kept: " in done.stderr
+        assert "expected an artifact store with room for it" in done.stderr
+        (run,) = runs(workplace, "run")
+        assert (run.info.status, run.data.tags["canary.last_step"]) == ("FAILED", "8")
+        client = MlflowClient(workplace.uri)
+        assert len(client.get_metric_history(run.info.run_id, "stability/loss")) == 8
+        assert "model" not in {item.path for item in client.list_artifacts(run.info.run_id)}
+        assert versions(workplace) == []
 
 
 def test_three_sessions_at_once_on_a_fresh_folder(workplace: Workplace) -> None:
