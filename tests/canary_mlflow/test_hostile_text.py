@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from hostile import HOSTILE, SHORT, Tags, live, obeyed
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from recorded import RAISED
 
 from canary_mlflow.cli import canary as command
+from canary_mlflow.pages.views import ROUTES as PAGES
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts import bless, override
 from canary_mlflow.registry.gatekeeper import gate
@@ -157,17 +160,21 @@ def test_descriptions_notes_and_comments_hold_no_live_link_picture_mention_or_ht
         assert HOSTILE in {one["environment"].get("torch") for one in raw["runs"]}  # JSON has the values as they are
 
 
-def test_no_page_holds_a_tag_or_a_sign_of_others(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def web(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> Any:
     from flask import Flask
 
     from canary_mlflow.pages.blueprint import add_pages
 
-    store = attacked.store
-    monkeypatch.setenv("_MLFLOW_SERVER_FILE_STORE", store.uri)
-    monkeypatch.setenv("_MLFLOW_SERVER_REGISTRY_STORE", f"canary+{store.uri}")
+    monkeypatch.setenv("_MLFLOW_SERVER_FILE_STORE", attacked.store.uri)
+    monkeypatch.setenv("_MLFLOW_SERVER_REGISTRY_STORE", f"canary+{attacked.store.uri}")
     app = Flask("server")
     add_pages(app)
-    web = app.test_client()
+    return app.test_client()
+
+
+def test_no_page_holds_a_tag_or_a_sign_of_others(attacked: Attacked, web: Any) -> None:
+    store = attacked.store
     rows = [row.seq for row in guard_rows(store)]
     pages = ["", *(f"/model?name={quoted(name)}" for name in (store.model, SHORT))]
     pages += [f"/verdict?session={attacked.session}"]
@@ -181,6 +188,26 @@ def test_no_page_holds_a_tag_or_a_sign_of_others(attacked: Attacked, monkeypatch
         assert Tags(text).forged == [], page
     for page in (f"/run.json?id={ids[2]}", f"/model.json?name={quoted(store.model)}", f"/run.json?id={quoted(SHORT)}"):
         assert obeyed(web.get(f"/canary{page}").text) == [], page
+
+
+def test_every_page_answers_whatever_is_asked(web: Any, request: pytest.FixtureRequest) -> None:
+    """The pages are in no OpenAPI document, so schemathesis does not call them (test_guard_server.py)."""
+    routes = st.sampled_from(list(PAGES))
+    keys = st.sampled_from(["id", "name", "row", "session", "after", "x"])
+    values = st.one_of(
+        st.text(max_size=300), st.integers().map(str), st.sampled_from([HOSTILE, SHORT, "²", "9" * 5000])
+    )
+    most = 1500 if request.config.getoption("--full") else 60
+
+    @settings(max_examples=most, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(route=routes, asked=st.dictionaries(keys, values, max_size=3))
+    def one(route: str, asked: dict[str, str]) -> None:
+        answer = web.get(f"/canary{route}", query_string=asked)
+        assert answer.status_code < 500, answer.text[:300]
+        assert obeyed(answer.text, lines=False) == []
+        assert "Traceback" not in answer.text
+
+    one()
 
 
 def guard_rows(store: Any) -> list[Any]:
