@@ -62,6 +62,9 @@ def announce() -> None:
     """Tell MLflow of the plugin where the package is on the path but not installed, and so has no entry points."""
     from mlflow.tracking._model_registry.utils import _get_store_registry
 
+    from canary_mlflow.registry.migrations import watch
+
+    watch()
     registry = _get_store_registry()
     for scheme in SCHEMES:
         if scheme not in registry._registry:

@@ -101,29 +101,17 @@ def check_database(uri: str) -> None:
         raise StoreError(refusal(uri, error)) from error
 
 
-def check_schema(uri: str) -> None:
-    """Raise StoreError for a guarded database that MLflow would migrate as it opens it, with triggers in its way."""
-    import sqlalchemy
-    from mlflow.store.db import utils
-
-    engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool)
-    if sqlalchemy.inspect(engine).has_table("canary_ledger") and not utils._all_tables_exist(engine):
-        raise StoreError(outdated(uri))
-
-
-def outdated(uri: str) -> str:
-    """What is said of tables that an older MLflow has made."""
-    return (
-        f"tracking store {without_password(uri)}: its tables are those of an older MLflow; expected those of the one "
-        "that is installed; stop what uses the database, then run: canary db upgrade"
-    )
-
-
 def refusal(uri: str, error: Exception) -> str:
     """Why a store cannot be used, in one line without its password."""
     why = one_line(error)
+    if "canary guard: " in why:
+        return why
     if "out-of-date database schema" in why:
-        return outdated(uri)
+        shown = without_password(uri)
+        return (
+            f"tracking store {shown}: its tables are those of an older MLflow; expected those of the one that is "
+            f"installed; stop what uses it, then run: canary db upgrade --tracking-uri {shown}"
+        )
     if "Max retries exceeded" in why or "Connection refused" in why:
         why = "nobody answers there"
     hint = "start the server, or set MLFLOW_TRACKING_URI" if uri.startswith("http") else "set MLFLOW_TRACKING_URI"

@@ -1,8 +1,8 @@
 """MLflow plugin: in this project's folder, `mlflow run .` records into the experiment `canary`.
 
 It also makes the SQLite store, once and under a lock, before MLflow itself would make it without one, and the link to
-the project's environment where that of a removed checkout is left. Loaded while MLflow is half imported, so it imports
-MLflow only when asked.
+the project's environment where that of a removed checkout is left. Being what MLflow always loads, it also has MLflow's
+migrations watched. Loaded while MLflow is half imported, so it imports MLflow only when asked.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
+
+from canary_mlflow.registry.migrations import watch
 
 EXPERIMENT = "canary"
 FALLBACK = "0"  # MLflow's own default experiment
@@ -42,6 +44,9 @@ class CanaryExperimentProvider:
         except (CanaryError, MlflowException) as error:
             log.warning("canary: %s", one_line(error))
             return FALLBACK
+
+
+watch()
 
 
 def is_project(folder: Path) -> bool:

@@ -10,7 +10,6 @@ from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.tracking.contact import (
     check_database,
     check_file,
-    check_schema,
     create_sqlite,
     first_contact,
     refusal,
@@ -32,8 +31,6 @@ def prepare_store(uri: str | None = None) -> MlflowClient:
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    from canary_mlflow.registry.plugin import guarded_uri
-
     found = resolve(uri)
     spare_the_page()
     with first_contact(found):
@@ -43,8 +40,6 @@ def prepare_store(uri: str | None = None) -> MlflowClient:
                 create_sqlite(file)
         elif not found.startswith("http"):
             check_database(found)
-        if guarded_uri(found) != found:
-            check_schema(found)
         try:
             client = MlflowClient(tracking_uri=found, registry_uri=registry_for(found))
             client.search_experiments(max_results=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,9 +175,25 @@ def test_migrations_that_fail_leave_everything_as_it_was(guarded: Guarded, revis
     assert guarded.schema(uri) == before
 
 
+def test_mlflows_own_upgrade_ends_in_a_sentence(guarded: Guarded, revise: Any) -> None:
+    uri = guarded.fresh()
+    before = guarded.schema(uri)
+    revise("model_versions")
+    done = CliRunner().invoke(mlflow.db.commands, ["upgrade", uri])
+    assert (done.exit_code, done.output.count("\n")) == (1, 1), done.output
+    assert "its tables are those of an older MLflow; stop what uses it, then run: canary db upgrade" in done.output
+    assert guarded.schema(uri) == before
+    opened = run(uri, "audit", "log", "m")
+    assert (opened.exit_code, opened.output.count("\n")) == (4, 1), opened.output
+    assert "then run: canary db upgrade" in opened.output
+
+
 @pytest.mark.parametrize("table", WIDER)
-def test_mlflows_own_upgrade_leaves_no_half_made_table(guarded: Guarded, revise: Any, table: str) -> None:
+def test_without_this_package_mlflows_own_upgrade_leaves_no_half_made_table(
+    guarded: Guarded, revise: Any, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On SQLite a view with the name of Alembic's copy is in its way; PostgreSQL takes everything back."""
+    monkeypatch.setattr(utils, "_upgrade_db", utils._upgrade_db.__wrapped__)
     uri = guarded.fresh()
     before = guarded.schema(uri)
     revise(table)
@@ -248,7 +266,10 @@ def test_a_database_of_an_older_mlflow(tmp_path: Path, revision: str, with_guard
         install(engine)
         too_old = run(uri, "audit", "verify")  # MLflow would migrate the tables as it opens them
         assert (too_old.exit_code, too_old.output.count("\n")) == (4, 1), too_old.output
-        assert "then run: canary db upgrade" in too_old.output
+        assert f"then run: canary db upgrade --tracking-uri {uri}" in too_old.output
+        own = subprocess.run([sys.executable, "-m", "mlflow", "db", "upgrade", uri], capture_output=True, text=True)
+        assert own.returncode == 1
+        assert own.stderr.splitlines()[-1].startswith(f"Error: canary guard: {uri} is guarded"), own.stderr
     done = run(uri, "db", "upgrade")
     assert done.exit_code == 0, done.output
     assert ("triggers   in place" in done.output, "no ledger" in done.output) == (with_guard, not with_guard)
