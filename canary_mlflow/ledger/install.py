@@ -103,8 +103,9 @@ def begin(connection: Any) -> None:
         connection.exec_driver_sql("PRAGMA busy_timeout = 20000")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     else:
+        # Before the table, as a promotion does: the other way round, each would wait for the other.
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
         connection.exec_driver_sql("LOCK TABLE registered_model_aliases IN SHARE ROW EXCLUSIVE MODE")
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")  # as `table.lock` takes it
 
 
 def current_schema(connection: Any) -> str:

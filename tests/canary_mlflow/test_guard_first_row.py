@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from click.testing import CliRunner, Result
+from ledger_rows import note
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from canary_mlflow.cli import canary
-from canary_mlflow.ledger import clock, table
-from canary_mlflow.ledger.keys import key_folder, load_signer
-from canary_mlflow.ledger.rows import Kind, Record, signed
 from canary_mlflow.tracking.store import prepare_store
 
 
@@ -79,14 +76,7 @@ def test_the_seal_of_the_first_version_guards_it_before_any_verdict(registry: An
 
 def test_a_row_about_a_name_guards_it_before_the_model_is_there(registry: Any) -> None:
     """As a session leaves it that has begun: no version yet."""
-    engine = sa.create_engine(registry.uri)
-    with engine.begin() as connection:
-        last = table.last(connection)
-        record = Record(
-            kind=Kind.SEAL, model="under-way", version=0, version_created=0, alias="", word="begun", grants=False,
-            moves=False, facts=clock.stamp(last),
-        )  # fmt: skip
-        table.append(connection, signed(record, last, load_signer(key_folder())))
+    note(registry.uri, "under-way")
     for number, client in enumerate((registry.client, stock(registry)), 1):
         if number == 1:
             client.create_registered_model("under-way")

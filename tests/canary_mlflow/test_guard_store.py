@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from ledger_rows import note
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
@@ -25,7 +26,6 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry import private_names
 from canary_mlflow.registry.actors import account
 from canary_mlflow.registry.acts import bless, override
-from canary_mlflow.registry.adopting import adopt
 from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.door import guard_of, record, verdict_order
 from canary_mlflow.registry.gatekeeper import Judged, decide, gate
@@ -110,18 +110,16 @@ ATTEMPTS = (
     Attempt("rename onto a name with rows", lambda it, v: rename_onto(it), "rows about an earlier model"),
     Attempt("rename onto a name in use", lambda it, v: rename_onto_present(it), "of this name is there already"),
     Attempt("recreation", recreate, "rows about an earlier model"),
-    Attempt("alias of a sealed prompt", lambda it, v: prompt_alias(it), "there is no verdict"),
+    Attempt("alias of a prompt", lambda it, v: prompt_alias(it), "there is no verdict"),
 )  # fmt: skip
 
 
 def prompt_alias(it: Any) -> Any:
-    """Prompts share the tables. The ledger's first row about one is here its adoption."""
+    """Prompts share the tables."""
     name = f"{it.model}-prompt"
     it.client.register_prompt(name, "Say {{word}}")
-    it.client.set_prompt_alias(name, "champion", 1)
-    adopt(it.client, name, "a start")
-    it.client.register_prompt(name, "Say it: {{word}}")
-    return it.client.set_prompt_alias(name, "champion", 2)
+    note(it.uri, name)
+    return it.client.set_prompt_alias(name, "champion", 1)
 
 
 def rename_onto(it: Any) -> Any:
