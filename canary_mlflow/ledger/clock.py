@@ -47,7 +47,8 @@ def settled(rows: Iterable[Row]) -> Iterator[tuple[Row, datetime]]:
 def jumps(rows: Iterable[Row]) -> tuple[list[Damage], list[str]]:
     """Where time went back: rows that lie before an earlier one and do not say so, which no row is written like; and in
     words, where a writer's clock stood behind the one that wrote the row before."""
-    damages, notes = [], []
+    damages: list[Damage] = []
+    notes: list[str] = []
     latest, by = NEVER, 0
     before: datetime | None = None
     for row in rows:
