@@ -4,6 +4,8 @@ PY ?= python3
 V := .venv
 READY := $(V)/.ready
 export OMP_NUM_THREADS ?= 1
+# Where it is set, each of the hundred processes that tests start would compile our code anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # MLflow looks for a project's environment in a cache of its own; LINKED: it holds a link to ours.
 LINKED = [ "$$(readlink -f "$$(cat $(V)/.mlflow-env 2>/dev/null)" 2>/dev/null)" = "$$(readlink -f $(V))" ]
