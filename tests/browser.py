@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import forking
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -38,7 +39,7 @@ def canary_ui(uri: str, folder: Path) -> Iterator[str]:
     log = folder / "ui.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "canary_mlflow.cli", "ui", "--port", str(port), "--tracking-uri", uri],
+            [forking.python(), "-m", "canary_mlflow.cli", "ui", "--port", str(port), "--tracking-uri", uri],
             env={**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
             stdout=output,
             stderr=output,

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import forking
 import pytest
 from workplace import Workplace
 
@@ -33,8 +34,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # one for all processes that test
+        forking.start()
+
+
 # The longest first, so that no worker ends up alone with one of them (make test keeps this order).
-LONG = ("test_journeys", "test_faults", "test_launch", "test_launching", "test_pages_browser", "test_tracking_ranks")
+LONG = ("test_launch", "test_faults", "test_launching", "test_journeys", "test_eligibility", "test_pages_browser")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -6,15 +6,19 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+import forking
+
 
 class Server:
-    """`mlflow server` with one worker; its artifacts lie under `folder`. `app`: MLflow's --app-name."""
+    """`mlflow server` with one worker; its artifacts lie under `folder`. `app`: MLflow's --app-name.
+
+    `python`: instead of the one that forks. Whoever sends signals needs one whose processes are those of Linux.
+    """
 
     def __init__(
         self,
@@ -24,13 +28,13 @@ class Server:
         registry: str = "",
         app: str = "",
         environment: Mapping[str, str] | None = None,
-        python: str = sys.executable,
+        python: str = "",
     ) -> None:
         self.store = store
         self.folder = folder
         self.words = [*(["--registry-store-uri", registry] if registry else []), *(["--app-name", app] if app else [])]
         self.environment = dict(environment or {})
-        self.python = python
+        self.python = python or forking.python()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -78,3 +82,9 @@ class Server:
         if self._process is not None and self._process.poll() is None:
             self.signal(signal.SIGKILL)
             self._process.wait()
+        while self._answers():  # a fork ends a moment later
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        with socket.socket() as caller:
+            return caller.connect_ex(("127.0.0.1", self.port)) == 0

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 import yaml
 from environments import copy_of_checkout, outside
@@ -34,7 +35,7 @@ def act(
 ) -> list[subprocess.CompletedProcess[str]]:
     """Carry out the steps with a shell, one after the other, until one fails: with this Python, or on a machine."""
     inputs = {key: body.get("default", "") for key, body in ACTION["inputs"].items()}
-    inputs |= {"python": sys.executable, "token": "a-token", **given}
+    inputs |= {"python": forking.python(), "token": "a-token", **given}
     done: list[subprocess.CompletedProcess[str]] = []
     for step in ACTION["runs"]["steps"]:
         if "run" not in step:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import forking
 import pytest
 from workplace import ROOT, Workplace
 
@@ -25,7 +25,7 @@ def blocks(page: str) -> Iterator[tuple[str, str]]:
 
 def follow(page: str, folder: Path) -> list[str]:
     """Do what a page says in a folder; the answers that did not come."""
-    own = Path(sys.executable).parent  # where the reader's shell finds python and canary
+    own = Path(forking.python()).parent  # where the reader's shell finds python and canary
     environment = Workplace(folder=folder).environment
     environment["PATH"] = f"{own}{os.pathsep}{environment['PATH']}"
     heard, missing = "", []

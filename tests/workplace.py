@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import forking
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -27,9 +29,12 @@ class Workplace:
     def uri(self) -> str:
         return f"sqlite:///{self.folder}/mlflow.db"
 
-    def start(self, *command: str, own_group: bool = False, **environment: str) -> subprocess.Popen[str]:
+    def start(
+        self, *command: str, python: str = sys.executable, own_group: bool = False, **environment: str
+    ) -> subprocess.Popen[str]:
+        """A process of its own, as for what is to be sent signals, or with `python`."""
         return subprocess.Popen(
-            [sys.executable, *command],
+            [python, *command],
             cwd=self.folder,
             env={**self.environment, **environment},
             stdout=subprocess.PIPE,
@@ -39,7 +44,8 @@ class Workplace:
         )
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*command, **environment)
+        """A forked process, until it ends (forking)."""
+        process = self.start(*command, python=forking.python(), **environment)
         out, err = process.communicate(timeout=280)
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from click.testing import CliRunner, Result
 
@@ -25,8 +26,8 @@ def canary(*arguments: str) -> Result:
 
 
 def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
-    command = [sys.executable, "-m", "canary_mlflow.cli", *arguments]
+    """The command in a process of its own, a forked one."""
+    command = [forking.python(), "-m", "canary_mlflow.cli", *arguments]
     return subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False)
 
 
@@ -233,10 +234,12 @@ def test_ctrl_c_is_no_block(guarded: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_reader_that_leaves_early_does_not_change_the_exit_code(guarded: Any) -> None:
     version = guarded.version(slower=2.0)
-    command = [sys.executable, "-m", "canary_mlflow.cli", "gate", guarded.model, version, "--tracking-uri", guarded.uri]
+    gate = ("-m", "canary_mlflow.cli", "gate", guarded.model, version, "--tracking-uri", guarded.uri)
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [forking.python(), *gate], cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
 
@@ -266,7 +269,9 @@ def test_doctor_fails_for_an_unreachable_store() -> None:
 
 def test_help_is_quick_and_documents_the_exit_codes() -> None:
     began = time.perf_counter()
-    done = process("--help")
+    done = subprocess.run(
+        [sys.executable, "-m", "canary_mlflow.cli", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert time.perf_counter() - began < 5  # 0.15 s on an idle machine; mlflow alone takes over 1 s of CPU
     for command in ("run", "gate", "compare", "bless", "env", "doctor", "Exit codes:", "3  INCONCLUSIVE"):
         assert command in done.stdout

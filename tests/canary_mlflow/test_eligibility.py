@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from click.testing import CliRunner, Result
 from flask import Flask
@@ -150,7 +150,7 @@ def test_the_project_promotes_no_older_version_unless_it_is_told_to(
     """The command of `mlflow run . -e gate`."""
     parameters = {"model_name": overtaken.model, "version": "2", **given}
     command = load_project(str(ROOT)).get_entry_point("gate").compute_command(parameters, None)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = f"{Path(forking.python()).parent}{os.pathsep}{os.environ['PATH']}"
     place = {**os.environ, "PATH": path, "MLFLOW_TRACKING_URI": overtaken.uri}
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=place, capture_output=True, text=True, check=False)
     assert (done.returncode, overtaken.champion()) == (0, champion), done.stderr

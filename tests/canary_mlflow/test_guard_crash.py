@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from cluster import binaries, cluster
 from guard_doors import request as ask
@@ -64,7 +64,7 @@ def test_a_killed_promotion_leaves_alias_and_ledger_agreed(uri: str, tmp_path: P
         for _ in range(2):
             client.create_model_version(f"to-{point}", str(tmp_path))
         override(client, f"to-{point}", "1", "a start", without_weights=True)
-    command = [sys.executable, "-c", SCRIPT, uri, VARIABLE, *POINTS]
+    command = [forking.python(), "-c", SCRIPT, uri, VARIABLE, *POINTS]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=250)
     killed = -int(signal.SIGKILL)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+import forking
 import pytest
 from cluster import binaries, cluster
 from workplace import ROOT
@@ -30,7 +30,7 @@ def test_of_promoters_at_once_one_wins_each_round(request: pytest.FixtureRequest
 def races(promoters: int, rounds: int, *uris: str) -> None:
     size = ["--promoters", str(promoters), "--rounds", str(rounds)]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "guard_race.py"), *uris, *size],
+        [forking.python(), str(ROOT / "tests" / "guard_race.py"), *uris, *size],
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False, timeout=1400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

@@ -10,12 +10,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forking
 import mlflow
 import pytest
 import torch
@@ -292,7 +292,7 @@ Trainer(model=Line(), args=args, train_dataset=data, callbacks=[canary, End()]).
 def test_a_script_that_ends_half_way_leaves_a_failed_run(shared: Any, place: Path) -> None:
     expected = {"SIGTERM": (128 + signal.SIGTERM, "interrupted"), "ValueError": (1, "error")}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, shared.uri, *expected],
+        [forking.python(), "-c", SCRIPT, shared.uri, *expected],
         cwd=place,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,

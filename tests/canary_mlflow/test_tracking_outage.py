@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ KEYS = ("loss", "grad_norm", "rewards/margins", "logps/chosen", "x")
 
 @pytest.fixture(scope="module")
 def server(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(shared.uri, tmp_path_factory.mktemp("server")) as running:
+    with Server(shared.uri, tmp_path_factory.mktemp("server"), python=sys.executable) as running:
         yield running
 
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from mlflow.exceptions import MlflowException
 
@@ -42,11 +43,12 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)
 
 
-def start(code: str, folder: Path) -> subprocess.Popen[str]:
+def start(code: str, folder: Path, python: str = "") -> subprocess.Popen[str]:
+    """A forked process, or one of `python`."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
     environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-c", code],
+        [python or forking.python(), "-c", code],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -149,7 +151,7 @@ def test_importing_the_package_and_the_plugin_imports_neither_mlflow_nor_torch(t
         "import sys, canary_mlflow, canary_mlflow.tracking.experiment, canary_mlflow.errors\n"
         "print([name for name in ('mlflow', 'torch', 'transformers') if name in sys.modules])"
     )
-    out, error = start(code, tmp_path).communicate(timeout=60)
+    out, error = start(code, tmp_path, sys.executable).communicate(timeout=60)
     assert out.strip() == "[]", error
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forking
 import pytest
 import yaml
 
@@ -223,7 +224,7 @@ def test_a_multirun_checks_every_job() -> None:
 def test_a_refusal_leaves_nothing_behind(words: list[str], tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "training", *words], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [forking.python(), "-m", "training", *words], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 2
     assert done.stdout == ""
