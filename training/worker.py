@@ -36,6 +36,7 @@ LIBRARIES = (
 
 WEIGHTS = "model"  # in a run's scratch folder, and among its artifacts
 
+NO_ROOM = "; expected room on each disk that a run writes to; canary doctor shows which has none"
 SESSION_GONE = threading.Event()
 
 
@@ -167,6 +168,7 @@ def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
     except BaseException as error:  # noqa: BLE001 - whatever user code or a library raises is recorded, not lost
         end.failure, end.reason = classify(error, end.nonfinite)
         end.raised = None if is_full(error) else raised(error)
+        end.reason += NO_ROOM if is_full(error) else ""
         end.trace = "" if end.failure == "interrupted" else traceback.format_exc()
     return end
 

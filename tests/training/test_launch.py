@@ -282,6 +282,18 @@ def test_artifacts_without_room_cost_the_weights_and_no_metrics(workplace: Workp
         assert versions(workplace) == []
 
 
+@pytest.mark.full
+def test_scratch_files_without_room_are_one_line_with_the_way_to_find_out(workplace: Workplace) -> None:
+    with small_disk(workplace.folder / "outputs", 300):
+        done = workplace.train(*TINY)
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("canary: ")]
+    assert done.returncode == 4, done.stderr
+    assert "No space left on device" in line
+    assert line.endswith("canary doctor shows which has none; no version was registered")
+    assert [run.info.status for run in runs(workplace, "run")] == ["FAILED"]
+    assert versions(workplace) == []
+
+
 def test_three_sessions_at_once_on_a_fresh_folder(workplace: Workplace) -> None:
     processes = [workplace.start("-m", "training", *TINY, "gate.bootstrap=auto") for _ in range(3)]
     for process in processes:
