@@ -109,10 +109,12 @@ def _below(value: Any) -> str:
     return f", below {_HUGE:g}" if isinstance(value, int | float) and value >= _HUGE else ""
 
 
-def count(low: int) -> Reader:
+def count(low: int, high: float = math.inf) -> Reader:
+    wanted = f"a whole number of at least {low}" + (f", at most {high:g}" if high < math.inf else "")
+
     def read(path: str, value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value < _HUGE:
-            raise PolicyError(f"{path}: found {value!r:.40}; expected a whole number of at least {low}{_below(value)}")
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value < _HUGE or value > high:
+            raise PolicyError(f"{path}: found {value!r:.40}; expected {wanted}{_below(value)}")
         return value
 
     return read

@@ -57,6 +57,13 @@ class ValidityRules:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OverrideRules:
+    """What an override of a BLOCK asks for. `operators`: how many people, 1 or 2."""
+
+    operators: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class KnownPriors:
     """Spreads that were measured where every fact in `when` holds: calibrated or learnt, by rule.
 
@@ -108,6 +115,7 @@ class Policy:
     implausible_ratio: float
     signed_priors: float
     anchor_margins: float
+    override: OverrideRules
     looks: Looks
     validity: ValidityRules
     hard: HardChecks

@@ -24,7 +24,7 @@ from gates.fields import (
 from gates.looks import FreshBaseline, Looks, WithoutSource
 from gates.metrics import METRICS, RECORDINGS
 from gates.paradigm import Paradigm
-from gates.policy import Bootstrap, HardChecks, KnownPriors, Overlay, Policy, PolicyError, ValidityRules
+from gates.policy import Bootstrap, HardChecks, KnownPriors, Overlay, OverrideRules, Policy, PolicyError, ValidityRules
 from gates.priors import Prior
 from gates.rule_parser import LEAST_SPREAD, RULE_KEYS, check_rule, parse_rule
 from gates.rules import Scale
@@ -130,6 +130,7 @@ _LOOKS: dict[str, Reader] = {
     "fresh_baseline": choice(FreshBaseline),
     "without_source": choice(WithoutSource),
 }
+_OVERRIDE: dict[str, Reader] = {"operators": count(1, 2)}
 _VALIDITY: dict[str, Reader] = {
     "cpu_share": optional(number(0, 1, above=True)),
     "clock_share": optional(number(0, 1, above=True)),
@@ -150,6 +151,7 @@ _POLICY: dict[str, Reader] = {
     "implausible_ratio": number(1, above=True),
     "signed_priors": number(0, above=True),
     "anchor_margins": number(1),
+    "override": lambda path, value: OverrideRules(**fields(path, value, _OVERRIDE)),
     "looks": _looks,
     "validity": lambda path, value: ValidityRules(**fields(path, value, _VALIDITY)),
     "hard": lambda path, value: HardChecks(**fields(path, value, _HARD)),

@@ -13,6 +13,7 @@ def policy_to_dict(policy: Policy) -> dict[str, Any]:
     plain = {key: _plain(value) for key, value in vars(policy).items()}
     plain["validity"] = dict(vars(policy.validity))
     plain["hard"] = dict(vars(policy.hard))
+    plain["override"] = dict(vars(policy.override))
     plain["rules"] = {
         rule.name: {key: _plain(value) for key, value in vars(rule).items() if key != "name"} for rule in policy.rules
     }

@@ -80,6 +80,7 @@ BAD = [
     ("looks.shares", [0.5, 0.6], "adding up to 1"),
     ("looks.shares", [], "looks.shares: found []; expected a list"),
     ("anchor_margins", 0.5, "at least 1"),
+    ("override.operators", 3, "expected a whole number of at least 1, at most 2"),
     ("priors", {"here": {"when": {}, "rules": {"step_time": {"sd": 0.1}}}}, "df, kind, reduction, scale missing"),
     (
         "priors",
@@ -280,6 +281,8 @@ def test_no_key_is_forgotten_above(plain):
         "top_up",
         "validity.reruns",
         "anchor_margins",
+        "override",
+        "override.operators",
         "overlays",
     }  # what the judge itself does not read
     assert {f"rules.step_time.{key}" for key in plain["rules"]["step_time"]} - tested == {STEP + "max_increase"}
