@@ -54,7 +54,8 @@ def gate(
 ) -> Decision:
     """Judge a version against the champion, as `canary gate`; a PASS (or a bootstrap) makes it champion.
 
-    `promote`: True lets a PASS also replace a newer champion; False records the verdict and moves nothing.
+    `policy`: by default the one in force for the model; where the ledger or a server sets one, no other. `promote`:
+    True lets a PASS also replace a newer champion; False records the verdict and moves nothing.
     `dry_run`: judge, write nothing. `top_up`: make the runs that are missing through MLflow Projects until they
     decide; `say` hears what goes on. The decision's `exit_code` is the command's: 0 PASS or bootstrap, 1 BLOCK,
     3 INCONCLUSIVE. Raises NoSuchModel, NoSuchVersion, UsageError, BaselineMoved, Refused, NoSource, StoreError.
@@ -62,18 +63,20 @@ def gate(
     from canary_mlflow.analysis.publishing import publish_study
     from canary_mlflow.installation import require_training_stack
     from canary_mlflow.launching.top_up import top_up as carry_out
-    from canary_mlflow.registry.evidence import tier_of
     from canary_mlflow.registry.gatekeeper import gate as judge_version
+    from canary_mlflow.registry.policy_asked import file_of, policy_for
     from canary_mlflow.tracking.store import existing_store
 
     client, number = existing_store(tracking_uri), str(version)
-    rules = rules_for(policy, "" if policy else tier_of(client, model, number), f"{model}/{number}")
+    rules = policy_for(client, model, number, policy)
     if top_up or rules.top_up:
         if not dry_run:
             require_training_stack()
         decision = carry_out(client, model, number, rules, say, dry_run=dry_run, promote=promote)
     else:
-        decision = judge_version(client, model, number, rules, dry_run=dry_run, promote=promote)
+        decision = judge_version(
+            client, model, number, rules, dry_run=dry_run, promote=promote, policy_file=file_of(policy)
+        )
     publish_study(client, decision)
     return decision
 
@@ -117,10 +120,10 @@ def register(
 
 
 def rules_for(policy: Rules | None, tier: str, subject: str) -> Policy:
-    """The policy that was asked for, else the one of the tier that the evidence carries."""
-    from canary_mlflow.policies import load_policy
+    """The policy that was asked for, else the shipped one of the tier in the tags, which open no file."""
+    from canary_mlflow.policies import load_policy, policy_names
 
-    if not policy and not tier:
+    if not policy and tier not in policy_names():
         raise UsageError(
             f"{subject}: its runs carry no tier; expected a policy to choose the rules; add --policy smoke"
         )

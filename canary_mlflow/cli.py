@@ -25,6 +25,7 @@ from canary_mlflow.commands.gate import compare, gate
 from canary_mlflow.commands.import_ import import_
 from canary_mlflow.commands.judge import judge
 from canary_mlflow.commands.keys import keys
+from canary_mlflow.commands.policy import policy
 from canary_mlflow.commands.power import power
 from canary_mlflow.commands.replay import replay
 from canary_mlflow.commands.report import report
@@ -38,7 +39,7 @@ from canary_mlflow.loading import collect_seldom
 
 COMMANDS = (
     run, session, register, gate, ab, compare, judge, watch, replay, report, ci, ui, import_, calibrate, power, bless,
-    override, rollback, adopt, audit, keys, webhooks, db, deliver, env, doctor,
+    override, rollback, adopt, policy, audit, keys, webhooks, db, deliver, env, doctor,
 )  # fmt: skip
 
 

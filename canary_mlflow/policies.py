@@ -4,14 +4,16 @@ needed here."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files.documents import read_yaml
-from gates import Policy, PolicyError, parse_policy
+from canary_mlflow.files.documents import parse_yaml
+from canary_mlflow.files.source import read_bytes
+from gates import Policy, PolicyError, parse_policy, policy_to_dict
 from gates.watch import OnCritical, WatchPolicy, parse_watch
 
 _MAX_BASES = 10
@@ -75,6 +77,35 @@ def watch_of_canary(keys: Mapping[str, Any]) -> dict[str, Any]:
     the steps that remain add nothing."""
     auto = keys.get("on_critical") == OnCritical.AUTO
     return {**keys, "on_critical": OnCritical.STOP.value} if auto else dict(keys)
+
+
+def shipped_tiers() -> list[str]:
+    """The tiers that have a policy of their own name; what a tag may name, which never names a file."""
+    return [name for name in option_names("tier") if name in policy_names()]
+
+
+def content_of(source: str | Path) -> dict[str, Any]:
+    """Every key of a policy, its bases laid beneath it, without what was measured in the working folder: what the
+    ledger keeps of it. `source`: a shipped name or the path of a YAML file. Raises UsageError."""
+    return checked_content(read_policy(source), str(source))
+
+
+def checked_content(body: Mapping[str, Any], label: str = "policy") -> dict[str, Any]:
+    """The same of a mapping that has every key. Opens no file: a `base` is refused. Raises UsageError."""
+    try:
+        return policy_to_dict(parse_policy(body))
+    except PolicyError as error:
+        raise UsageError(f"policy '{label}': {error}") from error
+
+
+def policy_from(content: Mapping[str, Any]) -> Policy:
+    """The policy of a content, with the spreads measured in the working folder. Opens no file that it names."""
+    measured = Path.cwd() / PRIORS_FILE
+    found = _merge({"priors": read_priors(measured)}, content) if measured.is_file() else content
+    try:
+        return parse_policy(found)
+    except PolicyError as error:
+        raise UsageError(f"policy '{content.get('name')}': {error}") from error
 
 
 def _load(source: str | Path | Mapping[str, Any], kind: str, parse: Callable[[Mapping[str, Any]], Parsed]) -> Parsed:
@@ -170,9 +201,16 @@ def _locate(source: str, folder: Path, kind: str) -> Path:
     raise UsageError(f"policy '{source}' not found; valid: {', '.join(policy_names(kind))}, or the path of a YAML file")
 
 
+@lru_cache(maxsize=16)
+def _body_of(text: str) -> Any:
+    """YAML as values, which nobody changes; a verdict asks for the same few files again and again. Raises YAMLError and
+    ValueError."""
+    return parse_yaml(text, _OnceEach)
+
+
 def _read(path: Path, key: str = "rules") -> Mapping[str, Any]:
     try:
-        body = read_yaml(path, _OnceEach)
+        body = _body_of(read_bytes(path).decode("utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: not UTF-8, or a number too long
         raise UsageError(f"policy file {path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
     if not isinstance(body, Mapping):

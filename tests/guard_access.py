@@ -8,13 +8,16 @@ from typing import Any
 from guard_doors import Refused, request
 from guard_modes import ADMIN, PASSWORD, Mode
 
-WHO = ("anonymous", "reader", "editor", "admin")
+WHO = ("anonymous", "reader", "editor", "manager", "admin")
 # route → what is sent; the acts name a version that is not there, so that who may ask at all is told apart from 403.
 ROUTES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "GET health": ("GET", "health", None),
     "GET openapi.json": ("GET", "openapi.json", None),
     "GET ledger?model=m": ("GET", "ledger?model=m", None),
     "GET ledger": ("GET", "ledger", None),
+    "GET policies?model=m": ("GET", "policies?model=m", None),
+    "GET policies": ("GET", "policies", None),
+    "POST policies": ("POST", "policies", {"pattern": "nobody", "policy": "./lax.yaml", "reason": "a test"}),
     "POST seals": ("POST", "seals", {"model": "m", "version": "99"}),
     "POST verdicts": ("POST", "verdicts", {"model": "m", "version": "99"}),
     "POST verdicts with an outcome": ("POST", "verdicts", {"model": "m", "version": "3", "outcome": "PASS"}),
@@ -26,12 +29,12 @@ ROUTES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
 
 
 def users(mode: Mode) -> dict[str, Mapping[str, str]]:
-    """The four, with the permissions of MLflow that they are called after."""
+    """The five, with the permissions of MLflow that they are called after."""
     from mlflow.server.auth.client import AuthServiceClient
 
     service = AuthServiceClient(mode.front)
     found: dict[str, Mapping[str, str]] = {"anonymous": {}, "admin": ADMIN}
-    for name, permission in (("reader", "READ"), ("editor", "EDIT")):
+    for name, permission in (("reader", "READ"), ("editor", "EDIT"), ("manager", "MANAGE")):
         service.create_user(name, PASSWORD)
         for model in ("m", "lab"):
             service.grant_user_permission(name, "registered_model", model, permission)

@@ -18,7 +18,8 @@ SERVERS = ("server", "split")
 @dataclass(frozen=True)
 class Attack:
     """`worst`: the worst that may come of it. `where`: modes in which the door exists, by a part of their names.
-    `undoes`: it puts back itself what it moved, so that afterwards nothing shows."""
+    `undoes`: it puts back itself what it moved, so that afterwards nothing shows. `told`: being refused is a row of the
+    ledger itself, such as a BLOCK."""
 
     door: str
     way: str
@@ -26,6 +27,7 @@ class Attack:
     worst: str = REFUSED
     where: tuple[str, ...] = EVERYWHERE
     undoes: bool = False
+    told: bool = False
 
     @property
     def name(self) -> str:
@@ -54,8 +56,10 @@ def carry_out(scene: Scene, attack: Attack) -> Cell:
     except Refused as error:
         refused = error
     after = tables(scene.mode)
-    same = what_counts(before) == what_counts(after)
+    same = what_counts(before, rows=not attack.told) == what_counts(after, rows=not attack.told)
     if refused is not None and same:
+        if attack.told:
+            put_back(scene.mode, before)
         return Cell(outcome=REFUSED, status=refused.status, answer=plain(refused.message))
     named = sorted(findings(scene) - (known or set()))
     if named or not same:

@@ -8,12 +8,17 @@ from typing import Any
 
 import mlflow
 import numpy as np
+import yaml
 from guard_attack import DETECTED, EVERYWHERE, NOTHING, OPEN, REFUSED, SERVERS, Attack
 from guard_doors import Refused, asked, command, request
 from guard_scene import ASIDE, BARE, BLOCKED, CHAMPION, Scene
 from guard_sql import sql_attacks
 from mlflow.entities import Metric
 from tiny_weights import safetensors
+
+from canary_mlflow.errors import CanaryError
+from canary_mlflow.policies import content_of
+from canary_mlflow.registry.acts import override
 
 
 def through(door: str, at: Callable[[Scene], Any], *, stock: bool = False) -> Iterator[Attack]:
@@ -103,6 +108,45 @@ def swapped(scene: Scene) -> Any:
     return scene.verdict("swapped", "1")
 
 
+def own_policy(scene: Scene) -> Any:
+    """A policy that lets everything pass, logged with a good run; its path is the tier of a bad one."""
+    body = content_of("smoke")
+    for rule in body["rules"].values():
+        rule["margin"] = 0.95 if rule["worse"] == "lower" else 2.0
+    scene.recorded.client.log_text(scene.good_run, yaml.safe_dump(body), "lax.yaml")
+    place = scene.mode.folder / ("artifacts" if scene.mode.is_server else "mlruns")
+    file = next(place.rglob("lax.yaml"))
+    version = scene.recorded.version(slower=2.0, tags={"canary.tier": str(file)})
+    return blocked(scene.verdict("m", version))
+
+
+def own_tier(scene: Scene) -> Any:
+    """A bad run that names the tier with the widest margins."""
+    version = scene.recorded.version(slower=1.3, tags={"canary.tier": "files"})
+    return blocked(scene.verdict("m", version))
+
+
+def blocked(word: str) -> str:
+    """A BLOCK is a refusal too. Raises Refused."""
+    if word == "BLOCK":
+        raise Refused(None, "BLOCK, by the policy in force")
+    return word
+
+
+def alone(scene: Scene) -> Any:
+    """One person asks for an override, and carries it out."""
+    for _ in range(2):
+        if scene.mode.is_server:
+            body = {"model": "two", "version": "2", "reason": "nobody need know"}
+            request(f"{scene.mode.front}/api/2.0/canary/overrides", "POST", body)
+            continue
+        try:
+            override(scene.recorded.client, "two", "2", "nobody need know", actor="eve")
+        except CanaryError as error:
+            raise Refused(None, str(error)) from error
+    return scene.recorded.client.get_model_version_by_alias("two", "champion").version
+
+
 def prompt(scene: Scene) -> Any:
     asked(lambda: mlflow.genai.register_prompt("prod-prompt", "Say {{word}}"))
     return asked(lambda: mlflow.genai.set_prompt_alias("prod-prompt", alias="champion", version=1))
@@ -170,6 +214,9 @@ def other_attacks() -> Iterator[Attack]:
     yield Attack("Python client", "another file of weights after the seal", swapped)
     yield Attack("training script", "weights that hold a NaN", lambda scene: scene.verdict("with-nan", "1"))
     yield Attack("training script", "weights that are cut off", lambda scene: scene.verdict("cut-off", "1"))
+    yield Attack("training script", "a policy as an artifact, its path as the tag canary.tier", own_policy, told=True)
+    yield Attack("training script", "a policy without times, its name as the tag canary.tier", own_tier, told=True)
+    yield Attack("CLI and REST", "override a BLOCK alone, where the policy asks for two people", alone, told=True)
     yield Attack("fluent", "register_model with canary.verdict=PASS", registered)
     yield Attack(
         "fluent",

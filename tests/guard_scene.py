@@ -16,10 +16,12 @@ from canary_mlflow.ledger.chain import damages
 from canary_mlflow.ledger.install import install
 from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 from canary_mlflow.ledger.table import LEDGER, METADATA
-from canary_mlflow.policies import load_policy
+from canary_mlflow.policies import content_of, load_policy
 from canary_mlflow.registry.audit import against_store
 from canary_mlflow.registry.gatekeeper import decide, enact, gate
 from canary_mlflow.registry.plugin import guarded_store
+from canary_mlflow.registry.policy_asked import policy_for
+from canary_mlflow.registry.policy_setting import set_policy
 
 CHAMPION, BLOCKED, BARE, ASIDE = "1", "2", "3", "4"  # versions of `m`; ASIDE has a PASS that has moved nothing yet
 # Models of which one version is sealed, with what its weights are.
@@ -34,7 +36,8 @@ SHOWN = ("canary.verdict", "canary.blessed_by", "canary.overridden_by", "canary.
 @dataclass(frozen=True, kw_only=True)
 class Scene:
     """The models: `m` with a champion; `soft`, whose champion's runs and files are at hand; `lab`, which nobody guards
-    while it is called so; `gone`, judged and then deleted; those of SEALED."""
+    while it is called so; `gone`, judged and then deleted; `two`, whose policy asks for two people to override the
+    BLOCK of its version 2; those of SEALED."""
 
     mode: Mode
     recorded: Any
@@ -69,7 +72,8 @@ class Scene:
             body = {"model": model, "version": str(version)}
             return request(f"{self.mode.front}/api/2.0/canary/verdicts", "POST", body)["decision"]["decision"]
         try:
-            return gate(self.recorded.client, model, str(version), load_policy("smoke")).word
+            client = self.recorded.client
+            return gate(client, model, str(version), policy_for(client, model, str(version), None)).word
         except CanaryError as error:
             raise Refused(None, str(error)) from error
 
@@ -100,6 +104,11 @@ def stage(mode: Mode, recorder: Any) -> Scene:
     client.set_registered_model_alias("lab", "shadow", "1")
     for seed, (model, content) in enumerate(SEALED.items(), 60):
         replace(recorded, model=model, seed=seed).version_of(content)
+    careful = {**content_of("smoke"), "name": "careful", "override": {"operators": 2}}
+    set_policy(mode.guard(), "two", careful, "for the attacks", "ann")
+    two = replace(recorded, model="two", seed=70)
+    gate(client, "two", two.version(), policy)
+    gate(client, "two", two.version(slower=2.0), policy)
     gone = replace(recorded, model="gone", seed=80)
     gate(client, "gone", gone.version(nan_at=20), policy)
     client.delete_registered_model("gone")
@@ -138,8 +147,13 @@ def tables(mode: Mode) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def what_counts(found: dict[str, list[dict[str, Any]]]) -> Snapshot:
-    """Who is champion, by which row, what is shown of it, and that it is there."""
+def what_counts(found: dict[str, list[dict[str, Any]]], *, rows: bool = True) -> Snapshot:
+    """Who is champion, by which row, what is shown of it, and that it is there; without `rows` only the first."""
+    counted = all_that_counts(found)
+    return counted if rows else {"aliases": counted["aliases"]}
+
+
+def all_that_counts(found: dict[str, list[dict[str, Any]]]) -> Snapshot:
     return {
         "aliases": sorted((row["name"], row["alias"], row["version"]) for row in found["registered_model_aliases"]),
         "ledger": sorted((row["seq"], row["digest"]) for row in found.get(LEDGER.name, [])),

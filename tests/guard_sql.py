@@ -10,7 +10,9 @@ from guard_scene import Scene, tables
 
 from canary_mlflow.ledger import table, triggers
 from canary_mlflow.ledger.keys import key_folder, load_signer
+from canary_mlflow.ledger.policy_rows import policy_record
 from canary_mlflow.ledger.rows import Kind, Record, signed
+from canary_mlflow.policies import content_of
 
 POSTGRESQL = ("PostgreSQL", "split")
 SQLITE = ("embedded", "SQLite")
@@ -62,6 +64,18 @@ def forged(scene: Scene, *, with_key: bool = False) -> str:
         connection.execute(table.LEDGER.insert(), columns)
     scene.sql.run(MOVE, TAG)
     return "champion is version 3"
+
+
+def forged_policy(scene: Scene) -> str:
+    """A row that lets everything pass, by whoever can add rows, and then a bad version."""
+    content = content_of("smoke")
+    for rule in content["rules"].values():
+        rule["margin"] = 0.95 if rule["worse"] == "lower" else 2.0
+    record = policy_record("m", {**content, "name": "lax"}, "…", "eve", {"time": "2026-01-01T00:00:00"}, "default")
+    with scene.mode.engine(scene.mode.inside).begin() as connection:
+        row = signed(record, table.last(connection), load_signer(scene.mode.folder / "forger"))
+        connection.execute(table.LEDGER.insert(), asdict(row))
+    return str(scene.verdict("m", scene.recorded.version(slower=2.0)))
 
 
 def untriggered(scene: Scene, *statements: str) -> str:
@@ -118,6 +132,8 @@ def sql_attacks() -> Iterator[Attack]:
     yield Attack("SQL", cut, lambda scene: untriggered(scene, CUT), DETECTED)
     yield sql("DROP the ledger", "DROP TABLE canary_ledger", worst=DETECTED)
     yield Attack("SQL", "forge a row without the key, then move", forged, DETECTED)
+    set_one = "forge a row that sets a lax policy, then ask for a verdict"
+    yield Attack("SQL", set_one, forged_policy, DETECTED)
     yield sql("change a metric of a judged run", METRIC, worst=DETECTED)
     keyed = "forge a row with the account's own key, then move"
     yield Attack("SQL", keyed, lambda scene: forged(scene, with_key=True), OPEN, ("embedded",))

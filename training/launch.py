@@ -17,6 +17,7 @@ from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.policy_asked import governing_policy
 from canary_mlflow.registry.session_gate import gate_change, gate_session
 from canary_mlflow.registry.versions import Weights, register_version
 from canary_mlflow.reports.decision import Decision
@@ -212,12 +213,14 @@ def judge(
         evaluation=results[0].evaluation,
     )
     subject = f"{model} version {version}"
+    if governing := governing_policy(client, model):  # the gate goes by it; so must the plan of looks
+        policy = governing.policy
     with InSession(client, session, subject, config, scratch) as maker:
         plan = Plan(client=client, model=model, version=version, policy=policy, maker=maker, say=say)
         if policy.top_up:
             return plan.carry_out()
         plan.make_again()
-    return gate(client, model, version, policy)
+    return gate(client, model, version, load_policy(config.gate))
 
 
 def code_of(result: Result) -> int:

@@ -13,8 +13,9 @@ from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
 from canary_mlflow.pages.verdict import decision_of
 from canary_mlflow.policies import load_policy, policy_names
-from canary_mlflow.registry.evidence import Side, tier_of
+from canary_mlflow.registry.evidence import Side
 from canary_mlflow.registry.gatekeeper import decide
+from canary_mlflow.registry.policy_asked import policy_for
 from canary_mlflow.reports.decision import Decision, Question, decision_from_dict
 from canary_mlflow.tracking.places import artifact_folder, without_password
 from gates.judge import judge
@@ -58,9 +59,10 @@ def from_file(client: MlflowClient, session: str, about: tuple[str, str] | None)
 
 def judged_now(client: MlflowClient, model: str, version: str, policy: str | None) -> tuple[Decision | None, str, str]:
     """A version that nobody has judged: as a dry run of the gate would."""
-    rules = rules_of(policy, tier_of(client, model, version))
-    if rules is None:
-        return None, "", no_rules(f"{model}/{version}")
+    try:
+        rules = policy_for(client, model, version, policy)
+    except UsageError as error:
+        return None, "", f"Not judged: {error}." if policy else no_rules(f"{model}/{version}")
     try:
         judged = decide(client, model, version, rules, dry_run=True)
     except UsageError as error:

@@ -12,6 +12,7 @@ from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.act import Act
+    from canary_mlflow.registry.two_operators import Request
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the sentence goes to stderr.")
 weights_option = click.option(
@@ -43,7 +44,7 @@ def bless(
     act = make_champion(
         open_store(tracking_uri), model, version, reason, despite_block=despite_block, without_weights=without_weights
     )
-    show(act, as_json, "")
+    done(act, as_json, "")
 
 
 @click.command(epilog=EXIT_CODES)
@@ -63,11 +64,15 @@ def override(
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Give VERSION of MODEL a guarded alias over any verdict. Your name and reason stay on record."""
+    """Give VERSION of MODEL a guarded alias over any verdict. Your name and reason stay on record.
+
+    Over a BLOCK the policy may ask for two people: the first call records who asks and ends with 3, the same command of
+    another person carries it out.
+    """
     from canary_mlflow.registry.acts import override as give
 
     act = give(open_store(tracking_uri), model, version, reason, alias=alias, without_weights=without_weights)
-    show(act, as_json)
+    done(act, as_json)
 
 
 @click.command(epilog=EXIT_CODES)
@@ -98,6 +103,24 @@ def adopt(model: str, reason: str, alias: str, as_json: bool, tracking_uri: str 
     show(take(open_store(tracking_uri), model, reason, alias=alias), as_json)
 
 
+def done(what: Act | Request, as_json: bool, where: str = ", in the ledger") -> None:
+    """What has been done, or asked for: then with the exit code of what is not decided."""
+    from canary_mlflow.registry.two_operators import WAITS, Request
+
+    if not isinstance(what, Request):
+        show(what, as_json, where)
+        return
+    if as_json:
+        print_json(what.to_dict())
+    echo(
+        f"{what.who} asks to override the BLOCK of version {what.version} of {what.model} (row {what.row} of the "
+        "ledger). Nothing has moved: the policy asks for two people, and another one carries it out with the same "
+        "command.",
+        err=as_json,
+    )
+    click.get_current_context().exit(WAITS)
+
+
 def show(act: Act, as_json: bool, where: str = ", in the ledger") -> None:
     """What has been done. A blessing also works on a registry without a ledger."""
     if as_json:
@@ -105,8 +128,9 @@ def show(act: Act, as_json: bool, where: str = ", in the ledger") -> None:
     before = f" now (before: version {act.champion_before})" if act.champion_before else " now"
     if act.champion_before == act.version:
         before = " as before"
+    asked = f", asked for by {act.asked_by}" if act.asked_by else ""
     without = "; its weights were not checked" if act.without_weights else ""
     echo(
-        f"Version {act.version} of {act.model} is {act.alias}{before}: {act.word} by {act.who}{where}{without}.",
+        f"Version {act.version} of {act.model} is {act.alias}{before}: {act.word} by {act.who}{asked}{where}{without}.",
         err=as_json,
     )

@@ -43,7 +43,8 @@ def verify(
     artifacts: str,
     tracking_uri: str | None,
 ) -> None:
-    """Check chain and signatures, of an exported FILE or of the store; of the store also aliases, files and metrics.
+    """Check chain, signatures and policies, of an exported FILE or of the store; of the store also aliases, files and
+    metrics.
 
     Exits with 1 when something does not hold, and prints the head to keep elsewhere when everything does.
     """
@@ -52,6 +53,7 @@ def verify(
     from canary_mlflow.ledger.chain import damages, from_lines
     from canary_mlflow.ledger.clock import jumps
     from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+    from canary_mlflow.registry.policy_audit import policy_damages
 
     trusted = load_public(keys or public_files(key_folder()))
     found: list[Damage] = []
@@ -65,7 +67,7 @@ def verify(
         rows = guard.ledger()
         found += store_damages(guard, rows, artifacts)
     backward, notes = jumps(rows)
-    found = [*damages(rows, trusted, head), *backward, *found]
+    found = [*damages(rows, trusted, head), *policy_damages(rows), *backward, *found]
     for note in notes:
         click.echo(f"note: {note}")
     for one in found:
@@ -102,10 +104,13 @@ def store_damages(guard: GuardedStore, rows: Sequence[Row], artifacts: str) -> l
 @click.argument("model")
 @store_option
 def log(model: str, tracking_uri: str | None) -> None:
-    """Every row about MODEL, oldest first."""
+    """Every row about MODEL, and those that set a policy for it, oldest first."""
     from canary_mlflow.ledger.champions import line
+    from canary_mlflow.ledger.policy_rows import matches, pattern_of
 
-    for row in rows_of(tracking_uri, model):
+    rows = rows_of(tracking_uri, model)
+    policies = [row for row in open_guard(tracking_uri).policies() if matches(pattern_of(row), model)]
+    for row in sorted((*rows, *policies), key=lambda row: row.seq):
         echo(line(row))
 
 

@@ -37,11 +37,18 @@ def line(row: Row) -> str:
     facts = parsed(row.body)
     if facts is None:
         return f"{row.seq:>5}  its text is no JSON object; see: canary audit verify"
+    when = str(facts.get("time", ""))[:19]
+    if row.kind == Kind.POLICY:
+        return (
+            f"{row.seq:>5}  {when}  {row.kind:<9} {facts.get('policy')} for models like {facts.get('pattern')}, "
+            f"digest {str(facts.get('policy_digest', ''))[:12]}, by {facts.get('actor', '')}: {facts.get('reason', '')}"
+        )
     adopted = row.kind == Kind.ADOPT
+    asked = f", asked for by {facts['asked_by']} in row {facts['request_row']}" if facts.get("asked_by") else ""
     moved = f", {row.alias} {'as it was' if adopted else 'moved'}" if row.moves else ""
     over = f" over version {facts['baseline_version']}" if facts.get("baseline_version") and not adopted else ""
     about = f"{row.model} version {row.version}" if row.version else row.model or "the ledger"
     return (
-        f"{row.seq:>5}  {str(facts.get('time', ''))[:19]}  {row.kind:<9} {row.word:<12} {about}"
-        f"{over}{moved}, by {facts.get('actor', '')}: {facts.get('reason', '')}"
+        f"{row.seq:>5}  {when}  {row.kind:<9} {row.word:<12} {about}"
+        f"{over}{moved}, by {facts.get('actor', '')}{asked}: {facts.get('reason', '')}"
     )

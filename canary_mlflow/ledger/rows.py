@@ -28,6 +28,8 @@ class Kind(StrEnum):
     ADOPT = "adopt"  # held an alias before the ledger knew of it, and still does
     UNINSTALL = "uninstall"  # the triggers were taken away; about no version
     PROMOTION = "promotion"  # an alias moved later, on the strength of a verdict recorded before
+    POLICY = "policy"  # by what the models of a pattern are judged from here on; about no model
+    REQUEST = "request"  # somebody asks for an override that a second person has to carry out; about no alias
 
 
 @dataclass(frozen=True, kw_only=True)

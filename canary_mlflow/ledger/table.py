@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from canary_mlflow.ledger.rows import Row
+from canary_mlflow.ledger.rows import Kind, Row
 
 # Not MLflow's Base.metadata: MLflow compares that with the tables it expects.
 METADATA = sa.MetaData()
@@ -53,6 +53,12 @@ _LAST, _LATEST_OF_VERSION, _LATEST_MOVE = (query.limit(1) for query in (_NEWEST_
 
 _NAMED = sa.select(LEDGER.c.seq).where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model")))
 _NAMED = _NAMED.limit(1)
+_POLICIES = (
+    sa.select(LEDGER)
+    .where(LEDGER.c.workspace == sa.bindparam("workspace"), LEDGER.c.model == "", LEDGER.c.version == 0)
+    .where(LEDGER.c.kind == sa.bindparam("kind"))
+    .order_by(LEDGER.c.seq)
+)
 
 ADVISORY_LOCK = 6_371_820_315  # any number that no one else on the server uses
 
@@ -109,6 +115,11 @@ def names_with_rows(connection: Any) -> list[tuple[str, str]]:
     return [(workspace, model) for workspace, model in found]
 
 
+def policies(connection: Any, workspace: str) -> list[Row]:
+    """Every row that set a policy, oldest first. They are about no model, whose rows an index finds."""
+    return [_row(found) for found in connection.execute(_POLICIES, {"workspace": workspace, "kind": Kind.POLICY})]
+
+
 def first_of(result: Any) -> Row | None:
     """The first row of an answer."""
     found = result.first()
@@ -126,7 +137,7 @@ def read(connection: Any, model: str | None = None) -> Iterator[Row]:
 
 def _row(found: Any) -> Row:
     # SQLite puts bytes into a column of text, when it is given some.
-    read = {name: value.decode(errors="replace") if isinstance(value, bytes) else value
+    read: dict[str, Any] = {name: value.decode(errors="replace") if isinstance(value, bytes) else value
             for name, value in found._mapping.items()}  # fmt: skip
     return Row(**read)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.reports import markdown
@@ -21,7 +21,8 @@ WORDS = {Kind.BLESS: "blessed", Kind.OVERRIDE: "override", Kind.ROLLBACK: "rollb
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """Who made which version champion, why, and over which verdict."""
+    """Who made which version champion, why, and over which verdict. `asked_by`: who asked for it in `request_row` of
+    the ledger, where that took two people."""
 
     kind: Kind
     model: str
@@ -33,6 +34,10 @@ class Act:
     champion_before: str | None  # whoever held the alias
     verdict_before: str  # the version's own verdict until now, or "none"
     without_weights: bool = False  # whoever acted said that nobody need be able to load it
+    asked_by: str = ""
+    request_row: int | None = None
+
+    KEY: ClassVar[str] = "act"  # under which a server sends it
 
     @property
     def word(self) -> str:
@@ -72,8 +77,9 @@ def as_markdown(act: Act) -> str:
     """One paragraph."""
     without = WITHOUT if act.without_weights else ""
     before = f"version {act.champion_before}" if act.champion_before else "none"
+    asked = f" (asked for by {markdown.plain(act.asked_by)})" if act.asked_by else ""
     return (
-        f"**{act.word.upper()}** by {markdown.plain(act.who)} at {act.when}: {markdown.plain(act.reason)} "
+        f"**{act.word.upper()}** by {markdown.plain(act.who)}{asked} at {act.when}: {markdown.plain(act.reason)} "
         f"(gate's verdict until then: {markdown.plain(act.verdict_before)}; "
         f"{markdown.plain(act.alias)} until then: {before}{without})"
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.ledger.rows import Kind
@@ -17,6 +18,7 @@ from canary_mlflow.registry.locks import registry_lock
 from canary_mlflow.registry.records import DESCRIPTION_LIMIT, REASON_LIMIT
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
 from canary_mlflow.registry.seal import require_seal
+from canary_mlflow.registry.two_operators import Request, request_from, shared
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
 from canary_mlflow.reports import markdown
 from canary_mlflow.tracking.histories import read_version
@@ -40,8 +42,9 @@ def bless(
     despite_block: bool = False,
     without_weights: bool = False,
     actor: str | None = None,
-) -> Act:
-    """Make a version champion without a PASS; over a BLOCK, with `despite_block`, that is an override.
+) -> Act | Request:
+    """Make a version champion without a PASS; over a BLOCK, with `despite_block`, that is an override: where the policy
+    asks for two people, the first one's call is a request.
 
     `without_weights`: also where its seal does not hold, or where there is none.
 
@@ -51,7 +54,7 @@ def bless(
     if is_guarded_server(client):
         route = "overrides" if despite_block else "blessings"
         body = {"model": model, "version": version, "reason": reason, "without_weights": without_weights}
-        return act_from(remote_act(client, route, body))
+        return done_there(client, route, body)
     found = find_version(client, model, version)
     before = verdict_of(found)
     act = describe(client, Kind.OVERRIDE if before == "BLOCK" else Kind.BLESS, found, reason, CHAMPION, actor)
@@ -73,14 +76,21 @@ def override(
     alias: str = CHAMPION,
     without_weights: bool = False,
     actor: str | None = None,
-) -> Act:
-    """Give a version a guarded alias whatever its verdict is. Raises as `bless` does, but for a BLOCK."""
+) -> Act | Request:
+    """Give a version a guarded alias whatever its verdict is. Raises as `bless` does, but for a BLOCK; over one it may
+    be a request, too."""
     if is_guarded_server(client):
         body = {"model": model, "version": version, "reason": reason, "alias": alias}
-        return act_from(remote_act(client, "overrides", {**body, "without_weights": without_weights}))
+        return done_there(client, "overrides", {**body, "without_weights": without_weights})
     found = find_version(client, model, version)
     act = describe(client, Kind.OVERRIDE, found, reason, alias, actor)
     return carry_out(client, weighed(client, act, found, without_weights), found)
+
+
+def done_there(client: MlflowClient, route: str, body: Mapping[str, Any]) -> Act | Request:
+    """What a server has done, or recorded to be done by a second person."""
+    answer = remote_act(client, route, body)
+    return request_from(answer[Request.KEY]) if Request.KEY in answer else act_from(answer[Act.KEY])
 
 
 def weighed(client: MlflowClient, act: Act, found: ModelVersion, without_weights: bool) -> Act:
@@ -155,9 +165,9 @@ def holder_of(client: MlflowClient, model: str, alias: str) -> str | None:
     return None if number is None else str(number)
 
 
-def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act:
-    """Through the guard where there is one; the description follows. Raises UsageError for a version that nobody may
-    promote."""
+def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act | Request:
+    """Through the guard where there is one; the description follows. A request where a second person has to do it.
+    Raises UsageError for a version that nobody may promote."""
     made = read_version(client, act.model, act.version).runs
     refuse_load(found, made)
     guard = guard_of(client)
@@ -168,7 +178,12 @@ def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act:
             client.set_registered_model_alias(act.model, act.alias, act.version)
     else:
         refuse_stranger(guard, act)
-        enact(guard, act, bind(client, found, made), guard.standing(act.model, act.alias))
+        binding = bind(client, found, made)
+        allowed = shared(client, guard, act, found, binding)
+        if isinstance(allowed, Request):
+            return allowed
+        act = allowed
+        enact(guard, act, binding, guard.standing(act.model, act.alias))
     explain(client, act, found)
     return act
 
@@ -206,7 +221,11 @@ def enact(guard: GuardedStore, act: Act, binding: Binding, against: Standing) ->
         moves=True,
         alias=act.alias,
         judged_against=against,
-        facts={"verdict_before": act.verdict_before, "without_weights": act.without_weights},
+        facts={
+            "verdict_before": act.verdict_before,
+            "without_weights": act.without_weights,
+            **({"asked_by": act.asked_by, "request_row": act.request_row} if act.asked_by else {}),
+        },
         tags=tags(act),
     )
     return record(guard, order)

@@ -71,7 +71,7 @@ def shown(guard: GuardedStore, rows: Sequence[Row]) -> Iterator[Damage]:
     """Tags of versions that say something else than the ledger: its newest word, and who acted by hand."""
     newest: dict[tuple[str, int, int, str], tuple[Row, str]] = {}
     for row in rows:
-        if not row.alias:  # about no alias, it shows no word
+        if not row.alias:  # a seal, a policy, a request: no version shows it
             continue
         newest[*about(row), "canary.verdict"] = row, row.word
         if row.kind in DONE:

@@ -12,6 +12,7 @@ from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.anchor import ANCHOR
 from canary_mlflow.registry.locks import registry_uri
 from canary_mlflow.registry.plugin import guarded_store, guarded_uri, is_guarded, plain_uri
+from canary_mlflow.registry.policy_used import FACT
 from canary_mlflow.registry.records import verdict_tags
 from canary_mlflow.reports.decision import holds_to_list
 from gates.verdict import verdict_to_dict
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from canary_mlflow.ledger.rows import Row
     from canary_mlflow.registry.binding import Binding
+    from canary_mlflow.registry.policy_used import Used
     from canary_mlflow.registry.promotion import Order, Standing
     from canary_mlflow.registry.store import GuardedStore
     from canary_mlflow.reports.decision import Decision
@@ -51,8 +53,10 @@ def record(guard: GuardedStore, order: Order) -> Row:
         raise
 
 
-def verdict_order(decision: Decision, binding: Binding, against: Standing | None, actor: str) -> Order:
-    """What the gate asks for after a verdict."""
+def verdict_order(
+    decision: Decision, binding: Binding, against: Standing | None, actor: str, by: Used | None = None
+) -> Order:
+    """What the gate asks for after a verdict. `by`: the policy that it was reached by."""
     from canary_mlflow.registry.promotion import Order
 
     assert decision.version is not None
@@ -72,6 +76,7 @@ def verdict_order(decision: Decision, binding: Binding, against: Standing | None
         facts={
             "verdict": verdict_to_dict(verdict),
             "policy_digest": digest(verdict_to_dict(verdict)["policy"]),
+            **({FACT: by.to_dict()} if by else {}),
             "session": decision.session_id,
             "software": software(),
             **({"held_back": holds_to_list(decision.holds)} if decision.holds else {}),

@@ -17,7 +17,9 @@ from canary_mlflow.registry.eligibility import could_begin, holds_of, only_looke
 from canary_mlflow.registry.evidence import warnings_of
 from canary_mlflow.registry.looks import note_look
 from canary_mlflow.registry.origin import refuse_foreign_evidence
-from canary_mlflow.registry.remote import is_guarded_server, remote_gate
+from canary_mlflow.registry.policy_in_force import set_for
+from canary_mlflow.registry.policy_used import changed_since, overruled, used
+from canary_mlflow.registry.remote import in_force_there, is_guarded_server, remote_gate
 from canary_mlflow.registry.seal import EVIDENCE_ONLY, require_seal
 from canary_mlflow.registry.sides import at_look, read_sides
 from canary_mlflow.registry.unguarded import enact_unguarded, promoted
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from canary_mlflow.registry.binding import Binding
     from canary_mlflow.registry.looks import Taken
+    from canary_mlflow.registry.policy_used import Used
     from canary_mlflow.registry.promotion import Standing
 
 Remarks = Callable[[Decision], Sequence[str]]
@@ -47,12 +50,14 @@ class Judged:
     """A decision that nothing has followed from yet, with what it was about and who was champion when it was made.
 
     Without a guard (`binding` None) only the champion's number can be compared. `look`: of a plan, which it was.
+    `used`: the policy, as the row of the verdict says it.
     """
 
     decision: Decision
     binding: Binding | None = None
     against: Standing | None = None
     look: Taken | None = None
+    used: Used | None = None
 
 
 def gate(
@@ -67,6 +72,7 @@ def gate(
     shown_store: str = "",
     by_plan: bool = False,
     remarks: Remarks | None = None,
+    policy_file: str = "",
 ) -> Decision:
     """Judge a version against the champion; a PASS (or a bootstrap) makes it champion unless something holds it back
     (`holds_of`), anything else leaves the alias.
@@ -76,18 +82,25 @@ def gate(
     and is older than the champion is only looked at: nothing is written. `shown_store`: what reports call the store,
     where its URI is nobody else's business. `by_plan`: as the look of the policy's plan that its runs have come to,
     spending no more than that. `remarks`: what else to note, once the decision is known. When somebody moves the
-    champion meanwhile, the version is judged again against the new one.
+    champion meanwhile, the version is judged again against the new one. `policy_file`: where the policy stands, if it
+    is the caller's own.
 
-    Raises BaselineMoved when the champion moved during every attempt.
+    A policy that the ledger sets for the model, and on a server the one in force there, judges whatever `policy` is;
+    what differs is noted. Raises BaselineMoved when the champion, or the policy that is set, changed during every
+    attempt.
     """
     if not dry_run and is_guarded_server(client):
-        decision = remote_gate(client, model, version, str(policy.name), by_plan=by_plan, promote=promote)
-        decision = remarked(decision, remarks)
+        said = overruled(policy, in_force_there(client, model), " on this server")
+        decision = remote_gate(client, model, version, by_plan=by_plan, promote=promote)
+        decision = remarked(noted(decision, said), remarks)
         if not decision.dry_run:
             records.publish_files(client, decision)
         return decision
     for attempt in range(ATTEMPTS):
-        judged = decide(client, model, version, policy, dry_run=dry_run, by_plan=by_plan, promote=promote)
+        judged = decide(
+            client, model, version, policy, dry_run=dry_run, by_plan=by_plan, promote=promote, policy_file=policy_file,
+            server=bool(shown_store),
+        )  # fmt: skip
         judged = replace(judged, decision=remarked(judged.decision, remarks))
         if shown_store:
             judged = replace(judged, decision=replace(judged.decision, store=shown_store))
@@ -110,10 +123,13 @@ def gate(
 
 def remarked(decision: Decision, remarks: Remarks | None) -> Decision:
     """The decision with what a caller has to say about its verdict."""
-    if remarks is None:
-        return decision
+    return decision if remarks is None else noted(decision, *remarks(decision))
+
+
+def noted(decision: Decision, *said: str) -> Decision:
+    """The decision with more notes on its verdict; empty ones are none."""
     verdict = decision.verdict
-    return replace(decision, verdict=replace(verdict, notes=(*verdict.notes, *remarks(decision))))
+    return replace(decision, verdict=replace(verdict, notes=(*verdict.notes, *(note for note in said if note))))
 
 
 def decide(
@@ -125,6 +141,8 @@ def decide(
     dry_run: bool,
     by_plan: bool = False,
     promote: bool | None = None,
+    policy_file: str = "",
+    server: bool = False,
 ) -> Judged:
     """The verdict and what should follow from it; writes nothing. Raises what enacting it would be refused for."""
     found = find_version(client, model, version)
@@ -136,6 +154,10 @@ def decide(
             f"version {before} of {model!r}: it is the champion already; expected a candidate; to look at it: "
             f"canary compare {model}/OTHER {model}/{before}"
         )
+    governing = None if guard is None else set_for(guard, model)
+    by = used(policy, governing, policy_file, server=server)
+    aside = overruled(policy, governing)
+    policy = policy if governing is None else governing.policy
     baseline, candidate = read_sides(client, model, before, found)
     policy = replace(policy, looks=policy.looks.ending_with(champion_runs(policy, baseline, candidate)))
     number, share, look = at_look(client, policy, found, baseline, candidate) if by_plan else (None, None, None)
@@ -144,6 +166,8 @@ def decide(
     verdict = against_anchor(policy, pinned, candidate, verdict)
     if guard is not None:
         rows = guard.ledger(model)
+        changed = changed_since(rows, verdict.policy, by, look=look is not None)
+        verdict = replace(verdict, notes=(*(note for note in (changed, aside) if note), *verdict.notes))
         said = (*block_notes(rows, int(found.version)), *history_notes(rows))
         verdict = replace(verdict, notes=(*verdict.notes, *said))
     holds = holds_of(policy, found, baseline, candidate, verdict, promote)
@@ -168,13 +192,13 @@ def decide(
     if guard is None or (decision.dry_run and not decision.moves):
         if decision.moves:
             require_seal(client, guard, found)
-        return Judged(decision=decision, look=look)
+        return Judged(decision=decision, look=look, used=by)
     # A dry run says what the gate would refuse too: files of another run, or that cannot be read.
     refuse_foreign_evidence(client, found, candidate)
     sealed = require_seal(client, guard, found) if decision.grants else None
     others = (*baseline.runs, *baseline.fresh) if baseline else ()
     runs = (*candidate.runs, *others, *(pinned.runs if pinned else ()))
-    return Judged(decision=decision, binding=bind(client, found, runs, sealed), against=against, look=look)
+    return Judged(decision=decision, binding=bind(client, found, runs, sealed), against=against, look=look, used=by)
 
 
 def enact(client: MlflowClient, judged: Judged, actor: str | None = None) -> Decision:
@@ -185,7 +209,7 @@ def enact(client: MlflowClient, judged: Judged, actor: str | None = None) -> Dec
     if guard is None:
         return enact_unguarded(client, decision)
     assert judged.binding is not None
-    record(guard, verdict_order(decision, judged.binding, judged.against, actor or current_actor()))
+    record(guard, verdict_order(decision, judged.binding, judged.against, actor or current_actor(), judged.used))
     return promoted(decision)
 
 

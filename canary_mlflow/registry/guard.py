@@ -140,6 +140,11 @@ class Guard(AbstractStore):  # type: ignore[misc]
         with self.ManagedSessionMaker() as session:
             return list(table.read(session, model))
 
+    def policies(self) -> list[Row]:
+        """The rows of the ledger that set policies, in their order."""
+        with self.ManagedSessionMaker() as session:
+            return table.policies(session, self._get_active_workspace())
+
     def binding_now(self, created: int, source: str, place: str, run_ids: Sequence[str]) -> Binding:
         """The binding of a version as it is now; run ids that are gone are left out."""
         runs = run_digests(read_runs_from(self.tracking_uri, run_ids))

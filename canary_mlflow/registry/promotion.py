@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.ledger import clock, table
 from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files
+from canary_mlflow.ledger.policy_rows import in_force_row
 from canary_mlflow.ledger.rows import Kind, Record, Row, faults, signed
 from canary_mlflow.registry import refusals, stored
 from canary_mlflow.registry.binding import Binding, changes
 from canary_mlflow.registry.fault_points import reach
+from canary_mlflow.registry.policy_used import FACT
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.guard import Guard
+
+
+BY_A_POLICY = (Kind.VERDICT, Kind.BOOTSTRAP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +84,10 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
         before = standing(store, session, order.model, order.alias)
         if order.judged_against is not None and before != order.judged_against:
             raise refusals.moved(order.alias, order.model, order.version, str(order.judged_against), str(before))
+        if FACT in order.facts:
+            now = policy_row(session, version.workspace, order.model)
+            if now != order.facts[FACT]["row"]:
+                raise refusals.policy_set(order.alias, order.model, order.version, now)
         rows = []
         for alias in order.pins:
             held = standing(store, session, order.model, alias)
@@ -151,6 +160,9 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
         judged = Standing(version=facts.get("baseline_version"), row=facts.get("baseline_row"))
         if before != judged:
             raise refusals.moved(alias, model, version, str(judged), str(before))
+        policy = policy_row(session, found.workspace, model)
+        if row.kind in BY_A_POLICY and policy != dict(facts.get(FACT) or {}).get("row"):
+            raise refusals.policy_set(alias, model, version, policy)
         order = Order(
             kind=Kind.PROMOTION,
             model=model,
@@ -165,6 +177,12 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
             facts={"verdict_row": row.seq},
         )
         return write(store, session, order, found, before, signer)
+
+
+def policy_row(session: Any, workspace: str, model: str) -> int | None:
+    """The row that sets the policy by which the model is judged now."""
+    row = in_force_row(table.policies(session, workspace), model)
+    return None if row is None else row.seq
 
 
 def granting(store: Guard, session: Any, version: Any, alias: str) -> Row:

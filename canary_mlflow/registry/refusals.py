@@ -89,6 +89,14 @@ def moved(alias: str, model: str, version: object, judged: str, now: str) -> Any
     )
 
 
+def policy_set(alias: str, model: str, version: object, row: int | None) -> Any:
+    """Another policy is in force by now."""
+    return conflict(
+        f"{subject(alias, model, version)}: its verdict is by another policy than the one in force"
+        f"{f' since row {row} of the ledger' if row else ''}; judge again: {gate_command(model, version)}"
+    )
+
+
 def stays(alias: str, model: str, version: object) -> Any:
     """A guarded alias is never taken away."""
     return forbidden(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from canary_mlflow.errors import (
     BaselineMoved,
@@ -16,6 +17,7 @@ from canary_mlflow.errors import (
     one_line,
 )
 from canary_mlflow.registry.locks import registry_uri
+from canary_mlflow.registry.policy_in_force import InForce
 from canary_mlflow.reports.advice import version_page
 from canary_mlflow.reports.decision import Decision, decision_from_dict
 from canary_mlflow.tracking.places import without_password
@@ -40,10 +42,10 @@ def is_guarded_server(client: MlflowClient) -> bool:
 
 
 def remote_gate(
-    client: MlflowClient, model: str, version: str, policy: str, *, by_plan: bool = False, promote: bool | None = None
+    client: MlflowClient, model: str, version: str, *, by_plan: bool = False, promote: bool | None = None
 ) -> Decision:
-    """Ask the server for a verdict. Raises what the server's answer stands for."""
-    body: dict[str, Any] = {"model": model, "version": version, "policy": policy}
+    """Ask the server for a verdict, by the policy in force there. Raises what the server's answer stands for."""
+    body: dict[str, Any] = {"model": model, "version": version}
     if by_plan:
         body["by_plan"] = True
     if promote is not None:
@@ -55,11 +57,18 @@ def remote_gate(
     )
 
 
+def in_force_there(client: MlflowClient, model: str) -> InForce | None:
+    """The policy by which a guarded server judges a model; None for any other server. Raises as `in_force` does."""
+    answer = ask(client, "GET", f"policies?model={quote(model, safe='')}")
+    found = (answer or {}).get("in_force")
+    if found is None:
+        return None
+    return InForce(content=found["content"], row=found["row"], pattern=str(found["pattern"]))
+
+
 def remote_act(client: MlflowClient, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask the server for an act: blessings, overrides or rollbacks."""
-    answer = ask(client, "POST", route, body)
-    found: dict[str, Any] = (answer or {})["act"]
-    return found
+    """The server's answer to blessings, overrides or rollbacks: what was done, under `act`, or asked for."""
+    return ask(client, "POST", route, body) or {}
 
 
 def ask(client: MlflowClient, method: str, route: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ def rollback(client: MlflowClient, model: str, reason: str, *, actor: str | None
     Raises UsageError when there is none, and Refused when its files have changed since.
     """
     if is_guarded_server(client):
-        return act_from(remote_act(client, "rollbacks", {"model": model, "reason": reason}))
+        return act_from(remote_act(client, "rollbacks", {"model": model, "reason": reason})[Act.KEY])
     guard = guard_of(client)
     if guard is None:
         raise UsageError(
@@ -42,7 +42,9 @@ def rollback(client: MlflowClient, model: str, reason: str, *, actor: str | None
     found = find_version(client, model, former)
     act = describe(client, Kind.ROLLBACK, found, reason, CHAMPION, actor)
     refuse_changed(client, found, rows)
-    return carry_out(client, act, found)
+    done = carry_out(client, act, found)
+    assert isinstance(done, Act)  # a rollback is one person's
+    return done
 
 
 def former_champion(rows: list[Row], now: str | None) -> str | None:

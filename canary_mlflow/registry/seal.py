@@ -16,6 +16,7 @@ from canary_mlflow.registry import weights as weight_files
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.binding import Binding, digest_of_all, file_digests, files_at
 from canary_mlflow.registry.door import guard_of, record, software
+from canary_mlflow.registry.policy_in_force import tier_of_run
 from canary_mlflow.registry.remote import ask, is_guarded_server
 from canary_mlflow.registry.versions import SESSION_TAG, WEIGHTS_TAG, Weights, find_version
 
@@ -83,7 +84,8 @@ def seal_version(
         for key, value in tags.items():
             client.set_model_version_tag(model, found.version, key, value)
         return
-    record(guard, order_of(found, files, weights, evaluation, tags, actor or current_actor()))
+    tier = tier_of_run(client, found.run_id)
+    record(guard, order_of(found, files, weights, evaluation, tags, actor or current_actor(), tier))
 
 
 def order_of(
@@ -93,8 +95,10 @@ def order_of(
     evaluation: Mapping[str, Any] | None,
     tags: Mapping[str, str],
     actor: str,
+    tier: str,
 ) -> Any:
-    """The row that is to be written; it is about no alias and moves none."""
+    """The row that is to be written; it is about no alias and moves none. `tier`: of the run, empty for none that is
+    shipped; in the first row about a model it chooses by which policy all that follow are judged."""
     from canary_mlflow.registry.promotion import Order
 
     binding = Binding(
@@ -118,6 +122,7 @@ def order_of(
             "evaluation": None if evaluation is None else dict(evaluation),
             "session": (found.tags or {}).get(SESSION_TAG),
             "run": found.run_id,
+            "tier": tier,
             "software": software(),
         },
         tags=tags,

@@ -102,6 +102,11 @@ def champion_number(client: MlflowClient, model: str) -> str | None:
     return None if number is None else str(number)
 
 
+def find_model(client: MlflowClient, model: str) -> None:
+    """Raises NoSuchModel, which lists what there is."""
+    champion_number(client, model)
+
+
 def find_version(client: MlflowClient, model: str, version: str) -> ModelVersion:
     """The model version; raises NoSuchModel or NoSuchVersion, which list what there is."""
     from mlflow.exceptions import MlflowException

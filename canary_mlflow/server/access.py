@@ -8,8 +8,8 @@ from typing import Any
 from canary_mlflow.errors import UsageError
 from canary_mlflow.pages.blueprint import paths
 from canary_mlflow.pages.requests import Readers
-from canary_mlflow.server.requests import Shape, parse, query
-from canary_mlflow.server.routes import SEAL, VERDICT, path
+from canary_mlflow.server.requests import Shape, only_model, parse, query
+from canary_mlflow.server.routes import BLESSING, OVERRIDE, ROLLBACK, SEAL, VERDICT, path
 
 
 def add_validators(auth: Any) -> None:
@@ -20,9 +20,11 @@ def add_validators(auth: Any) -> None:
         ("ledger", "GET"): lambda: may_read(auth),
         ("seals", "POST"): lambda: may_update(auth, SEAL),
         ("verdicts", "POST"): lambda: may_update(auth, VERDICT),
-        ("overrides", "POST"): lambda: False,
-        ("blessings", "POST"): lambda: False,
-        ("rollbacks", "POST"): lambda: False,
+        ("policies", "GET"): lambda: may_read_policy(auth),
+        ("policies", "POST"): lambda: False,
+        ("overrides", "POST"): lambda: may_manage(auth, OVERRIDE),
+        ("blessings", "POST"): lambda: may_manage(auth, BLESSING),
+        ("rollbacks", "POST"): lambda: may_manage(auth, ROLLBACK),
         ("adoptions", "POST"): lambda: False,
     }
     for (name, method), validator in found.items():
@@ -57,12 +59,34 @@ def may_read(auth: Any) -> bool:
     return model is not None and bool(auth._get_registered_model_permission(model).can_read)
 
 
-def may_update(auth: Any, shape: Shape) -> bool:
-    """A verdict, and the seal that it needs, for whoever may change the model: it may become champion by it."""
+def may_read_policy(auth: Any) -> bool:
+    """The policy of a model that the user may read; the list of all is for administrators."""
     from flask import request
 
     try:
-        asked = parse(request.get_data(), shape)
+        model = only_model(request.args)
     except UsageError:
         return True
-    return bool(auth._get_registered_model_permission(asked["model"]).can_update)
+    return model is not None and bool(auth._get_registered_model_permission(model).can_read)
+
+
+def may_update(auth: Any, shape: Shape) -> bool:
+    """A verdict, and the seal that it needs, for whoever may change the model: it may become champion by it."""
+    model = model_in_body(shape)
+    return model is None or bool(auth._get_registered_model_permission(model).can_update)
+
+
+def may_manage(auth: Any, shape: Shape) -> bool:
+    """Acts by hand, for whoever has MANAGE on the model."""
+    model = model_in_body(shape)
+    return model is None or bool(auth._get_registered_model_permission(model).can_manage)
+
+
+def model_in_body(shape: Shape) -> str | None:
+    """The model that a request is about; None for one that will be refused in words."""
+    from flask import request
+
+    try:
+        return str(parse(request.get_data(), shape)["model"])
+    except UsageError:
+        return None

@@ -55,6 +55,18 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
             path("health"): {"get": operation("health", "Ledger and triggers")},
             path("openapi.json"): {"get": operation("openapi", "This document")},
             path("ledger"): {"get": {**operation("ledger", "Rows of the ledger"), "parameters": [model, *numbers]}},
+            path("policies"): {
+                "get": {
+                    **operation("policies", "The policy in force for a model, and the rows that set policies"),
+                    "parameters": [model],
+                },
+                "post": posted(
+                    "set_policy",
+                    "Judge models by a shipped policy, or by one whose keys are all in content (administrators)",
+                    {"pattern": MODEL, "policy": POLICY, "content": {"type": "object"}, "reason": REASON},
+                    ["pattern", "policy", "reason"],
+                ),
+            },
             path("seals"): {
                 "post": posted(
                     "seals",
@@ -80,7 +92,7 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
             path("overrides"): {
                 "post": posted(
                     "overrides",
-                    "Give a version a guarded alias whatever its verdict (administrators)",
+                    "Give a version a guarded alias whatever its verdict (MANAGE on the model)",
                     {
                         "model": MODEL,
                         "version": VERSION,
@@ -94,7 +106,7 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
             path("blessings"): {
                 "post": posted(
                     "blessings",
-                    "Make a version champion by hand (administrators)",
+                    "Make a version champion by hand (MANAGE on the model)",
                     {"model": MODEL, "version": VERSION, "reason": REASON, "without_weights": SWITCH},
                     ["model", "version", "reason"],
                 )
@@ -102,7 +114,7 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
             path("rollbacks"): {
                 "post": posted(
                     "rollbacks",
-                    "Return to the former champion (administrators)",
+                    "Return to the former champion (MANAGE on the model)",
                     {"model": MODEL, "reason": REASON},
                     ["model", "reason"],
                 )

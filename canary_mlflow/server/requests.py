@@ -11,11 +11,11 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.source import TooMuch
 
-LONGEST = {"model": 256, "alias": 255, "reason": 500, "policy": 100, "weights": 10, "failure": 500}
+LONGEST = {"model": 256, "pattern": 256, "alias": 255, "reason": 500, "policy": 100, "weights": 10, "failure": 500}
 NAME = re.compile(r"[A-Za-z0-9_./@-]{1,100}")
 SWITCHES = {"promote": "promotion over an older champion alone", "by_plan": "false", "without_weights": "false"}
 WEIGHTS = ("files", "none")
-BODY_BYTES = 16_384
+BODY_BYTES = 65_536  # a policy has 7,000
 MOST_VERSIONS = 2**31 - 1  # the column is an Integer
 
 
@@ -59,6 +59,10 @@ def checked(key: str, value: Any) -> Any:
         return value
     if key == "evaluation":
         return evaluation(value)
+    if key == "content":
+        if not isinstance(value, dict):
+            raise UsageError("content: no object; expected every key of a policy; see openapi.json")
+        return value
     if key == "weights" and value not in WEIGHTS:
         raise UsageError(f"weights: neither of {', '.join(WEIGHTS)}; expected one; leave it out for files")
     return text(key, value)
@@ -109,6 +113,14 @@ def text(key: str, value: Any) -> str:
 def printable(key: str) -> str:
     """A client's own words, short and harmless, for an answer."""
     return ascii(key[:40])
+
+
+def only_model(arguments: Mapping[str, str]) -> str | None:
+    """The model that is asked about; None where none is named. Raises UsageError."""
+    for key in arguments:
+        if key != "model":
+            raise UsageError(f"query: unknown key {printable(key)}; expected model; leave it out")
+    return text("model", arguments["model"]) if "model" in arguments else None
 
 
 def query(arguments: Mapping[str, str]) -> tuple[str | None, int, int]:

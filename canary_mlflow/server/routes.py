@@ -15,7 +15,7 @@ from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.plugin import SERVER_BACKEND, SERVER_REGISTRY, guarded_uri, plain_uri
 from canary_mlflow.server.answers import answered
 from canary_mlflow.server.openapi import description
-from canary_mlflow.server.requests import Shape, parse, query
+from canary_mlflow.server.requests import Shape, only_model, parse, query
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -27,6 +27,7 @@ BASE = "/api/2.0/canary"
 STATIC_PREFIX = "_MLFLOW_STATIC_PREFIX"
 VERDICT = Shape(required=("model", "version"), optional=("promote", "policy", "by_plan"))
 SEAL = Shape(required=("model", "version"), optional=("weights", "evaluation"))
+POLICY = Shape(required=("pattern", "policy", "reason"), optional=("content",))
 OVERRIDE = Shape(required=("model", "version", "reason"), optional=("alias", "without_weights"))
 BLESSING = Shape(required=("model", "version", "reason"), optional=("without_weights",))
 ROLLBACK = Shape(required=("model", "reason"))
@@ -92,29 +93,24 @@ def ledger() -> dict[str, Any]:
 
 
 def verdicts() -> dict[str, Any]:
-    """Judge a version from the stored histories, with the installed policy of its tier; sign; move the alias."""
+    """Judge a version from the stored histories, by the policy in force for its model; sign; move the alias."""
     from flask import request
 
-    from canary_mlflow.policies import load_policy
-    from canary_mlflow.registry.evidence import tier_of
+    from canary_mlflow.registry.door import guard_of
     from canary_mlflow.registry.gatekeeper import gate
+    from canary_mlflow.registry.policy_in_force import in_force
     from canary_mlflow.reports.decision import decision_to_dict
 
     asked = parse(request.get_data(), VERDICT)
     own = client()
-    tier = tier_of(own, asked["model"], asked["version"])
-    if not tier:
-        raise UsageError(
-            f"version {asked['version']} of {asked['model']!r}: its runs carry no tier; expected canary runs"
-        )
-    policy = load_policy(tier)
-    if asked.get("policy", policy.name) != policy.name:
-        raise UsageError(f"policy: this server judges tier {tier} by policy {policy.name}; leave out --policy")
+    governing = in_force(own, guard_of(own), asked["model"], server=True)
+    if asked.get("policy", governing.name) != governing.name:
+        raise UsageError(f"policy: this server judges {asked['model']!r} by {governing}; leave out --policy")
     decision = gate(
         own,
         asked["model"],
         asked["version"],
-        policy,
+        governing.policy,
         actor=current_actor(),
         promote=asked.get("promote"),
         by_plan=asked.get("by_plan", False),
@@ -139,6 +135,37 @@ def seals() -> dict[str, Any]:
     return {"sealed": {"model": asked["model"], "version": asked["version"], "weights": str(weights)}}
 
 
+def read_policies() -> dict[str, Any]:
+    """The policy in force for a model, and every row that concerns it; without a model all rows."""
+    from flask import request
+
+    from canary_mlflow.ledger.policy_rows import matches, pattern_of
+    from canary_mlflow.registry.policy_in_force import in_force
+
+    model, store = only_model(request.args), guard()
+    rows = [row for row in store.policies() if model is None or matches(pattern_of(row), model)]
+    governing = None if model is None else in_force(client(), store, model, server=True).to_dict()
+    return {"in_force": governing, "rows": [asdict(row) for row in rows]}
+
+
+def set_policies() -> dict[str, Any]:
+    """Judge the models of a pattern by a shipped policy, or by one whose keys were sent. No path is taken."""
+    from flask import request
+
+    from canary_mlflow.policies import content_of, policy_names
+    from canary_mlflow.registry.policy_setting import set_policy
+
+    asked = parse(request.get_data(), POLICY)
+    refuse_unknown_people(f"the policy of {asked['pattern']!r}", "policy set")
+    name, content = asked["policy"], asked.get("content")
+    if content is None and name not in policy_names():
+        raise UsageError(f"policy: not a shipped one; expected one of {', '.join(policy_names())}, or its content too")
+    if content is not None and content.get("name") != name:
+        raise UsageError("content: name: another than the policy's; expected the same; see openapi.json")
+    row = set_policy(guard(), asked["pattern"], content or content_of(name), asked["reason"], current_actor())
+    return {"row": asdict(row)}
+
+
 def overrides() -> dict[str, Any]:
     """A guarded alias for a version whatever its verdict."""
     from canary_mlflow.registry.acts import override
@@ -148,7 +175,7 @@ def overrides() -> dict[str, Any]:
         client(), asked["model"], asked["version"], asked["reason"], alias=asked.get("alias", "champion"),
         without_weights=asked.get("without_weights", False), actor=current_actor(),
     )  # fmt: skip
-    return {"act": done.to_dict()}
+    return {done.KEY: done.to_dict()}
 
 
 def blessings() -> dict[str, Any]:
@@ -160,7 +187,7 @@ def blessings() -> dict[str, Any]:
         client(), asked["model"], asked["version"], asked["reason"],
         without_weights=asked.get("without_weights", False), actor=current_actor(),
     )  # fmt: skip
-    return {"act": done.to_dict()}
+    return {done.KEY: done.to_dict()}
 
 
 def rollbacks() -> dict[str, Any]:
@@ -181,24 +208,32 @@ def adoptions() -> dict[str, Any]:
 
 
 def act(shape: Shape, command: str) -> dict[str, Any]:
-    """The body of an act, which somebody must answer for: only administrators come through to here."""
-    from flask import current_app, request
+    """The body of an act, which somebody must answer for: only who may manage the model comes through to here."""
+    from flask import request
 
     asked = parse(request.get_data(), shape)
-    if not current_app.config["CANARY_AUTHENTICATED"]:
-        alias = asked.get("alias", "champion")
-        raise Refused(
-            f"model {asked['model']!r}, version {asked.get('version', '(the former)')}, alias {alias!r}: "
-            "this server does not know who asks, a name is missing; serve with --app-name canary-auth, or run canary "
-            f"{command} where the database is"
-        )
+    alias, version = asked.get("alias", "champion"), asked.get("version", "(the former)")
+    refuse_unknown_people(f"model {asked['model']!r}, version {version}, alias {alias!r}", command)
     return asked
+
+
+def refuse_unknown_people(subject: str, command: str) -> None:
+    """Raise Refused on a server that does not ask who is there."""
+    from flask import current_app
+
+    if not current_app.config["CANARY_AUTHENTICATED"]:
+        raise Refused(
+            f"{subject}: this server does not know who asks, a name is missing; serve with --app-name canary-auth, or "
+            f"run canary {command} where the database is"
+        )
 
 
 ROUTES: tuple[tuple[str, str, Callable[[], Any]], ...] = (
     ("health", "GET", health),
     ("openapi.json", "GET", openapi),
     ("ledger", "GET", ledger),
+    ("policies", "GET", read_policies),
+    ("policies", "POST", set_policies),
     ("seals", "POST", seals),
     ("verdicts", "POST", verdicts),
     ("overrides", "POST", overrides),

@@ -64,19 +64,22 @@ def test_who_may_call_which_route(scene: Scene, request: pytest.FixtureRequest) 
     assert told(ACCESS) == lines
 
 
-# What anonymous, reader, editor and admin are answered. 404 and 400 mean: allowed, but there is no such thing.
+# What they are answered, in the order of WHO. 404 and 400 mean: allowed, but there is no such thing.
 MAY = {
-    "GET health": ["401", "200", "200", "200"],
-    "GET openapi.json": ["401", "200", "200", "200"],
-    "GET ledger?model=m": ["401", "200", "200", "200"],
-    "GET ledger": ["401", "403", "403", "200"],
-    "POST seals": ["401", "403", "404", "404"],
-    "POST verdicts": ["401", "403", "404", "404"],
-    "POST verdicts with an outcome": ["401", "400", "400", "400"],
-    "POST overrides": ["401", "403", "403", "404"],
-    "POST blessings": ["401", "403", "403", "404"],
-    "POST rollbacks": ["401", "403", "403", "400"],
-    "POST adoptions": ["401", "403", "403", "400"],
+    "GET health": ["401", "200", "200", "200", "200"],
+    "GET openapi.json": ["401", "200", "200", "200", "200"],
+    "GET ledger?model=m": ["401", "200", "200", "200", "200"],
+    "GET ledger": ["401", "403", "403", "403", "200"],
+    "GET policies?model=m": ["401", "200", "200", "200", "200"],
+    "GET policies": ["401", "403", "403", "403", "200"],
+    "POST policies": ["401", "403", "403", "403", "400"],
+    "POST seals": ["401", "403", "404", "404", "404"],
+    "POST verdicts": ["401", "403", "404", "404", "404"],
+    "POST verdicts with an outcome": ["401", "400", "400", "400", "400"],
+    "POST overrides": ["401", "403", "403", "404", "404"],
+    "POST blessings": ["401", "403", "403", "404", "404"],
+    "POST rollbacks": ["401", "403", "403", "400", "400"],
+    "POST adoptions": ["401", "403", "403", "403", "400"],
 }
 
 

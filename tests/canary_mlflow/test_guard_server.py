@@ -122,7 +122,7 @@ def test_evidence_of_another_session_is_refused(web: Any, guarded: Any) -> None:
         ("verdicts", {"model": "$", "version": "77"}, 404, "not in the registry; versions: 1"),
         ("verdicts", {"model": "nobody", "version": "1"}, 404, "not in the registry; models:"),
         ("verdicts", {"model": "$", "version": "1", "outcome": "PASS"}, 400, "unknown key 'outcome'"),
-        ("verdicts", {"model": "$", "version": "1", "policy": "lax"}, 400, "this server judges tier smoke"),
+        ("verdicts", {"model": "$", "version": "1", "policy": "lax"}, 400, "by policy smoke (shipped); leave out"),
         ("overrides", {"model": "$", "version": "1", "reason": "so"}, 403, "or run canary override where"),
         ("blessings", {"model": "$", "version": "1", "reason": "so"}, 403, "this server does not know who asks"),
         (
@@ -154,9 +154,9 @@ def rows_in(shared: Any) -> int:
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:12]))
 def test_strange_names_store_nothing_and_break_nothing(web: Any, shared: Any, name: str) -> None:
     before = rows_in(shared)
-    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks", "adoptions"):
-        for key in ("model", "version", "reason"):
-            body = {"model": "m", "version": "1", "reason": "so", key: name}
+    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks", "adoptions", "policies"):
+        for key in ("model", "version", "reason", "pattern", "policy"):
+            body = {"model": "m", "version": "1", "reason": "so", "pattern": "m", "policy": "smoke", key: name}
             body = {kept: value for kept, value in body.items() if kept in keys_of(route)}
             answer = post(web, route, body)
             assert 400 <= answer.status_code < 500, answer.text
@@ -166,7 +166,11 @@ def test_strange_names_store_nothing_and_break_nothing(web: Any, shared: Any, na
 
 
 def keys_of(route: str) -> tuple[str, ...]:
-    short = {"seals": ("model", "version"), "verdicts": ("model", "version")}
+    short = {
+        "seals": ("model", "version"),
+        "verdicts": ("model", "version"),
+        "policies": ("pattern", "policy", "reason"),
+    }
     by_name = dict.fromkeys(("rollbacks", "adoptions"), ("model", "reason"))
     return {**short, **by_name}.get(route, ("model", "version", "reason"))
 
@@ -200,8 +204,8 @@ def test_whatever_a_thing_is_called_nothing_is_stored(
     web: Any, shared: Any, model: str, reason: str, version: Any
 ) -> None:
     before = rows_in(shared)
-    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks", "adoptions"):
-        body = {"model": model, "version": version, "reason": reason}
+    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks", "adoptions", "policies"):
+        body = {"model": model, "version": version, "reason": reason, "pattern": model, "policy": reason}
         answer = post(web, route, {key: body[key] for key in keys_of(route)})
         assert 400 <= answer.status_code < 500, answer.text
         assert "Traceback" not in answer.text

@@ -1,0 +1,150 @@
+"""By which policy a model is judged on a guarded registry: one that the ledger sets, else that of the model's tier.
+
+Neither is the candidate's to choose: what is read of its tags is at most a name, once, when the model has no rows yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import NoSuchRun, UsageError
+from canary_mlflow.ledger.canonical import digest
+from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+from canary_mlflow.ledger.policy_rows import in_force_row
+from canary_mlflow.ledger.rows import Kind, Row, faults
+from canary_mlflow.policies import content_of, policy_from, policy_names, shipped_tiers
+from canary_mlflow.registry.evidence import tags_of
+from canary_mlflow.registry.versions import find_model, quoted
+from gates import Policy
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+    from canary_mlflow.registry.guard import Guard
+
+TIER_TAG = "canary.tier"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InForce:
+    """A policy with all its keys. `row`: of the ledger, which set it for `pattern`; None for a shipped one."""
+
+    content: Mapping[str, Any]
+    row: int | None = None
+    pattern: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it calls itself."""
+        return str(self.content["name"])
+
+    @property
+    def digest(self) -> str:
+        """sha256 over its keys."""
+        return digest(self.content)
+
+    @property
+    def policy(self) -> Policy:
+        """To judge by, with the spreads measured where it judges."""
+        return policy_from(self.content)
+
+    def __str__(self) -> str:
+        return f"policy {self.name} ({f'row {self.row} of the ledger' if self.row else 'shipped'})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "policy": self.name,
+            "policy_digest": self.digest,
+            "row": self.row,
+            "pattern": self.pattern,
+            "content": dict(self.content),
+        }
+
+
+def in_force(client: MlflowClient, guard: Guard | None, model: str, *, server: bool = False) -> InForce:
+    """The policy that judges a model. `server`: only tiers count, which the clients of a server may name; a session of
+    one's own may name any shipped policy.
+
+    Raises UsageError where none is set and the model names no tier, and for a row that does not hold; NoSuchModel.
+    """
+    found = None if guard is None else set_for(guard, model)
+    if found is not None:
+        return found
+    tier, where = tier_of_model(client, guard, model)
+    valid = shipped_tiers() if server else policy_names()
+    if tier not in valid:
+        raise UsageError(
+            f"{model!r}: {where} names no tier; expected one of {', '.join(valid)}, or a policy that the ledger sets; "
+            f'canary policy set {model} smoke --reason "…"'
+        )
+    return InForce(content=content_of(tier))
+
+
+def set_for(guard: Guard, model: str) -> InForce | None:
+    """The policy that the ledger sets for a model; None where it sets none. Raises UsageError for a row that does not
+    hold: whoever can write rows without a key would choose."""
+    row = in_force_row(guard.policies(), model)
+    if row is None:
+        return None
+    refuse_broken(row, f"the policy of {model!r}")
+    return from_row(row)
+
+
+def from_row(row: Row) -> InForce:
+    """What a row has set."""
+    facts = row.facts
+    return InForce(content=facts["content"], row=row.seq, pattern=str(facts["pattern"]))
+
+
+def refuse_broken(row: Row, what: str) -> None:
+    """Raise UsageError for a row that nobody trusted has signed, or that was changed."""
+    for fault in faults(row, None, load_public(public_files(key_folder()))):
+        raise UsageError(
+            f"{what}: row {row.seq} of the ledger does not hold ({fault}); expected one that does; see: canary audit "
+            "verify"
+        )
+
+
+def tier_of_model(client: MlflowClient, guard: Guard | None, model: str) -> tuple[str, str]:
+    """The tier in the first row about a model that says one; of a model without, that of its first version's run. And
+    where it stands. '' for none, and for a text that names none. Raises UsageError and NoSuchModel."""
+    for row in guard.ledger(model) if guard is not None else ():
+        facts = facts_of(row)
+        sealed_before = row.kind == Kind.SEAL and "run" in facts and "tier" not in facts
+        tier = tier_of_run(client, facts["run"]) if sealed_before else tier_in(facts)
+        if tier is not None:
+            refuse_broken(row, f"the tier of {model!r}")
+            return tier, f"row {row.seq} of the ledger, the first about it,"
+    find_model(client, model)
+    versions = client.search_model_versions(f"name={quoted(model)}")
+    first = min(versions, key=lambda version: int(version.version), default=None)
+    return tier_of_run(client, first.run_id) if first else "", "the run of its first version"
+
+
+def tier_in(facts: Mapping[str, Any]) -> str | None:
+    """The tier that a row records; None where it records none, as rows of acts do."""
+    if "tier" in facts:
+        return str(facts["tier"])
+    name = dict(dict(facts.get("verdict") or {}).get("policy") or {}).get("name")
+    return str(name) if name in policy_names() else None
+
+
+def facts_of(row: Row) -> dict[str, Any]:
+    """What a row says; nothing where its text is none."""
+    try:
+        found = row.facts
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def tier_of_run(client: MlflowClient, run_id: str | None) -> str:
+    """The tier, or the shipped policy, that a run names; empty for any other text."""
+    try:
+        tier = tags_of(client, run_id).get(TIER_TAG, "") if run_id else ""
+    except NoSuchRun:
+        return ""
+    return tier if tier in policy_names() else ""

@@ -1,0 +1,58 @@
+"""A policy is set for the models of a pattern: one signed row, by somebody with a name and a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import Refused, UsageError
+from canary_mlflow.ledger import clock, table
+from canary_mlflow.ledger.canonical import digest
+from canary_mlflow.ledger.keys import key_folder, load_signer
+from canary_mlflow.ledger.policy_rows import policy_record
+from canary_mlflow.ledger.rows import Row, signed
+from canary_mlflow.policies import checked_content, content_of, policy_names
+
+if TYPE_CHECKING:
+    from canary_mlflow.registry.guard import Guard
+
+NAME = re.compile(r"[\w.\-]{1,100}", re.ASCII)
+REASON_LIMIT = 500
+
+
+def set_policy(guard: Guard, pattern: str, content: Mapping[str, Any], reason: str, actor: str) -> Row:
+    """Judge the models of a pattern by this policy from now on. Raises UsageError, and Refused for somebody who is not
+    among the operators, where some are named."""
+    pattern, reason = pattern.strip(), " ".join(reason.split())
+    if not pattern or len(pattern) > 256 or not pattern.isprintable():
+        raise UsageError("the pattern of models: expected 1 to 256 characters, such as prod-* (* any text, ? one)")
+    if not reason:
+        raise UsageError("--reason: found an empty text; expected why these models are to be judged so")
+    if guard.operators and actor not in guard.operators:
+        raise Refused(
+            f"the policy of {pattern!r}: {actor!r} is not among those who may set one ({', '.join(guard.operators)}); "
+            "ask one of them"
+        )
+    content = own_content(content)
+    signer = load_signer(key_folder())
+    with guard.ManagedSessionMaker(read_only=False) as session:
+        table.lock(session)
+        last = table.last(session)
+        times, workspace = clock.stamp(last), guard._get_active_workspace()
+        row = signed(policy_record(pattern, content, reason[:REASON_LIMIT], actor, times, workspace), last, signer)
+        table.append(session, row)
+    return row
+
+
+def own_content(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Every key of a policy, checked. Raises UsageError; also for a shipped name over other keys, which would lie."""
+    content = checked_content(body)
+    name = str(content["name"])
+    if not NAME.fullmatch(name):
+        raise UsageError("policy: name: expected letters, digits, '.', '_' and '-', at most 100; give it such a name")
+    if name in policy_names() and digest(content) != digest(content_of(name)):
+        raise UsageError(
+            f"policy: name: {name} is a shipped policy with other keys; expected a name of its own; add `name: …` to it"
+        )
+    return content

@@ -1,0 +1,141 @@
+"""Which policy a verdict was reached by, as its row of the ledger says it, and what has changed since another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.ledger.canonical import digest
+from canary_mlflow.policies import content_of, load_policy, policy_names
+from gates import Policy, policy_to_dict
+from gates.rules import Scale
+from gates.wording import listed
+
+if TYPE_CHECKING:
+    from canary_mlflow.ledger.rows import Row
+    from canary_mlflow.registry.policy_in_force import InForce
+
+FACT = "policy"  # of a verdict's row; rows from before it have none
+FIRST_KEYS = ("margin", "role")  # of a rule: what decides most, so it is told first
+IN_PARTS = ("hard", "validity", "looks", "override")
+SPENT = ("alpha_block", "alpha_pass")  # a look spends a share of them, so they differ from look to look
+
+
+class Source(StrEnum):
+    """Where a policy came from."""
+
+    ROW = "row"  # the ledger set it
+    SHIPPED = "shipped"  # a file of conf/gate, in a checkout also the project's own
+    FILE = "file"  # any other
+    SETTINGS = "settings"  # of a session or a caller
+
+
+@dataclass(frozen=True, kw_only=True)
+class Used:
+    """A policy by name and digest. `file`: where it stands; `server`: a server chose it, nobody else."""
+
+    name: str
+    digest: str
+    source: Source
+    row: int | None = None
+    file: str = ""
+    server: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "source": str(self.source)}
+
+
+def used(policy: Policy, governing: InForce | None, file: str, *, server: bool) -> Used:
+    """How a policy is called in the row of its verdict. `governing`: what the ledger sets, by which it judges then."""
+    if governing is not None:
+        return Used(name=governing.name, digest=governing.digest, source=Source.ROW, row=governing.row, server=server)
+    name = str(policy.name)
+    if name in policy_names() and load_policy(name) == policy:
+        file = f"conf/gate/{name}.yaml"
+        return Used(name=name, digest=digest(content_of(name)), source=Source.SHIPPED, file=file, server=server)
+    if file:
+        return Used(name=name, digest=digest(content_of(file)), source=Source.FILE, file=file, server=server)
+    return Used(name=name, digest=digest(policy_to_dict(policy)), source=Source.SETTINGS, server=server)
+
+
+def overruled(policy: Policy, governing: InForce | None, where: str = "") -> str:
+    """What to note where the ledger or a server judges by another policy than a session brought; '' for the same."""
+    if governing is None:
+        return ""
+    found = list(differences(policy_to_dict(policy), policy_to_dict(governing.policy)))
+    return f"judged by {governing}{where}, not by the {policy.name} that was given: {listed(found)}" if found else ""
+
+
+def changed_since(rows: Sequence[Row], now: Mapping[str, Any], by: Used, *, look: bool) -> str:
+    """`policy changed since version 3 was judged: margin of step_cost 10 % -> 50 %`; '' where nothing has, or nobody
+    judged the champion. `rows`: about the model, oldest first; `now`: the verdict's own policy; `look`: it is one of a
+    plan."""
+    verdict = verdict_of_champion(rows)
+    if verdict is None:
+        return ""
+    facts = verdict.facts
+    if FACT not in facts or facts[FACT]["digest"] == by.digest:
+        return ""
+    left_out = SPENT if look or facts["verdict"].get("look") else ()
+    left, right = (
+        {key: value for key, value in side.items() if key not in left_out} for side in (facts["verdict"]["policy"], now)
+    )
+    # Beside no baseline other overlays hold, which change roles.
+    bootstrap = facts["verdict"].get("baseline_version") is None
+    found = [what for what in differences(left, right) if not (bootstrap and what.startswith("role of "))]
+    return f"policy changed since version {verdict.version} was judged: {listed(found)}" if found else ""
+
+
+def verdict_of_champion(rows: Sequence[Row]) -> Row | None:
+    """The verdict by which the present champion became it; None for one that was made by hand, or of which it is not
+    to be read."""
+    moves = [row for row in rows if row.moves and row.alias == "champion"]
+    if not moves:
+        return None
+    try:
+        number = moves[-1].facts.get("verdict_row", moves[-1].seq)
+        row = next(row for row in rows if row.seq == number)
+        return row if isinstance(row.facts["verdict"]["policy"], dict) else None
+    except (StopIteration, KeyError, TypeError, ValueError):
+        return None
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """What is another in two policies, a few words each, margins first."""
+    left, right = (dict(side.get("rules") or {}) for side in (then, now))
+    both = [name for name in left if name in right]
+    keys = dict.fromkeys((*FIRST_KEYS, *(key for name in both for key in left[name])))
+    for key in keys:
+        for name in both:
+            before, after = left[name].get(key), right[name].get(key)
+            if before != after:
+                log = left[name].get("scale") == right[name].get("scale") == Scale.LOG
+                percent = key == "margin" and log
+                yield f"{key} of {name} {spoken(before, percent)} -> {spoken(after, percent)}"
+    yield from (f"rule {name} is gone" for name in left if name not in right)
+    yield from (f"rule {name} is new" for name in right if name not in left)
+    yield from other_keys(then, now)
+
+
+def other_keys(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """The same of all but the rules. Keys that one side does not know are none of its differences."""
+    for key in (key for key in then if key in now and key not in ("rules", "overlays", "priors")):
+        if key not in IN_PARTS:
+            yield from [f"{key} {spoken(then[key])} -> {spoken(now[key])}"] if then[key] != now[key] else ()
+            continue
+        for part in (part for part in then[key] if part in now[key] and then[key][part] != now[key][part]):
+            yield f"{key}.{part} {spoken(then[key][part])} -> {spoken(now[key][part])}"
+    if (then.get("overlays"), then.get("priors")) != (now.get("overlays"), now.get("priors")):
+        yield "its overlays or measured spreads"
+
+
+def spoken(value: Any, percent: bool = False) -> str:
+    """A value as a policy's file has it; a margin that is a fraction in percent."""
+    if percent and isinstance(value, int | float):
+        return f"{100 * value:g} %"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
