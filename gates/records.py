@@ -83,7 +83,8 @@ class Run:
 
     `failure` is "" or one of instability, oom, timeout, crash (a fault of the version), interrupted, error (no
     evidence). `workload` and `hardware` must be equal for two runs to be compared; `environment` and `configuration`
-    (what the training was told) may differ, and are listed.
+    (what the training was told) may differ, and are listed. `facts`: what it exactly was, `group.key` → value, compared
+    without statistics (gates/facts.py); empty where nobody recorded it.
     """
 
     run_id: str
@@ -104,6 +105,7 @@ class Run:
     hardware: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     configuration: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
     session: str = ""
     last_step: int = 0
     note: str = ""

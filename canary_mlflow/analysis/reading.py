@@ -134,6 +134,7 @@ def part(one: Recorded, side: str) -> RunPart:
         workload=run.workload,
         hardware=run.hardware,
         environment=run.environment,
+        facts=run.facts,
         metrics=figures.summaries(run),
     )
 

@@ -82,6 +82,7 @@ def run_digest(run: Run) -> str:
             "workload": dict(run.workload),
             "hardware": dict(run.hardware),
             "series": {name: series_digest(series) for name, series in run.series.items()},
+            **({"facts": dict(run.facts)} if run.facts else {}),  # none in runs that were judged before there were any
         }
     )
 

@@ -47,6 +47,7 @@ class RunPart:
     workload: Mapping[str, str] = field(default_factory=dict)
     hardware: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, Figures] = field(default_factory=dict)
 
 

@@ -54,3 +54,45 @@ def rows_of(data: Any, columns: Iterable[str]) -> Iterator[tuple[Any, ...]]:
 def row_number(row: tuple[Any, ...]) -> int:
     """A number that another row does not have."""
     return int.from_bytes(hashlib.sha256(repr(row).encode(errors="surrogatepass")).digest()[:16], "big")
+
+
+def rows_in(name: str, data: Any) -> dict[str, int]:
+    """The number of rows as they are trained on; {} where it is not known."""
+    try:
+        return {name: len(data)}
+    except TypeError:
+        return {}
+
+
+def tokens_in(data: Any) -> dict[str, str]:
+    """Each column of token ids: `N in M rows, longest L, DIGEST`, whatever the order of the rows. {} where the tokens
+    are made on the way, or are too many to be read."""
+    features = getattr(data, "features", None) or {}
+    columns = [name for name in sorted(features) if name.endswith("_ids") and name != "position_ids"]
+    if not columns or len(data) > MOST_ROWS:
+        return {}
+    found = {name: Tokens() for name in columns}
+    for batch in data.select_columns(columns).with_format("arrow").iter(batch_size=BATCH):
+        for name in columns:
+            found[name].add(batch.column(name).combine_chunks())
+    return {f"tokens.{name}": str(one) for name, one in found.items()}
+
+
+class Tokens:
+    """Rows of token ids, counted and digested as they come, in Arrow's lists."""
+
+    def __init__(self) -> None:
+        self.rows = self.count = self.longest = self.total = 0
+
+    def add(self, lists: Any) -> None:
+        """Some more rows; a missing one has no tokens."""
+        lengths = lists.value_lengths().fill_null(0).to_pylist()
+        ids, at = lists.flatten().to_numpy(zero_copy_only=False).astype("<i4"), 0
+        for length in lengths:
+            self.total += int.from_bytes(hashlib.sha256(ids[at : at + length].tobytes()).digest()[:16], "big")
+            at += length
+        self.rows, self.count, self.longest = self.rows + len(lengths), self.count + at, max(self.longest, *lengths, 0)
+
+    def __str__(self) -> str:
+        digest = f"{self.total % 16**DIGITS:0{DIGITS}x}"
+        return f"{self.count} in {self.rows} rows, longest {self.longest}, {digest}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion, StoreError, one_line
 from canary_mlflow.tracking.exceptions import raised_from
+from canary_mlflow.tracking.fact_tags import facts_in
 from canary_mlflow.tracking.numbers import count, whole
 from canary_mlflow.tracking.points import Points, read_points
 from canary_mlflow.tracking.schema import CONFIG_PREFIX, mlflow_key, name_of_key
@@ -124,6 +125,7 @@ def run_from(
         hardware=_section(tags, "canary.hardware."),
         environment=_section(tags, "canary.env."),
         configuration=configuration_of(params or {}, tags),
+        facts=facts_in(tags),
         session=tags.get("mlflow.parentRunId", ""),
         note=tags.get(RUN_NOTE_TAG, ""),
         last_step=_count(tags, "canary.last_step"),

@@ -87,6 +87,7 @@ def standard_probes() -> dict[str, Probe]:
     """A fresh set for one run, by name. To add one: a file here, and a line below."""
     from canary_mlflow.tracking.probes.clipping import Clipping
     from canary_mlflow.tracking.probes.clock import Clock
+    from canary_mlflow.tracking.probes.facts import ExactFacts
     from canary_mlflow.tracking.probes.finiteness import Finiteness
     from canary_mlflow.tracking.probes.gpu import GPU
     from canary_mlflow.tracking.probes.gradients import Gradients
@@ -112,5 +113,6 @@ def standard_probes() -> dict[str, Probe]:
         Invariants(),
         Finiteness(),
         Parameters(),
+        ExactFacts(),
     )
     return {probe.name: probe for probe in probes}

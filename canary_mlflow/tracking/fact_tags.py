@@ -1,0 +1,68 @@
+"""The exact facts of a run as its tags: one JSON object per group. Loads no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from canary_mlflow.tracking.metrics_json import plain
+
+PREFIX = "canary.facts."
+DATA = "canary.data."
+"""Where our own canaries say how many rows were dropped and cut: facts too."""
+LONGEST_VALUE = 300  # characters; of a longer one its beginning and a digest
+LONGEST_TAG = 7500  # characters; MLflow refuses more than 8000, or cuts them, which would be no JSON any more
+DIGITS = 16
+
+Facts = Mapping[str, str]
+"""`group.key` → value, as text."""
+
+
+def to_tags(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Group → key → value, as tags. What does not fit into a tag is left out, and so not recorded."""
+    found = {}
+    for group, facts in groups.items():
+        kept: dict[str, str] = {}
+        for key, value in facts.items():
+            if len(json.dumps({**kept, key: as_text(value)})) <= LONGEST_TAG:
+                kept[key] = as_text(value)
+        if kept:
+            found[PREFIX + group] = json.dumps(kept)
+    return found
+
+
+def facts_in(tags: Mapping[str, str]) -> dict[str, str]:
+    """The inverse, over all groups; a tag that is no JSON object says nothing. {} for a run that recorded none."""
+    found = {f"{group}.{key}": value for group, facts in _objects(tags) for key, value in sorted(facts.items())}
+    if found:
+        rows = (name for name in sorted(tags) if name.startswith(DATA))
+        found |= {f"data.{name.removeprefix(DATA)}": tags[name] for name in rows}
+    return found
+
+
+def as_text(value: object) -> str:
+    """A value as it is stored and compared."""
+    if isinstance(value, (set, frozenset)):
+        value = sorted(map(str, value))
+    readable = plain(value)
+    text = readable if isinstance(readable, str) else json.dumps(readable, sort_keys=True)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}… {digest(text)}"
+
+
+def digest(text: str) -> str:
+    """A short name of a text."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:DIGITS]
+
+
+def _objects(tags: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    for name in sorted(tags):
+        if not name.startswith(PREFIX):
+            continue
+        try:
+            found = json.loads(tags[name])
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            yield name.removeprefix(PREFIX), {str(key): str(value) for key, value in found.items()}

@@ -1,0 +1,293 @@
+"""What a run exactly is, without noise: what trains, with which resolved settings, on which tokens. gates/facts.py
+compares it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+import torch
+
+from canary_mlflow.tracking.data_facts import rows_in, tokens_in
+from canary_mlflow.tracking.fact_tags import as_text, digest, to_tags
+from canary_mlflow.tracking.metrics_json import plain
+from canary_mlflow.tracking.probes import Probe, Row, Setting
+from canary_mlflow.tracking.probes.forwards import ForwardHook
+from canary_mlflow.tracking.workload import algorithm_of
+from gates.differences import INCIDENTAL
+
+IGNORED_LABEL = -100
+LOOKED_AT = ("input_ids", "labels", "attention_mask", "position_ids")
+NO_SETTING = frozenset({"_name_or_path", "architectures", "base_model_name_or_path", "logging_nan_inf_filter",
+                        "model_type", "peft_version", "runtime_config", "transformers_version"})  # fmt: skip
+"""Keys of arguments and configurations that say where something is from, or that we set ourselves."""
+
+Found = dict[str, Any]
+
+
+class ExactFacts(Probe):
+    """Takes what is known before the first step, and the tokens of the first step as they reach the model.
+
+    The first losses and gradient norms are series already. A fact that this trainer does not have is not recorded: one
+    that is odd keeps no other from being taken.
+    """
+
+    name = "facts"
+
+    def __init__(self) -> None:
+        self._groups: dict[str, Found] = {}
+        self._hook: ForwardHook | None = None
+        self._seen: list[dict[str, Any]] = []
+
+    def start(self, setting: Setting) -> None:
+        for group, find in GROUPS.items():
+            with suppress(Exception):
+                self._groups[group] = find(setting)
+        # A training that goes on has no first step, and a compiled graph breaks at a hook.
+        if not setting.compiled and not setting.resumed:
+            self._hook = ForwardHook(setting.model, self._see)
+
+    def _see(self, inputs: Mapping[str, Any], output: Any) -> None:
+        """Keeps no more of a batch than is looked at: pictures would show in the peak of the memory."""
+        self._seen.append({name: inputs.get(name) for name in LOOKED_AT})
+
+    def step_ended(self, row: Row) -> None:
+        if self._hook is None:
+            return
+        self.stop()
+        with suppress(Exception):
+            self._groups["first"] = first_batches(self._seen)
+        self._seen = []
+
+    def stop(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def tags(self) -> Mapping[str, str]:
+        return to_tags(self._groups)
+
+
+def parameters(setting: Setting) -> Found:
+    """How many there are, how many of them move, which, and of what type."""
+    named = list(setting.model.named_parameters())
+    trainable = [(name, one) for name, one in named if one.requires_grad]
+    return {
+        "trainable": sum(map(size, (one for _, one in trainable))),
+        "total": sum(map(size, (one for _, one in named))),
+        "names": digest("\n".join(sorted(name for name, _ in trainable))),
+        "dtype": counted(str(one.dtype).removeprefix("torch.") for _, one in trainable or named),
+        "frozen_dtype": counted(str(one.dtype).removeprefix("torch.") for _, one in named if not one.requires_grad),
+    }
+
+
+def size(parameter: Any) -> int:
+    """DeepSpeed's third stage leaves each rank an empty shell, which knows its size."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def model(setting: Setting) -> Found:
+    """Its class, its attention, its dropout, and in what its configuration differs from its class's own."""
+    base = base_of(setting.model)
+    config = getattr(base, "config", None)
+    drops = (f"{module.p:g}" for module in setting.model.modules() if isinstance(module, torch.nn.Dropout))
+    return {
+        "class": type(base).__name__,
+        "attention": getattr(config, "_attn_implementation", None),
+        "dropout": counted(drops),
+        **settings_of(config),
+    }
+
+
+def adapter(setting: Setting) -> Found:
+    """In what PEFT's configurations differ from their defaults."""
+    found = getattr(setting.model, "peft_config", None) or getattr(policy_of(setting.model), "peft_config", None) or {}
+    several = len(found) > 1
+    return {
+        f"{name}.{key}" if several else key: value
+        for name, config in found.items()
+        for key, value in {"kind": type(config).__name__, **changed_fields(config, config.to_dict())}.items()
+    }
+
+
+def generation(setting: Setting) -> Found:
+    """In what its generation differs from Transformers' defaults."""
+    return settings_of(getattr(base_of(setting.model), "generation_config", None))
+
+
+def training(setting: Setting) -> Found:
+    """What moves the parameters, by the classes that the trainer settled on."""
+    optimizer = getattr(setting.optimizer, "optimizer", setting.optimizer)  # accelerate wraps both
+    scheduler = getattr(setting.trainer, "lr_scheduler", None)
+    scheduler = getattr(scheduler, "scheduler", scheduler)
+    return {
+        "trainer": type(setting.trainer).__name__,
+        "precision": precision(setting),
+        **({} if optimizer is None else {"optimizer": type(optimizer).__name__, "groups": groups_of(optimizer)}),
+        **({} if scheduler is None else {"scheduler": schedule_of(scheduler)}),
+    }
+
+
+def precision(setting: Setting) -> str:
+    """In what a step is computed: by it two numbers may differ through rounding alone."""
+    types = {one.dtype for one in setting.model.parameters()}
+    if setting.arguments.get("bf16") or torch.bfloat16 in types:
+        return "bf16"
+    if setting.arguments.get("fp16") or torch.float16 in types:
+        return "fp16"
+    return "tf32" if setting.device == "cuda" and torch.backends.cuda.matmul.allow_tf32 else "fp32"
+
+
+def groups_of(optimizer: Any) -> str:
+    """The settings of each parameter group, with the number of tensors in it; the rate is the one it began with."""
+    said = []
+    for group in optimizer.param_groups:
+        own = {key: value for key, value in group.items() if key not in ("params", "lr") and value not in (None, False)}
+        rate = {} if "initial_lr" in group or "lr" not in group else {"initial_lr": float(group["lr"])}
+        said.append({**own, **rate, "tensors": len(group["params"])})
+    return json.dumps(plain(said), sort_keys=True)
+
+
+def schedule_of(scheduler: Any) -> str:
+    """`LambdaLR _get_linear_schedule_with_warmup_lr_lambda`: Transformers' schedules are lambdas of one class."""
+    lambdas = [getattr(one, "func", one) for one in getattr(scheduler, "lr_lambdas", ())]
+    return " ".join(dict.fromkeys([type(scheduler).__name__, *(getattr(one, "__name__", "?") for one in lambdas)]))
+
+
+def arguments(setting: Setting) -> Found:
+    """The trainer's resolved arguments that differ from their class's defaults."""
+    args = setting.trainer.args
+    return {"class": type(args).__name__, "algo": algorithm_of(args), **changed_fields(args, args.to_dict())}
+
+
+def defaults(setting: Setting) -> Found:
+    """The names of the arguments that are at their default, by which a default that flips is no change on purpose."""
+    args = setting.trainer.args
+    names = sorted(set(args.to_dict()) - set(changed_fields(args, args.to_dict())))
+    # Chunks, because a long value is cut.
+    return {str(at): " ".join(names[at : at + CHUNK]) for at in range(0, len(names), CHUNK)}
+
+
+CHUNK = 8  # names; together shorter than the longest value of a fact
+
+
+def tokenizer(setting: Setting) -> Found:
+    """Its vocabulary, rules and template, each by a digest."""
+    found = getattr(setting.trainer, "processing_class", None)
+    found = getattr(found, "tokenizer", found)  # a processor holds one
+    if found is None:
+        return {}
+    template = getattr(found, "chat_template", None)
+    ids = {name: getattr(found, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
+    return {
+        "class": type(found).__name__,
+        "size": len(found),
+        "digest": rules_of(found),
+        "chat_template": "none" if template is None else digest(as_text(template) + str(template)),
+        "padding_side": found.padding_side,
+        "truncation_side": found.truncation_side,
+        **ids,
+    }
+
+
+def rules_of(tokenizer: Any) -> str:
+    """Padding and truncation change with each call, and are none of its rules."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not hasattr(backend, "to_str"):
+        return digest(json.dumps(tokenizer.get_vocab(), sort_keys=True))
+    rules = json.loads(backend.to_str())
+    return digest(json.dumps({key: rules[key] for key in sorted(rules) if key not in ("padding", "truncation")}))
+
+
+def data(setting: Setting) -> Found:
+    """Rows and tokens as the trainer prepared them."""
+    train, held_out = (getattr(setting.trainer, f"{name}_dataset", None) for name in ("train", "eval"))
+    return {**rows_in("rows", train), **rows_in("held_out_rows", held_out), **tokens_in(train)}
+
+
+GROUPS: Mapping[str, Callable[[Setting], Found]] = {
+    "parameters": parameters,
+    "model": model,
+    "adapter": adapter,
+    "generation": generation,
+    "training": training,
+    "arguments": arguments,
+    "defaults": defaults,
+    "tokenizer": tokenizer,
+    "data": data,
+}
+
+
+def first_batches(seen: Sequence[Mapping[str, Any]]) -> Found:
+    """The sequences of the first step without their padding, and what of them is learned, in whatever order: how they
+    are batched and padded is how a step is computed, not what on."""
+    sequences = [row for inputs in seen for row in unpadded(inputs, "input_ids")]
+    labels = [row for inputs in seen for row in unpadded(inputs, "labels")]
+    learned = [[one for one in row if one != IGNORED_LABEL] for row in labels]
+    found: Found = {}
+    if sequences:
+        found["tokens"] = f"{sum(map(len, sequences))} in {len(sequences)} sequences, {digest_of(sequences)}"
+    if labels:
+        found["labels"] = f"{sum(map(len, learned))}, {digest_of(learned)}"
+    return found
+
+
+def unpadded(inputs: Mapping[str, Any], name: str) -> Iterator[list[int]]:
+    """The rows of a batch. Without a mask it is padding-free where positions begin anew, which is where its rows do."""
+    ids, mask, positions = (inputs.get(key) for key in (name, "attention_mask", "position_ids"))
+    if not isinstance(ids, torch.Tensor) or ids.dim() != 2:
+        return
+    if isinstance(mask, torch.Tensor) and mask.shape == ids.shape:
+        yield from (row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True))
+    elif isinstance(positions, torch.Tensor) and positions.shape == ids.shape:
+        for row, place in zip(ids.tolist(), positions.tolist(), strict=True):
+            begins = [at for at, position in enumerate(place) if position == 0] or [0]
+            yield from (row[a:b] for a, b in zip(begins, [*begins[1:], len(row)], strict=True))
+    else:
+        yield from ids.tolist()
+
+
+def digest_of(rows: Sequence[Sequence[int]]) -> str:
+    """Of rows in whatever order."""
+    return digest("\n".join(sorted(hashlib.sha256(repr(list(row)).encode()).hexdigest() for row in rows)))
+
+
+def base_of(held: Any) -> Any:
+    """The model inside adapters and our PPO's heads."""
+    policy = policy_of(held)
+    return policy.get_base_model() if hasattr(policy, "get_base_model") else policy
+
+
+def policy_of(held: Any) -> Any:
+    """Our PPO holds the policy beside its value head."""
+    return getattr(held, "policy", held)
+
+
+def settings_of(config: Any) -> Found:
+    """What a configuration says that its class does not; {} for none."""
+    found = config.to_diff_dict() if hasattr(config, "to_diff_dict") else {}
+    return {key: value for key, value in found.items() if key not in NO_SETTING and value is not None}
+
+
+def changed_fields(values: Any, plain_values: Mapping[str, Any]) -> Found:
+    """The fields of a dataclass that are not at their default, less those that differ from run to run anyway."""
+    if not is_dataclass(values):
+        return {}
+    usual = {one.name: one.default_factory() if one.default_factory is not MISSING else one.default
+             for one in fields(values)}  # fmt: skip
+    return {
+        name: plain_values[name]
+        for name in sorted(usual.keys() & plain_values.keys())
+        if name not in INCIDENTAL | NO_SETTING
+        and as_text(plain_values[name]) != as_text(getattr(usual[name], "value", usual[name]))
+    }
+
+
+def counted(words: Iterator[str]) -> str:
+    """`24 of bfloat16, 2 of float32`; `none`."""
+    return ", ".join(f"{count} of {word}" for word, count in sorted(Counter(words).items())) or "none"
