@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gates.fact_check import without_facts
 from gates.policy import Policy
 from gates.rules import MetricRule, Scale, Worse
 
@@ -11,7 +12,8 @@ _LIMITS = ("margin", "max_increase")
 
 
 def anchored(policy: Policy) -> Policy:
-    """The same policy with all margins `anchor_margins` times as wide."""
+    """The same policy with all margins `anchor_margins` times as wide. Facts may change on the way, each step of it
+    accepted."""
     times = policy.anchor_margins
     of_tier = {rule.name: rule for rule in policy.rules}
     overlays = []
@@ -22,7 +24,7 @@ def anchored(policy: Policy) -> Policy:
             changes |= {key: getattr(wide, key) for key in _LIMITS if key in changes}
         overlays.append(replace(overlay, rules=changed))
     return replace(
-        policy,
+        without_facts(policy),
         name=f"{policy.name}, anchor",
         signed_priors=times * policy.signed_priors,
         rules=tuple(_widened(rule, times) for rule in policy.rules),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from gates.facts import FACTS, fact_differences
 from gates.records import Run
 from gates.sides import ABSENT, values_of
 from gates.verdict import Difference
 
-CONFIGURATION, CODE, PACKAGES, DATA, HARDWARE, WORKLOAD = GROUPS = (
+_, CONFIGURATION, CODE, PACKAGES, DATA, HARDWARE, WORKLOAD = GROUPS = (
+    FACTS,
     "configuration",
     "code",
     "packages",
@@ -17,7 +19,7 @@ CONFIGURATION, CODE, PACKAGES, DATA, HARDWARE, WORKLOAD = GROUPS = (
     "hardware",
     "workload",
 )
-"""In the order in which a reader asks for them."""
+"""In the order in which a reader asks for them: what is exactly other, then what was changed."""
 
 MACHINE = frozenset({"host", "platform", "cpu", "gpu", "driver", "device", "omp_num_threads"})
 GIT = "git_"
@@ -37,9 +39,12 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a Python object that has no text
 Facts = Mapping[str, str]
 
 
-def differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
+def differences(
+    baseline: Sequence[Run], candidate: Sequence[Run], exact: Sequence[Run] | None = None
+) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
     """What differs, by group and within one the values that changed before those that only one side has; and the groups
-    of which both sides recorded something, without which nothing is known of a group."""
+    of which both sides recorded something, without which nothing is known of a group. `exact`: the baseline's runs
+    whose facts count, where they are others."""
     found: list[Difference] = []
     compared: list[str] = []
     for group in GROUPS:
@@ -47,8 +52,8 @@ def differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> tuple[tupl
         if not all(any(pick(run) for run in side) for side in (baseline, candidate)):
             continue
         compared.append(group)
-        if group == CODE:
-            found += _code(baseline, candidate)
+        if group in _OWN:
+            found += _OWN[group](baseline if exact is None or group != FACTS else exact, candidate)
             continue
         changed = [
             Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there), group=group)
@@ -148,7 +153,18 @@ def _is_data(key: str) -> bool:
     return key.startswith("data") or key.endswith("_data")
 
 
+def _facts(run: Run) -> Facts:
+    return run.facts
+
+
+_OWN: Mapping[str, Callable[[Sequence[Run], Sequence[Run]], Iterable[Difference]]] = {
+    FACTS: fact_differences,
+    CODE: _code,
+}
+"""Groups that are compared in a way of their own."""
+
 _PICKS: Mapping[str, Callable[[Run], Facts]] = {
+    FACTS: _facts,
     CONFIGURATION: _configuration,
     CODE: _of_code,
     PACKAGES: _packages,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gates.differences import differences
+from gates.fact_check import fact_checks, what_differs
 from gates.hard_gates import hard_checks
 from gates.metric_checks import metric_checks
 from gates.notes import notes, of_checks, unsaid
@@ -23,7 +23,7 @@ from gates.sides import (
     mismatches,
     planned,
 )
-from gates.verdict import Check, CheckOutcome, Outcome, ReasonCode, Verdict
+from gates.verdict import Check, CheckOutcome, Difference, Outcome, ReasonCode, Verdict
 from gates.wording import listed, runs, sentence_case
 
 # Which open question to name first: the one whose answer is needed before the next makes sense.
@@ -48,13 +48,14 @@ def judge(
     *,
     look: int | None = None,
     share: float | None = None,
+    accepted: Sequence[Difference] = (),
 ) -> Verdict:
     """Judge the candidate's runs, against the baseline's where there is one (None: hard checks only).
 
-    Hard checks first: they need no baseline and block alone. Then comparability: other work or other
-    hardware is never a PASS. Then one test per metric; docs/gate.md gives the mathematics. `look`: which look of the
-    policy's plan this is, counted from 1, spending only `share` of the error levels (None: the look's own); without a
-    look all of them are spent at once.
+    Exact facts first, then the hard checks that need no baseline; both block alone. Then comparability: other work or
+    other hardware is never a PASS. Then one test per metric; docs/gate.md gives the mathematics. `look`: which look of
+    the policy's plan this is, counted from 1, spending only `share` of the error levels (None: the look's own); without
+    a look all of them are spent at once. `accepted`: differing facts that somebody answers for.
     """
     right = candidate_side(candidate)
     left = baseline_side(baseline, right)
@@ -62,14 +63,17 @@ def judge(
     slips, plan = tuple(unsaid(policy, said)), policy.resolve(said)
     policy = plan if look is None else plan.spending(plan.looks.shares[look - 1] if share is None else share)
     pairs = pair(policy, baseline, right)
-    checks, more_runs = [*hard_checks(policy, right, baseline)], None
-    if obstacles := _validity(baseline, left, right, pairs):
+    obstacles = _validity(baseline, left, right, pairs)
+    alike = not any(one.reason_code is ReasonCode.NOT_COMPARABLE for one in obstacles)
+    changed, compared = what_differs(left.evidence, pairs.made, right.evidence, judged=alike and policy.hard.facts)
+    checks = [*fact_checks(policy, changed, compared, accepted), *hard_checks(policy, right, baseline)]
+    more_runs = None
+    if obstacles:
         checks += obstacles
     else:
         metrics = metric_checks(policy, left, right, plan, pairs)
         checks, more_runs = [*checks, *metrics.checks], metrics.more_runs
     outcome, code, reason = _decide(checks)
-    changed, compared = differences(left.evidence, right.evidence)
     return Verdict(
         model=candidate.model,
         candidate_version=candidate.version,

@@ -26,7 +26,7 @@ class Bootstrap(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class HardChecks:
-    """Checks that need no baseline. PPO's limits: KL is summed over a response, approximate KL is per
+    """Checks that need no baseline, but for `facts`. PPO's limits: KL is summed over a response, approximate KL is per
     token."""
 
     completed: bool
@@ -35,6 +35,7 @@ class HardChecks:
     learned: bool
     invariants: bool
     watch: bool
+    facts: bool
     loss_ratio: float
     loss_rebound: float
     loss_sigmas: float

@@ -110,6 +110,7 @@ _HARD: dict[str, Reader] = {
     "learned": flag,
     "invariants": flag,
     "watch": flag,
+    "facts": flag,
     "loss_ratio": number(1, above=True),
     "loss_rebound": number(1, above=True),
     "loss_sigmas": number(0, above=True),

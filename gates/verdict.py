@@ -128,12 +128,20 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Something recorded that is not the same on both sides. Listed, never judged. `group`: of differences.GROUPS."""
+    """Something recorded that is not the same on both sides. `group`: of differences.GROUPS.
+
+    Of exact facts: `seeds` in which it differs, none where it follows from no seed; values that differ by seed are
+    joined in that order. `rounding`: by no more than the precision's own error. `decides`: nothing but a regression
+    explains it. Everything else is listed, never judged.
+    """
 
     key: str
     baseline: str
     candidate: str
     group: str = ""
+    seeds: tuple[int, ...] = ()
+    rounding: bool = False
+    decides: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,10 +186,16 @@ def verdict_from_dict(plain: Mapping[str, Any]) -> Verdict:
     known["outcome"] = Outcome(known["outcome"])
     known["reason_code"] = ReasonCode(known["reason_code"])
     known["checks"] = tuple(_check_from_dict(check) for check in known["checks"])
-    known["differences"] = tuple(Difference(**_known(Difference, item)) for item in known["differences"])
+    known["differences"] = tuple(map(difference_from_dict, known["differences"]))
     for side in ("baseline_runs", "candidate_runs", "notes", "compared"):
         known[side] = tuple(known.get(side, ()))
     return Verdict(**known)
+
+
+def difference_from_dict(plain: Mapping[str, Any]) -> Difference:
+    """Read back one difference of a verdict's JSON."""
+    known = _known(Difference, plain)
+    return Difference(**{**known, "seeds": tuple(known.get("seeds", ()))})
 
 
 def _check_from_dict(plain: Mapping[str, Any]) -> Check:

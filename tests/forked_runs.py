@@ -18,7 +18,7 @@ from canary_mlflow.tracking.store import prepare_store
 from gates import Run
 from training.command_line import parse
 from training.compose import check, register_schemas, to_plain
-from training.naming import run_tags
+from training.naming import run_params, run_tags
 from training.process import Job, read_result
 
 
@@ -29,6 +29,7 @@ class ForkedRuns:
         self.folder = folder
         self.uri = f"sqlite:///{folder}/mlflow.db"
         self.runs: dict[tuple[str, ...], Run] = {}
+        self.patch = ""
         self._parent: subprocess.Popen[str] | None = None
 
     @cached_property
@@ -39,11 +40,13 @@ class ForkedRuns:
     def session(self) -> str:
         return open_session(self.client, "canary", "forked runs", {})
 
-    def train(self, *words: str) -> Run:
-        """The run that `python -m training WORDS` makes for its first seed."""
-        if words not in self.runs:
-            self.runs[words] = self._train(words)
-        return self.runs[words]
+    def train(self, *words: str, patch: str = "") -> Run:
+        """The run that `python -m training WORDS` makes for its first seed. `patch`: Python that its process executes
+        first, which is a change of the code that no configuration tells of."""
+        if (patch, *words) not in self.runs:
+            self.patch = patch
+            self.runs[patch, *words] = self._train(words)
+        return self.runs[patch, *words]
 
     def close(self) -> None:
         if self._parent is not None:
@@ -52,13 +55,14 @@ class ForkedRuns:
     def _train(self, words: tuple[str, ...]) -> Run:
         register_schemas()
         config = check(parse(["tier=smoke", "hardware=cpu", *words]))[0]
-        run_id = create_child_run(self.client, self.session, " ".join(words), run_tags(config), {})
+        run_id = create_child_run(self.client, self.session, " ".join(words), run_tags(config), run_params(config))
         job = Job(
             config=to_plain(config), run_id=run_id, tracking_uri=self.uri, label=" ".join(words), keep_weights=False
         )
         folder = self.folder / run_id
         folder.mkdir()
         (folder / "job.json").write_text(json.dumps(asdict(job)))
+        (folder / "patch.py").write_text(self.patch)
         self._fork(folder)
         result = read_result(folder / "result.json", run_id, config.seed)
         close_run(self.client, run_id, result.failure, result.reason)
@@ -91,6 +95,7 @@ def main() -> None:
     while line := sys.stdin.readline():
         child = os.fork()
         if child == 0:
+            exec((Path(line.strip()) / "patch.py").read_text())
             os._exit(worker.work(Path(line.strip())))
         os.waitpid(child, 0)
         print(line.strip(), flush=True)

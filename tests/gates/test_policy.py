@@ -270,6 +270,7 @@ def test_no_key_is_forgotten_above(plain):
         "name",
         "bootstrap",
         "hard",
+        "hard.facts",  # test_facts.py
         "validity",
         "rules",
         "priors",

@@ -1,0 +1,196 @@
+"""Exact facts: what differs is named, decides where nothing but a regression explains it, and never makes a PASS."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from verdicts import check
+
+from gates import CheckOutcome, Outcome, Run, Version, judge
+from gates.facts import FACTS, covers
+from gates.verdict import Difference, verdict_from_dict, verdict_to_dict
+
+FACTS_OF = {
+    "parameters.trainable": "14080",
+    "parameters.total": "14080",
+    "training.precision": "fp32",
+    "first.tokens": "56 in 4 sequences, 91ef",
+    "data.tokens.input_ids": "936 in 80 rows, longest 22, cd57",
+    "arguments.learning_rate": "0.003",
+    "defaults.0": "bf16 warmup_steps",
+}
+SETTINGS = {"train.learning_rate": "0.003", "seed": "0"}
+WORK = {"algo": "sft", "max_steps": "100", "data_digest": "ab12"}
+
+
+@pytest.fixture(scope="session")
+def recorded(make_run: Any) -> Any:
+    """A run of a seed that recorded facts; its first loss follows from the seed, `facts` replaces, None removes."""
+
+    def made(name: str, seed: int, loss: float | None = None, **changes: Any) -> Run:
+        facts = {**FACTS_OF, "first.tokens": f"{50 + seed} in 4 sequences, {seed}"} | changes.pop("facts", {})
+        plain = {key: value for key, value in facts.items() if value is not None}
+        own = {"facts": plain, "configuration": SETTINGS, "workload": WORK} | changes
+        run = make_run(f"{name}{seed}", seed=seed, **own)
+        held = dict(run.series)
+        for name, first in (("loss", 5.0 + seed if loss is None else loss), ("grad_norm", 2.0)):
+            values = run.series[name].values.copy()
+            values[:3] = first, 3.0, 2.5
+            held[name] = replace(run.series[name], values=values)
+        return replace(run, series=held)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def side(recorded: Any) -> Any:
+    def made(name: str, seeds: Any = range(3), **changes: Any) -> Version:
+        return Version(model="m", version=name, runs=tuple(recorded(name, seed, **changes) for seed in seeds))
+
+    return made
+
+
+def facts_in(verdict: Any) -> dict[str, Difference]:
+    return {one.key: one for one in verdict.differences if one.group == FACTS}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"facts": {"parameters.trainable": "512"}}, "trainable parameters 14080 → 512"),
+        ({"facts": {"data.tokens.input_ids": "1016 in 80 rows, longest 23, 0ddb"}}, "data.tokens.input_ids 936 in 80"),
+        ({"loss": 20.0}, "first loss 5 → 20 (4 times) in seeds 0, 1, 2"),
+    ],
+)
+def test_what_only_a_regression_explains_blocks_and_is_named(smoke: Any, side: Any, changes: Any, said: str) -> None:
+    verdict = judge(smoke, side("a"), side("b", **changes))
+    assert verdict.outcome is Outcome.BLOCK
+    assert verdict.reason.startswith(f"Facts: configuration, data and seeds are the same, but {said}")
+    assert [one.decides for one in facts_in(verdict).values()] == [True]
+    assert verdict_from_dict(verdict_to_dict(verdict)).differences == verdict.differences
+
+
+def test_equal_facts_pass_their_check_and_decide_nothing(smoke: Any, side: Any) -> None:
+    """Fresh seeds have other first losses and other first tokens, which is no difference."""
+    for seeds in (range(3), range(3, 6)):
+        verdict = judge(smoke, side("a"), side("b", seeds))
+        assert (check(verdict, FACTS).outcome, facts_in(verdict)) == (CheckOutcome.PASS, {})
+    slower = judge(smoke, side("a"), side("b", factor={"step_time": 3.0, "step_cost": 3.0}))
+    assert (slower.outcome, check(slower, FACTS).outcome) == (Outcome.BLOCK, CheckOutcome.PASS)
+    unclear = judge(smoke, side("a"), side("b", series_={"step_time": None}))
+    assert (unclear.outcome, check(unclear, FACTS).outcome) == (Outcome.INCONCLUSIVE, CheckOutcome.PASS)
+
+
+def test_rounding_is_shown_and_decides_nothing(smoke: Any, side: Any) -> None:
+    near = judge(smoke, side("a", loss=5.0), side("b", loss=5.0 * (1 + 5e-6)))
+    assert (facts_in(near)["first.loss.1"].rounding, check(near, FACTS).outcome) == (True, CheckOutcome.PASS)
+    assert judge(smoke, side("a", loss=5.0), side("b", loss=5.0 * (1 + 5e-5))).outcome is Outcome.BLOCK
+    half = {"facts": {"training.precision": "bf16"}}
+    assert check(judge(smoke, side("a", **half), side("b", loss=5.02, **half)), FACTS).outcome is CheckOutcome.BLOCK
+    low = judge(smoke, side("a", loss=5.0, **half), side("b", loss=5.02, **half))
+    assert check(low, FACTS).outcome is CheckOutcome.PASS
+    kept = judge(smoke, side("a", loss=0.6931), side("b", loss=0.6931471805599453))  # a trainer that logs four digits
+    assert check(kept, FACTS).outcome is CheckOutcome.PASS
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"configuration": {**SETTINGS, "train.learning_rate": "0.01"}},
+        {"workload": {**WORK, "data_digest": "cd34"}},
+        {"workload": {"algo": "sft", "max_steps": "100"}, "loss": 9.0},
+        {"configuration": {}},
+        {"facts": dict.fromkeys(FACTS_OF)},
+    ],
+)
+def test_a_change_on_purpose_and_what_is_not_known_block_nothing(smoke: Any, side: Any, changes: Any) -> None:
+    loss = {"loss": 20.0, **changes}
+    verdict = judge(smoke, side("a"), side("b", **loss))
+    assert FACTS not in [one.metric for one in verdict.checks if one.outcome is CheckOutcome.BLOCK]
+    assert not any(one.decides for one in verdict.differences)
+    if "facts" in changes:
+        assert FACTS not in verdict.compared
+    else:
+        assert "first.loss.1" in facts_in(verdict)
+
+
+def test_data_that_is_known_by_its_rows_alone_may_have_been_changed(smoke: Any, side: Any) -> None:
+    work = {"algo": "sft", "max_steps": "100", "train_data": "80 rows"}
+    assert check_or_none(judge(smoke, side("a", workload=work), side("b", workload=work, loss=9.0))) is None
+    fewer = {"facts": {"parameters.trainable": "3"}}
+    assert judge(smoke, side("a", workload=work), side("b", workload=work, **fewer)).outcome is Outcome.BLOCK
+
+
+def check_or_none(verdict: Any) -> Any:
+    return next((one for one in verdict.checks if one.metric == FACTS), None)
+
+
+def test_a_default_that_a_library_flipped_is_no_change_on_purpose(smoke: Any, side: Any) -> None:
+    def given(**more: str) -> dict[str, Any]:
+        return {"configuration": {"learning_rate": "0.003", "bf16": "False", **more}}
+
+    before = side("a", **given())
+    assert judge(smoke, before, side("b", loss=9.0, **given(bf16="True"))).outcome is Outcome.BLOCK
+    for own in ({"recipe": "after"}, {"learning_rate": "1"}):
+        assert judge(smoke, before, side("b", loss=9.0, **given(bf16="True", **own))).outcome is not Outcome.BLOCK
+
+
+def test_fewer_is_a_regression_and_more_is_shown(smoke: Any, side: Any) -> None:
+    more = judge(smoke, side("a"), side("b", facts={"parameters.trainable": "20000"}))
+    assert (check_or_none(more), facts_in(more)["parameters.trainable"].decides) == (None, False)
+
+
+def test_a_run_that_does_not_repeat_itself_tells_nothing(smoke: Any, side: Any, recorded: Any) -> None:
+    """On some hardware two runs of one seed have other first losses."""
+    before = side("a")
+    twice = replace(before, runs=(*before.runs, recorded("again", 0, loss=5.5)))
+    assert "first.loss.1" not in facts_in(judge(smoke, twice, side("b", loss=9.0)))
+
+
+def test_a_fresh_run_of_the_baseline_stands_for_its_seed(smoke: Any, side: Any, recorded: Any) -> None:
+    """Its code beside the candidate's, in seeds that the stored runs lack, and in the environment of today."""
+    fresh = tuple(recorded("fresh", seed, loss=7.0 + seed) for seed in (0, 7))
+    before = replace(side("a"), fresh=fresh)
+    assert facts_in(judge(smoke, before, side("b", [0, 7], loss=None)))["first.loss.1"].seeds == (0, 7)
+    alike = Version(model="m", version="b", runs=tuple(recorded("b", seed, loss=7.0 + seed) for seed in (0, 7)))
+    assert not facts_in(judge(smoke, before, alike))
+
+
+@pytest.mark.parametrize(
+    ("precision", "backend", "blocks"), [("bf16", "cpu", 0), ("fp32", "cuda", 0), ("fp32", "cpu", 1)]
+)
+def test_sampled_answers_decide_where_no_rounding_draws_others(
+    smoke: Any, side: Any, precision: str, backend: str, blocks: int
+) -> None:
+    work = {**WORK, "algo": "ppo"}
+    how = {"facts": {"training.precision": precision}, "workload": work, "hardware": {"backend": backend}}
+    verdict = judge(smoke, side("a", **how), side("b", loss=9.0, **how))
+    assert (check_or_none(verdict) is not None, "first.loss.1" in facts_in(verdict)) == (bool(blocks), True)
+    near = judge(smoke, side("a", loss=2e-9, **how), side("b", loss=-3e-9, **how))  # a sum of both signs
+    assert facts_in(near)["first.loss.1"].rounding
+
+
+def test_a_policy_can_switch_it_off(smoke_with: Any, side: Any) -> None:
+    verdict = judge(smoke_with(hard={"facts": False}), side("a"), side("b", loss=9.0))
+    assert (check_or_none(verdict), verdict.outcome) == (None, Outcome.PASS)
+
+
+def test_what_was_accepted_blocks_no_more_and_nothing_else_is_accepted(smoke: Any, side: Any) -> None:
+    before = side("a")
+    known = [one for one in judge(smoke, before, side("b", loss=9.0)).differences if one.decides]
+    for seeds in (range(3), range(2), range(5)):  # others besides
+        again = judge(smoke, replace(before, runs=side("a", range(5)).runs), side("c", seeds, loss=9.0), accepted=known)
+        assert check(again, FACTS).outcome is CheckOutcome.PASS
+        assert check(again, FACTS).reason.startswith("accepted: first loss")
+    assert judge(smoke, before, side("b", loss=8.0), accepted=known).outcome is Outcome.BLOCK
+    fewer = side("b", loss=9.0, facts={"parameters.trainable": "3"})
+    assert "trainable parameters" in judge(smoke, before, fewer, accepted=known).reason
+
+
+def test_other_seeds_alone_are_not_what_was_accepted() -> None:
+    one = Difference(key="first.loss.1", baseline="1.0 | 2.0", candidate="4.0 | 8.0", group=FACTS, seeds=(0, 1))
+    assert covers(one, replace(one, baseline="2.0", candidate="8.0", seeds=(1,)))
+    assert not covers(one, replace(one, seeds=(2, 3)))
+    assert not covers(one, replace(one, key="first.tokens"))
