@@ -15,6 +15,7 @@ from canary_mlflow.errors import UsageError
 if TYPE_CHECKING:
     from canary_mlflow.files.replaying import Replayed
     from canary_mlflow.reports.decision import Decision
+    from canary_mlflow.reports.diff import Diff
     from gates import Policy
 
 Rules = str | Path | Mapping[str, Any]
@@ -39,6 +40,21 @@ def compare(baseline: str, candidate: str, *, policy: Rules | None = None, track
     left, right = find_evidence(client, baseline), find_evidence(client, candidate)
     rules = rules_for(policy, right.tier or left.tier, candidate)
     return put_beside(client, rules, left.evidence, right.evidence, (left.label, right.label))
+
+
+def diff(baseline: str, candidate: str, *, tracking_uri: str | None = None) -> Diff:
+    """What differs exactly between two sides, named as for `compare`; judges nothing and writes nothing.
+
+    `differences`: of exact facts, configuration, code, packages, data, hardware and work; `exit_code`: the command's.
+    Raises NoSuchRun, NoSuchModel, NoSuchVersion, StoreError.
+    """
+    from canary_mlflow.registry.evidence import find_evidence
+    from canary_mlflow.reports.diff import between
+    from canary_mlflow.tracking.store import existing_store
+
+    client = existing_store(tracking_uri)
+    left, right = find_evidence(client, baseline), find_evidence(client, candidate)
+    return between(left.evidence, right.evidence, (left.label, right.label))
 
 
 def gate(

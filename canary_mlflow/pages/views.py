@@ -15,7 +15,7 @@ from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
 from canary_mlflow.pages.run import RunPage, find_run, read_run
 from canary_mlflow.pages.verdict import read_ledger_page, read_session_page
-from canary_mlflow.reports import causes, changes, wording
+from canary_mlflow.reports import causes, changes, facts, wording
 from canary_mlflow.reports.panels import PANELS, target_of
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def verdict() -> str:
         "hard": wording.hard_gates(found),
         "obstacles": wording.obstacles(found),
         "not_judged": wording.by_reason(wording.not_judged(found)),
+        "exact": facts.exact(found),
         "changed": changes.changed(found),
         "warned": causes.of_warnings(found.warnings),
     }  # fmt: skip

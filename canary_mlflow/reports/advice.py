@@ -15,6 +15,7 @@ from canary_mlflow.reports.more_runs import (
     plan_reaches,
     top_up_command,
 )
+from gates.facts import FACTS
 from gates.verdict import CheckOutcome, Outcome, ReasonCode, Standing
 from gates.wording import sentence_case
 
@@ -121,9 +122,12 @@ def after_block(decision: Decision) -> str:
     if decision.verdict.reason.startswith(SLOW_DRIFT):
         anchor = f'canary override {shlex.quote(decision.model)} {decision.version} --alias anchor --reason "…"'
         anchored = f", and so that the next ones are not held to the old anchor: {anchor}"
+    meant = f"{bless_command(decision)} --despite-block{anchored}"
+    if [check.metric for check in decision.verdict.checks if check.outcome is CheckOutcome.BLOCK] == [FACTS]:
+        meant = f'canary accept-facts {shlex.quote(decision.model)} {decision.version} --reason "…", then gate it again'
     return (
         f"{champion_stays(decision)} Fix what is marked BLOCK and run again; if the change is meant: "
-        f"{bless_command(decision)} --despite-block{anchored}{dry(decision)}"
+        f"{meant}{dry(decision)}"
     )
 
 

@@ -1,9 +1,10 @@
-"""What changed between the two sides, in a sentence: the second paragraph of every report."""
+"""What changed between the two sides, in a sentence: the paragraph after what differs exactly (facts.py)."""
 
 from __future__ import annotations
 
 from canary_mlflow.reports.decision import Decision
-from gates.differences import GROUPS, WORKLOAD
+from gates.differences import CONFIGURATION, GROUPS, WORKLOAD
+from gates.facts import FACTS
 from gates.verdict import Difference, Verdict
 
 SHOWN = 6  # differences that a sentence lists
@@ -15,7 +16,7 @@ def changed(decision: Decision, most: int = SHOWN) -> str:
     verdict = decision.verdict
     if not verdict.baseline_runs or not verdict.candidate_runs:
         return ""
-    found = verdict.differences
+    found = [one for one in verdict.differences if one.group != FACTS]
     if found:
         more = f"; and {len(found) - most} more" if len(found) > most else ""
         return f"Changed: {'; '.join(difference(one) for one in found[:most])}{more}.{unknown(verdict)}"
@@ -26,12 +27,16 @@ def changed(decision: Decision, most: int = SHOWN) -> str:
 
 def difference(one: Difference) -> str:
     """`trl 1.15.0 → 1.16.0`."""
-    return f"{one.key} {short(one.baseline)} → {short(one.candidate)}"
+    by = " (by rounding)" if one.rounding else ""
+    return f"{one.key} {short(one.baseline)} → {short(one.candidate)}{by}"
 
 
 def compared(verdict: Verdict) -> list[str]:
-    """The groups of facts that both sides recorded; the workload is part of the configuration where there is one."""
-    return [group for group in verdict.compared if group != WORKLOAD or GROUPS[0] not in verdict.compared]
+    """The groups that both sides recorded and nothing differs in; the workload is part of the configuration where there
+    is one."""
+    other = {one.group for one in verdict.differences if not one.rounding}
+    left_out = {WORKLOAD} if CONFIGURATION in verdict.compared else set()
+    return [group for group in verdict.compared if group not in other | left_out]
 
 
 def unknown(verdict: Verdict) -> str:

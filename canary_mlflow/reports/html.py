@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.reports import advice, changes, figures, pictures, wording
+from canary_mlflow.reports import advice, changes, facts, figures, pictures, wording
 from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.study import Study
@@ -67,6 +67,7 @@ def told(decision: Decision) -> dict[str, Any]:
         "heading": wording.heading(decision),
         "title": wording.title(decision),
         "reason": wording.reason(decision),
+        "exact": facts.exact(decision),
         "changed": changes.changed(decision),
         "next": advice.next_step(decision),
         "note": wording.evidence_note(decision),
@@ -90,7 +91,7 @@ def written(policy: Mapping[str, Any]) -> str:
 def fingerprint(study: Study) -> list[tuple[str, str, list[str]]]:
     """(group, key, the different values) of what the runs were made on and with."""
     rows = []
-    for group in ("workload", "hardware", "environment"):
+    for group in ("workload", "hardware", "environment", "facts"):
         keys = sorted({key for run in study.candidates for key in getattr(run, group)})
         for key in keys:
             values = [getattr(run, group).get(key, "-") for run in study.candidates]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from canary_mlflow.reports import advice, causes, changes, wording
+from canary_mlflow.reports import advice, causes, changes, facts, wording
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.shown import shown, visible
 from gates.verdict import Check, CheckOutcome, Difference
@@ -58,13 +58,13 @@ def cut_note(missing: int, whole: str) -> str:
 
 
 def lines(decision: Decision) -> Iterator[str]:
-    """Verdict, what changed, next step, evidence: what matters most cannot be cut off."""
+    """Verdict, what differs exactly, what changed, next step, evidence: what matters most cannot be cut off."""
     decision = shown(decision)
     yield f"**{wording.heading(decision)}** {plain(wording.title(decision))}"
     yield ""
     yield plain(wording.reason(decision))
     yield ""
-    if said := changes.changed(decision):
+    for said in filter(None, (facts.exact(decision), changes.changed(decision))):
         yield plain(said)
         yield ""
     yield f"**Next:** {plain(advice.next_step(decision))}"

@@ -8,7 +8,7 @@ from typing import IO
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from canary_mlflow.reports import advice, causes, changes, wording
+from canary_mlflow.reports import advice, causes, changes, facts, wording
 from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, indented, labelled, print_on
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.evidence_table import STYLES, evidence
@@ -101,9 +101,11 @@ def everything(decision: Decision, width: int) -> Iterator[RenderableType]:
 
 
 def head(decision: Decision, most: int = changes.SHOWN) -> Iterator[RenderableType]:
-    """The verdict, why, and what changed."""
+    """The verdict, why, what differs exactly, and what changed."""
     yield Text.assemble((wording.heading(decision), HEADINGS[decision.word]), "  ", (wording.title(decision), "bold"))
     yield indented(wording.reason(decision))
+    if exactly := facts.exact(decision, min(most, facts.SHOWN)):
+        yield indented(exactly)
     if said := changes.changed(decision, most):
         yield indented(said)
 

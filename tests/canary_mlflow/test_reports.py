@@ -457,15 +457,33 @@ def test_what_changed_is_the_second_paragraph_everywhere(name: str) -> None:
     else:
         assert report.index("limit +15 %") < report.index("Changed: train.learning_rate 0.002 → 0.02.")
         assert report.index("Changed: ") < report.lower().index("next")
-    assert "Not recorded of both: packages, data, hardware." in " ".join(report.split())
+    assert "Not recorded of both: facts, packages, data, hardware." in " ".join(report.split())
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_what_differs_exactly_stands_first_and_is_linked_to_what_changed(name: str) -> None:
+    found = (
+        Difference(
+            key="first.loss.1", baseline="0.6931", candidate="2.7726", group="facts", seeds=(0, 1), decides=True
+        ),
+        Difference(key="first.loss.2", baseline="0.69", candidate="0.690001", group="facts", seeds=(0,), rounding=True),
+        Difference(key="git", baseline="a", candidate="b", group="code"),
+        Difference(key="transformers", baseline="4.47.1", candidate="4.48.1", group="packages"),
+    )
+    report = REPORTS[name](decision(verdict(differences=found, compared=("facts", "code", "packages"))))
+    moved = "transformers 4.47.1 → 4.48.1."
+    exact = f"Differs exactly: first loss 0.6931 → 2.773 (4 times) in seeds 0, 1. May come from: {moved}"
+    said = json.loads(report)["exact"] if name == "json" else " ".join(report.split())
+    assert exact in said
+    assert name == "json" or said.index(exact) < said.index(f"Changed: git a → b; {moved}")
 
 
 @pytest.mark.parametrize(
     ("compared", "said"),
     [
         (
-            ("configuration", "code", "packages", "data", "hardware", "workload"),
-            "Changed: nothing that is recorded (conf",
+            ("facts", "configuration", "code", "packages", "data", "hardware", "workload"),
+            "Changed: nothing that is recorded (facts, conf",
         ),
         ((), "Changed: unknown, the runs of both sides do not say what they were made with."),
     ],

@@ -1,0 +1,39 @@
+"""`canary diff`: what differs exactly between two runs, sessions or versions."""
+
+from __future__ import annotations
+
+import click
+
+from canary_mlflow.commands.shared import print_json, store_option
+
+EXIT_CODES = """\b
+Exit codes:
+  0  nothing differs, or by rounding alone
+  1  something differs
+  2  wrong use or configuration
+  3  not comparable: other work, other hardware, or facts that are not recorded
+  4  something outside failed (store, disk, machine, signal)
+"""
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("a")
+@click.argument("b")
+@click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
+@store_option
+@click.pass_context
+def diff(ctx: click.Context, a: str, b: str, as_json: bool, tracking_uri: str | None) -> None:
+    """List what differs exactly from A to B: facts, configuration, code, packages, data, hardware; judges nothing.
+
+    Each is a run id, a session id, MODEL/VERSION, MODEL@champion or models:/MODEL/VERSION. Facts of the first steps are
+    compared between runs of one seed.
+    """
+    from canary_mlflow.api import diff as compare_exactly
+    from canary_mlflow.reports.diff import lines
+
+    found = compare_exactly(a, b, tracking_uri=tracking_uri)
+    if as_json:
+        print_json(found.to_dict())
+    for line in lines(found):
+        click.echo(line, err=as_json)
+    ctx.exit(found.exit_code)

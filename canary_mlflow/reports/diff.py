@@ -1,0 +1,91 @@
+"""Two sides beside each other without a judgement: exact facts, configuration, code, packages, data, hardware, work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from canary_mlflow.reports.changes import difference
+from canary_mlflow.reports.facts import differing, origin
+from gates.differences import GROUPS, differences
+from gates.fact_check import said
+from gates.facts import FACTS
+from gates.records import Version
+from gates.sides import candidate_side, mismatches
+from gates.verdict import Difference
+
+EQUAL, OTHER, NOT_COMPARABLE = 0, 1, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diff:
+    """What differs. `compared`: the groups that both sides recorded. `obstacle`: why the facts of the two sides do not
+    compare, in a clause; '' where they do."""
+
+    baseline: str
+    candidate: str
+    differences: tuple[Difference, ...]
+    compared: tuple[str, ...]
+    obstacle: str
+
+    @property
+    def exit_code(self) -> int:
+        """0 where nothing differs by more than rounding, 1 where something does, 3 where the sides do not compare."""
+        if self.obstacle:
+            return NOT_COMPARABLE
+        return OTHER if any(not one.rounding for one in self.differences) else EQUAL
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "exit_code": self.exit_code}
+
+
+def between(baseline: Version, candidate: Version, labels: tuple[str, str]) -> Diff:
+    """The difference of two sides, by all their runs."""
+    found, compared = differences(baseline.runs, candidate.runs)
+    return Diff(
+        baseline=labels[0],
+        candidate=labels[1],
+        differences=found,
+        compared=compared,
+        obstacle=_obstacle(baseline, candidate, labels, compared),
+    )
+
+
+def _obstacle(baseline: Version, candidate: Version, labels: tuple[str, str], compared: tuple[str, ...]) -> str:
+    for side, label in ((baseline, labels[0]), (candidate, labels[1])):
+        if not side.runs:
+            return f"{label} has no runs"
+    if FACTS not in compared:
+        return "the exact facts of both sides are not recorded"
+    sides = candidate_side(baseline), candidate_side(candidate)
+    for what in ("workload", "hardware"):
+        if keys := [one.key for one in mismatches(*sides, what)]:
+            return f"the {what} is not the same ({', '.join(keys)})"
+    return ""
+
+
+def lines(diff: Diff) -> Iterator[str]:
+    """The report for people."""
+    yield f"{diff.candidate} against {diff.baseline}"
+    if diff.obstacle:
+        yield f"  Not comparable: {diff.obstacle}."
+    for group, found in by_group(diff).items():
+        yield f"  {group}"
+        yield from (f"    {said(one) if group == FACTS and not one.rounding else difference(one)}" for one in found)
+    if where := origin(differing(diff.differences), diff.differences).strip():
+        yield f"  {where}"
+    others = {one.group for one in diff.differences}
+    equal = [group for group in diff.compared if group not in others]
+    unknown = [group for group in GROUPS if group not in diff.compared]
+    if equal:
+        yield f"  Equal: {', '.join(equal)}."
+    if unknown:
+        yield f"  Not recorded of both: {', '.join(unknown)}."
+
+
+def by_group(diff: Diff) -> Mapping[str, list[Difference]]:
+    """The differences of each group that has any, in the groups' order."""
+    groups = {group: [one for one in diff.differences if one.group == group] for group in GROUPS}
+    return {group: found for group, found in groups.items() if found}
