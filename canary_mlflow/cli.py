@@ -14,12 +14,13 @@ if __name__ == "__main__":  # before anything that another environment's Python 
 import click
 
 from canary_mlflow.commands.ab import ab
-from canary_mlflow.commands.acts import adopt, bless, override, rollback
+from canary_mlflow.commands.acts import accept_facts, adopt, bless, override, rollback
 from canary_mlflow.commands.audit import audit
 from canary_mlflow.commands.calibrate import calibrate
 from canary_mlflow.commands.ci import ci
 from canary_mlflow.commands.db import db
 from canary_mlflow.commands.deliver import deliver
+from canary_mlflow.commands.diff import diff
 from canary_mlflow.commands.env import doctor, env
 from canary_mlflow.commands.gate import compare, gate
 from canary_mlflow.commands.import_ import import_
@@ -39,7 +40,7 @@ from canary_mlflow.loading import collect_seldom
 
 COMMANDS = (
     run, session, register, gate, ab, compare, judge, watch, replay, report, ci, ui, import_, calibrate, power, bless,
-    override, rollback, adopt, policy, audit, keys, webhooks, db, deliver, env, doctor,
+    override, rollback, adopt, accept_facts, diff, policy, audit, keys, webhooks, db, deliver, env, doctor,
 )  # fmt: skip
 
 

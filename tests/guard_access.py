@@ -25,6 +25,7 @@ ROUTES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "POST blessings": ("POST", "blessings", {"model": "m", "version": "99", "reason": "a test"}),
     "POST rollbacks": ("POST", "rollbacks", {"model": "lab", "reason": "a test"}),
     "POST adoptions": ("POST", "adoptions", {"model": "lab", "reason": "a test"}),
+    "POST acceptances": ("POST", "acceptances", {"model": "m", "version": "99", "reason": "a test"}),
 }
 
 

@@ -1,4 +1,4 @@
-"""`canary bless`, `override`, `rollback` and `adopt`: champions made or named by hand, with a name and a reason."""
+"""`canary bless`, `override`, `rollback`, `adopt`, `accept-facts`: what people answer for, with a name and a reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from canary_mlflow.commands.shared import open_store, print_json, store_option
+from canary_mlflow.commands.shared import open_store, policy_option, print_json, store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.shown import echo
 
@@ -119,6 +119,33 @@ def done(what: Act | Request, as_json: bool, where: str = ", in the ledger") -> 
         err=as_json,
     )
     click.get_current_context().exit(WAITS)
+
+
+@click.command("accept-facts", epilog=EXIT_CODES)
+@click.argument("model")
+@click.argument("version")
+@reason_option
+@policy_option
+@json_option
+@store_option
+def accept_facts(
+    model: str, version: str, reason: str, policy: str | None, as_json: bool, tracking_uri: str | None
+) -> None:
+    """Accept how VERSION of MODEL differs from the champion, exactly. Your name and reason stay on record.
+
+    No alias moves: the next `canary gate` judges the rest, and the same difference blocks no more.
+    """
+    from canary_mlflow.api import rules_for
+    from canary_mlflow.registry.accepting import accept_facts as accept
+    from canary_mlflow.registry.accepting import in_words
+    from canary_mlflow.registry.evidence import tier_of
+
+    client = open_store(tracking_uri)
+    rules = rules_for(policy, "" if policy else tier_of(client, model, version), f"{model}/{version}")
+    act = accept(client, model, version, reason, rules)
+    if as_json:
+        print_json(act.to_dict())
+    echo(in_words(act), err=as_json)
 
 
 def show(act: Act, as_json: bool, where: str = ", in the ledger") -> None:

@@ -10,6 +10,7 @@ from canary_mlflow.ledger.chain import Damage
 from canary_mlflow.ledger.install import missing_triggers
 from canary_mlflow.ledger.rows import Kind, Row, parsed
 from canary_mlflow.ledger.triggers import sources
+from canary_mlflow.registry.accepting import TAG as ACCEPTED
 from canary_mlflow.registry.act import DONE
 from canary_mlflow.registry.binding import (
     Binding,
@@ -71,7 +72,9 @@ def shown(guard: GuardedStore, rows: Sequence[Row]) -> Iterator[Damage]:
     """Tags of versions that say something else than the ledger: its newest word, and who acted by hand."""
     newest: dict[tuple[str, int, int, str], tuple[Row, str]] = {}
     for row in rows:
-        if not row.alias:  # a seal, a policy, a request: no version shows it
+        if row.kind == Kind.FACTS:
+            newest[*about(row), f"{ACCEPTED}_by"] = row, str((parsed(row.body) or {}).get("actor"))
+        if not row.alias:  # a seal, a policy, a request, accepted facts: no verdict
             continue
         newest[*about(row), "canary.verdict"] = row, row.word
         if row.kind in DONE:

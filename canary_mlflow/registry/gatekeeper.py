@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import BaselineMoved, UsageError
 from canary_mlflow.registry import records
+from canary_mlflow.registry.accepting import accepted_facts, accepted_in
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.anchor import against_anchor, read_anchor
 from canary_mlflow.registry.binding import bind
@@ -161,11 +162,11 @@ def decide(
     baseline, candidate = read_sides(client, model, before, found)
     policy = replace(policy, looks=policy.looks.ending_with(champion_runs(policy, baseline, candidate)))
     number, share, look = at_look(client, policy, found, baseline, candidate) if by_plan else (None, None, None)
-    verdict = judge(policy, baseline, candidate, look=number, share=share)
+    rows = [] if guard is None else guard.ledger(model)
+    verdict = judge(policy, baseline, candidate, look=number, share=share, accepted=accepted_in(rows))
     pinned = read_anchor(client, candidate, verdict, before)
     verdict = against_anchor(policy, pinned, candidate, verdict)
     if guard is not None:
-        rows = guard.ledger(model)
         changed = changed_since(rows, verdict.policy, by, look=look is not None)
         verdict = replace(verdict, notes=(*(note for note in (changed, aside) if note), *verdict.notes))
         said = (*block_notes(rows, int(found.version)), *history_notes(rows))
@@ -218,7 +219,7 @@ def compare(
 ) -> Decision:
     """The evidence of two sides beside each other; writes nothing."""
     return Decision(
-        verdict=judge(policy, baseline, candidate),
+        verdict=judge(policy, baseline, candidate, accepted=accepted_facts(guard_of(client), candidate.model)),
         model=candidate.model,
         version=candidate.version,
         question=Question.COMPARISON,

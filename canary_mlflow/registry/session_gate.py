@@ -10,7 +10,9 @@ from canary_mlflow.errors import NoSuchModel, UsageError
 from canary_mlflow.notify.delivery import tell
 from canary_mlflow.notify.events import of_decision
 from canary_mlflow.registry import records
+from canary_mlflow.registry.accepting import accepted_facts
 from canary_mlflow.registry.anchor import against_anchor, read_anchor
+from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.evidence import warnings_of
 from canary_mlflow.registry.versions import champion_number
 from canary_mlflow.reports.advice import run_page
@@ -41,7 +43,8 @@ def gate_session(client: MlflowClient, model: str, session_id: str, policy: Poli
     before, baseline = champion_or_none(client, model), None
     if before is not None:
         baseline = replace(read_version(client, model, before), fresh=fresh_runs(client, session_id, before))
-    verdict = judge(policy, baseline, Version(model=model, version=None, runs=runs))
+    accepted = accepted_facts(guard_of(client), model)
+    verdict = judge(policy, baseline, Version(model=model, version=None, runs=runs), accepted=accepted)
     if lost:
         verdict = replace(verdict, notes=(*verdict.notes, f"the champion's code could not be run beside: {lost}"))
     return on_session(client, model, session_id, verdict, Question.SESSION)
@@ -69,7 +72,7 @@ def gate_change(client: MlflowClient, model: str, session_id: str, policy: Polic
 def judge_beside(client: MlflowClient, policy: Policy, before: str | None, candidate: Version) -> Verdict:
     """What the champion, version `before`, and a pinned baseline say of runs without a version."""
     baseline = None if before is None else read_version(client, candidate.model, before)
-    verdict = judge(policy, baseline, candidate)
+    verdict = judge(policy, baseline, candidate, accepted=accepted_facts(guard_of(client), candidate.model))
     pinned = read_anchor(client, candidate, verdict, before)
     return against_anchor(policy, pinned, candidate, verdict)
 

@@ -9,7 +9,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.pages.blueprint import paths
 from canary_mlflow.pages.requests import Readers
 from canary_mlflow.server.requests import Shape, only_model, parse, query
-from canary_mlflow.server.routes import BLESSING, OVERRIDE, ROLLBACK, SEAL, VERDICT, path
+from canary_mlflow.server.routes import ACCEPTANCE, BLESSING, OVERRIDE, ROLLBACK, SEAL, VERDICT, path
 
 
 def add_validators(auth: Any) -> None:
@@ -25,6 +25,7 @@ def add_validators(auth: Any) -> None:
         ("overrides", "POST"): lambda: may_manage(auth, OVERRIDE),
         ("blessings", "POST"): lambda: may_manage(auth, BLESSING),
         ("rollbacks", "POST"): lambda: may_manage(auth, ROLLBACK),
+        ("acceptances", "POST"): lambda: may_manage(auth, ACCEPTANCE),
         ("adoptions", "POST"): lambda: False,
     }
     for (name, method), validator in found.items():

@@ -111,6 +111,14 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
                     ["model", "version", "reason"],
                 )
             },
+            path("acceptances"): {
+                "post": posted(
+                    "acceptances",
+                    "Accept facts of a version that differ from the champion's (administrators)",
+                    {"model": MODEL, "version": VERSION, "reason": REASON},
+                    ["model", "version", "reason"],
+                )
+            },
             path("rollbacks"): {
                 "post": posted(
                     "rollbacks",

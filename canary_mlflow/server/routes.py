@@ -30,6 +30,7 @@ SEAL = Shape(required=("model", "version"), optional=("weights", "evaluation"))
 POLICY = Shape(required=("pattern", "policy", "reason"), optional=("content",))
 OVERRIDE = Shape(required=("model", "version", "reason"), optional=("alias", "without_weights"))
 BLESSING = Shape(required=("model", "version", "reason"), optional=("without_weights",))
+ACCEPTANCE = Shape(required=("model", "version", "reason"))
 ROLLBACK = Shape(required=("model", "reason"))
 ADOPTION = Shape(required=("model", "reason"), optional=("alias",))
 
@@ -207,6 +208,17 @@ def adoptions() -> dict[str, Any]:
     return {"act": adopt(client(), asked["model"], asked["reason"], alias=alias, actor=current_actor()).to_dict()}
 
 
+def acceptances() -> dict[str, Any]:
+    """Facts of a version that differ from the champion's, accepted."""
+    from canary_mlflow.registry.accepting import accept_facts
+    from canary_mlflow.registry.policy_in_force import in_force
+
+    asked, own = act(ACCEPTANCE, "accept-facts"), client()
+    policy = in_force(own, guard(), asked["model"], server=True).policy
+    done = accept_facts(own, asked["model"], asked["version"], asked["reason"], policy, actor=current_actor())
+    return {"act": done.to_dict()}
+
+
 def act(shape: Shape, command: str) -> dict[str, Any]:
     """The body of an act, which somebody must answer for: only who may manage the model comes through to here."""
     from flask import request
@@ -240,4 +252,5 @@ ROUTES: tuple[tuple[str, str, Callable[[], Any]], ...] = (
     ("blessings", "POST", blessings),
     ("rollbacks", "POST", rollbacks),
     ("adoptions", "POST", adoptions),
+    ("acceptances", "POST", acceptances),
 )

@@ -125,6 +125,7 @@ def test_evidence_of_another_session_is_refused(web: Any, guarded: Any) -> None:
         ("verdicts", {"model": "$", "version": "1", "policy": "lax"}, 400, "by policy smoke (shipped); leave out"),
         ("overrides", {"model": "$", "version": "1", "reason": "so"}, 403, "or run canary override where"),
         ("blessings", {"model": "$", "version": "1", "reason": "so"}, 403, "this server does not know who asks"),
+        ("acceptances", {"model": "$", "version": "1", "reason": "so"}, 403, "or run canary accept-facts where"),
         (
             "rollbacks",
             {"model": "$", "reason": "so"},
@@ -154,7 +155,7 @@ def rows_in(shared: Any) -> int:
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:12]))
 def test_strange_names_store_nothing_and_break_nothing(web: Any, shared: Any, name: str) -> None:
     before = rows_in(shared)
-    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks", "adoptions", "policies"):
+    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks", "adoptions", "policies", "acceptances"):
         for key in ("model", "version", "reason", "pattern", "policy"):
             body = {"model": "m", "version": "1", "reason": "so", "pattern": "m", "policy": "smoke", key: name}
             body = {kept: value for kept, value in body.items() if kept in keys_of(route)}
@@ -204,7 +205,7 @@ def test_whatever_a_thing_is_called_nothing_is_stored(
     web: Any, shared: Any, model: str, reason: str, version: Any
 ) -> None:
     before = rows_in(shared)
-    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks", "adoptions", "policies"):
+    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks", "adoptions", "policies", "acceptances"):
         body = {"model": model, "version": version, "reason": reason, "pattern": model, "policy": reason}
         answer = post(web, route, {key: body[key] for key in keys_of(route)})
         assert 400 <= answer.status_code < 500, answer.text

@@ -1,0 +1,141 @@
+"""Differing facts that somebody answers for: a signed row, after which the same difference blocks no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import Refused, UsageError
+from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+from canary_mlflow.ledger.rows import Kind, Row, faults
+from canary_mlflow.registry.actors import current_actor
+from canary_mlflow.registry.binding import bind
+from canary_mlflow.registry.door import guard_of, record
+from canary_mlflow.registry.policy_in_force import set_for
+from canary_mlflow.registry.records import REASON_LIMIT
+from canary_mlflow.registry.remote import is_guarded_server, remote_act
+from canary_mlflow.registry.sides import read_sides
+from canary_mlflow.registry.versions import champion_number, find_version
+from gates.fact_check import said
+from gates.judge import judge
+from gates.policy import Policy
+from gates.verdict import Difference, difference_from_dict
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+    from canary_mlflow.registry.store import GuardedStore
+
+TAG = "canary.facts_accepted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acceptance:
+    """Who accepted which differing facts of a version, beside which champion, and why. `when`: ISO 8601, UTC."""
+
+    model: str
+    version: str
+    champion: str
+    reason: str
+    who: str
+    when: str
+    facts: tuple[Difference, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"decision": "accepted", **asdict(self)}
+
+
+def acceptance_from(plain: Mapping[str, Any]) -> Acceptance:
+    """As a server reports it."""
+    facts = tuple(map(difference_from_dict, plain["facts"]))
+    return Acceptance(**{one.name: plain[one.name] for one in fields(Acceptance) if one.name != "facts"}, facts=facts)
+
+
+def accept_facts(
+    client: MlflowClient, model: str, version: str, reason: str, policy: Policy, *, actor: str | None = None
+) -> Acceptance:
+    """Accept the facts of a version that block it beside the champion; the alias stays where it is.
+
+    Raises UsageError without a reason, without a champion, and where nothing differs that would block; Refused for
+    somebody who is not allowed to, and where there is no ledger to sign it in.
+    """
+    if is_guarded_server(client):
+        body = {"model": model, "version": version, "reason": reason}
+        return acceptance_from(remote_act(client, "acceptances", body))
+    found = find_version(client, model, version)
+    guard = guard_of(client)
+    if guard is None:
+        raise Refused(f"registry of {model!r}: it has no ledger to sign this in; expected SQLite or PostgreSQL")
+    reason, who = " ".join(reason.split())[:REASON_LIMIT], actor or current_actor()
+    if not reason:
+        raise UsageError("--reason: found an empty text; expected why these facts may differ; it is kept in the ledger")
+    if guard.operators and who not in guard.operators:
+        may = ", ".join(guard.operators)
+        raise Refused(f"facts of {model!r}, version {version}: {who!r} is not among those who may ({may}); ask one")
+    champion = champion_number(client, model)
+    if champion is None or champion == str(found.version):
+        raise UsageError(f"version {version} of {model!r}: it has no other champion beside it; expected a candidate")
+    baseline, candidate = read_sides(client, model, champion, found)
+    governing = set_for(guard, model)
+    verdict = judge(policy if governing is None else governing.policy, baseline, candidate)
+    facts = tuple(one for one in verdict.differences if one.decides)
+    if not facts:
+        raise UsageError(
+            f"version {version} of {model!r}: no fact of it blocks beside champion version {champion}; expected one; "
+            f"what differs: canary diff {model}/{champion} {model}/{version}"
+        )
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    act = Acceptance(
+        model=model, version=str(found.version), champion=champion, reason=reason, who=who, when=now, facts=facts
+    )
+    record(guard, _order(act, bind(client, found, (*candidate.runs, *(baseline.runs if baseline else ())))))
+    return act
+
+
+def accepted_facts(guard: GuardedStore | None, model: str) -> list[Difference]:
+    """Every difference that was accepted for a model, in rows that a trusted key signed."""
+    return accepted_in(guard.ledger(model)) if guard is not None else []
+
+
+def accepted_in(rows: Iterable[Row]) -> list[Difference]:
+    """The same, of rows of the ledger."""
+    mine = [row for row in rows if row.kind == Kind.FACTS]
+    keys = load_public(public_files(key_folder())) if mine else None
+    return [
+        difference_from_dict(one)
+        for row in mine
+        if keys is not None and not any(faults(row, None, keys))
+        for one in row.facts["accepted"]
+    ]
+
+
+def in_words(act: Acceptance) -> str:
+    """What was accepted, in a sentence."""
+    return (
+        f"Facts of version {act.version} of {act.model} are accepted beside champion version {act.champion}: "
+        f"{'; '.join(map(said, act.facts))}; by {act.who}, in the ledger. Judge it again: canary gate {act.model} "
+        f"{act.version}"
+    )
+
+
+def _order(act: Acceptance, binding: Any) -> Any:
+    """The row: about no alias, moving none. What the gate reads of it are the facts."""
+    from canary_mlflow.registry.promotion import Order
+
+    return Order(
+        kind=Kind.FACTS,
+        model=act.model,
+        version=act.version,
+        word="facts accepted",
+        binding=binding,
+        actor=act.who,
+        reason=act.reason,
+        grants=False,
+        moves=False,
+        alias="",
+        facts={"accepted": [asdict(one) for one in act.facts], "champion": act.champion},
+        tags={TAG: act.reason, f"{TAG}_by": act.who, f"{TAG}_at": act.when},
+    )
