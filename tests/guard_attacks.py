@@ -19,6 +19,7 @@ from tiny_weights import safetensors
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.policies import content_of
 from canary_mlflow.registry.acts import override
+from canary_mlflow.registry.seal import seal_version
 
 
 def through(door: str, at: Callable[[Scene], Any], *, stock: bool = False) -> Iterator[Attack]:
@@ -147,6 +148,25 @@ def alone(scene: Scene) -> Any:
     return scene.recorded.client.get_model_version_by_alias("two", "champion").version
 
 
+def linked(scene: Scene) -> Any:
+    """By somebody who may write the folder in which artifacts are kept."""
+    recorded = scene.recorded
+    session_id = recorded.session(runs=2)
+    run_id = recorded.children(session_id)[0]
+    recorded.weights(run_id)
+    file = Path(scene.mode.artifacts) / Path(scene.file_of(run_id)).with_name("model.safetensors")
+    elsewhere = scene.mode.folder / "elsewhere.safetensors"
+    file.rename(elsewhere)
+    file.symlink_to(elsewhere)
+    scene.python.create_model("linked", {})
+    made = scene.python.create_version("linked", *source(scene, run_id), {"canary.session_id": session_id})
+    try:
+        seal_version(recorded.client, "linked", made.version)
+    except CanaryError as error:
+        raise Refused(None, str(error)) from error
+    return scene.verdict("linked", made.version)
+
+
 def prompt(scene: Scene) -> Any:
     asked(lambda: mlflow.genai.register_prompt("prod-prompt", "Say {{word}}"))
     return asked(lambda: mlflow.genai.set_prompt_alias("prod-prompt", alias="champion", version=1))
@@ -212,6 +232,7 @@ def other_attacks() -> Iterator[Attack]:
     )
     yield Attack("Python client", "a version whose files were removed before it was registered", ghost)
     yield Attack("Python client", "another file of weights after the seal", swapped)
+    yield Attack("artifact store", "a link to elsewhere among the files of a new version", linked)
     yield Attack("training script", "weights that hold a NaN", lambda scene: scene.verdict("with-nan", "1"))
     yield Attack("training script", "weights that are cut off", lambda scene: scene.verdict("cut-off", "1"))
     yield Attack("training script", "a policy as an artifact, its path as the tag canary.tier", own_policy, told=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from canary_mlflow.errors import StoreError
+from canary_mlflow.errors import CanaryError
 from canary_mlflow.ledger.chain import Damage
 from canary_mlflow.ledger.install import missing_triggers
 from canary_mlflow.ledger.rows import Kind, Row, parsed
@@ -108,7 +108,7 @@ def bound(guard: GuardedStore, row: Row, seal: Row | None, artifacts: str) -> It
             artifact=digest_of_all(files),
             runs=run_digests(read_runs_from(guard.tracking_uri, list(facts.get("runs") or {}))),
         )
-    except StoreError as error:
+    except CanaryError as error:
         yield f"{subject}: {error}"
         return
     sealed = changed_files(seal.facts["files"], files) if seal else []

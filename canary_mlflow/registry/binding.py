@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canary_mlflow.errors import StoreError, one_line
+from canary_mlflow.errors import StoreError, UsageError, one_line
+from canary_mlflow.files.source import open_regular
 from canary_mlflow.ledger.canonical import digest
 
 if TYPE_CHECKING:
@@ -126,11 +127,12 @@ def files_at(uri: str, destination: str = "") -> Iterator[Path]:
 
 
 def file_digests(place: Path) -> dict[str, str]:
-    """Relative name → sha256 of a local file, or of all in a folder. Raises StoreError; for a link to outside too: what
-    is there may change behind it."""
+    """Relative name → sha256 of a local file, or of all in a folder. Raises StoreError; UsageError for a link to
+    outside: what is there may change behind it, and may be nobody's to show."""
     links = (found for found in place.rglob("*") if found.is_symlink())
     if linked := next((found for found in links if not found.resolve().is_relative_to(place.resolve())), None):
-        raise StoreError(f"{linked}: a link to outside; expected files of the version; copy them in its place")
+        name = linked.relative_to(place)
+        raise UsageError(f"{name}: a link to outside; expected files of the version; copy them in its place")
     files = [place] if place.is_file() else sorted(found for found in place.rglob("*") if found.is_file())
     try:
         return {found.relative_to(place).as_posix(): file_digest(found) for found in files}
@@ -146,7 +148,7 @@ def digest_of_all(digests: Mapping[str, str]) -> str:
 def file_digest(file: Path) -> str:
     """sha256 of a file's bytes."""
     found = hashlib.sha256()
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         while chunk := stream.read(CHUNK):
             found.update(chunk)
     return found.hexdigest()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow.errors import CanaryError
 from canary_mlflow.ledger import clock, table
 from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files
 from canary_mlflow.ledger.policy_rows import in_force_row
@@ -146,7 +147,10 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
         place = str(found.storage_location or found.source)
         created, source = int(found.creation_time), str(found.source)
     facts = row.facts
-    binding = store.binding_now(created, source, place, list(facts.get("runs") or {}))
+    try:
+        binding = store.binding_now(created, source, place, list(facts.get("runs") or {}))
+    except CanaryError as error:  # MLflow's handlers know its own exceptions only, and answer 500 to others
+        raise refusals.stale(alias, model, version, str(error)) from error
     if different := changes(facts, binding):
         raise refusals.stale(alias, model, version, different[0])
     signer = load_signer(key_folder())

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from canary_mlflow.files.documents import read_json
+from canary_mlflow.files.source import open_regular
 
 CHUNK = 1 << 24  # bytes of a tensor read at once
 HEADER_LIMIT = 100_000_000  # bytes; the format's own
@@ -64,7 +65,7 @@ def fault_of(place: Path) -> str:
 
 def check(file: Path) -> None:
     """Read a whole file. Raises Unfit."""
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         for tensor in tensors(stream, file.stat().st_size):
             if tensor.dtype in EXPONENTS and not is_finite(stream, tensor):
                 raise Unfit(f"tensor {tensor.name} holds a NaN or an infinity")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from canary_mlflow.errors import StoreError
+from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.binding import file_digests
 from canary_mlflow.registry.origin import is_within
 from canary_mlflow.tracking.places import without_password
@@ -37,7 +37,7 @@ def test_a_link_to_outside_is_refused_because_files_may_change_behind_it(tmp_pat
     before = file_digests(model)
     for target in (elsewhere, elsewhere / "weights"):
         (model / "more").symlink_to(target)
-        with pytest.raises(StoreError, match="more: a link to outside; expected files of the version"):
+        with pytest.raises(UsageError, match="more: a link to outside; expected files of the version"):
             file_digests(model)
         (model / "more").unlink()
     assert file_digests(model) == before
