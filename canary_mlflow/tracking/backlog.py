@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.files.documents import parse_json
+from canary_mlflow.files.limits import MAX_LINE
+from canary_mlflow.files.source import open_regular
 from canary_mlflow.tracking.items import Item, Sample, from_dict, values_in
 from canary_mlflow.tracking.lines import LineFile, copy_lines, to_line
 
@@ -45,8 +47,8 @@ class Backlog:
     def of_file(cls, path: Path) -> Backlog:
         """The backlog that a run left behind. Raises UsageError for another kind of file."""
         try:
-            with path.open(encoding="utf-8") as file:
-                head = json.loads(file.readline())
+            with open_regular(path) as file:
+                head = parse_json(file.readline(MAX_LINE))
             if head["format"] != FORMAT:
                 raise ValueError("another format")
             return cls(path, run_id=str(head["run_id"]), store=str(head["store"]))
@@ -191,6 +193,6 @@ class Backlog:
 def _item(line: bytes) -> Item | None:
     """The item of a line; None for one that was cut short when its process ended."""
     try:
-        return from_dict(json.loads(line))
+        return from_dict(parse_json(line))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -72,6 +72,8 @@ REFUSED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("audit", "verify", "/dev/zero"), "is a device, no regular file"),
     (("audit", "verify", "deeper.jsonl"), "no row of a ledger"),
     (("audit", "verify", "good.jsonl", "--key", "pipe"), "is a pipe, no regular file"),
+    (("deliver", "pipe"), "is a pipe, no regular file"),
+    (("deliver", "deeper.jsonl"), "its first line names no run"),
     (("keys", "trust", "pipe"), "is a pipe, no regular file"),
     (("keys", "trust", "/dev/zero"), "is a device, no regular file"),
 )
@@ -189,3 +191,17 @@ def test_a_pipe_among_a_versions_files_is_not_waited_for(tmp_path: Path, alarm: 
 
     os.mkfifo(tmp_path / "model.safetensors")
     assert fault_of(tmp_path) == "model.safetensors: is a pipe, no regular file"
+
+
+@pytest.mark.parametrize("depth", [DEEP, 60])
+def test_a_body_that_is_nested_deeply_is_400(shared: Any, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flask import Flask
+
+    from canary_mlflow.server.routes import add_routes
+
+    monkeypatch.setenv("_MLFLOW_SERVER_FILE_STORE", shared.uri)
+    app = Flask("server")
+    add_routes(app, authenticated=False)
+    answer = app.test_client().post("/api/2.0/canary/verdicts", data=f'{{"model": {lists(depth)}}}')
+    assert answer.status_code == 400
+    assert "nested more than 50 deep" in answer.get_json()["message"]
