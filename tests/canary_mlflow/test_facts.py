@@ -65,8 +65,6 @@ def told(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
         made = {"first": trained(tiny), "again": trained(tiny), "frozen": trained(tiny, freeze)}
         made["dropout"] = trained(tiny, drop)
         made["meant"] = trained(tiny, learning_rate=0.01, max_grad_norm=0.1)
-        said("register", made["first"])
-        said("gate", "mine", "1", "--policy", "mine.yaml")
         yield made
 
 
@@ -93,7 +91,7 @@ def test_diff_says_what_is_other_and_how_it_ends_by(told: Any) -> None:
     meant = said("diff", told["first"], told["meant"], code=1).stdout
     assert "May come from: learning_rate 0.003 → 0.01" in meant
     assert "first.loss.1" not in meant
-    assert "found" in said("diff", told["first"], "0" * 32, code=2).stderr
+    assert "expected the id of a run there" in said("diff", told["first"], "0" * 32, code=2).stderr
 
 
 def test_facts_of_other_work_and_facts_that_nobody_recorded_do_not_compare(told: Any, tiny: str) -> None:
@@ -112,50 +110,60 @@ def test_facts_of_other_work_and_facts_that_nobody_recorded_do_not_compare(told:
     )
 
 
-def forged(copy: Path) -> tuple[str, str]:
+def version(recorded: Any, trainable: str) -> str:
+    """A registered version whose runs say how many parameters train, and what they were told."""
+    facts = {"trainable": trainable, "total": "14080"}
+    session_id = recorded.session(tags={"canary.facts.parameters": json.dumps(facts)})
+    for run_id in recorded.children(session_id):
+        recorded.client.log_param(run_id, "cfg/train.learning_rate", "0.002")
+    return str(recorded.register(session_id))
+
+
+def test_a_fact_blocks_until_somebody_accepts_it(recorded: Any, tmp_path: Path) -> None:
+    store, model = ("--tracking-uri", recorded.uri), recorded.model
+    first, second, third = (version(recorded, trainable) for trainable in ("14080", "512", "256"))
+    said("gate", model, first, *store)
+    blocked = " ".join(said("gate", model, second, *store, code=1).stdout.split())
+    but = "Facts: configuration, data and seeds are the same, but trainable parameters 14080 → 512."
+    assert but in blocked
+    assert "Differs exactly: trainable parameters 14080 → 512; first loss " in blocked
+    assert f'canary accept-facts {model} {second} --reason "…", then gate it again' in blocked
+    found = json.loads(said("gate", model, second, "--json", *store, code=1).stdout)
+    assert found["exact"].startswith("Differs exactly: trainable parameters 14080 → 512; ")
+    accept = ("accept-facts", model, second, *store, "--reason")
+    assert "found an empty text" in said(*accept, " ", code=2).stderr
+    done = json.loads(said(*accept, "frozen on purpose", "--json").stdout)
+    assert (done["champion"], [one["key"] for one in done["facts"]]) == (first, ["parameters.trainable"])
+    assert recorded.champion() == first
+    tags = recorded.tags(second)
+    assert (tags["canary.facts_accepted"], tags["canary.facts_accepted_by"]) == ("frozen on purpose", done["who"])
+    assert "facts     facts accepted" in said("audit", "log", model, *store).stdout
+    said("audit", "verify", *store)
+    uri = forged(recorded.uri, tmp_path / "mlflow.db")  # an acceptance that nobody trusted has signed is none
+    assert but in " ".join(said("gate", model, second, "--dry-run", "--tracking-uri", uri, code=1).stdout.split())
+    assert "the metrics or facts of run" in said("audit", "verify", "--tracking-uri", uri, code=1).stdout
+    assert "trainable parameters 14080 → 256" in said("gate", model, third, *store, code=1).stdout  # another difference
+    assert said("gate", model, second, *store).stdout.startswith("PASS")
+    assert recorded.champion() == second
+    nothing = said("accept-facts", model, second, *store, "--reason", "again", code=2).stderr
+    assert "it has no other champion beside it" in nothing
+
+
+def forged(uri: str, copy: Path) -> str:
     """The store with another acceptance than was signed, and other facts than a verdict was bound to."""
-    with sqlite3.connect("mlflow.db") as whole, sqlite3.connect(copy) as made:
+    with sqlite3.connect(uri.removeprefix("sqlite:///")) as whole, sqlite3.connect(copy) as made:
         whole.backup(made)
         for (name,) in made.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
             made.execute(f"DROP TRIGGER {name}")
         made.execute("UPDATE canary_ledger SET body = replace(body, 'frozen', 'forged') WHERE kind = 'facts'")
-        made.execute("UPDATE tags SET value = replace(value, '14080', '14081') WHERE key = 'canary.facts.parameters'")
-    return "--tracking-uri", f"sqlite:///{copy}"
-
-
-def test_a_fact_blocks_until_somebody_accepts_it(told: Any, tmp_path: Path) -> None:
-    said("register", told["frozen"])
-    gate = ("gate", "mine", "2", "--policy", "mine.yaml")
-    accept = ("accept-facts", "mine", "2", "--policy", "mine.yaml", "--reason")
-    blocked = said(*gate, code=1).stdout
-    assert "Facts: configuration, data and seeds are the same, but trainable parameters 14080 → " in blocked
-    assert "Differs exactly: trainable parameters 14080 → " in blocked
-    assert 'canary accept-facts mine 2 --reason "…", then gate it again' in " ".join(blocked.split())
-    json_report = json.loads(said(*gate, "--json", code=1).stdout)
-    assert json_report["exact"].startswith("Differs exactly: ")
-    assert "found an empty text" in said(*accept, " ", code=2).stderr
-    assert "trainable parameters" in said(*accept, "embeddings are frozen on purpose").stdout
-    full = CliRunner().invoke(canary, [*gate, "--full"]).stdout
-    assert "Differs exactly: trainable parameters" in full
-    assert "BLOCK  mine" not in full
-    tags = MlflowClient().get_model_version("mine", "2").tags
-    assert tags["canary.facts_accepted"] == "embeddings are frozen on purpose"
-    assert tags["canary.facts_accepted_by"]
-    row = said("audit", "log", "mine").stdout
-    assert "facts     facts accepted mine version 2" in row
-    assert "embeddings are frozen on purpose" in row
-    assert "rows hold" in said("audit", "verify").stdout
-    uri = forged(tmp_path / "mlflow.db")  # an acceptance that nobody trusted has signed is none
-    assert "trainable parameters" in said(*gate, "--dry-run", *uri, code=1).stdout
-    assert "the metrics or facts of run" in said("audit", "verify", *uri, code=1).stdout
-    said("register", told["dropout"])
-    assert "first loss" in said("gate", "mine", "3", "--policy", "mine.yaml", code=1).stdout  # another difference
+        made.execute("UPDATE tags SET value = replace(value, '14080\"}', '14081\"}') WHERE key LIKE 'canary.facts.%'")
+    return f"sqlite:///{copy}"
 
 
 def test_a_change_of_the_configuration_is_shown_and_blocks_nothing(told: Any) -> None:
-    shown = said("compare", told["first"], told["meant"], "--policy", "mine.yaml", "--full").stdout
-    assert "Differs exactly: " in shown
-    assert "BLOCK" not in shown
+    found = json.loads(said("compare", told["first"], told["meant"], "--policy", "mine.yaml", "--json").stdout)
+    assert found["exact"].startswith("Differs exactly: ")
+    assert "facts" not in [check["metric"] for check in found["verdict"]["checks"]]
 
 
 def test_tags_hold_what_fits_and_read_what_they_can() -> None:
