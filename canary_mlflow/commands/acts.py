@@ -94,7 +94,7 @@ def rollback(model: str, reason: str, as_json: bool, tracking_uri: str | None) -
 @json_option
 @store_option
 def adopt(model: str, reason: str, alias: str, as_json: bool, tracking_uri: str | None) -> None:
-    """Take the champion that MODEL has into the ledger, with your name and reason on record; no alias moves.
+    """Take the champion of MODEL into the ledger as it is. Your name and reason stay on record; no alias moves.
 
     From its first row on, a model is guarded.
     """
@@ -131,7 +131,7 @@ def done(what: Act | Request, as_json: bool, where: str = ", in the ledger") -> 
 def accept_facts(
     model: str, version: str, reason: str, policy: str | None, as_json: bool, tracking_uri: str | None
 ) -> None:
-    """Accept how VERSION of MODEL differs from the champion, exactly. Your name and reason stay on record.
+    """Accept facts by which VERSION of MODEL differs. From the champion, exactly; your name and reason stay on record.
 
     No alias moves: the next `canary gate` judges the rest, and the same difference blocks no more.
     """

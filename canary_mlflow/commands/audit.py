@@ -69,7 +69,7 @@ def verify(
     backward, notes = jumps(rows)
     found = [*damages(rows, trusted, head), *policy_damages(rows), *backward, *found]
     for note in notes:
-        click.echo(f"note: {note}")
+        echo(f"note: {note}")
     for one in found:
         echo(str(one))
     if found:

@@ -51,7 +51,7 @@ def upgrade(server_role: str, tracking_uri: str | None) -> None:
 
     engine = database(tracking_uri)
     before, after = migrate(engine, server_role)
-    click.echo(f"schema {before} → {after}" if before != after else f"schema {after}: nothing to migrate")
+    echo(f"schema {before} → {after}" if before != after else f"schema {after}: nothing to migrate")
     show(engine, needed=False)
 
 
@@ -71,7 +71,7 @@ def uninstall(reason: str, tracking_uri: str | None) -> None:
     signer = load_signer(folder) if (folder / PRIVATE).exists() else None
     row = remove(database(tracking_uri), signer, account(), " ".join(reason.split()))
     said = f"row {row.seq} of the ledger says so" if row else f"no row says so: no signing key in {folder}"
-    click.echo(f"The triggers are gone; {said}.")
+    echo(f"The triggers are gone; {said}.")
 
 
 @db.command()
@@ -106,7 +106,7 @@ def show(engine: sa.Engine, *, needed: bool = True) -> None:
     shown = engine.url.render_as_string(hide_password=True)
     with engine.connect() as connection:
         if not installed(connection) and not needed:
-            click.echo(f"{shown}\n  no ledger")
+            echo(f"{shown}\n  no ledger")
             return
         if not installed(connection):
             raise StoreError(f"{shown}: no ledger there; expected one; canary db install")

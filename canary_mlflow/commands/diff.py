@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from canary_mlflow.commands.shared import print_json, store_option
+from canary_mlflow.shown import echo
 
 EXIT_CODES = """\b
 Exit codes:
@@ -23,7 +24,7 @@ Exit codes:
 @store_option
 @click.pass_context
 def diff(ctx: click.Context, a: str, b: str, as_json: bool, tracking_uri: str | None) -> None:
-    """List what differs exactly from A to B: facts, configuration, code, packages, data, hardware; judges nothing.
+    """List what differs exactly between A and B. Facts, configuration, code, packages, data, hardware; judges nothing.
 
     Each is a run id, a session id, MODEL/VERSION, MODEL@champion or models:/MODEL/VERSION. Facts of the first steps are
     compared between runs of one seed.
@@ -35,5 +36,5 @@ def diff(ctx: click.Context, a: str, b: str, as_json: bool, tracking_uri: str | 
     if as_json:
         print_json(found.to_dict())
     for line in lines(found):
-        click.echo(line, err=as_json)
+        echo(line, err=as_json)
     ctx.exit(found.exit_code)

@@ -51,7 +51,7 @@ def gate(
     decision = judge_version(
         model,
         version,
-        policy=policy,
+        policy=policy or None,  # MLproject passes an empty one where none is named
         dry_run=dry_run,
         top_up=top_up,
         promote=promote or None,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group(epilog=EXIT_CODES)
 def policy() -> None:
-    """By what the models of a registry are judged; changed by administrators, in signed rows of the ledger."""
+    """Which policy judges which models. Administrators change it, in signed rows of the ledger."""
 
 
 @policy.command("set", epilog=EXIT_CODES)

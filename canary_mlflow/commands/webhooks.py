@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @click.group(epilog=EXIT_CODES)
 def webhooks() -> None:
-    """Who is told of verdicts, promotions, rollbacks, failed audits and lost runs: those of the file that
-    CANARY_WEBHOOKS names, and MLflow's own."""
+    """Who hears of verdicts, promotions and lost runs. Those of the file that CANARY_WEBHOOKS names, and MLflow's own;
+    of rollbacks and failed audits too."""
 
 
 @webhooks.command("list", epilog=EXIT_CODES)

@@ -109,6 +109,7 @@ def weighed(client: MlflowClient, act: Act, found: ModelVersion, without_weights
 
 def describe(client: MlflowClient, kind: Kind, found: ModelVersion, reason: str, alias: str, actor: str | None) -> Act:
     """The act; refuses one without a reason, and one that would change nothing."""
+    reason = given(reason)
     holder = holder_of(client, str(found.name), alias)
     if holder == str(found.version):
         raise UsageError(
@@ -119,22 +120,27 @@ def describe(client: MlflowClient, kind: Kind, found: ModelVersion, reason: str,
 
 def described(kind: Kind, found: ModelVersion, reason: str, alias: str, holder: str | None, actor: str | None) -> Act:
     """The act, of now and by whoever asks. Raises UsageError without a reason."""
-    reason = " ".join(reason.split())
-    if not reason:
-        raise UsageError(
-            "--reason: found an empty text; expected why this version may be champion; it is kept on the version"
-        )
     return Act(
         kind=kind,
         model=str(found.name),
         version=str(found.version),
         alias=alias,
-        reason=reason[:REASON_LIMIT],
+        reason=given(reason),
         who=actor or current_actor(),
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         champion_before=holder,
         verdict_before=verdict_of(found),
     )
+
+
+def given(reason: str) -> str:
+    """The reason as it is kept. Raises UsageError for an empty one."""
+    words = " ".join(reason.split())
+    if not words:
+        raise UsageError(
+            "--reason: found an empty text; expected why this version may be champion; it is kept on the version"
+        )
+    return words[:REASON_LIMIT]
 
 
 def verdict_of(found: ModelVersion) -> str:

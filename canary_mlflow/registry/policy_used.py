@@ -70,7 +70,7 @@ def overruled(policy: Policy, governing: InForce | None, where: str = "") -> str
 
 
 def changed_since(rows: Sequence[Row], now: Mapping[str, Any], by: Used, *, look: bool) -> str:
-    """`policy changed since version 3 was judged: margin of step_cost 10 % -> 50 %`; '' where nothing has, or nobody
+    """`policy changed since version 3 was judged: margin of step_cost 10 % → 50 %`; '' where nothing has, or nobody
     judged the champion. `rows`: about the model, oldest first; `now`: the verdict's own policy; `look`: it is one of a
     plan."""
     verdict = verdict_of_champion(rows)
@@ -114,7 +114,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str
             if before != after:
                 log = left[name].get("scale") == right[name].get("scale") == Scale.LOG
                 percent = key == "margin" and log
-                yield f"{key} of {name} {spoken(before, percent)} -> {spoken(after, percent)}"
+                yield f"{key} of {name} {spoken(before, percent)} → {spoken(after, percent)}"
     yield from (f"rule {name} is gone" for name in left if name not in right)
     yield from (f"rule {name} is new" for name in right if name not in left)
     yield from other_keys(then, now)
@@ -124,10 +124,10 @@ def other_keys(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
     """The same of all but the rules. Keys that one side does not know are none of its differences."""
     for key in (key for key in then if key in now and key not in ("rules", "overlays", "priors")):
         if key not in IN_PARTS:
-            yield from [f"{key} {spoken(then[key])} -> {spoken(now[key])}"] if then[key] != now[key] else ()
+            yield from [f"{key} {spoken(then[key])} → {spoken(now[key])}"] if then[key] != now[key] else ()
             continue
         for part in (part for part in then[key] if part in now[key] and then[key][part] != now[key][part]):
-            yield f"{key}.{part} {spoken(then[key][part])} -> {spoken(now[key][part])}"
+            yield f"{key}.{part} {spoken(then[key][part])} → {spoken(now[key][part])}"
     if (then.get("overlays"), then.get("priors")) != (now.get("overlays"), now.get("priors")):
         yield "its overlays or measured spreads"
 

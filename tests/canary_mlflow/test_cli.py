@@ -199,7 +199,7 @@ def test_a_version_without_a_tier_asks_for_a_policy(recorded: Any) -> None:
     recorded.client.create_registered_model(recorded.model)
     recorded.client.create_model_version(recorded.model, "s3://elsewhere/model", run_id=run_id)
     line = one_line(canary("gate", recorded.model, "1", "--tracking-uri", recorded.uri), 2)
-    assert f"{recorded.model}/1: its runs carry no tier" in line
+    assert f"{recorded.model!r}: the run of its first version names no tier" in line
 
 
 def test_looking_makes_no_store(tmp_path: Path) -> None:

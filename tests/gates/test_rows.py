@@ -114,6 +114,10 @@ FAULTS: dict[str, tuple[Struck, dict[str, str]]] = {
         Struck(series={"clip_fraction": plus(0.12)}, algo="ppo"),
         {"clip_fraction": "WARN"},
     ),
+    "half of the parameters train": (
+        Struck(fields={"facts": {"parameters.trainable": "512"}}),
+        {"facts": "BLOCK"},
+    ),
     "one NaN": (Struck(series={"loss": one_nan}), {"nonfinite": "BLOCK"}),
     "out of memory": (Struck(fields={"failure": "oom", "completed": False}), {"completed": "BLOCK"}),
     "the loss of the last sixth three times as high": (
@@ -162,6 +166,8 @@ def run(name: str, algo: str, lacking: Sequence[str] = ()) -> Run:
         last_step=STEPS,
         workload={"algo": algo, "max_steps": str(STEPS)},
         hardware={"backend": "cuda", "device": "H200"},
+        configuration={"train.learning_rate": "1e-5"},
+        facts={"parameters.trainable": "1024"},
     )
 
 
