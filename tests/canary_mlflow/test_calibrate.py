@@ -18,6 +18,13 @@ from canary_mlflow.files.runs import read_side
 from canary_mlflow.policies import PRIORS_FILE, load_policy
 
 
+@pytest.fixture(autouse=True)
+def few_splits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a verdict: the first test alone makes as many as the command."""
+    if request.function is not test_spreads_are_measured_stored_and_used:
+        monkeypatch.setattr("canary_mlflow.commands.calibrate.SPLITS", 5)
+
+
 def test_spreads_are_measured_stored_and_used(runs: list[str]) -> None:
     code, found = called("calibrate", "--files", *runs, "--write", "--json")
     time = found["metrics"]["step_time"]
