@@ -69,9 +69,15 @@ def project(tmp_path_factory: pytest.TempPathFactory, commits: list[str]) -> Pat
     return folder
 
 
-@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
 @pytest.mark.parametrize(
-    ("word", "said"), [("bogus=1", "unknown key 'bogus'; expected one of"), ("algo=sftt", "unknown algo 'sftt'")]
+    ("word", "said", "dry"),
+    [
+        ("bogus=1", "unknown key 'bogus'; expected one of", []),
+        ("algo=sftt", "unknown algo 'sftt'", ["--dry-run"]),
+        # Every day each word and each way, in the two above.
+        pytest.param("bogus=1", "unknown key 'bogus'; expected one of", ["--dry-run"], marks=pytest.mark.full),
+        pytest.param("algo=sftt", "unknown algo 'sftt'", [], marks=pytest.mark.full),
+    ],
 )
 def test_overrides_that_a_revision_does_not_take_are_refused_before_any_run(
     project: Path,
@@ -420,6 +426,8 @@ def session(
     return recorded
 
 
+# Every day: the champion's code beside in the test above, and whose run is made when in test_top_up.py.
+@pytest.mark.full
 def test_one_run_of_each_side_in_its_own_code(session: Any, project: Path, commits: list[str]) -> None:
     champion, candidate = (read_version(session.client, session.model, number).runs for number in ("1", "2"))
     parent = session.tags("2")["canary.session_id"]
