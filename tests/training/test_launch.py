@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import forking
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -30,27 +31,47 @@ def runs(place: Workplace, role: str) -> list[Run]:
     return list(client.search_runs(experiments, f"tags.`canary.role` = '{role}'"))
 
 
+@pytest.fixture
+def eager(workplace: Workplace) -> Workplace:
+    """Its runs send what they record at once: one that is waited for would train ten seconds before it is seen to."""
+    (workplace.folder / "eager").mkdir()
+    (workplace.folder / "eager/sitecustomize.py").write_text(
+        "import sys\n"
+        "if 'training.worker' in ' '.join(sys.orig_argv):\n"
+        "    from canary_mlflow.tracking.recorder import Recorder\n"
+        "    Recorder.__init__.__kwdefaults__['period'] = 0.5\n"
+    )
+    return workplace
+
+
+def begun(place: Workplace, *words: str, own_group: bool = False) -> subprocess.Popen[str]:
+    """An SFT session in an eager place that would take hours."""
+    path = f"{place.folder}/eager{os.pathsep}{ROOT}"
+    session = ("-m", "training", "algo=sft", "train.max_steps=100000", *words)
+    return place.start(*session, own_group=own_group, PYTHONPATH=path)
+
+
 def versions(place: Workplace) -> list[str]:
     return [item.version for item in MlflowClient(place.uri).search_model_versions()]
 
 
-def test_sigterm_leaves_failed_runs_with_their_metrics_and_no_version(workplace: Workplace) -> None:
-    process = workplace.start("-m", "training", "algo=sft", "repeats=2", "train.max_steps=100000")
-    client = wait_for_step(workplace, 20)
+def test_sigterm_leaves_failed_runs_with_their_metrics_and_no_version(eager: Workplace) -> None:
+    process = begun(eager, "repeats=2")
+    client = wait_for_step(eager, 20)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
     assert "SIGTERM" in err
     assert "Traceback" not in err
-    (run,) = runs(workplace, "run")
+    (run,) = runs(eager, "run")
     assert run.info.status == "FAILED"
     assert run.data.tags["canary.failure"] == "interrupted"
     last = int(run.data.tags["canary.last_step"])
     steps = {point.step for point in client.get_metric_history(run.info.run_id, "stability/loss")}
     assert last >= 20
     assert steps == set(range(1, last + 1))
-    assert runs(workplace, "session")[0].info.status == "FAILED"
-    assert versions(workplace) == []
+    assert runs(eager, "session")[0].info.status == "FAILED"
+    assert versions(eager) == []
 
 
 @pytest.mark.parametrize(
@@ -88,58 +109,58 @@ def test_ctrl_c_while_python_loads_is_one_line(workplace: Workplace) -> None:
     assert not (workplace.folder / "mlflow.db").exists()
 
 
-def test_a_killed_run_is_recorded_by_its_session(workplace: Workplace) -> None:
-    process = workplace.start("-m", "training", "algo=sft", "repeats=1", "train.max_steps=100000")
-    wait_for_step(workplace, 5)
+def test_a_killed_run_is_recorded_by_its_session(eager: Workplace) -> None:
+    process = begun(eager, "repeats=1")
+    wait_for_step(eager, 5)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     worker = next(pid for pid in children if b"training.worker" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(int(worker), signal.SIGKILL)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
     assert "SIGKILL" in err
-    assert [run.info.status for run in runs(workplace, "run")] == ["FAILED"]
-    assert versions(workplace) == []
+    assert [run.info.status for run in runs(eager, "run")] == ["FAILED"]
+    assert versions(eager) == []
 
 
 @pytest.mark.full  # every day its runs are killed too, and whoever comes next ends both
-def test_a_killed_session_is_recorded_by_its_run(workplace: Workplace) -> None:
-    process = workplace.start("-m", "training", "algo=sft", "repeats=1", "train.max_steps=100000")
-    wait_for_step(workplace, 5)
+def test_a_killed_session_is_recorded_by_its_run(eager: Workplace) -> None:
+    process = begun(eager, "repeats=1")
+    wait_for_step(eager, 5)
     process.kill()
     process.communicate(timeout=60)  # until its run has let go of standard error, too
-    ended = {role: [run.info.status for run in runs(workplace, role)] for role in ("session", "run")}
+    ended = {role: [run.info.status for run in runs(eager, role)] for role in ("session", "run")}
     assert ended == {"session": ["FAILED"], "run": ["FAILED"]}
 
 
-def test_a_session_that_is_killed_with_its_runs_is_ended_by_whoever_comes_next(workplace: Workplace) -> None:
-    process = workplace.start("-m", "training", "algo=sft", "repeats=1", "train.max_steps=100000", own_group=True)
-    wait_for_step(workplace, 5)
-    living = workplace.canary("doctor", "--fix", MLFLOW_TRACKING_URI=workplace.uri)
+def test_a_session_that_is_killed_with_its_runs_is_ended_by_whoever_comes_next(eager: Workplace) -> None:
+    process = begun(eager, "repeats=1", own_group=True)
+    wait_for_step(eager, 5)
+    living = eager.canary("doctor", "--fix", MLFLOW_TRACKING_URI=eager.uri)
     assert "0 runs ended as FAILED" in living.stdout, living.stdout
     os.killpg(process.pid, signal.SIGKILL)  # as a machine's out-of-memory killer or a CI job's end may do it
     process.communicate(timeout=60)
-    open_ones = [*runs(workplace, "session"), *runs(workplace, "run")]
+    open_ones = [*runs(eager, "session"), *runs(eager, "run")]
     assert {run.info.status for run in open_ones} == {"RUNNING"}
-    found = workplace.canary("doctor", MLFLOW_TRACKING_URI=workplace.uri)
+    found = eager.canary("doctor", MLFLOW_TRACKING_URI=eager.uri)
     assert "RUNNING, and their processes are gone" in found.stdout
     assert all(run.info.run_id in found.stdout for run in open_ones)
-    fixed = workplace.canary("doctor", "--fix", MLFLOW_TRACKING_URI=workplace.uri)
+    fixed = eager.canary("doctor", "--fix", MLFLOW_TRACKING_URI=eager.uri)
     assert "2 runs ended as FAILED" in fixed.stdout, fixed.stdout
-    for run in [*runs(workplace, "session"), *runs(workplace, "run")]:
+    for run in [*runs(eager, "session"), *runs(eager, "run")]:
         assert (run.info.status, run.data.tags["canary.failure"]) == ("FAILED", "interrupted")
         assert f"(pid {process.pid} on " in run.data.tags["canary.failure_reason"]
 
 
-def test_sigterm_ends_a_sweep_and_starts_no_other_job(workplace: Workplace) -> None:
-    process = workplace.start("-m", "training", "--multirun", "algo=sft", "seed=1,2", "train.max_steps=100000")
-    wait_for_step(workplace, 5)
+def test_sigterm_ends_a_sweep_and_starts_no_other_job(eager: Workplace) -> None:
+    process = begun(eager, "--multirun", "seed=1,2")
+    wait_for_step(eager, 5)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
     assert "canary: stopped by SIGTERM; runs that had not ended are recorded as FAILED" in err
     assert "Traceback" not in err
-    assert [run.info.status for run in runs(workplace, "run")] == ["FAILED"]
-    assert [run.info.status for run in runs(workplace, "sweep")] == ["FAILED"]
+    assert [run.info.status for run in runs(eager, "run")] == ["FAILED"]
+    assert [run.info.status for run in runs(eager, "sweep")] == ["FAILED"]
 
 
 @pytest.mark.parametrize(
@@ -295,7 +316,8 @@ def test_scratch_files_without_room_are_one_line_with_the_way_to_find_out(workpl
 
 
 def test_three_sessions_at_once_on_a_fresh_folder(workplace: Workplace) -> None:
-    processes = [workplace.start("-m", "training", *TINY, "gate.bootstrap=auto") for _ in range(3)]
+    python = forking.python()
+    processes = [workplace.start("-m", "training", *TINY, "gate.bootstrap=auto", python=python) for _ in range(3)]
     for process in processes:
         _, err = process.communicate(timeout=280)
         assert process.returncode in (0, 1, 3), err  # too short a training to learn from; none may break
@@ -430,7 +452,7 @@ def wait_for_step(place: Workplace, step: int) -> MlflowClient:
     """Wait until a run has recorded that many optimizer steps."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        time.sleep(0.5)
+        time.sleep(0.2)
         if (place.folder / "mlflow.db").exists():
             client = MlflowClient(place.uri)
             for run in runs(place, "run"):
