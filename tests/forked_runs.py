@@ -1,16 +1,16 @@
-"""Real runs in forked processes: one process loads the libraries, each run then has fresh memory in no time."""
+"""Real runs in forked processes (forking), without the session around them."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
+import forking
 from mlflow import MlflowClient
+from workplace import ROOT
 
 from canary_mlflow.tracking.histories import read_runs
 from canary_mlflow.tracking.session import close_run, create_child_run, open_session
@@ -21,6 +21,15 @@ from training.compose import check, register_schemas, to_plain
 from training.naming import run_params, run_tags
 from training.process import Job, read_result
 
+WORK = """
+import pathlib, sys
+from training import worker
+
+place = pathlib.Path(sys.argv[1])
+exec((place / "patch.py").read_text())
+sys.exit(worker.work(place))
+"""
+
 
 class ForkedRuns:
     """Trains what a command line asks for, in a store of its own, and keeps what was trained already."""
@@ -30,7 +39,6 @@ class ForkedRuns:
         self.uri = f"sqlite:///{folder}/mlflow.db"
         self.runs: dict[tuple[str, ...], Run] = {}
         self.patch = ""
-        self._parent: subprocess.Popen[str] | None = None
 
     @cached_property
     def client(self) -> MlflowClient:
@@ -47,10 +55,6 @@ class ForkedRuns:
             self.patch = patch
             self.runs[patch, *words] = self._train(words)
         return self.runs[patch, *words]
-
-    def close(self) -> None:
-        if self._parent is not None:
-            self._parent.communicate("")
 
     def _train(self, words: tuple[str, ...]) -> Run:
         register_schemas()
@@ -69,37 +73,5 @@ class ForkedRuns:
         return read_runs(self.client, [run_id])[0]
 
     def _fork(self, folder: Path) -> None:
-        if self._parent is None:
-            self._parent = subprocess.Popen(
-                [sys.executable, __file__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=(self.folder / "stderr.txt").open("w"),  # progress bars
-                text=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
-            )
-        assert self._parent.stdin
-        assert self._parent.stdout
-        self._parent.stdin.write(f"{folder}\n")
-        self._parent.stdin.flush()
-        assert self._parent.stdout.readline().strip() == str(folder), "the forking process is gone"
-
-
-def main() -> None:
-    """Load everything; then for each folder on standard input fork, train its job, and say that it is over."""
-    from training import worker
-    from training.algorithms import ALGORITHMS
-
-    for algo in ALGORITHMS:
-        worker.load(algo)
-    while line := sys.stdin.readline():
-        child = os.fork()
-        if child == 0:
-            exec((Path(line.strip()) / "patch.py").read_text())
-            os._exit(worker.work(Path(line.strip())))
-        os.waitpid(child, 0)
-        print(line.strip(), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        with (self.folder / "stderr.txt").open("a") as progress:
+            subprocess.run([forking.python(), "-c", WORK, folder], cwd=ROOT, stderr=progress, check=False)

@@ -113,7 +113,7 @@ def own_policy(scene: Scene) -> Any:
     """A policy that lets everything pass, logged with a good run; its path is the tier of a bad one."""
     body = content_of("smoke")
     for rule in body["rules"].values():
-        rule["margin"] = 0.95 if rule["worse"] == "lower" else 2.0
+        rule["margin"] = 2.0 if rule["worse"] == "higher" else 0.95
     scene.recorded.client.log_text(scene.good_run, yaml.safe_dump(body), "lax.yaml")
     place = scene.mode.folder / ("artifacts" if scene.mode.is_server else "mlruns")
     file = next(place.rglob("lax.yaml"))

@@ -70,7 +70,7 @@ def forged_policy(scene: Scene) -> str:
     """A row that lets everything pass, by whoever can add rows, and then a bad version."""
     content = content_of("smoke")
     for rule in content["rules"].values():
-        rule["margin"] = 0.95 if rule["worse"] == "lower" else 2.0
+        rule["margin"] = 2.0 if rule["worse"] == "higher" else 0.95
     record = policy_record("m", {**content, "name": "lax"}, "…", "eve", {"time": "2026-01-01T00:00:00"}, "default")
     with scene.mode.engine(scene.mode.inside).begin() as connection:
         row = signed(record, table.last(connection), load_signer(scene.mode.folder / "forger"))

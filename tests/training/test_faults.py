@@ -6,7 +6,6 @@ a single run nothing blocks by statistics, so that the rules which decide are ju
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,10 +60,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedRuns]:
-    forked = ForkedRuns(tmp_path_factory.mktemp("faults"))
-    yield forked
-    forked.close()
+def runs(tmp_path_factory: pytest.TempPathFactory) -> ForkedRuns:
+    return ForkedRuns(tmp_path_factory.mktemp("faults"))
 
 
 def healthy(runs: ForkedRuns, algo: str) -> list[Run]:
