@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from tiny_trainers import build
 
@@ -102,7 +102,7 @@ def launched(shared: Any, tiny: str, tmp_path_factory: pytest.TempPathFactory) -
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
+    command = [forking.python(), "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
     done = subprocess.run(
         [*command, shared.uri, tiny, str(folder), json.dumps(SETTINGS)],
         cwd=folder,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+import forking
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +43,7 @@ def test_two_ranks(tmp_path: Path) -> None:
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = [forking.python(), "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = subprocess.run(
         [*command, str(script), str(tmp_path)], env=environment, capture_output=True, text=True, timeout=240
     )
