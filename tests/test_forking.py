@@ -1,0 +1,64 @@
+"""The Python that forks ends, listens and is killed as any other, and gives way where a fork would not be the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import forking
+import psutil
+import pytest
+
+TELL = "import os, sys; print(sys.argv, os.getcwd(), os.environ.get('GIVEN'), sys.stdin.read()); sys.exit(3)"
+WAIT = "import os, time; print(os.getpid(), flush=True); time.sleep(100)"
+FORKED = "import sys; print('torch' in sys.modules)"
+
+
+def start(*words: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    place = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.Popen(
+        [forking.python(), *words], cwd=folder, env=place, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def test_words_folder_environment_streams_and_exit_code_are_those_of_a_process(tmp_path: Path) -> None:
+    process = start("-c", TELL, "a", "b c", folder=tmp_path, GIVEN="x")
+    out, err = process.communicate("said")
+    assert (process.returncode, out, err) == (3, f"['-c', 'a', 'b c'] {tmp_path} x said\n", "")
+
+
+def test_an_exception_is_a_traceback_and_1(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import helper\n")
+    (tmp_path / "helper.py").write_text("raise ValueError('of a module beside it')\n")
+    process = start("broken.py", folder=tmp_path)
+    _, err = process.communicate()
+    assert (process.returncode, err.splitlines()[-1]) == (1, "ValueError: of a module beside it")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_the_fork(tmp_path: Path, sent: signal.Signals) -> None:
+    process = start("-c", WAIT, folder=tmp_path)
+    assert process.stdout
+    fork = psutil.Process(int(process.stdout.readline()))
+    assert fork.pid != process.pid
+    process.send_signal(sent)
+    assert process.wait(30) == -sent
+    assert psutil.wait_procs([fork], timeout=30)[1] == []
+    process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("file", "environment"),
+    [("sitecustomize.py", {}), ("gates/__init__.py", {}), ("", {"HF_HUB_OFFLINE": "0"})],
+    ids=["code that Python loads at its start", "other code of ours", "another setting of a library"],
+)
+def test_what_a_fork_would_not_be_is_a_process(tmp_path: Path, file: str, environment: dict[str, str]) -> None:
+    code = {} if not file else {"PYTHONPATH": str(tmp_path)}
+    assert start("-c", FORKED, folder=tmp_path, PYTHONPATH="").communicate()[0] == "True\n"
+    if file:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    assert start("-c", FORKED, folder=tmp_path, **code, **environment).communicate()[0] == "False\n"
