@@ -48,7 +48,8 @@ class Kill:
     way: str
     after: float
     life: float
-    code: int | None
+    sent: bool  # False: it had ended by itself before
+    code: int
     followed: float  # seconds until the last of its processes was gone
     next_code: int  # of the next session, or of canary doctor --fix
     wrong: list[str] = field(default_factory=list)
@@ -166,10 +167,11 @@ def kill(place: Place, number: int, seed: int, lives: dict[str, float]) -> Kill:
     words = place.words(work)
     mark, after = f"{os.getpid()}-{number}", chance.uniform(0, lives[work])
     process = place.start(words, mark)
-    wrong = []
+    wrong, sent = [], False
     try:
-        code: int | None = process.wait(after)
+        code = process.wait(after)
     except subprocess.TimeoutExpired:
+        sent = True
         send(process, way, chance.uniform(0, 1.5))
         code = process.wait()
     began = time.monotonic()
@@ -187,7 +189,7 @@ def kill(place: Place, number: int, seed: int, lives: dict[str, float]) -> Kill:
         wrong.append(f"what came next ended with {next_code}: {(place.folder / 'stderr.txt').read_text()[-300:]}")
     wrong += place.wrong()
     return Kill(
-        number=number, work=work, way=way, after=round(after, 2), life=round(lives[work], 2), code=code,
+        number=number, work=work, way=way, after=round(after, 2), life=round(lives[work], 2), sent=sent, code=code,
         followed=round(followed, 1), next_code=next_code, wrong=wrong,
     )  # fmt: skip
 
@@ -210,12 +212,12 @@ def lives_of(place: Place) -> dict[str, float]:
 
 
 def table(done: Sequence[Kill]) -> str:
-    """How many kills of each command in each way, and how many of these left something wrong."""
+    """How many kills of each command in each way left nothing wrong, of how many."""
     lines = [f"| | {' | '.join(WAYS)} |", "|---" * (len(WAYS) + 1) + "|"]
     for work in WORKS:
         cells = []
         for way in WAYS:
-            some = [one for one in done if (one.work, one.way) == (work, way)]
+            some = [one for one in done if (one.work, one.way) == (work, way) and one.sent]
             cells.append(f"{sum(not one.wrong for one in some)} of {len(some)}" if some else "-")
         lines.append(f"| {work} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -247,15 +249,17 @@ def main() -> int:
         with kept.open("a") as file:
             file.write(json.dumps(asdict(done[-1])) + "\n")
         last = done[-1]
-        print(
-            f"{number:3d} {last.work:8s} {last.way:13s} {last.after:5.1f} of {last.life:5.1f} s: {last.wrong or 'ok'}",
-            flush=True,
-        )
+        found = last.wrong or ("ok" if last.sent else "it had ended")
+        print(f"{number:3d} {last.work:8s} {last.way:13s} {last.after:5.1f} of {last.life:5.1f} s: {found}", flush=True)
     print(table(done))
     if asked.write:
         write(asked.write, table(done))
     failed = [one for one in done if one.wrong]
-    print(json.dumps({"benchmark": "kills", "seed": asked.seed, "kills": len(done), "wrong": len(failed)}))
+    print(
+        json.dumps(
+            {"benchmark": "kills", "seed": asked.seed, "kills": sum(one.sent for one in done), "wrong": len(failed)}
+        )
+    )
     return 1 if failed else 0
 
 
