@@ -26,7 +26,7 @@ import pathlib, sys
 from training import worker
 
 place = pathlib.Path(sys.argv[1])
-exec((place / "patch.py").read_text())
+exec((place / "patch.py").read_text(), {})
 sys.exit(worker.work(place))
 """
 
