@@ -126,7 +126,7 @@ def test_a_fact_blocks_until_somebody_accepts_it(recorded: Any, tmp_path: Path) 
     blocked = " ".join(said("gate", model, second, *store, code=1).stdout.split())
     but = "Facts: configuration, data and seeds are the same, but trainable parameters 14080 → 512."
     assert but in blocked
-    assert "Differs exactly: trainable parameters 14080 → 512; first loss " in blocked
+    assert "Differs exactly: trainable parameters 14080 → 512; " in blocked
     assert f'canary accept-facts {model} {second} --reason "…", then gate it again' in blocked
     found = json.loads(said("gate", model, second, "--json", *store, code=1).stdout)
     assert found["exact"].startswith("Differs exactly: trainable parameters 14080 → 512; ")
