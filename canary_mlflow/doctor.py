@@ -102,7 +102,7 @@ def folders(fix: bool) -> Finding:
 def store(tracking_uri: str | None, *, fix: bool = False) -> Iterator[Finding]:
     """The MLflow store: reachable, room left, nothing forgotten."""
     from canary_mlflow.tracking.places import sqlite_file
-    from canary_mlflow.tracking.store import prepare_store, resolve
+    from canary_mlflow.tracking.store import prepare_store, reading_store, resolve
 
     began = time.perf_counter()
     try:
@@ -111,7 +111,7 @@ def store(tracking_uri: str | None, *, fix: bool = False) -> Iterator[Finding]:
             yield Finding(name="store", level=Level.OK, found=f"none yet at {file}: the first run makes it")
             yield from disks(None, file)
             return
-        client = prepare_store(tracking_uri)
+        client = prepare_store(tracking_uri) if fix else reading_store(tracking_uri)
         experiments = len(client.search_experiments())
     except CanaryError as error:
         yield Finding(name="store", level=Level.FAIL, found=str(error), advice="see --tracking-uri")

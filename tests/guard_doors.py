@@ -26,17 +26,23 @@ class Refused(Exception):
         self.message = message
 
 
-def request(uri: str, method: str, body: Any = None, user: Mapping[str, str] | None = None) -> Any:
+def request(
+    uri: str,
+    method: str,
+    body: Any = None,
+    user: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Any:
     """What curl does. Raises Refused for anything but 2xx; returns the answer's JSON, or its text."""
-    headers = {"Content-Type": "application/json"}
+    sent = {"Content-Type": "application/json", **(headers or {})}
     known = user if user is not None else os.environ
     if "MLFLOW_TRACKING_USERNAME" in known:
         pair = f"{known['MLFLOW_TRACKING_USERNAME']}:{known['MLFLOW_TRACKING_PASSWORD']}"
-        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        sent["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
     data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
     try:
         with urllib.request.urlopen(
-            urllib.request.Request(uri, data=data, method=method, headers=headers), timeout=60
+            urllib.request.Request(uri, data=data, method=method, headers=sent), timeout=60
         ) as answer:
             text = answer.read().decode()
     except urllib.error.HTTPError as error:

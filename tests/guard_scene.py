@@ -14,14 +14,16 @@ from canary_mlflow.errors import CanaryError
 from canary_mlflow.ledger import triggers
 from canary_mlflow.ledger.chain import damages
 from canary_mlflow.ledger.install import install
-from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+from canary_mlflow.ledger.keys import trusted
 from canary_mlflow.ledger.table import LEDGER, METADATA
+from canary_mlflow.ledger.witness import Head, against_witness
 from canary_mlflow.policies import content_of, load_policy
 from canary_mlflow.registry.audit import against_store
 from canary_mlflow.registry.gatekeeper import decide, enact, gate
 from canary_mlflow.registry.plugin import guarded_store
 from canary_mlflow.registry.policy_asked import policy_for
 from canary_mlflow.registry.policy_setting import set_policy
+from canary_mlflow.registry.reader import Reader
 
 CHAMPION, BLOCKED, BARE, ASIDE = "1", "2", "3", "4"  # versions of `m`; ASIDE has a PASS that has moved nothing yet
 # Models of which one version is sealed, with what its weights are.
@@ -44,7 +46,7 @@ class Scene:
     runs: list[str]  # of `soft`'s champion
     good_session: str  # of `m`'s champion, with a run of it
     good_run: str
-    head: str  # of the ledger, kept elsewhere
+    heads: list[Head]  # of the ledger: what a witness has seen
 
     @property
     def rest(self) -> Http:
@@ -112,9 +114,9 @@ def stage(mode: Mode, recorder: Any) -> Scene:
     gone = replace(recorded, model="gone", seed=80)
     gate(client, "gone", gone.version(nan_at=20), policy)
     client.delete_registered_model("gone")
-    head = mode.guard().ledger()[-1].head
+    heads = [Head(seq=row.seq, digest=row.digest) for row in mode.guard().ledger()]
     return Scene(mode=mode, recorded=recorded, runs=soft.children(session), good_session=good,
-                 good_run=recorded.children(good)[0], head=head)  # fmt: skip
+                 good_run=recorded.children(good)[0], heads=heads)  # fmt: skip
 
 
 def with_files(recorded: Any) -> str:
@@ -189,9 +191,10 @@ def put_back(mode: Mode, found: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def findings(scene: Scene) -> set[str]:
-    """What `canary audit verify --head` names, on the server's machine."""
+    """What `canary audit verify --witness` names, on the server's machine."""
     guarded_store.cache_clear()  # a command opens the store anew
-    guard = scene.mode.guard()
-    rows = guard.ledger()
-    keys = load_public(public_files(key_folder()))
-    return {str(one) for one in (*damages(rows, keys, scene.head), *against_store(guard, rows, scene.mode.artifacts))}
+    scene.mode.guard()  # which makes a ledger anew where somebody has dropped it
+    reader = Reader(registry=scene.mode.owner, tracking=scene.mode.owner)
+    rows, keys = reader.ledger(), reader.keys(trusted())
+    held = (*damages(rows, keys), *against_witness(rows, scene.heads))
+    return {str(one) for one in (*held, *against_store(reader, rows, scene.mode.artifacts))}

@@ -36,14 +36,18 @@ def preflight(config: CanaryConfig, *, here: bool = True) -> None:
 
 
 def check_signer(config: CanaryConfig) -> None:
-    """Raise StoreError where the version's rows could not be signed: better known before the training than after it.
-    A server signs for itself."""
+    """Raise StoreError where the version's rows could not be signed, Refused where the ledger does not know the key:
+    better known before the training than after it. A server signs for itself."""
     from canary_mlflow.ledger.keys import key_folder, load_signer
+    from canary_mlflow.registry.key_acts import check_key
     from canary_mlflow.registry.plugin import PREFIX
     from canary_mlflow.tracking.store import registry_for, resolve
 
-    if config.register and (registry_for(resolve(config.tracking.uri)) or "").startswith(PREFIX):
-        load_signer(key_folder()).key.sign(b"whether this key signs")
+    registry = registry_for(resolve(config.tracking.uri)) or ""
+    if config.register and registry.startswith(PREFIX):
+        signer = load_signer(key_folder())
+        signer.key.sign(b"whether this key signs")
+        check_key(registry, signer)
 
 
 def check_outputs(folder: str) -> None:

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.ledger import table
-from canary_mlflow.ledger.keys import key_folder, load_public, public_files
-from canary_mlflow.ledger.rows import FIRST, Row, faults
-from canary_mlflow.pages.database import has_ledger, reading
+from canary_mlflow.ledger.keys import PublicKeys, trusted
+from canary_mlflow.ledger.rows import FIRST, Row, facts_of, faults
+from canary_mlflow.ledger.succession import with_rows
+from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.registry.locks import registry_uri
 from canary_mlflow.registry.plugin import plain_uri
 from canary_mlflow.registry.remote import ask
+from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.study import LedgerRow
+from canary_mlflow.tracking.read_only import has_ledger, reading
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-Rows = list[tuple[Row, str | None]]
-"""Each row with the digest of the row before it; None where that is not known here."""
+
+@dataclass(frozen=True, kw_only=True)
+class ReadRow:
+    """A row with what speaks against it, by the keys that this machine trusts."""
+
+    row: Row
+    problems: Sequence[str]
+
+
+Rows = list[ReadRow]
 
 
 def rows_of(client: MlflowClient, model: str, version: str) -> tuple[Rows, str]:
@@ -32,7 +45,7 @@ def rows_of(client: MlflowClient, model: str, version: str) -> tuple[Rows, str]:
         return [], f"The ledger cannot be read: {error}."
     if found is None:
         return [], "No ledger: this registry is not guarded (docs/guard.md)."
-    mine = [(row, before) for row, before in found if str(row.version) == version and row.alias == "champion"]
+    mine = [one for one in found if str(one.row.version) == version and one.row.alias == "champion"]
     return mine, "" if mine else f"No row of the ledger is about version {version} of {model}."
 
 
@@ -41,7 +54,8 @@ def from_database(uri: str, model: str) -> Rows | None:
     with reading(uri) as connection:
         if not has_ledger(connection):
             return None
-        return [(row, digest_before(connection, row)) for row in table.read(connection, model)]
+        rows = list(table.read(connection, model, active_workspace()))
+        return checked([(row, digest_before(connection, row)) for row in rows], partial(keys_in, connection))
 
 
 def digest_before(connection: Any, row: Row) -> str | None:
@@ -62,24 +76,32 @@ def from_server(client: MlflowClient, model: str) -> Rows | None:
             return None
         rows += [Row(**plain) for plain in answer["rows"]]
         if not answer["more"]:
-            return [(row, FIRST if row.seq == 1 else None) for row in rows]
+            return checked([(row, FIRST if row.seq == 1 else None) for row in rows], partial(keys_told, answer["keys"]))
 
 
-def shown(rows: Iterable[tuple[Row, str | None]]) -> list[LedgerRow]:
-    """As a report shows them."""
-    return [shown_row(row, before) for row, before in rows]
+def keys_told(told: Mapping[str, Any]) -> PublicKeys:
+    """The keys that are trusted here, with what a server says that its ledger's rows say of them."""
+    return with_rows(trusted(), [Row(**plain) for plain in told["rows"]], told["first"].get)
 
 
-def shown_row(row: Row, before: str | None) -> LedgerRow:
-    """One row with what speaks against it, by the keys that this machine trusts."""
+def checked(rows: Iterable[tuple[Row, str | None]], keys: Callable[[], PublicKeys]) -> Rows:
+    """Each row checked by the keys and the digest of the row before it; None where that is not known here."""
     try:
-        problems = list(faults(row, before, load_public(public_files(key_folder()))))
+        known = keys()
     except (CanaryError, OSError) as error:
-        problems = [f"the trusted keys cannot be read: {error}"]
-    try:
-        facts = row.facts
-    except ValueError:
-        facts = {}
+        said = [f"the trusted keys cannot be read: {error}"]
+        return [ReadRow(row=row, problems=said) for row, _ in rows]
+    return [ReadRow(row=row, problems=list(faults(row, before, known))) for row, before in rows]
+
+
+def shown(rows: Rows) -> list[LedgerRow]:
+    """As a report shows them."""
+    return [shown_row(one.row, one.problems) for one in rows]
+
+
+def shown_row(row: Row, problems: Sequence[str]) -> LedgerRow:
+    """One row for a report."""
+    facts = facts_of(row) or {}
     return LedgerRow(
         seq=row.seq,
         kind=row.kind,
@@ -88,6 +110,6 @@ def shown_row(row: Row, before: str | None) -> LedgerRow:
         time=str(facts.get("time", "")),
         digest=row.digest,
         key_id=row.key_id,
-        problems=problems,
+        problems=list(problems),
         stranger=len(problems) == 1 and "is not among the trusted ones" in problems[0],
     )

@@ -30,7 +30,7 @@ NAME = "verdict.json"
 
 def from_ledger(rows: Rows) -> tuple[Decision | None, str]:
     """The last verdict among these rows."""
-    for row, _before in reversed(rows):
+    for row in (one.row for one in reversed(rows)):
         try:
             facts: dict[str, Any] = row.facts
         except ValueError:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from canary_mlflow.commands.shared import open_store, store_option
+from canary_mlflow.commands.shared import store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.shown import echo
 from canary_mlflow.tracking.places import without_password
 
 if TYPE_CHECKING:
     from canary_mlflow.ledger.chain import Damage
+    from canary_mlflow.ledger.keys import PublicKeys
     from canary_mlflow.ledger.rows import Row
-    from canary_mlflow.registry.store import GuardedStore
 
 BROKEN = 1
 STRANGER = "is not among the trusted ones"
@@ -32,6 +32,7 @@ def audit() -> None:
 @click.argument("file", required=False, type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--key", "keys", multiple=True, type=click.Path(path_type=Path), help="Trust this key, and no other.")
 @click.option("--head", metavar="SEQ:DIGEST", help="A head that an earlier verification printed.")
+@click.option("--witness", metavar="FILE|URL", help="Where heads were published (CANARY_WITNESS): compare each.")
 @click.option("--artifacts", default="", metavar="PLACE", help="A server's --artifacts-destination, for its database.")
 @store_option
 @click.pass_context
@@ -40,34 +41,38 @@ def verify(
     file: Path | None,
     keys: tuple[Path, ...],
     head: str | None,
+    witness: str | None,
     artifacts: str,
     tracking_uri: str | None,
 ) -> None:
     """Check chain, signatures and policies, of an exported FILE or of the store; of the store also aliases, files and
     metrics.
 
-    Exits with 1 when something does not hold, and prints the head to keep elsewhere when everything does.
+    Only reads, and walks all workspaces. Exits with 1 when something does not hold, and prints the head to keep
+    elsewhere when everything does.
     """
-    from canary_mlflow.errors import UsageError
-    from canary_mlflow.files.text import text_lines
-    from canary_mlflow.ledger.chain import damages, from_lines
+    from canary_mlflow.ledger.chain import damages
     from canary_mlflow.ledger.clock import jumps
-    from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+    from canary_mlflow.ledger.keys import load_public, trusted
+    from canary_mlflow.ledger.witness import against_witness, read_heads
+    from canary_mlflow.registry.audit import against_store
     from canary_mlflow.registry.policy_audit import policy_damages
+    from canary_mlflow.registry.reader import reader_of
 
-    trusted = load_public(keys or public_files(key_folder()))
+    seen = read_heads(witness) if witness else None
+    known = load_public(keys) if keys else trusted()
     found: list[Damage] = []
     if file is not None:
-        with text_lines(file) as lines:
-            rows = list(from_lines(lines, str(file)))
-        if not rows:
-            raise UsageError(f"{file}: no row in it, so nothing holds; expected what `canary audit export` writes")
+        rows = exported(file)
+        known = keys_of_file(known, rows)
     else:
-        guard = open_guard(tracking_uri)
-        rows = guard.ledger()
-        found += store_damages(guard, rows, artifacts)
+        reader = reader_of(tracking_uri)
+        rows, known = reader.ledger(), reader.keys(known)
+        found += against_store(reader, rows, artifacts)
+    if seen is not None:
+        found += against_witness(rows, seen)
     backward, notes = jumps(rows)
-    found = [*damages(rows, trusted, head), *policy_damages(rows), *backward, *found]
+    found = [*damages(rows, known, head), *policy_damages(rows), *backward, *found]
     for note in notes:
         echo(f"note: {note}")
     for one in found:
@@ -80,6 +85,8 @@ def verify(
         tell_failed(str(file) if file is not None else tracking_uri or "the store of this folder", found, rows)
         ctx.exit(BROKEN)
     echo(f"{len(rows)} rows hold, signed with trusted keys.")
+    for said in began_alone(rows):
+        echo(said)
     if rows:
         echo(f"head {rows[-1].head}")
 
@@ -93,43 +100,80 @@ def tell_failed(place: str, found: Sequence[Damage], rows: Sequence[Row]) -> Non
     tell_once(of_audit(without_password(place), [str(one) for one in found], head))
 
 
-def store_damages(guard: GuardedStore, rows: Sequence[Row], artifacts: str) -> list[Damage]:
-    """What the store says against its ledger."""
-    from canary_mlflow.registry.audit import against_store
+def began_alone(rows: Sequence[Row]) -> Iterator[str]:
+    """Keys that no other vouched for when they came: a reader should know by what they are trusted."""
+    from canary_mlflow.ledger.rows import Kind, facts_of
+    from canary_mlflow.ledger.succession import TRUSTED
 
-    return list(against_store(guard, rows, artifacts))
+    for row in rows:
+        if (row.kind, row.word) == (Kind.KEY, TRUSTED) and (facts_of(row) or {}).get("subject") == row.key_id:
+            yield f"row {row.seq}: key {row.key_id} began on its own word; its file here is all that speaks for it"
+
+
+def exported(file: Path) -> list[Row]:
+    """The rows of an export. Raises UsageError for a file without any."""
+    from canary_mlflow.errors import UsageError
+    from canary_mlflow.files.text import text_lines
+    from canary_mlflow.ledger.chain import from_lines
+
+    with text_lines(file) as lines:
+        rows = list(from_lines(lines, str(file)))
+    if not rows:
+        raise UsageError(f"{file}: no row in it, so nothing holds; expected what `canary audit export` writes")
+    return rows
+
+
+def keys_of_file(keys: PublicKeys, rows: Sequence[Row]) -> PublicKeys:
+    """The trusted keys with what the rows of a file say of them."""
+    from canary_mlflow.ledger.rows import Kind
+    from canary_mlflow.ledger.succession import with_rows
+
+    first: dict[str, int] = {}
+    for row in rows:
+        first.setdefault(row.key_id, row.seq)
+    return with_rows(keys, [row for row in rows if row.kind == Kind.KEY], first.get)
+
+
+workspace_option = click.option(
+    "--workspace", envvar="MLFLOW_WORKSPACE", show_envvar=True, metavar="NAME", help="Of one workspace; else of all."
+)
 
 
 @audit.command(epilog=EXIT_CODES)
 @click.argument("model")
+@workspace_option
 @store_option
-def log(model: str, tracking_uri: str | None) -> None:
+def log(model: str, workspace: str | None, tracking_uri: str | None) -> None:
     """Every row about MODEL, and those that set a policy for it, oldest first."""
-    from canary_mlflow.ledger.champions import line
+    from canary_mlflow.ledger.champions import line, several_places
     from canary_mlflow.ledger.policy_rows import matches, pattern_of
+    from canary_mlflow.ledger.rows import Kind
 
-    rows = rows_of(tracking_uri, model)
-    policies = [row for row in open_guard(tracking_uri).policies() if matches(pattern_of(row), model)]
+    rows = rows_of(tracking_uri, model, workspace)
+    about_none = rows_of(tracking_uri, "", workspace)
+    policies = [row for row in about_none if row.kind == Kind.POLICY and matches(pattern_of(row), model)]
     for row in sorted((*rows, *policies), key=lambda row: row.seq):
-        echo(line(row))
+        echo(line(row, place=several_places(rows)))
 
 
 @audit.command(epilog=EXIT_CODES)
 @click.argument("model")
 @click.option("--at", "at", metavar="DATE", help="ISO 8601; a day means its end. Without it: now.")
 @click.option("--alias", default="champion", show_default=True)
+@workspace_option
 @store_option
-def blame(model: str, at: str | None, alias: str, tracking_uri: str | None) -> None:
-    """Which version of MODEL was champion at a date, by which verdict, by whom."""
+def blame(model: str, at: str | None, alias: str, workspace: str | None, tracking_uri: str | None) -> None:
+    """Which version of MODEL was champion at a date, by which verdict, by whom; in each workspace that has one."""
     from datetime import UTC
 
     from canary_mlflow.errors import UsageError
-    from canary_mlflow.ledger.champions import champion_at, line, parse_moment
+    from canary_mlflow.ledger.champions import champion_at, line, parse_moment, several_places
 
     moment = parse_moment(at) if at else datetime.now(UTC)
-    rows = rows_of(tracking_uri, model)
-    row = champion_at(rows, moment, alias)
-    if row is None:
+    rows = rows_of(tracking_uri, model, workspace)
+    places = list(dict.fromkeys(row.workspace for row in rows))
+    holders = [champion_at([row for row in rows if row.workspace == one], moment, alias) for one in places]
+    if not any(holders):
         first = next((found for found in rows if found.moves and found.alias == alias), None)
         since = (
             f"the first is in row {first.seq}, {first.facts.get('time', 'of an unknown time')}"
@@ -139,10 +183,11 @@ def blame(model: str, at: str | None, alias: str, tracking_uri: str | None) -> N
         raise UsageError(
             f"{alias} of {model!r} at {moment.isoformat()}: none yet; {since}; see: canary audit log {model}"
         )
-    echo(line(row))
-    verdict = next((found for found in rows if found.seq == row.facts.get("verdict_row")), None)
-    if verdict is not None:
-        echo(line(verdict))
+    for row in filter(None, holders):
+        echo(line(row, place=several_places(rows)))
+        verdict = next((found for found in rows if found.seq == row.facts.get("verdict_row")), None)
+        if verdict is not None:
+            echo(line(verdict, place=several_places(rows)))
 
 
 @audit.command(epilog=EXIT_CODES)
@@ -150,31 +195,21 @@ def blame(model: str, at: str | None, alias: str, tracking_uri: str | None) -> N
 def export(tracking_uri: str | None) -> None:
     """The whole ledger as JSON lines on stdout; `canary audit verify FILE` checks it anywhere."""
     from canary_mlflow.ledger.chain import to_line
+    from canary_mlflow.registry.reader import reader_of
 
-    for row in open_guard(tracking_uri).ledger():
+    for row in reader_of(tracking_uri).ledger():
         click.echo(to_line(row))
 
 
-def rows_of(uri: str | None, model: str) -> list[Row]:
+def rows_of(uri: str | None, model: str, workspace: str | None) -> list[Row]:
     """The rows about a model. Raises UsageError when there are none."""
     from canary_mlflow.errors import UsageError
+    from canary_mlflow.registry.reader import reader_of
 
-    rows = open_guard(uri).ledger(model)
+    rows = reader_of(uri).ledger(model, workspace)
     if not rows:
-        raise UsageError(f"{model!r}: no row of the ledger is about it; expected a model that was gated; canary gate …")
-    return rows
-
-
-def open_guard(uri: str | None) -> GuardedStore:
-    """The guarded store. Raises UsageError for a registry that keeps no ledger here."""
-    from canary_mlflow.errors import UsageError
-    from canary_mlflow.registry.door import guard_of
-
-    client = open_store(uri)
-    guard = guard_of(client)
-    if guard is None:
+        where = f" in workspace {workspace!r}" if workspace else ""
         raise UsageError(
-            f"{without_password(client.tracking_uri)}: its ledger cannot be read from here; expected the database "
-            "itself, or a file from `canary audit export` run there"
+            f"{model!r}{where}: no row of the ledger is about it; expected a model that was gated; canary gate …"
         )
-    return guard
+    return rows

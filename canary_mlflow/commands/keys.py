@@ -9,6 +9,14 @@ import click
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.shown import echo
 
+ledger_option = click.option(
+    "--tracking-uri",
+    "uris",
+    multiple=True,
+    metavar="URI",
+    help="The database whose ledger is told; several may be named. Without it: MLFLOW_TRACKING_URI, or ./mlflow.db.",
+)
+
 
 @click.group(epilog=EXIT_CODES)
 def keys() -> None:
@@ -16,33 +24,101 @@ def keys() -> None:
 
 
 @keys.command("list")
-def list_keys() -> None:
-    """Show the folder, the key in use and the public keys that are trusted."""
+@ledger_option
+def list_keys(uris: tuple[str, ...]) -> None:
+    """Show the folder, the key in use, the public keys that are trusted, and which of them the ledger has ended."""
     from canary_mlflow.ledger.keys import PRIVATE, key_folder, load_signer, public_files
 
     folder = key_folder()
     used = load_signer(folder).key_id if (folder / PRIVATE).exists() else ""
+    ended = ended_in(uris)
     echo(f"{folder}")
     for file in public_files(folder):
-        echo(f"  {file.stem}  {file}{'  (signs)' if file.stem == used else ''}")
+        said = "".join(f"  {one}" for one in ended.get(file.stem, ()))
+        echo(f"  {file.stem}  {file}{'  (signs)' if file.stem == used else ''}{said}")
     if not used:
         echo("  no private key yet: the first row that is signed makes one")
 
 
-@keys.command()
-def rotate() -> None:
-    """Sign with a new key from now on; what the old one signed stays good."""
-    from canary_mlflow.ledger.keys import key_folder
+def ended_in(uris: tuple[str, ...]) -> dict[str, list[str]]:
+    """Key → what the ledgers at hand say of its end; one that cannot be read says nothing."""
+    from canary_mlflow.errors import CanaryError
+    from canary_mlflow.ledger.keys import trusted
+    from canary_mlflow.registry.key_acts import ledgers_at_hand
+    from canary_mlflow.registry.reader import reader_of
+
+    found: dict[str, list[str]] = {}
+    for uri in ledgers_at_hand(uris):
+        try:
+            known = reader_of(uri).keys(trusted())
+        except CanaryError:
+            if uris:
+                raise
+            continue
+        for key_id, end in known.ends.items():
+            found.setdefault(key_id, []).append(str(end))
+    return found
+
+
+@keys.command(epilog=EXIT_CODES)
+@ledger_option
+def rotate(uris: tuple[str, ...]) -> None:
+    """Sign with a new key from now on; what the old one signed until then stays good, and nothing that it signs later.
+
+    The old key hands over to the new one in a signed row of each ledger at hand; in any other, before the first row
+    that the new key signs there.
+    """
+    from canary_mlflow.ledger.keys import PRIVATE, key_folder
     from canary_mlflow.ledger.keys import rotate as renew
+    from canary_mlflow.registry.key_acts import ledgers_at_hand, record_rotation
 
+    anew = not (key_folder() / PRIVATE).exists()
     echo(f"{renew(key_folder()).key_id} signs from now on.")
+    found = ledgers_at_hand(uris)
+    for uri in found:
+        echo(f"  {record_rotation(uri, anew=anew)}")
+    if not found:
+        echo("  recorded nowhere: no ledger is at hand; each is told before the new key's first row in it")
 
 
-@keys.command()
+@keys.command(epilog=EXIT_CODES)
+@click.argument("key_id", metavar="ID")
+@click.option("--reason", required=True, help="Why; it is kept in the ledger.")
+@click.option("--from-row", "since", type=int, metavar="N", help="The first row of that key which counts for nothing.")
+@ledger_option
+def revoke(key_id: str, reason: str, since: int | None, uris: tuple[str, ...]) -> None:
+    """End the key ID in a signed row: its rows from then on, or from row N on, are named by canary audit verify.
+
+    Only a key that let ID in, or that came after it by rotation, can do that.
+    """
+    from canary_mlflow.registry.key_acts import ledgers_at_hand
+    from canary_mlflow.registry.key_acts import revoke as end
+
+    for uri in at_hand(ledgers_at_hand(uris)):
+        row = end(uri, key_id, reason, since)
+        echo(f"{key_id} ends with row {row.facts['from_row']}: recorded in row {row.seq} of the ledger.")
+
+
+@keys.command(epilog=EXIT_CODES)
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-def trust(file: Path) -> None:
+@click.option("--to-sign", is_flag=True, help="Let it sign in the ledger too, below this account's key.")
+@ledger_option
+def trust(file: Path, to_sign: bool, uris: tuple[str, ...]) -> None:
     """Trust the public key in FILE as well: a server's, or a colleague's."""
-    from canary_mlflow.ledger.keys import key_folder, load_public, publish
+    from canary_mlflow.ledger.keys import key_folder, load_public, publish, raw_of
+    from canary_mlflow.registry.key_acts import ledgers_at_hand, let_in
 
-    for key in load_public([file]).keys.values():
+    for key_id, key in load_public([file]).keys.items():
         echo(f"{publish(key, key_folder()).stem} is trusted from now on.")
+        for uri in at_hand(ledgers_at_hand(uris)) if to_sign else ():
+            row = let_in(uri, key_id, raw_of(key).hex())
+            echo(f"  it may sign: recorded in row {row.seq} of the ledger")
+
+
+def at_hand(found: list[str]) -> list[str]:
+    """The ledgers. Raises UsageError where there is none."""
+    from canary_mlflow.errors import UsageError
+
+    if not found:
+        raise UsageError("no ledger at hand; expected one to record it in; name its database: --tracking-uri URI")
+    return found

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from canary_mlflow.analysis.formats import FORMATS, Format, made, write
-from canary_mlflow.commands.shared import full_option, open_store, store_option
+from canary_mlflow.commands.shared import full_option, store_option
 from canary_mlflow.edge import EXIT_CODES, reader_left
 from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import echo
@@ -43,9 +43,10 @@ def report(subject: str, policy: str | None, full: bool, tracking_uri: str | Non
     """
     from canary_mlflow.analysis.reading import study_of
     from canary_mlflow.analysis.subject import find_subject
+    from canary_mlflow.tracking.store import reading_store
 
     one_place_each(places)
-    client = open_store(tracking_uri)
+    client = reading_store(tracking_uri)
     study = study_of(client, find_subject(client, subject, policy))
     wanted = [(one, place) for one in FORMATS if (place := places[one.option]) is not None]
     files = [(one, place, made(one, study)) for one, place in wanted]  # all of them, before any is written

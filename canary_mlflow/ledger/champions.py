@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.clock import settled
-from canary_mlflow.ledger.rows import Kind, Row, parsed
+from canary_mlflow.ledger.rows import Kind, Row, facts_of
 
 DAY = len("2026-11-21")
 
@@ -32,9 +32,14 @@ def champion_at(rows: Iterable[Row], moment: datetime, alias: str = "champion") 
     return moves[-1] if moves else None
 
 
-def line(row: Row) -> str:
-    """One row for people."""
-    facts = parsed(row.body)
+def several_places(rows: Iterable[Row]) -> bool:
+    """Whether rows are about models of more than one workspace."""
+    return len({row.workspace for row in rows}) > 1
+
+
+def line(row: Row, *, place: bool = False) -> str:
+    """One row for people. `place`: with the model's workspace."""
+    facts = facts_of(row)
     if facts is None:
         return f"{row.seq:>5}  its text is no JSON object; see: canary audit verify"
     when = str(facts.get("time", ""))[:19]
@@ -47,7 +52,8 @@ def line(row: Row) -> str:
     asked = f", asked for by {facts['asked_by']} in row {facts['request_row']}" if facts.get("asked_by") else ""
     moved = f", {row.alias} {'as it was' if adopted else 'moved'}" if row.moves else ""
     over = f" over version {facts['baseline_version']}" if facts.get("baseline_version") and not adopted else ""
-    about = f"{row.model} version {row.version}" if row.version else row.model or "the ledger"
+    name = f"{row.workspace}/{row.model}" if place else row.model
+    about = f"{name} version {row.version}" if row.version else name or "the ledger"
     return (
         f"{row.seq:>5}  {when}  {row.kind:<9} {row.word:<12} {about}"
         f"{over}{moved}, by {facts.get('actor', '')}{asked}: {facts.get('reason', '')}"

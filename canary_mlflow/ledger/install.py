@@ -82,6 +82,8 @@ def install(
             begin(connection)
             new = not installed(connection)
             METADATA.create_all(connection)
+            for index in LEDGER.indexes:  # a table that is there already does not get those that came later
+                index.create(connection, checkfirst=True)
             schema = current_schema(connection)
             for statement in triggers.drop(dialect):
                 connection.execute(sa.text(statement))

@@ -2,6 +2,7 @@
 
     signing.pem          the private key in use, mode 0600
     public/<id>.pem      every public key that is trusted, its own and others'
+    handed/<id>.json     by which handovers a key came to be in use: what a ledger is told that has not heard of it yet
 
 The folder is CANARY_KEYS, else canary-mlflow/keys in XDG_CONFIG_HOME or ~/.config. `docs/guard.md` has the procedures.
 """
@@ -9,11 +10,13 @@ The folder is CANARY_KEYS, else canary-mlflow/keys in XDG_CONFIG_HOME or ~/.conf
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
@@ -24,6 +27,7 @@ from canary_mlflow.files.source import read_bytes
 
 FOLDER = "CANARY_KEYS"
 PRIVATE = "signing.pem"
+HANDOVER = "canary-mlflow key handover "  # a signature over two ids for another purpose hands nothing over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +41,46 @@ class Signer:
         """The signature in hex."""
         return self.key.sign(text.encode()).hex()
 
+    @property
+    def public(self) -> str:
+        """The public half, 32 bytes in hex."""
+        return raw_of(self.key.public_key()).hex()
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """A key's end in one ledger: its rows from `row` on count for nothing. `said_in`: the row that says so."""
+
+    row: int
+    said_in: int
+    why: str
+    own_line: bool  # said by a key that came after it in its own line
+
+    def __str__(self) -> str:
+        return f"ended with row {self.row} ({self.why}, row {self.said_in})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class PublicKeys:
-    """Trusted public keys by id."""
+    """Trusted public keys by id, and what one ledger's own rows say of them (`succession.py`).
+
+    `ends`: keys that have ended there. `admitted`: keys that its rows know, with the row since which; None where no row
+    is about keys, and every trusted key may sign. `void`: rows about keys that are without effect, and why.
+    """
 
     keys: Mapping[str, Ed25519PublicKey]
+    ends: Mapping[str, End] = field(default_factory=dict)
+    admitted: Mapping[str, int] | None = None
+    void: Mapping[int, str] = field(default_factory=dict)
+
+    def out_of_time(self, key_id: str, seq: int) -> str:
+        """Why a trusted key may not have signed this row of the ledger; empty when it may."""
+        end = self.ends.get(key_id)
+        if end is not None and seq >= end.row:
+            return f"it is signed with key {key_id[:40]!r}, which {end}"
+        if self.admitted is not None and self.admitted.get(key_id, seq + 1) > seq and seq not in self.void:
+            return f"it is signed with key {key_id[:40]!r}, which no row of the ledger has trusted until then"
+        return self.void.get(seq, "")
 
     def refusal(self, key_id: str, text: str, signature: str) -> str:
         """Why the signature counts for nothing; empty when it holds."""
@@ -65,10 +103,14 @@ def key_folder() -> Path:
     return Path(home) / "canary-mlflow" / "keys"
 
 
+def raw_of(key: Ed25519PublicKey) -> bytes:
+    """A public key's 32 bytes."""
+    return key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+
+
 def key_id_of(key: Ed25519PublicKey) -> str:
     """The first 16 hex digits of the sha256 of the raw public key."""
-    raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
-    return hashlib.sha256(raw).hexdigest()[:16]
+    return hashlib.sha256(raw_of(key)).hexdigest()[:16]
 
 
 def load_signer(folder: Path) -> Signer:
@@ -104,11 +146,45 @@ def load_signer(folder: Path) -> Signer:
 
 
 def rotate(folder: Path) -> Signer:
-    """A new private key in place of the one in use, whose public half stays trusted."""
+    """A new private key in place of the one in use, which hands over to it first and whose public half stays trusted.
+
+    The handover is kept: each ledger is told of it in a row of its own, at once or before the new key's first row.
+    """
+    made = Ed25519PrivateKey.generate()
     if (folder / PRIVATE).exists():
-        load_signer(folder)  # leaves its public key beside the new one's
-    write_private(Ed25519PrivateKey.generate(), folder, replace=True)
+        old = load_signer(folder)  # leaves its public key beside the new one's
+        new = Signer(key_id=key_id_of(made.public_key()), key=made)
+        passed = {"from": old.key_id, "to": new.key_id, "public": new.public}
+        passed["signature"] = old.sign(handover_text(old.key_id, new.key_id))
+        write_handovers(folder, new.key_id, [*handovers(folder, old.key_id), passed])
+    write_private(made, folder, replace=True)
     return load_signer(folder)
+
+
+def handover_text(old: str, new: str) -> str:
+    """What the old key signs."""
+    return f"{HANDOVER}{old} {new}"
+
+
+def handovers(folder: Path, key_id: str) -> list[dict[str, Any]]:
+    """The handovers that led to a key, oldest first; none for a key that began anew. Raises StoreError."""
+    file = folder / "handed" / f"{key_id}.json"
+    try:
+        found: list[dict[str, Any]] = json.loads(file.read_text())
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{file}: {one_line(error)}; expected what canary keys rotate wrote; put it back") from error
+    return found
+
+
+def write_handovers(folder: Path, key_id: str, found: list[dict[str, Any]]) -> None:
+    """Whole or not at all."""
+    place = folder / "handed"
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=place, delete=False) as made:
+        json.dump(found, made)
+    os.replace(made.name, place / f"{key_id}.json")
 
 
 def write_private(key: Ed25519PrivateKey, folder: Path, *, replace: bool) -> None:
@@ -165,3 +241,8 @@ def load_public(files: Iterable[Path]) -> PublicKeys:
             raise UsageError(f"{file}: {type(key).__name__}; expected an ed25519 public key")
         found[key_id_of(key)] = key
     return PublicKeys(keys=found)
+
+
+def trusted() -> PublicKeys:
+    """The keys that this account trusts. Raises UsageError for a file among them that is none."""
+    return load_public(public_files(key_folder()))

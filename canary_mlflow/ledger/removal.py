@@ -10,6 +10,7 @@ from canary_mlflow.ledger.clock import stamp
 from canary_mlflow.ledger.install import begin, installed
 from canary_mlflow.ledger.keys import Signer
 from canary_mlflow.ledger.rows import Kind, Record, Row, signed
+from canary_mlflow.ledger.writing import let_sign
 
 
 def uninstall(engine: sa.Engine, signer: Signer | None, actor: str, reason: str) -> Row | None:
@@ -25,9 +26,9 @@ def uninstall(engine: sa.Engine, signer: Signer | None, actor: str, reason: str)
                 raise StoreError(f"{shown}: no ledger there; expected one; nothing to do")
             row = None
             if signer is not None:
-                last = table.last(connection)
+                last = let_sign(connection, signer, actor)
                 row = signed(record(actor, reason, last), last, signer)
-                table.append(connection, row)
+                table.append(connection, row)  # a witness hears of it with the next row
             for statement in triggers.drop(connection.dialect.name):
                 connection.exec_driver_sql(statement)
             return row

@@ -32,6 +32,7 @@ LEDGER = sa.Table(
     sa.Column("signature", sa.String(128), nullable=False),
     sa.Index("canary_ledger_of_version", "workspace", "model", "version", "seq"),
     sa.Index("canary_ledger_moves", "workspace", "model", "moves", "seq"),
+    sa.Index("canary_ledger_of_key", "key_id", "seq"),
 )
 
 GUARDED = sa.Table(
@@ -49,6 +50,24 @@ _NEWEST_FIRST = sa.select(LEDGER).order_by(LEDGER.c.seq.desc())
 _THIS_ALIAS = _NEWEST_FIRST.where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model", "alias")))
 _OF_VERSION = _THIS_ALIAS.where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("version", "version_created")))
 _MOVES = _THIS_ALIAS.where(LEDGER.c.moves == 1)
+# Rows about keys are about no model and no workspace: the index of versions finds them.
+_ABOUT_NOTHING = {"workspace": "", "model": "", "version": 0}
+_KEY_ROWS = (
+    sa.select(LEDGER)
+    .where(*(LEDGER.c[name] == sa.bindparam(name) for name in _ABOUT_NOTHING), LEDGER.c.kind == "key")
+    .order_by(LEDGER.c.seq)
+)
+_TAIL = (
+    sa.select(LEDGER)
+    .where(
+        sa.or_(
+            LEDGER.c.seq == sa.select(sa.func.max(LEDGER.c.seq)).scalar_subquery(),
+            sa.and_(*(LEDGER.c[name] == sa.bindparam(name) for name in _ABOUT_NOTHING), LEDGER.c.kind == "key"),
+        )
+    )
+    .order_by(LEDGER.c.seq)
+)
+_FIRST_OF_KEY = sa.select(sa.func.min(LEDGER.c.seq)).where(LEDGER.c.key_id == sa.bindparam("key_id"))
 _LAST, _LATEST_OF_VERSION, _LATEST_MOVE = (query.limit(1) for query in (_NEWEST_FIRST, _OF_VERSION, _MOVES))
 
 _NAMED = sa.select(LEDGER.c.seq).where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model")))
@@ -60,6 +79,7 @@ _POLICIES = (
     .order_by(LEDGER.c.seq)
 )
 
+AT_ONCE = 1000  # rows fetched at a time
 ADVISORY_LOCK = 6_371_820_315  # any number that no one else on the server uses
 
 
@@ -120,18 +140,43 @@ def policies(connection: Any, workspace: str) -> list[Row]:
     return [_row(found) for found in connection.execute(_POLICIES, {"workspace": workspace, "kind": Kind.POLICY})]
 
 
+def key_rows(connection: Any) -> list[Row]:
+    """The rows about keys, in their order."""
+    return [_row(found) for found in connection.execute(_KEY_ROWS, _ABOUT_NOTHING)]
+
+
+def tail(connection: Any) -> tuple[Row | None, list[Row]]:
+    """The row at the end of the chain and the rows about keys: what a writer must know, in one question."""
+    found = [_row(one) for one in connection.execute(_TAIL, _ABOUT_NOTHING)]
+    return (found[-1] if found else None), [row for row in found if row.kind == "key"]
+
+
+def first_signed(connection: Any, key_id: str) -> int | None:
+    """The number of the first row that names this key as its own; None where there is none."""
+    found = connection.execute(_FIRST_OF_KEY, {"key_id": key_id}).scalar()
+    return None if found is None else int(found)
+
+
+def first_of_keys(connection: Any) -> dict[str, int]:
+    """Key → the number of the first row that names it as its own."""
+    found = connection.execute(sa.select(LEDGER.c.key_id, sa.func.min(LEDGER.c.seq)).group_by(LEDGER.c.key_id))
+    return {key_id: int(seq) for key_id, seq in found}
+
+
 def first_of(result: Any) -> Row | None:
     """The first row of an answer."""
     found = result.first()
     return None if found is None else _row(found)
 
 
-def read(connection: Any, model: str | None = None) -> Iterator[Row]:
-    """All rows in the order of the chain, or those of one model."""
+def read(connection: Any, model: str | None = None, workspace: str | None = None) -> Iterator[Row]:
+    """Rows in the order of the chain: all, or those of a model, a workspace, or a model of a workspace."""
     query = sa.select(LEDGER).order_by(LEDGER.c.seq)
     if model is not None:
         query = query.where(LEDGER.c.model == model)
-    for found in connection.execute(query):
+    if workspace is not None:
+        query = query.where(LEDGER.c.workspace == workspace)
+    for found in connection.execute(query, execution_options={"yield_per": AT_ONCE}):
         yield _row(found)
 
 
@@ -147,16 +192,17 @@ def row_at(connection: Any, seq: int) -> Row | None:
     return first_of(connection.execute(sa.select(LEDGER).where(LEDGER.c.seq == seq)))
 
 
-def latest_of_models(connection: Any) -> list[Row]:
-    """The newest row about each model."""
-    newest = sa.select(sa.func.max(LEDGER.c.seq)).where(LEDGER.c.alias == "champion").group_by(LEDGER.c.model)
-    return [_row(found) for found in connection.execute(sa.select(LEDGER).where(LEDGER.c.seq.in_(newest)))]
+def latest_of_models(connection: Any, workspace: str) -> list[Row]:
+    """The newest row about each model of a workspace."""
+    newest = sa.select(sa.func.max(LEDGER.c.seq)).where(LEDGER.c.alias == "champion", LEDGER.c.workspace == workspace)
+    query = sa.select(LEDGER).where(LEDGER.c.seq.in_(newest.group_by(LEDGER.c.model)))
+    return [_row(found) for found in connection.execute(query)]
 
 
-def numbers_of_versions(connection: Any, models: Sequence[str]) -> dict[tuple[str, int], int]:
-    """The number of the newest row about each version of these models."""
+def numbers_of_versions(connection: Any, workspace: str, models: Sequence[str]) -> dict[tuple[str, int], int]:
+    """The number of the newest row about each version of these models of a workspace."""
     newest = sa.select(LEDGER.c.model, LEDGER.c.version, sa.func.max(LEDGER.c.seq)).where(
-        LEDGER.c.model.in_(models), LEDGER.c.alias == "champion"
+        LEDGER.c.workspace == workspace, LEDGER.c.model.in_(models), LEDGER.c.alias == "champion"
     )
     found = connection.execute(newest.group_by(LEDGER.c.model, LEDGER.c.version))
     return {(model, version): seq for model, version, seq in found}

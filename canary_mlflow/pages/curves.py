@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from canary_mlflow.pages.database import reading
 from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope, keep_peaks
 from canary_mlflow.reports.panels import PANELS, SERIES
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.histories import series_of
 from canary_mlflow.tracking.points import points_over
+from canary_mlflow.tracking.read_only import reading
 from canary_mlflow.tracking.schema import mlflow_key
 from gates.records import Series
 

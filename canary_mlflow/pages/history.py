@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from canary_mlflow.errors import NoSuchModel
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind, Row
-from canary_mlflow.pages.database import has_ledger, reading
 from canary_mlflow.pages.models import MODELS, read_champions
+from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.panels import label
+from canary_mlflow.tracking.read_only import has_ledger, reading
 
 BY_HAND = (Kind.BLESS, Kind.OVERRIDE, Kind.ROLLBACK, Kind.ADOPT)
 
@@ -80,13 +81,15 @@ class History:
 def read_history(registry: str, model: str) -> History:
     """The history of a model. Raises NoSuchModel and StoreError."""
     with reading(registry) as connection:
-        if connection.execute(sa.select(MODELS.c.name).where(MODELS.c.name == model)).first() is None:
+        place = active_workspace()
+        mine = sa.select(MODELS.c.name).where(MODELS.c.name == model, MODELS.c.workspace == place)
+        if connection.execute(mine).first() is None:
             raise NoSuchModel(
                 f"model {model[:256]!r}: not in the registry; expected a registered model; see the overview"
             )
         champion = dict(read_champions(connection, model)).get(model)
         guarded = has_ledger(connection)
-        rows = list(table.read(connection, model)) if guarded else []
+        rows = list(table.read(connection, model, place)) if guarded else []
     entries = [Entry(row=row, facts=facts_of(row)) for row in rows if row.alias == "champion"]
     moves = [entry for entry in entries if entry.row.moves]
     reigns = [Reign(entry=entry, until=after) for entry, after in zip_longest(moves, moves[1:])]

@@ -10,13 +10,14 @@ import sqlalchemy as sa
 
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Row
-from canary_mlflow.pages.database import has_ledger
 from canary_mlflow.registry.versions import CHAMPION, SESSION_TAG
+from canary_mlflow.registry.workspaces import active_workspace
+from canary_mlflow.tracking.read_only import has_ledger
 
-MODELS = sa.table("registered_models", sa.column("name"))
-ALIASES = sa.table("registered_model_aliases", *map(sa.column, ("name", "alias", "version")))
-VERSIONS = sa.table("model_versions", *map(sa.column, ("name", "version", "current_stage", "creation_time", "run_id")))
-VERSION_TAGS = sa.table("model_version_tags", *map(sa.column, ("name", "version", "key", "value")))
+MODELS = sa.table("registered_models", *map(sa.column, ("workspace", "name")))
+ALIASES = sa.table("registered_model_aliases", *map(sa.column, ("workspace", "name", "alias", "version")))
+VERSIONS = sa.table("model_versions", *map(sa.column, ("workspace", "name", "version", "current_stage")))
+VERSION_TAGS = sa.table("model_version_tags", *map(sa.column, ("workspace", "name", "version", "key", "value")))
 DELETED = "Deleted_Internal"  # what MLflow leaves of a deleted version
 
 
@@ -32,14 +33,18 @@ class ModelFacts:
 
 
 def read_models(connection: sa.Connection) -> list[ModelFacts]:
-    """All models, in the order of their names."""
-    names = connection.execute(sa.select(MODELS.c.name).order_by(MODELS.c.name)).scalars().all()
-    alive = sa.select(VERSIONS.c.name, VERSIONS.c.version).where(VERSIONS.c.current_stage != DELETED)
+    """All models of the active workspace, in the order of their names."""
+    place = active_workspace()
+    mine = sa.select(MODELS.c.name).where(MODELS.c.workspace == place)
+    names = connection.execute(mine.order_by(MODELS.c.name)).scalars().all()
+    alive = sa.select(VERSIONS.c.name, VERSIONS.c.version).where(
+        VERSIONS.c.current_stage != DELETED, VERSIONS.c.workspace == place
+    )
     versions: Mapping[str, list[int]] = defaultdict(list)
     for name, version in connection.execute(alive):
         versions[name].append(version)
     champions = dict(read_champions(connection))
-    last = {row.model: row for row in table.latest_of_models(connection)} if has_ledger(connection) else {}
+    last = {row.model: row for row in table.latest_of_models(connection, place)} if has_ledger(connection) else {}
     return [
         ModelFacts(
             name=name,
@@ -53,8 +58,10 @@ def read_models(connection: sa.Connection) -> list[ModelFacts]:
 
 
 def read_champions(connection: sa.Connection, model: str | None = None) -> list[tuple[str, int]]:
-    """(model, version) of every champion, or of one model's."""
-    query = sa.select(ALIASES.c.name, ALIASES.c.version).where(ALIASES.c.alias == CHAMPION)
+    """(model, version) of every champion of the active workspace, or of one model's."""
+    query = sa.select(ALIASES.c.name, ALIASES.c.version).where(
+        ALIASES.c.alias == CHAMPION, ALIASES.c.workspace == active_workspace()
+    )
     if model is not None:
         query = query.where(ALIASES.c.name == model)
     return [(name, version) for name, version in connection.execute(query)]
@@ -67,6 +74,9 @@ def champion_session(connection: sa.Connection, model: str) -> tuple[int | None,
         return None, ""
     version = found[0][1]
     query = sa.select(VERSION_TAGS.c.value).where(
-        VERSION_TAGS.c.name == model, VERSION_TAGS.c.version == version, VERSION_TAGS.c.key == SESSION_TAG
+        VERSION_TAGS.c.workspace == active_workspace(),
+        VERSION_TAGS.c.name == model,
+        VERSION_TAGS.c.version == version,
+        VERSION_TAGS.c.key == SESSION_TAG,
     )
     return version, connection.execute(query).scalars().first() or ""

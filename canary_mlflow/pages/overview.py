@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from canary_mlflow.ledger import table
-from canary_mlflow.pages.database import has_ledger, reading
 from canary_mlflow.pages.facts import RUNS, children_of, read_facts
 from canary_mlflow.pages.models import ModelFacts, read_models
+from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.tracking.facts import OPEN, RunFacts
 from canary_mlflow.tracking.numbers import count
+from canary_mlflow.tracking.read_only import has_ledger, reading
 from canary_mlflow.tracking.session import PARENT_TAG
 from canary_mlflow.tracking.watching import FOUND
 
@@ -89,7 +90,7 @@ def read_overview(
         guarded = has_ledger(connection)
         models = [model for model in read_models(connection) if may_read_model(model.name)]
         names = sorted({one.model for one in recent if one.model})
-        rows = table.numbers_of_versions(connection, names) if guarded and names else {}
+        rows = table.numbers_of_versions(connection, active_workspace(), names) if guarded and names else {}
     judged = [Session(head=one.head, runs=one.runs, row=rows.get((one.model, version_of(one.head)))) for one in recent]
     return Overview(models=models, running=running, recent=judged, guarded=guarded)
 

@@ -10,12 +10,12 @@ import sqlalchemy as sa
 
 from canary_mlflow.errors import NoSuchRun, StoreError
 from canary_mlflow.pages.curves import Band, champion_bands
-from canary_mlflow.pages.database import reading
 from canary_mlflow.pages.facts import children_of, read_facts, read_params
 from canary_mlflow.pages.limits import Limit, limits_of
 from canary_mlflow.pages.models import champion_session
 from canary_mlflow.reports.panels import PROMISED, label, target_keys
 from canary_mlflow.tracking.facts import Latest, RunFacts
+from canary_mlflow.tracking.read_only import reading
 from canary_mlflow.tracking.schema import METRICS, mlflow_key
 from canary_mlflow.tracking.session import deleted
 from gates.wording import quantity

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from canary_mlflow.errors import CanaryError
-from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 from canary_mlflow.ledger.rows import FIRST, Row, faults
+from canary_mlflow.ledger.writing import keys_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +24,11 @@ class Signature:
         return len(self.problems) == 1 and "is not among the trusted ones" in self.problems[0]
 
 
-def signature_of(row: Row, before: Row | None) -> Signature:
+def signature_of(connection: Any, row: Row, before: Row | None) -> Signature:
     """Digest, signature and chain of one row, checked now with the keys that this machine trusts."""
     previous = FIRST if row.seq == 1 else before.digest if before is not None else None
     try:
-        problems = list(faults(row, previous, load_public(public_files(key_folder()))))
+        problems = list(faults(row, previous, keys_in(connection)))
     except (CanaryError, OSError) as error:
         problems = [f"the trusted keys cannot be read: {error}"]
     if previous is None:

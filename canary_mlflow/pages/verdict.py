@@ -15,17 +15,18 @@ from canary_mlflow.files.limits import MAX_VERDICT
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Row
 from canary_mlflow.pages.curves import read_series
-from canary_mlflow.pages.database import has_ledger, reading
 from canary_mlflow.pages.facts import read_facts
 from canary_mlflow.pages.forest import ForestRow, forest
 from canary_mlflow.pages.models import read_champions
 from canary_mlflow.pages.run import find_run
 from canary_mlflow.pages.signature import Signature, signature_of
 from canary_mlflow.registry.server_files import behind_server
+from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports import advice
 from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict, holds_from_list
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.numbers import count, whole
+from canary_mlflow.tracking.read_only import has_ledger, reading
 from gates.policy import Policy, PolicyError
 from gates.policy_parser import parse_policy
 from gates.records import Run
@@ -58,13 +59,13 @@ def read_ledger_page(tracking: str, registry: str, seq: int, may_read_model: Cal
     """The page of a ledger row. Raises NoSuchVersion for a row that is not there, Refused, StoreError."""
     with reading(registry) as connection:
         row = table.row_at(connection, seq) if has_ledger(connection) else None
-        if row is None:
+        if row is None or row.workspace not in ("", active_workspace()):
             raise NoSuchVersion(f"row {seq}: not in the ledger of this registry; expected one; see the model's history")
         if not may_read_model(row.model):
             raise Refused(f"row {seq}: about a model that you may not read")
         before = table.row_at(connection, seq - 1) if seq > 1 else None
         holds = dict(read_champions(connection, row.model)).get(row.model)
-    signature = signature_of(row, before)
+        signature = signature_of(connection, row, before)
     try:
         facts = row.facts
     except ValueError:
@@ -97,7 +98,9 @@ def row_about(registry: str, decision: Decision) -> int | None:
     with reading(registry) as connection:
         if not has_ledger(connection):
             return None
-        return table.numbers_of_versions(connection, [decision.model]).get((decision.model, int(version)))
+        return table.numbers_of_versions(connection, active_workspace(), [decision.model]).get(
+            (decision.model, int(version))
+        )
 
 
 def verdict_file(session: RunFacts) -> tuple[dict[str, Any], Decision]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import Refused
 from canary_mlflow.pages.curves import as_json, champion_bands, curves
-from canary_mlflow.pages.database import reading, registry_uri, tracking_uri
+from canary_mlflow.pages.database import registry_uri, tracking_uri
 from canary_mlflow.pages.facts import read_facts
 from canary_mlflow.pages.history import read_history
 from canary_mlflow.pages.overview import read_overview
@@ -17,6 +17,7 @@ from canary_mlflow.pages.run import RunPage, find_run, read_run
 from canary_mlflow.pages.verdict import read_ledger_page, read_session_page
 from canary_mlflow.reports import causes, changes, facts, wording
 from canary_mlflow.reports.panels import PANELS, target_of
+from canary_mlflow.tracking.read_only import reading
 
 if TYPE_CHECKING:
     from flask import Response

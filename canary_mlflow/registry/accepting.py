@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import Refused, UsageError
-from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 from canary_mlflow.ledger.rows import Kind, Row, faults
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.binding import bind
@@ -97,13 +96,13 @@ def accept_facts(
 
 def accepted_facts(guard: GuardedStore | None, model: str) -> list[Difference]:
     """Every difference that was accepted for a model, in rows that a trusted key signed."""
-    return accepted_in(guard.ledger(model)) if guard is not None else []
+    return accepted_in(guard, guard.ledger(model)) if guard is not None else []
 
 
-def accepted_in(rows: Iterable[Row]) -> list[Difference]:
+def accepted_in(guard: GuardedStore, rows: Iterable[Row]) -> list[Difference]:
     """The same, of rows of the ledger."""
     mine = [row for row in rows if row.kind == Kind.FACTS]
-    keys = load_public(public_files(key_folder())) if mine else None
+    keys = guard.keys() if mine else None
     return [
         difference_from_dict(one)
         for row in mine

@@ -163,7 +163,8 @@ def decide(
     policy = replace(policy, looks=policy.looks.ending_with(champion_runs(policy, baseline, candidate)))
     number, share, look = at_look(client, policy, found, baseline, candidate) if by_plan else (None, None, None)
     rows = [] if guard is None else guard.ledger(model)
-    verdict = judge(policy, baseline, candidate, look=number, share=share, accepted=accepted_in(rows))
+    accepted = () if guard is None else accepted_in(guard, rows)
+    verdict = judge(policy, baseline, candidate, look=number, share=share, accepted=accepted)
     pinned = read_anchor(client, candidate, verdict, before)
     verdict = against_anchor(policy, pinned, candidate, verdict)
     if guard is not None:

@@ -13,13 +13,14 @@ from typing import Any
 import sqlalchemy as sa
 from mlflow.store.model_registry.abstract_store import AbstractStore
 from mlflow.store.model_registry.dbmodels.models import (
-    SqlModelVersionTag,
     SqlRegisteredModel,
     SqlRegisteredModelAlias,
 )
 
 from canary_mlflow.ledger import install, table
+from canary_mlflow.ledger.keys import PublicKeys
 from canary_mlflow.ledger.rows import Row
+from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.notify.moves import announce
 from canary_mlflow.registry import refusals, stored
 from canary_mlflow.registry.binding import Binding, artifact_digest, run_digests
@@ -85,32 +86,8 @@ class Guard(AbstractStore):  # type: ignore[misc]
         name = model if under is None else under
         return [(str(one.alias), int(one.version)) for one in held if self.guards(name, str(one.alias))]
 
-    def all_guarded_holders(self) -> list[tuple[tuple[str, str], int]]:
-        """(model, alias) and version of every guarded alias that is held."""
-        with self.ManagedSessionMaker() as session:
-            held = self._get_query(session, SqlRegisteredModelAlias).all()
-            return [
-                ((str(one.name), str(one.alias)), int(one.version))
-                for one in held
-                if self.guards(str(one.name), str(one.alias))
-            ]
-
-    def shown(self) -> dict[tuple[str, int], dict[str, str]]:
-        """(model, version) → its tags that repeat what the ledger says."""
-        found: dict[tuple[str, int], dict[str, str]] = {}
-        with self.ManagedSessionMaker() as session:
-            tags = self._get_query(session, SqlModelVersionTag).filter(SqlModelVersionTag.key.startswith(RESERVED))
-            for tag in tags:
-                found.setdefault((str(tag.name), int(tag.version)), {})[str(tag.key)] = str(tag.value)
-        return found
-
-    def version_row(self, model: str, version: int) -> Any:
-        """A version as it is stored; None when it is not there any more."""
-        with self.ManagedSessionMaker() as session:
-            return stored.version_row(session, self._get_active_workspace(), model, version)
-
     def version_in(self, session: Any, model: str, version: str) -> Any:
-        """The same within a transaction; MLflow's own refusal when there is none."""
+        """A version as it is stored; MLflow's own refusal when there is none."""
         place = self._get_active_workspace()
         if (number := count(str(version))) and (found := stored.version_row(session, place, model, number)):
             return found
@@ -136,9 +113,14 @@ class Guard(AbstractStore):  # type: ignore[misc]
             return table.moves(session, self._get_active_workspace(), model, alias)
 
     def ledger(self, model: str | None = None) -> list[Row]:
-        """The rows of the ledger, all or those of one model, in their order."""
+        """The rows of the ledger in their order: all, or those of one model of the workspace that is active."""
         with self.ManagedSessionMaker() as session:
-            return list(table.read(session, model))
+            return list(table.read(session, model, None if model is None else self._get_active_workspace()))
+
+    def keys(self) -> PublicKeys:
+        """The keys that this account trusts, with what the ledger's rows say of them."""
+        with self.ManagedSessionMaker() as session:
+            return keys_in(session)
 
     def policies(self) -> list[Row]:
         """The rows of the ledger that set policies, in their order."""

@@ -15,7 +15,7 @@ from canary_mlflow.ledger.chain import Damage
 from canary_mlflow.ledger.policy_rows import in_force_row, said_by
 from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.policies import content_of, policy_names
-from canary_mlflow.registry.policy_in_force import facts_of, tier_in
+from canary_mlflow.registry.policy_in_force import tier_in
 from canary_mlflow.registry.policy_used import FACT, Source
 from canary_mlflow.registry.two_operators import JUDGED, blocked_by
 
@@ -50,7 +50,7 @@ def policy_damages(rows: Sequence[Row]) -> Iterator[Damage]:
 
 def tier_of(row: Row) -> str | None:
     """The tier that a row gives its model; '' of a seal from before seals said one, None of a row that gives none."""
-    tier = tier_in(facts_of(row))
+    tier = tier_in(row.facts)
     return "" if tier is None and row.kind == Kind.SEAL else tier
 
 
@@ -82,7 +82,7 @@ def named_in(row: Row) -> dict[str, Any] | None:
     if start < 0:
         return None
     found = NAMED.match(row.body, start)
-    said = json.loads(found[1]) if found else facts_of(row).get(FACT)
+    said = json.loads(found[1]) if found else row.facts.get(FACT)
     return said if isinstance(said, dict) else None
 
 
@@ -100,7 +100,7 @@ def digest_here(name: str) -> str:
 def same_software(row: Row) -> bool:
     """Whether a verdict was reached with the version of canary-mlflow that is here."""
     try:
-        return bool(dict(facts_of(row).get("software") or {}).get("canary-mlflow") == version("canary-mlflow"))
+        return bool(dict(row.facts.get("software") or {}).get("canary-mlflow") == version("canary-mlflow"))
     except PackageNotFoundError:
         return False
 
@@ -112,14 +112,14 @@ def people_of(governing: Row) -> int:
 
 def alone(row: Row, before: Sequence[Row], governing: Row) -> Iterator[str]:
     """An override of a BLOCK for which no second person had asked."""
-    facts = facts_of(row)
+    facts = row.facts
     about = row.version, row.version_created
     mine = [one for one in before if (one.workspace, one.model) == (row.workspace, row.model)]
     blocked = blocked_by(mine, about)
     if blocked is None:
         return
     request = next((one for one in mine if one.seq == facts.get("request_row") and one.kind == Kind.REQUEST), None)
-    asked = facts_of(request) if request is not None else {}
+    asked = request.facts if request is not None else {}
     due = {"wanted_alias": row.alias, "verdict_row": blocked.seq}
     meant = request is not None and (request.version, request.version_created) == about
     same = all(asked.get(key) == value for key, value in due.items())

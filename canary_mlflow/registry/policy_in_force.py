@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.ledger.canonical import digest
-from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+from canary_mlflow.ledger.keys import PublicKeys
 from canary_mlflow.ledger.policy_rows import in_force_row
 from canary_mlflow.ledger.rows import Kind, Row, faults
 from canary_mlflow.policies import content_of, policy_from, policy_names, shipped_tiers
@@ -89,7 +89,7 @@ def set_for(guard: Guard, model: str) -> InForce | None:
     row = in_force_row(guard.policies(), model)
     if row is None:
         return None
-    refuse_broken(row, f"the policy of {model!r}")
+    refuse_broken(row, f"the policy of {model!r}", guard.keys())
     return from_row(row)
 
 
@@ -99,9 +99,9 @@ def from_row(row: Row) -> InForce:
     return InForce(content=facts["content"], row=row.seq, pattern=str(facts["pattern"]))
 
 
-def refuse_broken(row: Row, what: str) -> None:
+def refuse_broken(row: Row, what: str, keys: PublicKeys) -> None:
     """Raise UsageError for a row that nobody trusted has signed, or that was changed."""
-    for fault in faults(row, None, load_public(public_files(key_folder()))):
+    for fault in faults(row, None, keys):
         raise UsageError(
             f"{what}: row {row.seq} of the ledger does not hold ({fault}); expected one that does; see: canary audit "
             "verify"
@@ -112,11 +112,11 @@ def tier_of_model(client: MlflowClient, guard: Guard | None, model: str) -> tupl
     """The tier in the first row about a model that says one; of a model without, that of its first version's run. And
     where it stands. '' for none, and for a text that names none. Raises UsageError and NoSuchModel."""
     for row in guard.ledger(model) if guard is not None else ():
-        facts = facts_of(row)
+        facts = row.facts
         sealed_before = row.kind == Kind.SEAL and "run" in facts and "tier" not in facts
         tier = tier_of_run(client, facts["run"]) if sealed_before else tier_in(facts)
-        if tier is not None:
-            refuse_broken(row, f"the tier of {model!r}")
+        if tier is not None and guard is not None:
+            refuse_broken(row, f"the tier of {model!r}", guard.keys())
             return tier, f"row {row.seq} of the ledger, the first about it,"
     find_model(client, model)
     versions = client.search_model_versions(f"name={quoted(model)}")
@@ -130,15 +130,6 @@ def tier_in(facts: Mapping[str, Any]) -> str | None:
         return str(facts["tier"])
     name = dict(dict(facts.get("verdict") or {}).get("policy") or {}).get("name")
     return str(name) if name in policy_names() else None
-
-
-def facts_of(row: Row) -> dict[str, Any]:
-    """What a row says; nothing where its text is none."""
-    try:
-        found = row.facts
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def tier_of_run(client: MlflowClient, run_id: str | None) -> str:

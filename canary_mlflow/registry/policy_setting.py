@@ -11,7 +11,8 @@ from canary_mlflow.ledger import clock, table
 from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.keys import key_folder, load_signer
 from canary_mlflow.ledger.policy_rows import policy_record
-from canary_mlflow.ledger.rows import Row, signed
+from canary_mlflow.ledger.rows import Row
+from canary_mlflow.ledger.writing import add, let_sign
 from canary_mlflow.policies import checked_content, content_of, policy_names
 
 if TYPE_CHECKING:
@@ -38,10 +39,10 @@ def set_policy(guard: Guard, pattern: str, content: Mapping[str, Any], reason: s
     signer = load_signer(key_folder())
     with guard.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
-        last = table.last(session)
+        last = let_sign(session, signer, actor)
         times, workspace = clock.stamp(last), guard._get_active_workspace()
-        row = signed(policy_record(pattern, content, reason[:REASON_LIMIT], actor, times, workspace), last, signer)
-        table.append(session, row)
+        record = policy_record(pattern, content, reason[:REASON_LIMIT], actor, times, workspace)
+        row = add(session, record, signer, last)
     return row
 
 

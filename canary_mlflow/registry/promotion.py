@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.errors import CanaryError
+from canary_mlflow.errors import CanaryError, Refused
 from canary_mlflow.ledger import clock, table
-from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files
+from canary_mlflow.ledger.keys import Signer, key_folder, load_signer
 from canary_mlflow.ledger.policy_rows import in_force_row
-from canary_mlflow.ledger.rows import Kind, Record, Row, faults, signed
+from canary_mlflow.ledger.rows import Kind, Record, Row, faults
+from canary_mlflow.ledger.writing import add, keys_in, let_sign
 from canary_mlflow.registry import refusals, stored
 from canary_mlflow.registry.binding import Binding, changes
 from canary_mlflow.registry.fault_points import reach
@@ -79,6 +80,7 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
         reach("locked")
+        last = end_of_chain(session, signer, order.actor)
         version = store.version_in(session, order.model, order.version)
         if version.creation_time != order.binding.version_created or version.source != order.binding.source:
             raise refusals.stale(order.alias, order.model, order.version, "the version was made anew or changed since")
@@ -93,13 +95,23 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
         for alias in order.pins:
             held = standing(store, session, order.model, alias)
             if held.version is None:
-                rows.append(write(store, session, replace(order, alias=alias), version, held, signer))
-        return [*rows, write(store, session, order, version, before, signer)]
+                last = write(store, session, replace(order, alias=alias), version, held, signer, last)
+                rows.append(last)
+        return [*rows, write(store, session, order, version, before, signer, last)]
 
 
-def write(store: Guard, session: Any, order: Order, version: Any, before: Standing, signer: Any) -> Row:
-    """The ledger row first: the triggers let the alias and the tag follow it only."""
-    last = table.last(session)
+def end_of_chain(session: Any, signer: Signer, actor: str) -> Row | None:
+    """The row that the next one follows; refuses, before anything is written, a key that the ledger does not know."""
+    try:
+        return let_sign(session, signer, actor)
+    except Refused as error:
+        raise refusals.forbidden(str(error)) from error
+
+
+def write(
+    store: Guard, session: Any, order: Order, version: Any, before: Standing, signer: Signer, last: Row | None
+) -> Row:
+    """The ledger row first, after `last`: the triggers let the alias and the tag follow it only."""
     record = Record(
         kind=order.kind,
         workspace=store._get_active_workspace(),
@@ -120,8 +132,7 @@ def write(store: Guard, session: Any, order: Order, version: Any, before: Standi
             "baseline_row": before.row,
         },
     )
-    row = signed(record, last, signer)
-    table.append(session, row)
+    row = add(session, record, signer, last)
     reach("recorded")
     for key, value in order.tags.items():
         stored.write_tag(session, version, key, value)
@@ -157,6 +168,7 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
         reach("locked")
+        last = end_of_chain(session, signer, actor)
         found = store.version_in(session, model, version)
         if newest(store, session, found, alias) != row:
             raise refusals.stale(alias, model, version, "it was judged again meanwhile")
@@ -180,7 +192,7 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
             alias=alias,
             facts={"verdict_row": row.seq},
         )
-        return write(store, session, order, found, before, signer)
+        return write(store, session, order, found, before, signer, last)
 
 
 def policy_row(session: Any, workspace: str, model: str) -> int | None:
@@ -197,7 +209,7 @@ def granting(store: Guard, session: Any, version: Any, alias: str) -> Row:
         raise refusals.no_verdict(alias, model, number)
     if not row.grants:
         raise refusals.not_granted(alias, model, number, row.word, row.facts.get("held_back"))
-    for what in faults(row, None, load_public(public_files(key_folder()))):
+    for what in faults(row, None, keys_in(session)):
         raise refusals.broken_row(alias, model, number, row.seq, what)
     return row
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 from canary_mlflow.ledger.rows import Kind, Row, faults
 from canary_mlflow.registry import weights as weight_files
 from canary_mlflow.registry.actors import current_actor
@@ -157,7 +156,7 @@ def sealed_facts(guard: GuardedStore | None, found: ModelVersion) -> Mapping[str
         row = seal_of(guard.ledger(str(found.name)), found)
         if row is None:
             return None
-        for what in faults(row, None, load_public(public_files(key_folder()))):
+        for what in faults(row, None, guard.keys()):
             raise UsageError(
                 f"version {found.version} of {found.name!r}: its seal, row {row.seq} of the ledger: {what}; expected a "
                 "row that holds; see: canary audit verify"

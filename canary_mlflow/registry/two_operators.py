@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from canary_mlflow.errors import Refused, UsageError
-from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+from canary_mlflow.ledger.keys import PublicKeys
 from canary_mlflow.ledger.rows import Kind, Row, faults
 from canary_mlflow.registry.act import Act
 from canary_mlflow.registry.door import record
-from canary_mlflow.registry.policy_in_force import facts_of, in_force
+from canary_mlflow.registry.policy_in_force import in_force
 from canary_mlflow.registry.versions import CHAMPION
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def shared(client: MlflowClient, guard: GuardedStore, act: Act, found: ModelVers
     if act.kind is not Kind.OVERRIDE or blocked is None or operators_for(client, guard, act.model) < 2:
         return act
     now = against_now(guard, act, blocked)
-    requests = [row for row in open_requests(rows, about, now) if holds(row)]
+    keys = guard.keys()
+    requests = [row for row in open_requests(rows, about, now) if holds(row, keys)]
     others = [row for row in requests if row.facts["actor"] != act.who]
     if others:
         return replace(act, asked_by=str(others[-1].facts["actor"]), request_row=others[-1].seq)
@@ -100,15 +101,15 @@ def against_now(guard: GuardedStore, act: Act, blocked: Row) -> dict[str, Any]:
 def open_requests(rows: Iterable[Row], about: tuple[int, int], now: Mapping[str, Any]) -> Iterator[Row]:
     """The requests about a version that nothing has happened since."""
     for row in rows:
-        facts = facts_of(row)
+        facts = row.facts
         same = (row.version, row.version_created) == about and all(facts.get(key) == now[key] for key in now)
         if row.kind == Kind.REQUEST and same:
             yield row
 
 
-def holds(row: Row) -> bool:
+def holds(row: Row, keys: PublicKeys) -> bool:
     """Whether somebody trusted has signed it."""
-    return not list(faults(row, None, load_public(public_files(key_folder()))))
+    return not list(faults(row, None, keys))
 
 
 def ask(guard: GuardedStore, act: Act, found: ModelVersion, binding: Binding, now: Mapping[str, Any]) -> Request:

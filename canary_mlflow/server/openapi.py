@@ -67,6 +67,7 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
                     ["pattern", "policy", "reason"],
                 ),
             },
+            path("head"): {"get": operation("head", "The ledger's last row, to be kept elsewhere")},
             path("seals"): {
                 "post": posted(
                     "seals",

@@ -85,12 +85,26 @@ def openapi() -> dict[str, Any]:
 
 
 def ledger() -> dict[str, Any]:
-    """Rows of the ledger, in their order."""
+    """Rows of the ledger, in their order, and what it says of the keys that signed them."""
     from flask import request
 
+    from canary_mlflow.ledger.table import first_of_keys, key_rows
+
     model, after, limit = query(request.args)
-    rows = [row for row in guard().ledger(model) if row.seq > after]
-    return {"rows": [asdict(row) for row in rows[:limit]], "more": len(rows) > limit}
+    store = guard()
+    rows = [row for row in store.ledger(model) if row.seq > after]
+    with store.engine.connect() as connection:
+        keys = {"rows": [asdict(row) for row in key_rows(connection)], "first": first_of_keys(connection)}
+    return {"rows": [asdict(row) for row in rows[:limit]], "more": len(rows) > limit, "keys": keys}
+
+
+def head() -> dict[str, Any]:
+    """The ledger's last row, for whoever keeps heads elsewhere."""
+    from canary_mlflow.ledger.table import last, row_at
+
+    with guard().engine.connect() as connection:
+        row, first = last(connection), row_at(connection, 1)
+    return {"head": row.head if row else "", "ledger": first.digest if first else ""}
 
 
 def verdicts() -> dict[str, Any]:
@@ -246,6 +260,7 @@ ROUTES: tuple[tuple[str, str, Callable[[], Any]], ...] = (
     ("ledger", "GET", ledger),
     ("policies", "GET", read_policies),
     ("policies", "POST", set_policies),
+    ("head", "GET", head),
     ("seals", "POST", seals),
     ("verdicts", "POST", verdicts),
     ("overrides", "POST", overrides),

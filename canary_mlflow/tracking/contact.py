@@ -45,14 +45,12 @@ _RAISED_ANYWAY = _RaisedAnyway()
 @contextlib.contextmanager
 def first_contact(uri: str) -> Iterator[None]:
     """One process at a time, without MLflow's patience and its chatter. Raises StoreError."""
-    with _locked(uri), _quiet(), _environment(PROBE if uri.startswith("http") else {}):
+    with _locked(uri), quietly(), _environment(PROBE if uri.startswith("http") else {}):
         yield
 
 
 def check_file(file: Path) -> None:
     """Raise StoreError now: MLflow retries an unusable database for 100 seconds."""
-    import sqlite3
-
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -60,8 +58,14 @@ def check_file(file: Path) -> None:
     for place in (file.parent, file) if file.exists() else (file.parent,):
         if not os.access(place, os.W_OK):
             raise StoreError(f"{place}: not writable; expected a place for the tracking store; set MLFLOW_TRACKING_URI")
-    if not file.exists():
-        return
+    if file.exists():
+        check_sqlite(file)
+
+
+def check_sqlite(file: Path) -> None:
+    """Raise StoreError for a file that is no SQLite database."""
+    import sqlite3
+
     try:
         with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
             connection.execute("SELECT name FROM sqlite_master LIMIT 1")
@@ -147,7 +151,7 @@ def _locked(uri: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Keep 60 lines of migration history off the screen."""
     before = {name: logging.getLogger(name).level for name in CHATTY}
     for name in CHATTY:

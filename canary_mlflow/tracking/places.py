@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 def without_password(uri: str) -> str:
     """A store's address as it may be shown and written down. By hand: SQLAlchemy takes passwords with `#`, `/` and `[`,
     of which the standard library makes other parts or an error."""
+    uri = re.sub(r"^sqlite\+pysqlite:///file:([^?]*)\?mode=ro.*", r"sqlite:///\1", uri)  # opened to read
     word = "[^@/]*" if uri.startswith("http") else "[^@]*"
     shown = re.sub(rf"^([\w+.-]+://[^:/@]*:){word}@", r"\1***@", uri)
     return re.sub(r"([?&]password=)[^&]*", r"\1***", shown)
@@ -22,7 +23,7 @@ def without_password(uri: str) -> str:
 def sqlite_file(uri: str) -> Path | None:
     """The absolute path of a SQLite URI's database; None for any other store, or one in memory."""
     scheme, _, path = uri.partition(":///")
-    path = path.partition("?")[0]
+    path = path.partition("?")[0].removeprefix("file:")  # as SQLite itself spells a database that is only read
     if scheme.partition("+")[0] != "sqlite" or path in ("", ":memory:"):
         return None
     return Path(unquote(path)).absolute()

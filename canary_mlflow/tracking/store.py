@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -10,12 +11,15 @@ from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.tracking.contact import (
     check_database,
     check_file,
+    check_sqlite,
     create_sqlite,
     first_contact,
+    quietly,
     refusal,
     spare_the_page,
 )
 from canary_mlflow.tracking.places import sqlite_file
+from canary_mlflow.tracking.read_only import read_only_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -53,14 +57,38 @@ def prepare_store(uri: str | None = None) -> MlflowClient:
     return client
 
 
-def existing_store(uri: str | None = None) -> MlflowClient:
-    """As `prepare_store`, but makes none to look into: raises StoreError where there is none yet."""
-    file = sqlite_file(resolve(uri))
-    if file is not None and not file.exists():
+def reading_store(uri: str | None = None) -> MlflowClient:
+    """A client to look with: of a SQLite file, nothing is made or locked, and one that cannot be written is opened to
+    read. Raises StoreError where there is none yet."""
+    from mlflow import MlflowClient
+
+    found = resolve(uri)
+    file = sqlite_file(found)
+    if file is None:
+        return prepare_store(uri)
+    refuse_missing(file)
+    check_sqlite(file)
+    place = read_only_uri(found)
+    with quietly():
+        client = MlflowClient(tracking_uri=place, registry_uri=os.environ.get("MLFLOW_REGISTRY_URI") or place)
+        client.search_experiments(max_results=1)
+    return client
+
+
+def refuse_missing(file: Path) -> None:
+    """Raise StoreError where no run has made a store yet."""
+    if not file.exists():
         raise StoreError(
             f"{file}: no store there; expected one that a run has made; `canary run` makes it, "
             "--tracking-uri names another"
         )
+
+
+def existing_store(uri: str | None = None) -> MlflowClient:
+    """As `prepare_store`, but makes none to look into: raises StoreError where there is none yet."""
+    file = sqlite_file(resolve(uri))
+    if file is not None:
+        refuse_missing(file)
     return prepare_store(uri)
 
 

@@ -32,6 +32,18 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 
 @pytest.fixture(scope="session")
+def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite store with a ledger and nothing in it, to be copied."""
+    from canary_mlflow.registry.plugin import guarded_store
+    from canary_mlflow.tracking.store import prepare_store
+
+    file = tmp_path_factory.mktemp("empty") / "mlflow.db"
+    prepare_store(f"sqlite:///{file}")
+    guarded_store(f"sqlite:///{file}", "")
+    return file
+
+
+@pytest.fixture(scope="session")
 def usual_session(shared: Recorded) -> str:
     """A session to be a baseline of."""
     return replace(shared, seed=0).session()

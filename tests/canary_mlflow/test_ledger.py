@@ -14,12 +14,15 @@ import pytest
 import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from workplace import ROOT
 
 from canary_mlflow.errors import StoreError, UsageError
 from canary_mlflow.ledger import keys, table
 from canary_mlflow.ledger.canonical import canonical
 from canary_mlflow.ledger.chain import damages, from_lines, to_line
 from canary_mlflow.ledger.rows import Kind, Record, Row, signed
+
+DATA = ROOT / "tests" / "data"
 
 
 def record(version: int, **changed: Any) -> Record:
@@ -185,6 +188,28 @@ def test_an_export_reads_back(rows: list[Row]) -> None:
     for line in ("{", "[]", '{"seq": "1"}', to_line(rows[0]).replace('"seq": 1', '"seq": true')):
         with pytest.raises(UsageError, match="it, line 1: no row of a ledger"):
             list(from_lines([line], "it"))
+
+
+def test_a_ledger_that_was_written_before_rows_told_of_keys_still_holds(tmp_path: Path) -> None:
+    """Six rows by three keys: one that was rotated away, its successor, and a colleague's; each is still checked."""
+    known = keys.load_public(sorted((DATA / "ledger-before-key-rows").glob("*.pem")))
+    with (DATA / "ledger-before-key-rows.jsonl").open(encoding="utf-8") as lines:
+        old = list(from_lines(lines, "it"))
+    assert len({row.key_id for row in old}) == 3
+    assert named(old, known, head=old[-1].head) == []
+    assert old[0].facts["model"] == "mödel/x"
+    for field in ("word", "alias", "key_id", "digest"):
+        assert named([old[0], replace(old[1], **{field: "x"}), *old[2:]], known), field
+
+
+def test_a_column_is_compared_with_the_row_s_own_text_and_not_with_what_that_quotes(
+    rows: list[Row], public: keys.PublicKeys, signer: keys.Signer
+) -> None:
+    quoting = record(5, facts={"reason": 'it says "word":"BLOCK"', "verdict": {"word": "BLOCK", "": {"word": "BLOCK"}}})
+    last = signed(quoting, rows[-1], signer)
+    assert named([*rows, last], public) == []
+    posing = replace(last, word="BLOCK")
+    assert named([*rows, posing], public) == ["row 5: its columns differ from its signed text: word"]
 
 
 def test_rows_survive_the_database(rows: list[Row]) -> None:

@@ -17,13 +17,13 @@ import pytest
 
 from canary_mlflow.errors import StoreError
 from canary_mlflow.pages.blueprint import add_pages
-from canary_mlflow.pages.database import reading
 from canary_mlflow.pages.downsampling import keep_envelope, keep_peaks
 from canary_mlflow.pages.requests import Readers
 from canary_mlflow.pages.views import ROUTES
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.session_gate import gate_session
+from canary_mlflow.tracking.read_only import reading
 
 
 def site(uri: str, patch: pytest.MonkeyPatch, readers: Readers | None = None) -> Any:

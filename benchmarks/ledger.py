@@ -1,0 +1,106 @@
+"""What `canary audit verify` costs: CPU seconds for ledgers of many rows, as the command reads and checks them.
+
+    python benchmarks/ledger.py --rows 10000 100000
+
+Half of the rows are verdicts of 15 kB, as the smoke policy's are, half are seals of 1 kB. Loading MLflow (3 s, once per
+command) is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
+os.environ["CANARY_KEYS"] = tempfile.mkdtemp(prefix="canary-bench-keys-")
+
+import sqlalchemy as sa  # noqa: E402  # the path is set above
+from click.testing import CliRunner  # noqa: E402
+
+from canary_mlflow.cli import canary  # noqa: E402
+from canary_mlflow.ledger.keys import key_folder, load_signer  # noqa: E402
+from canary_mlflow.ledger.rows import Kind, Record, Row, signed  # noqa: E402
+from canary_mlflow.ledger.table import LEDGER  # noqa: E402
+from canary_mlflow.registry.plugin import guarded_store  # noqa: E402
+from canary_mlflow.tracking.store import prepare_store  # noqa: E402
+
+CHECKS = 40  # of a verdict: 15 kB of text
+CHUNK = 1000  # rows written at once
+
+
+def facts(number: int) -> dict[str, object]:
+    """What a verdict's row holds beside its columns."""
+    evidence = {"candidate": 1.234567 + number, "baseline": 1.234561, "spread": 0.01, "low": -0.01, "high": 0.012}
+    check = {"role": "gate", "outcome": "PASS", "unit": "s", "evidence": {**evidence, "runs": [0.1] * 10}}
+    reason = "no worse than the champion: the difference lies within the margin, at the error level of the policy"
+    checks = [{"metric": f"metric_{which}", "reason": reason, **check} for which in range(CHECKS)]
+    return {
+        "verdict": {"checks": checks}, "runs": {f"{number:031x}{which}": "0" * 64 for which in range(6)},
+        "actor": "bench", "reason": reason, "time": "2026-11-21T10:00:00.000+00:00",
+    }  # fmt: skip
+
+
+def record(number: int) -> Record:
+    """A seal and a verdict by turns, each about a version of its own that was deleted since."""
+    verdict = number % 2 == 0
+    plain = {"actor": "bench", "reason": "3 files", "time": "2026-11-21T10:00:00.000+00:00"}
+    files = {"files": {f"model-{which}.safetensors": "0" * 64 for which in range(5)}}
+    return Record(
+        kind=Kind.VERDICT if verdict else Kind.SEAL, model=f"m{number % 7}", version=number // 2 + 1,
+        version_created=number // 2, alias="champion" if verdict else "", word="PASS" if verdict else "sealed",
+        grants=verdict, moves=False, facts=facts(number) if verdict else {**plain, **files},
+    )  # fmt: skip
+
+
+def fill(uri: str, count: int) -> float:
+    """Write that many rows; the mean length of a row's text."""
+    signer, last, length = load_signer(key_folder()), None, 0
+    engine = sa.create_engine(uri)
+    for start in range(0, count, CHUNK):
+        chain: list[Row] = []
+        for number in range(start, min(start + CHUNK, count)):
+            last = signed(record(number), last, signer)
+            chain.append(last)
+            length += len(last.body)
+        with engine.begin() as connection:
+            connection.execute(sa.text("DROP TRIGGER IF EXISTS canary_ledger_insert"))
+            connection.execute(LEDGER.insert(), [vars(row) for row in chain])
+    guarded_store.cache_clear()
+    assert CliRunner().invoke(canary, ["db", "install", "--tracking-uri", uri]).exit_code == 0
+    return length / count
+
+
+def verified(uri: str) -> float:
+    """CPU seconds of the command."""
+    began = time.process_time()
+    done = CliRunner().invoke(canary, ["audit", "verify", "--tracking-uri", uri])
+    taken = time.process_time() - began
+    assert done.exit_code == 0, done.output[-500:]
+    return taken
+
+
+def main() -> int:
+    """A database for each number of rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000])
+    for count in parser.parse_args().rows:
+        with tempfile.TemporaryDirectory() as folder:
+            uri = f"sqlite:///{folder}/mlflow.db"
+            prepare_store(uri)
+            guarded_store(uri, "")
+            verified(uri)  # an empty ledger: what is loaded is loaded
+            length = fill(uri, count)
+            seconds = verified(uri)
+        print(f"{count:,} rows of {length / 1000:.1f} kB in the mean: {seconds:.1f} s of CPU, "
+              f"{1e6 * seconds / count:.0f} µs each")  # fmt: skip
+        print(json.dumps({"benchmark": "ledger", "rows": count, "cpu_s": round(seconds, 2)}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,13 @@
+"""MLflow's workspaces: the same name may be another model in each of them."""
+
+from __future__ import annotations
+
+DEFAULT = "default"  # the one that every registry has
+
+
+def active_workspace() -> str:
+    """The workspace that the request being served, or MLFLOW_WORKSPACE, names; `default` where they are not enabled."""
+    from mlflow.environment_variables import MLFLOW_ENABLE_WORKSPACES
+    from mlflow.utils.workspace_utils import resolve_entity_workspace_name
+
+    return str(resolve_entity_workspace_name(None)) if MLFLOW_ENABLE_WORKSPACES.get() else DEFAULT

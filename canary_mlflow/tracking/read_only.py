@@ -1,0 +1,79 @@
+"""A database opened so that nothing is written: no lock file, no table, no row; one line when it cannot be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+
+from canary_mlflow.errors import StoreError, one_line
+from canary_mlflow.tracking.places import sqlite_file
+
+PATIENCE = 30.0  # seconds to wait while a training writes; SQLite's own 5 are short on a busy machine
+WAL = b"\x02\x02"  # bytes 18 and 19 of a SQLite file that was last used with a write-ahead log
+
+
+@contextmanager
+def reading(uri: str) -> Iterator[sa.Connection]:
+    """A connection that can only read. Raises StoreError, in one line, for whatever the database refuses."""
+    try:
+        with engine(uri).connect() as connection:
+            yield connection
+    except sa.exc.SQLAlchemyError as error:
+        why = one_line(getattr(error, "orig", None) or error)
+        raise StoreError(
+            f"the database cannot be read ({why}); expected the tables of this MLflow; if it is from an older version: "
+            "mlflow db upgrade"
+        ) from error
+
+
+@lru_cache(maxsize=4)
+def engine(uri: str) -> sa.Engine:
+    """One engine per database and process."""
+    if uri.partition(":")[0].partition("+")[0] != "sqlite":
+        return sa.create_engine(uri, pool_pre_ping=True).execution_options(postgresql_readonly=True)
+    made = sa.create_engine(read_only_uri(uri), connect_args={"timeout": PATIENCE})
+    sa.event.listen(made, "connect", forbid_writing)
+    return made
+
+
+def read_only_uri(uri: str) -> str:
+    """A SQLite database that this account cannot write, or not beside, as SQLite opens it only to read; any other URI
+    as it is: where one can write, a journal that a killed process has left must be played back first."""
+    file = sqlite_file(uri)
+    if file is None or can_write(file):
+        return uri
+    # The index of a write-ahead log would have to be made beside the file; without a log there is nothing to index.
+    alone = journal_of(file) == WAL and not Path(f"{file}-wal").exists()
+    # With its driver's name: MLflow would make a folder called `file:` for a plain sqlite:///.
+    return f"sqlite+pysqlite:///file:{quote(str(file))}?mode=ro&uri=true{'&immutable=1' if alone else ''}"
+
+
+def can_write(file: Path) -> bool:
+    """Whether this account may change the file and leave a journal or a lock beside it."""
+    return os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
+
+
+def journal_of(file: Path) -> bytes:
+    """The two bytes of the header that say how the database was last written."""
+    try:
+        with file.open("rb") as head:
+            return head.read(20)[18:20]
+    except OSError:
+        return b""
+
+
+def forbid_writing(connection: Any, _record: Any) -> None:
+    """SQLite's own switch."""
+    connection.execute("PRAGMA query_only = ON")
+
+
+def has_ledger(connection: sa.Connection) -> bool:
+    """Whether the guard has ever been installed in this database."""
+    return bool(sa.inspect(connection).has_table("canary_ledger"))
