@@ -15,6 +15,7 @@ ROUTES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "GET openapi.json": ("GET", "openapi.json", None),
     "GET ledger?model=m": ("GET", "ledger?model=m", None),
     "GET ledger": ("GET", "ledger", None),
+    "GET head": ("GET", "head", None),
     "GET policies?model=m": ("GET", "policies?model=m", None),
     "GET policies": ("GET", "policies", None),
     "POST policies": ("POST", "policies", {"pattern": "nobody", "policy": "./lax.yaml", "reason": "a test"}),

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 from guard_attack import DETECTED, EVERYWHERE, OPEN, REFUSED, Attack
 from guard_scene import Scene, tables
+from sqlalchemy import Engine
 
 from canary_mlflow.ledger import table, triggers
-from canary_mlflow.ledger.keys import key_folder, load_signer
+from canary_mlflow.ledger.clock import stamp
+from canary_mlflow.ledger.keys import Signer, handover_text, key_folder, load_signer, publish
 from canary_mlflow.ledger.policy_rows import policy_record
 from canary_mlflow.ledger.rows import Kind, Record, signed
+from canary_mlflow.ledger.succession import REVOKED, ROTATED, TRUSTED, key_record
 from canary_mlflow.policies import content_of
 
 POSTGRESQL = ("PostgreSQL", "split")
@@ -43,9 +47,9 @@ QUIET = [
 CUT = "DELETE FROM canary_ledger WHERE seq = (SELECT max(seq) FROM canary_ledger)"
 
 
-def forged(scene: Scene, *, with_key: bool = False) -> str:
+def forged(scene: Scene, *, with_key: bool = False, signer: Signer | None = None) -> str:
     """A row that lets the bare version be champion, by whoever can write the database."""
-    signer = load_signer(key_folder() if with_key else scene.mode.folder / "forger")
+    signer = signer or load_signer(key_folder() if with_key else scene.mode.folder / "forger")
     engine = scene.mode.engine(scene.mode.inside)
     bare = next(one for one in tables(scene.mode)["model_versions"] if (one["name"], one["version"]) == ("m", 3))
     with engine.begin() as connection:
@@ -76,6 +80,71 @@ def forged_policy(scene: Scene) -> str:
         row = signed(record, table.last(connection), load_signer(scene.mode.folder / "forger"))
         connection.execute(table.LEDGER.insert(), asdict(row))
     return str(scene.verdict("m", scene.recorded.version(slower=2.0)))
+
+
+def stolen(scene: Scene) -> Signer:
+    """A key below the account's own, in a row of the ledger, and then in a thief's hands: its file is still among the
+    trusted ones, as the rows that it has signed must hold."""
+    thief = load_signer(scene.mode.folder / "stolen")
+    publish(thief.key.public_key(), key_folder())
+    own = load_signer(key_folder())
+    about(scene.mode.engine(), own, TRUSTED, thief.key_id, public=thief.public)
+    return thief
+
+
+def about(engine: Engine, signer: Signer, word: str, subject: str, **facts: Any) -> None:
+    """A row about a key, by whoever can write the database."""
+    with engine.begin() as connection:
+        last = table.last(connection)
+        record = key_record(word, subject, "eve", "…", stamp(last), **facts)
+        connection.execute(table.LEDGER.insert(), asdict(signed(record, last, signer)))
+
+
+def ended(scene: Scene) -> str:
+    """A row by a key that has ended, and the champion after it."""
+    thief = stolen(scene)
+    about(scene.mode.engine(), load_signer(key_folder()), REVOKED, thief.key_id, from_row=rows_of(scene) + 1)
+    return forged(scene, signer=thief)
+
+
+def revoking(scene: Scene) -> str:
+    """With a stolen key: the one that let it in is said to have ended."""
+    thief = stolen(scene)
+    own = load_signer(key_folder())
+    about(scene.mode.engine(scene.mode.inside), thief, REVOKED, own.key_id, from_row=1)
+    return "said"
+
+
+def outliving(scene: Scene) -> str:
+    """With a stolen key: it hands over to another of the thief's, which goes on when it has ended."""
+    thief, other = stolen(scene), load_signer(scene.mode.folder / "outliving")
+    passed = {"from": thief.key_id, "to": other.key_id, "public": other.public}
+    passed["signature"] = thief.sign(handover_text(thief.key_id, other.key_id))
+    about(scene.mode.engine(scene.mode.inside), other, ROTATED, thief.key_id, handovers=[passed])
+    return "said"
+
+
+def rows_of(scene: Scene) -> int:
+    return len(tables(scene.mode)[table.LEDGER.name])
+
+
+def anew(scene: Scene) -> str:
+    """The last row, a BLOCK, written anew as a PASS by somebody who has the key and owns the tables."""
+    engine, signer = scene.mode.engine(scene.mode.inside), load_signer(key_folder())
+    with engine.connect() as connection:
+        last = table.last(connection)
+        assert last is not None
+        before = table.row_at(connection, last.seq - 1)
+    columns = {name: getattr(last, name) for name in ("model", "version", "version_created", "alias", "workspace")}
+    record = Record(kind=Kind(last.kind), word="PASS", grants=True, moves=False, facts=last.facts, **columns)
+    row = signed(record, before, signer)
+    again = ", ".join(f"{name} = '{getattr(row, name)}'" for name in ("body", "digest", "signature", "word"))
+    return untriggered(scene, f"UPDATE canary_ledger SET {again}, grants = 1 WHERE seq = {row.seq}".replace(":", r"\:"))
+
+
+def older(scene: Scene) -> str:
+    """The whole ledger as it was some rows ago, as from a backup."""
+    return untriggered(scene, f"DELETE FROM canary_ledger WHERE seq > {rows_of(scene) - 3}")
 
 
 def untriggered(scene: Scene, *statements: str) -> str:
@@ -131,9 +200,14 @@ def sql_attacks() -> Iterator[Attack]:
     cut = "triggers off, cut the ledger's last row (a BLOCK)"
     yield Attack("SQL", cut, lambda scene: untriggered(scene, CUT), DETECTED)
     yield sql("DROP the ledger", "DROP TABLE canary_ledger", worst=DETECTED)
+    yield Attack("SQL", "triggers off, the ledger of an older copy", older, DETECTED)
+    yield Attack("SQL", "triggers off, the last row anew with the account's own key", anew, DETECTED, ("embedded",))
     yield Attack("SQL", "forge a row without the key, then move", forged, DETECTED)
     set_one = "forge a row that sets a lax policy, then ask for a verdict"
     yield Attack("SQL", set_one, forged_policy, DETECTED)
+    yield Attack("SQL", "forge a row with a key that has ended, then move", ended, DETECTED)
+    yield Attack("SQL", "with a stolen key, end the one above it", revoking, DETECTED)
+    yield Attack("SQL", "with a stolen key, hand over to another", outliving, DETECTED)
     yield sql("change a metric of a judged run", METRIC, worst=DETECTED)
     keyed = "forge a row with the account's own key, then move"
     yield Attack("SQL", keyed, lambda scene: forged(scene, with_key=True), OPEN, ("embedded",))
