@@ -261,6 +261,7 @@ def test_of_two_servers_with_two_keys_only_the_known_one_signs(two: tuple[Ledger
     for _ in range(2):
         recorded.version()
     stranger = Ledger(ledger.uri, tmp_path / "stranger")
+    stranger.trusts(ledger.folder)  # else it takes the seals for a forger's, and says so first
     homes = {name: tmp_path / name for name in ("one", "other")}
     for home in homes.values():
         home.mkdir()
@@ -277,7 +278,6 @@ def test_of_two_servers_with_two_keys_only_the_known_one_signs(two: tuple[Ledger
         request(f"{one.uri}/api/2.0/canary/verdicts", "POST", {"model": "two", "version": "1"})
         file = stranger.folder / "public" / f"{stranger.mine().key_id}.pem"
         assert ledger.told("keys", "trust", str(file), "--to-sign").exit_code == 0
-        stranger.trusts(ledger.folder)
         answer = request(f"{other.uri}/api/2.0/canary/verdicts", "POST", {"model": "two", "version": "2"})
         assert answer["decision"]["decision"] == "PASS"
     assert ledger.findings() == []
