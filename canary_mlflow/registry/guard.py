@@ -74,7 +74,8 @@ class Guard(AbstractStore):  # type: ignore[misc]
         """Whether the ledger has a row about the name. Once it has, it always will."""
         name = self._get_active_workspace(), model
         if name not in self.names_with_rows:
-            with self.engine.connect() as connection:
+            # Without a transaction, whose begin and end would each be a way to the server and back.
+            with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
                 if not table.has_rows(connection, *name):
                     return False
             self.names_with_rows.add(name)
