@@ -48,7 +48,9 @@ class Ledger:
             return add(session, record or usual, signer, table.last(session)).seq
 
     def about(self, signer: Signer, word: str, subject: str, **facts: Any) -> int:
-        return self.row(signer, key_record(word, subject, "eve", "…", "2026-11-21T10:00:00.000+00:00", **facts))
+        return self.row(
+            signer, key_record(word, subject, "eve", "…", {"time": "2026-11-21T10:00:00.000+00:00"}, **facts)
+        )
 
     def mine(self) -> Signer:
         return load_signer(self.folder)
