@@ -42,8 +42,8 @@ def exact(decision: Decision, most: int = SHOWN) -> str:
 
 
 def differing(found: Sequence[Difference]) -> list[Difference]:
-    """The facts that differ by more than rounding."""
-    return [one for one in found if one.group == FACTS and not one.rounding]
+    """The facts that differ by more than rounding, those that decide first."""
+    return sorted((one for one in found if one.group == FACTS and not one.rounding), key=lambda one: not one.decides)
 
 
 def origin(facts: Sequence[Difference], found: Sequence[Difference]) -> str:
