@@ -66,6 +66,14 @@ def differences(
     return tuple(kept), tuple(compared)
 
 
+def recipe(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
+    """What these runs recorded of how they were made, by group: all but the hardware. Equal recipes are the same code,
+    as far as anything recorded tells."""
+    found = {group: values_of(runs, _PICKS[group]) for group in GROUPS if group != HARDWARE}
+    found[CODE] = values_of(runs, lambda run: {**_of_code(run), "uncommitted": _uncommitted(run)})
+    return {group: {key: list(values) for key, values in facts.items()} for group, facts in found.items()}
+
+
 def _unequal(
     baseline: Iterable[Run], candidate: Iterable[Run], pick: Callable[[Run], Facts]
 ) -> Iterable[tuple[str, tuple[str, ...], tuple[str, ...]]]:

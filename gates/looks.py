@@ -54,6 +54,15 @@ class Looks:
         within = next((count for count in range(len(taken) + 1) if self._spent(taken[:count]) == len(self.runs)), 0)
         return float(0.5 ** (len(taken) - within + 1))
 
+    @staticmethod
+    def share_of_try(number: int) -> float:
+        """What PASS may spend at this try of the same code beside the same champion, counted from 1.
+
+        All of its level at the first, then 1/2, 1/6, 1/12 …, 1/(k(k - 1)), which add up to one more level, however many
+        tries follow (union bound).
+        """
+        return 1.0 if number <= 1 else 1.0 / (number * (number - 1))
+
     def left(self, taken: Sequence[int]) -> tuple[int, ...]:
         """The runs at which a look is still to be taken."""
         return self.runs[self._spent(taken) :]

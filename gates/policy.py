@@ -150,6 +150,11 @@ class Policy:
                 found, facts = prior, len(known.when)
         return found
 
+    def at_try(self, number: int) -> Policy:
+        """The policy at a later try of the same code: PASS has less to spend (Looks.share_of_try), BLOCK as much as
+        ever, so that what harms is stopped at each of them."""
+        return replace(self, alpha_pass=self.alpha_pass * self.looks.share_of_try(number))
+
     def spending(self, share: float) -> Policy:
         """The policy with a share of both error levels, such as one look may spend."""
         return replace(self, alpha_block=self.alpha_block * share, alpha_pass=self.alpha_pass * share)

@@ -152,6 +152,7 @@ class Verdict:
     `planned_runs`: the candidate's runs as a plan counts them, those of one seed once.
     `notes`: what a reader should know about the runs besides, such as which were left out and why; those of the checks
     among them. `compared`: the groups of facts that both sides recorded, so that no difference there means none.
+    `attempt`: which try of the same code beside this baseline it was, counted from 1.
     """
 
     model: str
@@ -170,6 +171,7 @@ class Verdict:
     look: int | None = None
     planned_runs: int | None = None
     compared: tuple[str, ...] = ()
+    attempt: int = 1
 
 
 def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:

@@ -36,6 +36,35 @@ def test_what_is_spent_over_the_looks_stays_within_alpha():
         assert rate > alpha, "peeking without spending"
 
 
+def tried(harm, tries=10, repeats=1000, spread=0.02):
+    """p_noninferior of a candidate that is worse by `harm` margins, (repeats, tries): each try has three runs of its
+    own beside the same three of the champion."""
+    rng = np.random.default_rng(9)
+    found = np.empty((repeats, tries))
+    for row in found:
+        champion = rng.normal(0, spread, 3)
+        for number in range(tries):
+            candidate = rng.normal(0.05 * harm, spread, 3)
+            row[number] = compare(champion, candidate, margin=0.05, prior=spread, prior_df=4).p_noninferior
+    return found
+
+
+@pytest.mark.parametrize("harm", [1.0, 1.5])
+def test_ten_tries_pass_harm_at_most_one_level_more_often_than_one(harm):
+    found = tried(harm)
+    shares = np.array([Looks.share_of_try(number) for number in range(1, 11)])
+    one, ten, free = (found[:, 0] <= 0.05).mean(), (found <= 0.05 * shares).any(1).mean(), (found <= 0.05).any(1).mean()
+    print(f"{harm} margins worse, passes: one try {one:.1%}, ten {ten:.1%}, ten at the whole level {free:.1%}")
+    assert one <= ten <= one + 0.05 < free or harm > 1
+    assert one <= ten < free
+
+
+def test_however_many_tries_follow_they_spend_one_more_level():
+    shares = [Looks.share_of_try(number) for number in range(1, 1001)]
+    assert shares[:4] == pytest.approx([1, 1 / 2, 1 / 6, 1 / 12])
+    assert 1.99 < sum(shares) <= 2
+
+
 def run(name, level, steps=80):
     values = np.full(steps, 0.1 * np.exp(level))
     values[::2] *= 1.01
