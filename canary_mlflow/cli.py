@@ -35,12 +35,14 @@ from canary_mlflow.commands.session import register, session
 from canary_mlflow.commands.ui import ui
 from canary_mlflow.commands.watch import watch
 from canary_mlflow.commands.webhooks import webhooks
+from canary_mlflow.commands.weights import verify_weights
 from canary_mlflow.edge import EXIT_CODES, OUTSIDE, Edge
 from canary_mlflow.loading import collect_seldom
 
 COMMANDS = (
     run, session, register, gate, ab, compare, judge, watch, replay, report, ci, ui, import_, calibrate, power, bless,
-    override, rollback, adopt, accept_facts, diff, policy, audit, keys, webhooks, db, deliver, env, doctor,
+    override, rollback, adopt, accept_facts, diff, verify_weights, policy, audit, keys, webhooks, db, deliver, env,
+    doctor,
 )  # fmt: skip
 
 

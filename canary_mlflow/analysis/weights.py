@@ -1,0 +1,75 @@
+"""Are these files the ones that a version was sealed with? Reads only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from canary_mlflow.analysis.ledger import from_database, from_server
+from canary_mlflow.errors import UsageError
+from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+from canary_mlflow.ledger.rows import faults
+from canary_mlflow.registry.binding import file_digests, files_at
+from canary_mlflow.registry.evidence import aliased
+from canary_mlflow.registry.locks import registry_uri
+from canary_mlflow.registry.plugin import plain_uri
+from canary_mlflow.registry.seal import EVIDENCE_ONLY, changed_files, seal_of
+from canary_mlflow.registry.versions import Weights, find_version
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+ADDED_BY_MLFLOW = "registered_model_meta"  # what MLflow writes beside the files that it fetches from models:/…
+
+
+def named_version(client: MlflowClient, text: str) -> ModelVersion:
+    """`models:/M@champion`, `M@champion`, `models:/M/3` or `M/3`. Raises UsageError, NoSuchModel, NoSuchVersion."""
+    name = text.removeprefix("models:/")
+    if "@" in name:
+        model, _, alias = name.rpartition("@")
+        return find_version(client, model, aliased(client, model, alias))
+    model, _, version = name.rpartition("/")
+    if not model:
+        raise UsageError(f"{text!r}: expected a version, such as models:/MODEL@champion or models:/MODEL/3")
+    return find_version(client, model, version)
+
+
+def sealed_files(client: MlflowClient, found: ModelVersion) -> dict[str, str]:
+    """Relative name → sha256, as the seal of the version says. Raises UsageError where no trusted seal names files."""
+    subject, uri = f"version {found.version} of {found.name!r}", plain_uri(registry_uri(client))
+    remote = uri.startswith(("http://", "https://"))
+    rows = from_server(client, str(found.name)) if remote else from_database(uri, str(found.name))
+    if rows is None:
+        raise UsageError(f"{subject}: its registry keeps no ledger; expected a guarded one; see docs/guard.md")
+    row = seal_of((row for row, _ in rows), found)
+    if row is None:
+        raise UsageError(f"{subject}: it has no seal; expected a version that canary registered")
+    for what in faults(row, None, load_public(public_files(key_folder()))):
+        raise UsageError(
+            f"{subject}: its seal, row {row.seq} of the ledger: {what}; expected a row that holds; if its key is a "
+            "server's or a colleague's: canary keys trust FILE"
+        )
+    if row.facts.get("weights") == Weights.NONE:
+        raise UsageError(f"{subject}: {EVIDENCE_ONLY}; expected one with weights")
+    files: dict[str, str] = row.facts["files"]
+    return files
+
+
+def files_of(client: MlflowClient, found: ModelVersion) -> dict[str, str]:
+    """The same of the files as they are where the registry has them. Raises StoreError."""
+    with files_at(client.get_model_version_download_uri(found.name, found.version)) as place:
+        return file_digests(place)
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    """The same of a folder. Raises UsageError, StoreError."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: {'a file' if folder.exists() else 'not there'}; expected a folder with weights")
+    return file_digests(folder)
+
+
+def differing(sealed: dict[str, str], there: dict[str, str]) -> list[str]:
+    """`model.safetensors changed`, one for each file that is not as it was sealed; none where all are."""
+    beside = {name: found for name, found in there.items() if name != ADDED_BY_MLFLOW or name in sealed}
+    return changed_files(sealed, beside)
