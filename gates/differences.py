@@ -67,9 +67,9 @@ def differences(
 
 
 def recipe(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
-    """What these runs recorded of how they were made, by group: all but the hardware. Equal recipes are the same code,
-    as far as anything recorded tells."""
-    found = {group: values_of(runs, _PICKS[group]) for group in GROUPS if group != HARDWARE}
+    """What these runs recorded of how they were made, by group: all but the hardware, and the facts, which follow
+    from the rest. Equal recipes are the same code, as far as anything recorded tells."""
+    found = {group: values_of(runs, _PICKS[group]) for group in GROUPS if group not in (HARDWARE, FACTS)}
     found[CODE] = values_of(runs, lambda run: {**_of_code(run), "uncommitted": _uncommitted(run)})
     return {group: {key: list(values) for key, values in facts.items()} for group, facts in found.items()}
 

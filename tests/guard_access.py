@@ -20,6 +20,7 @@ ROUTES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "GET policies": ("GET", "policies", None),
     "POST policies": ("POST", "policies", {"pattern": "nobody", "policy": "./lax.yaml", "reason": "a test"}),
     "POST seals": ("POST", "seals", {"model": "m", "version": "99"}),
+    "POST sessions": ("POST", "sessions", {"model": "m", "session": "0" * 32, "word": "ended"}),
     "POST verdicts": ("POST", "verdicts", {"model": "m", "version": "99"}),
     "POST verdicts with an outcome": ("POST", "verdicts", {"model": "m", "version": "3", "outcome": "PASS"}),
     "POST overrides": ("POST", "overrides", {"model": "m", "version": "99", "reason": "a test"}),
@@ -32,16 +33,28 @@ ROUTES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
 
 def users(mode: Mode) -> dict[str, Mapping[str, str]]:
     """The five, with the permissions of MLflow that they are called after."""
+    from mlflow.exceptions import MlflowException
     from mlflow.server.auth.client import AuthServiceClient
 
     service = AuthServiceClient(mode.front)
     found: dict[str, Mapping[str, str]] = {"anonymous": {}, "admin": ADMIN}
     for name, permission in (("reader", "READ"), ("editor", "EDIT"), ("manager", "MANAGE")):
-        service.create_user(name, PASSWORD)
-        for model in ("m", "lab"):
-            service.grant_user_permission(name, "registered_model", model, permission)
+        try:
+            service.create_user(name, PASSWORD)
+        except MlflowException:  # known already, from an earlier test
+            pass
+        else:
+            for model in ("m", "lab"):
+                service.grant_user_permission(name, "registered_model", model, permission)
         found[name] = {"MLFLOW_TRACKING_USERNAME": name, "MLFLOW_TRACKING_PASSWORD": PASSWORD}
     return found
+
+
+def may_edit(mode: Mode, kind: str, name: str) -> None:
+    """Let the editor edit one more thing."""
+    from mlflow.server.auth.client import AuthServiceClient
+
+    AuthServiceClient(mode.front).grant_user_permission("editor", kind, name, "EDIT")
 
 
 def answer(mode: Mode, route: str, user: Mapping[str, str]) -> str:

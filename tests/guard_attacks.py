@@ -202,6 +202,56 @@ def overwritten_by_command(scene: Scene) -> str:
     return command("artifacts", "log-artifact", "--run-id", scene.runs[0], "--local-file", str(file), "-a", "model")
 
 
+def evidence(scene: Scene, what: str) -> tuple[str, str, list[str]]:
+    """A version that was blocked, its session, and the runs that it was blocked for."""
+    version, client = scene.tried[what], scene.recorded.client
+    session = client.get_model_version("tried", version).tags["canary.session_id"]
+    runs = scene.recorded.children(session)
+    return version, session, [one for one in runs if client.get_run(one).data.tags["canary.failure"]]
+
+
+def deleted_runs(scene: Scene) -> Any:
+    version, _, bad = evidence(scene, "deleted")
+    for run_id in bad:
+        scene.recorded.client.delete_run(run_id)
+    return scene.verdict("tried", version)
+
+
+def moved_runs(scene: Scene) -> Any:
+    version, _, bad = evidence(scene, "moved")
+    for run_id in bad:
+        scene.recorded.client.set_tag(run_id, "mlflow.parentRunId", evidence(scene, "deleted")[1])
+    return scene.verdict("tried", version)
+
+
+def overwritten_runs(scene: Scene) -> Any:
+    version, _, bad = evidence(scene, "overwritten")
+    good = {"canary.failure": "", "canary.completed": "true", "canary.nan_steps": "0"}
+    for run_id in bad:
+        for key, value in good.items():
+            scene.recorded.client.set_tag(run_id, key, value)
+        numbers = [Metric(key, value, 1_900_000_000_000, step) for step in range(1, 41)
+                   for key, value in (("stability/loss", 0.7 - step / 200), ("stability/nonfinite", 0.0))]  # fmt: skip
+        scene.recorded.client.log_batch(run_id, metrics=numbers)
+    return scene.verdict("tried", version)
+
+
+def adopted_runs(scene: Scene) -> Any:
+    """A good run of another session into the one of a version that was blocked."""
+    session = scene.recorded.client.get_model_version("m", BLOCKED).tags["canary.session_id"]
+    scene.recorded.client.set_tag(scene.runs[2], "mlflow.parentRunId", session)
+    return scene.verdict("m", BLOCKED)
+
+
+def added_to_champion(scene: Scene) -> Any:
+    """Bad runs of the champion's code, so that the next one looks better."""
+    client = scene.recorded.client
+    session = client.get_model_version("tried", CHAMPION).tags["canary.session_id"]
+    for seed in (7, 8):
+        scene.recorded.run(session, seed, slower=4.0, tags={}, nan_at=None, without=())
+    return scene.verdict("tried", scene.tried["next"])
+
+
 def graphql(scene: Scene) -> Any:
     query = (
         'mutation { mlflowSetRegisteredModelAlias(input: {name: "m", alias: "champion", version: "3"}) '
@@ -260,6 +310,11 @@ def other_attacks() -> Iterator[Attack]:
         lambda scene: command("runs", "delete", "--run-id", scene.runs[1]),
         DETECTED,
     )
+    yield Attack("Python client", "delete the runs that a BLOCK was for, judge again", deleted_runs)
+    yield Attack("Python client", "move them to another session, judge again", moved_runs)
+    yield Attack("Python client", "overwrite their metrics and tags, judge again", overwritten_runs)
+    yield Attack("Python client", "a good session's run into a blocked one, judge again", adopted_runs)
+    yield Attack("Python client", "slow runs into the champion's session, judge the next", added_to_champion)
     yield Attack("GraphQL", "a mutation that sets the alias", graphql, where=SERVERS)
     yield Attack("GraphQL", "every mutation there is", mutations, NOTHING, SERVERS)
     yield Attack(

@@ -24,6 +24,7 @@ from canary_mlflow.registry.plugin import guarded_store
 from canary_mlflow.registry.policy_asked import policy_for
 from canary_mlflow.registry.policy_setting import set_policy
 from canary_mlflow.registry.reader import Reader
+from canary_mlflow.registry.versions import register_version
 
 CHAMPION, BLOCKED, BARE, ASIDE = "1", "2", "3", "4"  # versions of `m`; ASIDE has a PASS that has moved nothing yet
 # Models of which one version is sealed, with what its weights are.
@@ -39,13 +40,14 @@ SHOWN = ("canary.verdict", "canary.blessed_by", "canary.overridden_by", "canary.
 class Scene:
     """The models: `m` with a champion; `soft`, whose champion's runs and files are at hand; `lab`, which nobody guards
     while it is called so; `gone`, judged and then deleted; `two`, whose policy asks for two people to override the
-    BLOCK of its version 2; those of SEALED."""
+    BLOCK of its version 2; `tried`, with a champion and versions that were blocked; those of SEALED."""
 
     mode: Mode
     recorded: Any
     runs: list[str]  # of `soft`'s champion
     good_session: str  # of `m`'s champion, with a run of it
     good_run: str
+    tried: dict[str, str]  # what is to be attacked → the version of `tried` with a BLOCK
     heads: list[Head]  # of the ledger: what a witness has seen
 
     @property
@@ -114,9 +116,29 @@ def stage(mode: Mode, recorder: Any) -> Scene:
     gone = replace(recorded, model="gone", seed=80)
     gate(client, "gone", gone.version(nan_at=20), policy)
     client.delete_registered_model("gone")
+    tried = try_often(replace(recorded, model="tried", seed=90), policy)
     heads = [Head(seq=row.seq, digest=row.digest) for row in mode.guard().ledger()]
     return Scene(mode=mode, recorded=recorded, runs=soft.children(session), good_session=good,
-                 good_run=recorded.children(good)[0], heads=heads)  # fmt: skip
+                 good_run=recorded.children(good)[0], tried=tried, heads=heads)  # fmt: skip
+
+
+TRIED = ("deleted", "moved", "overwritten")
+
+
+def try_often(recorded: Any, policy: Any) -> dict[str, str]:
+    """A champion, and versions of two good runs and two with NaN, each of them blocked."""
+    gate(recorded.client, "tried", recorded.version(runs=2), policy)
+    found = {}
+    for what in TRIED:
+        session = recorded.session(runs=2)
+        good = recorded.children(session)[0]
+        for seed in (2, 3):
+            recorded.run(session, seed, slower=1.0, tags={}, nan_at=20, without=())
+        recorded.weights(good)
+        found[what] = register_version(recorded.client, "tried", session, good)
+        gate(recorded.client, "tried", found[what], policy)
+    found["next"] = recorded.version(runs=2, slower=1.8)  # nobody has judged it yet
+    return found
 
 
 def with_files(recorded: Any) -> str:

@@ -80,11 +80,14 @@ def beat(recorded: Any, run_id: str, seconds: float) -> None:
     recorded.client.log_batch(run_id, metrics=points)
 
 
-def plan(guarded: Any, policy: Policy, host: str = "another", **making: Any) -> Plan:
-    """A version with one run on its way, which was made today on `host`."""
+def plan(guarded: Any, policy: Policy, host: str = "another", beats: float | None = None, **making: Any) -> Plan:
+    """A version with one run on its way, which was made today on `host`. `beats`: see `beat`."""
     tags = {"canary.env.host": host}
-    version = guarded.version(runs=1, slower=making.get("slower", 1.0) * making.get("today", 1.0), tags=tags)
-    maker = Recording(guarded, guarded.tags(version)["canary.session_id"], host, **making)
+    session = guarded.session(runs=1, slower=making.get("slower", 1.0) * making.get("today", 1.0), tags=tags)
+    if beats is not None:
+        beat(guarded, guarded.children(session)[0], beats)
+    version = guarded.register(session)
+    maker = Recording(guarded, session, host, **making)
     return Plan(
         client=guarded.client, model=guarded.model, version=version, policy=policy, maker=maker, say=lambda line: None
     )

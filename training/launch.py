@@ -19,6 +19,7 @@ from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.policy_asked import governing_policy
 from canary_mlflow.registry.session_gate import gate_change, gate_session
+from canary_mlflow.registry.session_rows import SEEDS_TAG, begin, tell
 from canary_mlflow.registry.versions import Weights, register_version
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.shown import echo
@@ -58,7 +59,10 @@ def run_session(config: CanaryConfig, scratch: Path) -> int:
         if prepared.note:
             say(f"note: {prepared.note}")
         clear(client)
-        session = open_session(client, config.tracking.experiment, session_name(config), session_tags(config, model))
+        seeds = " ".join(str(config.seed + index) for index in range(first_runs(config)))
+        tags = {**session_tags(config, model), SEEDS_TAG: seeds}
+        session = open_session(client, config.tracking.experiment, session_name(config), tags)
+        begin(client, session, model)
         with held(client, session):
             return _train_and_judge(client, session, model, config, crew, scratch)
 
@@ -73,7 +77,7 @@ def first_runs(config: CanaryConfig) -> int:
 def _train_and_judge(
     client: MlflowClient, session: str, model: str, config: CanaryConfig, crew: Iterator[Worker], scratch: Path
 ) -> int:
-    code = 4
+    code, told = 4, False
     try:
         champion = champion_runs(client, model)
         results = train_runs(client, session, config, crew, first_runs(config), champion)
@@ -81,6 +85,8 @@ def _train_and_judge(
             results += _rest(client, session, config, results, scratch)
         again, lost = recheck(client, session, model, config, results[-1], scratch)
         results += again
+        tell(client, session, model)
+        told = True
         ended = max(code_of(result) for result in results)
         if ended in (0, 1, 3):
             decision = judge(client, model, session, config, results, scratch, lost)
@@ -94,6 +100,8 @@ def _train_and_judge(
         code = error.exit_code
         raise
     finally:
+        if not told:  # it broke off, which is an end too
+            tell(client, session, model)
         finish_session(client, session, "FINISHED" if code == 0 else "FAILED")
     return code
 
@@ -220,6 +228,7 @@ def judge(
         if policy.top_up:
             return plan.carry_out()
         plan.make_again()
+    tell(client, session, model)
     return gate(client, model, version, load_policy(config.gate))
 
 

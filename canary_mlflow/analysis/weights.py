@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.analysis.ledger import from_database, from_server
 from canary_mlflow.errors import UsageError
-from canary_mlflow.ledger.keys import key_folder, load_public, public_files
-from canary_mlflow.ledger.rows import faults
 from canary_mlflow.registry.binding import file_digests, files_at
 from canary_mlflow.registry.evidence import aliased
 from canary_mlflow.registry.locks import registry_uri
@@ -42,10 +40,10 @@ def sealed_files(client: MlflowClient, found: ModelVersion) -> dict[str, str]:
     rows = from_server(client, str(found.name)) if remote else from_database(uri, str(found.name))
     if rows is None:
         raise UsageError(f"{subject}: its registry keeps no ledger; expected a guarded one; see docs/guard.md")
-    row = seal_of((row for row, _ in rows), found)
+    row = seal_of((one.row for one in rows), found)
     if row is None:
         raise UsageError(f"{subject}: it has no seal; expected a version that canary registered")
-    for what in faults(row, None, load_public(public_files(key_folder()))):
+    for what in next(one.problems for one in rows if one.row is row):
         raise UsageError(
             f"{subject}: its seal, row {row.seq} of the ledger: {what}; expected a row that holds; if its key is a "
             "server's or a colleague's: canary keys trust FILE"

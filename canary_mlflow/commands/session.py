@@ -8,6 +8,7 @@ import click
 
 from canary_mlflow.commands.shared import open_store, say, store_option
 from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import echo
 
 
@@ -54,6 +55,26 @@ def finish(session_id: str, tracking_uri: str | None) -> None:
     client = open_store(tracking_uri)
     named(client, session_id, "session end")
     say(f"{end(client, session_id)}; unset {VARIABLE}")
+
+
+@session.command("add", epilog=EXIT_CODES)
+@click.argument("session_id", metavar="SESSION")
+@click.argument("model", required=False)
+@store_option
+def add(session_id: str, model: str | None, tracking_uri: str | None) -> None:
+    """Have the ledger name the runs that joined SESSION after its end; nothing is judged before that.
+
+    MODEL is the one that the session was started for, unless it is named here.
+    """
+    from canary_mlflow.registry.session_rows import Word, write
+    from canary_mlflow.tracking.session import active_run
+
+    client = open_store(tracking_uri)
+    name = model or active_run(client, session_id).data.tags.get("canary.model_name", "")
+    if not name:
+        raise UsageError(f"session {session_id}: it names no model; expected the name of one; add it to the command")
+    write(client, session_id, name, Word.ENDED)
+    say(f"the ledger names every run of session {session_id} that has ended")
 
 
 @click.command(epilog=EXIT_CODES)

@@ -11,6 +11,8 @@ from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of, seeds_
 from canary_mlflow.launching.makers import Maker, champion_beside
 from canary_mlflow.launching.missing_runs import Missing, Turn
 from canary_mlflow.registry.looks import Progress
+from canary_mlflow.registry.records import session_of
+from canary_mlflow.registry.session_rows import tell
 from canary_mlflow.registry.sides import progress, read_sides
 from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.reports.more_runs import NO_FRESH, NO_MORE
@@ -105,20 +107,30 @@ class Making:
         return Missing(seeds=tuple(seeds), beside=self.beside, first=tuple(first), there=tuple(there))
 
     def make(self, missing: Missing) -> None:
-        """The runs of the next look."""
+        """The runs of the next look; the ledger names each of them, also one that broke off."""
         champion = self.prepared
         for turn, seed in missing.turns():
-            if turn is Turn.CANDIDATE and not self.ended:
-                self.say(f"making a run of the candidate, seed {seed}")
-                try:
-                    self.maker.candidate(seed)
-                except BrokeOff as error:  # it is made again first
-                    self.broke_off = True
-                    self.say(str(error))
-                    return
-            elif turn is Turn.FRESH and self.beside and champion is not None:
-                self.say(f"making a run of champion version {champion}, seed {seed}")
-                self.make_fresh(champion, seed)
+            try:
+                self.make_one(turn, seed, champion)
+            except BrokeOff as error:  # it is made again first
+                self.broke_off = True
+                self.say(str(error))
+                return
+            finally:
+                self.tell()
+
+    def make_one(self, turn: Turn, seed: int, champion: str | None) -> None:
+        if turn is Turn.CANDIDATE and not self.ended:
+            self.say(f"making a run of the candidate, seed {seed}")
+            self.maker.candidate(seed)
+        elif turn is Turn.FRESH and self.beside and champion is not None:
+            self.say(f"making a run of champion version {champion}, seed {seed}")
+            self.make_fresh(champion, seed)
+
+    def tell(self) -> None:
+        """Have the ledger name the runs that were made since it last did."""
+        if session_id := session_of(find_version(self.client, self.model, self.version)):
+            tell(self.client, session_id, self.model)
 
     def made(self) -> int:
         """How many runs of its plan the candidate has."""
@@ -149,6 +161,7 @@ class Making:
                     if isinstance(error, StoreError) or len(self.sides().candidate.runs) == tried:
                         raise
                     self.say(str(error))
+                self.tell()
         self.make_beside()
 
     def make_beside(self) -> None:

@@ -33,6 +33,8 @@ class Plan(Making):
             self.make_again()  # first: what it brings is there then
             self.go_on()
         while True:
+            if not self.dry_run:
+                self.tell()  # also what a process that was killed had made
             decision = gate(
                 self.client,
                 self.model,

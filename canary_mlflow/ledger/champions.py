@@ -53,6 +53,10 @@ def line(row: Row, *, place: bool = False) -> str:
     moved = f", {row.alias} {'as it was' if adopted else 'moved'}" if row.moves else ""
     over = f" over version {facts['baseline_version']}" if facts.get("baseline_version") and not adopted else ""
     name = f"{row.workspace}/{row.model}" if place else row.model
+    if row.kind == Kind.SESSION:
+        runs = facts.get("runs")
+        what = f"session {row.alias}" + (f", {len(runs)} runs" if isinstance(runs, dict) else "")
+        return f"{row.seq:>5}  {when}  {row.kind:<9} {row.word:<12} {name} {what}, by {facts.get('actor', '')}"
     about = f"{name} version {row.version}" if row.version else name or "the ledger"
     return (
         f"{row.seq:>5}  {when}  {row.kind:<9} {row.word:<12} {about}"

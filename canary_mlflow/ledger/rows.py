@@ -27,6 +27,7 @@ class Kind(StrEnum):
     BLESS = "bless"  # made champion by hand, with a reason
     OVERRIDE = "override"  # the same over a BLOCK, by somebody who is allowed to
     ROLLBACK = "rollback"  # back to the former champion
+    SESSION = "session"  # runs begin, have ended, or were added; about no version, its alias is the session's id
     SEAL = "seal"  # what a new version consists of; about no alias
     ADOPT = "adopt"  # held an alias before the ledger knew of it, and still does
     UNINSTALL = "uninstall"  # the triggers were taken away; about no version
@@ -43,7 +44,8 @@ class Record:
 
     `version_created`: milliseconds since 1970, the version's own; a version made anew under an old number has another.
     `word`: what the version's tag `canary.verdict` shows. `grants`: the version may hold `alias`. `moves`: from this
-    row on, the alias names the version. `facts`: everything else, as plain JSON values.
+    row on, the alias names the version. `facts`: everything else, as plain JSON values. A row of a session
+    has version 0 and, as `alias`, the session's id.
     """
 
     kind: Kind

@@ -71,13 +71,15 @@ _FIRST_OF_KEY = sa.select(sa.func.min(LEDGER.c.seq)).where(LEDGER.c.key_id == sa
 _LAST, _LATEST_OF_VERSION, _LATEST_MOVE = (query.limit(1) for query in (_NEWEST_FIRST, _OF_VERSION, _MOVES))
 
 _NAMED = sa.select(LEDGER.c.seq).where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model")))
-_NAMED = _NAMED.limit(1)
+_NAMED = _NAMED.where(LEDGER.c.version > 0).limit(1)  # a session's rows are about no version, and guard none
 _POLICIES = (
     sa.select(LEDGER)
     .where(LEDGER.c.workspace == sa.bindparam("workspace"), LEDGER.c.model == "", LEDGER.c.version == 0)
     .where(LEDGER.c.kind == sa.bindparam("kind"))
     .order_by(LEDGER.c.seq)
 )
+
+_SESSIONS = sa.select(LEDGER).where(LEDGER.c.kind == "session").order_by(LEDGER.c.seq)
 
 AT_ONCE = 1000  # rows fetched at a time
 ADVISORY_LOCK = 6_371_820_315  # any number that no one else on the server uses
@@ -125,13 +127,13 @@ def moves(connection: Any, workspace: str, model: str, alias: str) -> list[Row]:
 
 
 def has_rows(connection: Any, workspace: str, model: str) -> bool:
-    """Whether any row is about this name."""
+    """Whether any row is about a version of this name."""
     return connection.execute(_NAMED, {"workspace": workspace, "model": model}).first() is not None
 
 
 def names_with_rows(connection: Any) -> list[tuple[str, str]]:
-    """(workspace, model) of every name that a row is about."""
-    found = connection.execute(sa.select(LEDGER.c.workspace, LEDGER.c.model).distinct())
+    """(workspace, model) of every name of which a row is about a version."""
+    found = connection.execute(sa.select(LEDGER.c.workspace, LEDGER.c.model).where(LEDGER.c.version > 0).distinct())
     return [(workspace, model) for workspace, model in found]
 
 
@@ -185,6 +187,23 @@ def _row(found: Any) -> Row:
     read: dict[str, Any] = {name: value.decode(errors="replace") if isinstance(value, bytes) else value
             for name, value in found._mapping.items()}  # fmt: skip
     return Row(**read)
+
+
+def of_session(connection: Any, session_id: str) -> list[Row]:
+    """The rows that tell a session's life, in their order; `registry/session_rows.py` writes them."""
+    query = _SESSIONS.where(LEDGER.c.alias == session_id)
+    return [_row(found) for found in connection.execute(query)]
+
+
+def sessions_after(connection: Any, workspace: str, seq: int) -> list[Row]:
+    """The rows of all sessions of a workspace beyond a row."""
+    query = _SESSIONS.where(LEDGER.c.seq > seq, LEDGER.c.workspace == workspace)
+    return [_row(found) for found in connection.execute(query)]
+
+
+def sessions_naming(connection: Any, text: str) -> list[Row]:
+    """The rows of sessions whose text has these words in it, such as a run's id."""
+    return [_row(found) for found in connection.execute(_SESSIONS.where(LEDGER.c.body.contains(text)))]
 
 
 def row_at(connection: Any, seq: int) -> Row | None:

@@ -87,7 +87,7 @@ def shown(reader: Reader, rows: Sequence[Row], versions: dict[Version, Any]) -> 
     for row in rows:
         if row.kind == Kind.FACTS:
             newest[*about(row), f"{ACCEPTED}_by"] = row, str(row.facts.get("actor"))
-        if not row.alias:  # a seal, a policy, a request, a key, accepted facts: no verdict
+        if not row.alias or row.kind == Kind.SESSION:  # nor is a seal, a policy, a request, a key, accepted facts
             continue
         newest[*about(row), "canary.verdict"] = row, row.word
         if row.kind in DONE and (facts := facts_of(row)) is not None:

@@ -12,7 +12,6 @@ from canary_mlflow.registry.accepting import accepted_facts, accepted_in
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.anchor import against_anchor, read_anchor
 from canary_mlflow.registry.binding import bind
-from canary_mlflow.registry.champion_history import block_notes, history_notes
 from canary_mlflow.registry.door import guard_of, record, verdict_order
 from canary_mlflow.registry.eligibility import could_begin, holds_of, only_looked_at
 from canary_mlflow.registry.evidence import warnings_of
@@ -20,9 +19,12 @@ from canary_mlflow.registry.looks import note_look
 from canary_mlflow.registry.origin import refuse_foreign_evidence
 from canary_mlflow.registry.policy_in_force import set_for
 from canary_mlflow.registry.policy_used import changed_since, overruled, used
+from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.remote import in_force_there, is_guarded_server, remote_gate
 from canary_mlflow.registry.seal import EVIDENCE_ONLY, require_seal
+from canary_mlflow.registry.session_rows import Word, write
 from canary_mlflow.registry.sides import at_look, read_sides
+from canary_mlflow.registry.told import told_of
 from canary_mlflow.registry.unguarded import enact_unguarded, promoted
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, is_evidence_only
 from canary_mlflow.reports.advice import version_page
@@ -52,6 +54,7 @@ class Judged:
 
     Without a guard (`binding` None) only the champion's number can be compared. `look`: of a plan, which it was.
     `used`: the policy, as the row of the verdict says it.
+    `untold`: the sessions of both sides of which the ledger does not say yet which runs they ended with.
     """
 
     decision: Decision
@@ -59,6 +62,7 @@ class Judged:
     against: Standing | None = None
     look: Taken | None = None
     used: Used | None = None
+    untold: tuple[str, ...] = ()
 
 
 def gate(
@@ -161,17 +165,16 @@ def decide(
     policy = policy if governing is None else governing.policy
     baseline, candidate = read_sides(client, model, before, found)
     policy = replace(policy, looks=policy.looks.ending_with(champion_runs(policy, baseline, candidate)))
+    told = told_of(client, guard, against, found, baseline, candidate)
+    policy = policy.at_try(told.tries.number)
     number, share, look = at_look(client, policy, found, baseline, candidate) if by_plan else (None, None, None)
-    rows = [] if guard is None else guard.ledger(model)
-    accepted = () if guard is None else accepted_in(guard, rows)
+    accepted = () if guard is None else accepted_in(guard, told.rows)
     verdict = judge(policy, baseline, candidate, look=number, share=share, accepted=accepted)
     pinned = read_anchor(client, candidate, verdict, before)
-    verdict = against_anchor(policy, pinned, candidate, verdict)
+    verdict = told.noted(against_anchor(policy, pinned, candidate, verdict), str(found.version), policy)
     if guard is not None:
-        changed = changed_since(rows, verdict.policy, by, look=look is not None)
+        changed = changed_since(told.rows, verdict, by, look=look is not None)
         verdict = replace(verdict, notes=(*(note for note in (changed, aside) if note), *verdict.notes))
-        said = (*block_notes(rows, int(found.version)), *history_notes(rows))
-        verdict = replace(verdict, notes=(*verdict.notes, *said))
     holds = holds_of(policy, found, baseline, candidate, verdict, promote)
     if evidence_only := is_evidence_only(found):
         verdict = replace(verdict, notes=(*verdict.notes, EVIDENCE_ONLY))
@@ -185,11 +188,11 @@ def decide(
         holds=holds,
         champion_before=before,
         champion_after=before,
-        session_id=records.session_of(found),
+        session_id=session_of(found),
         store=without_password(client.tracking_uri),
         page=version_page(model, str(found.version)),
         warnings=warnings_of(client, verdict),
-        run_minutes=minutes_of_runs(client, session) if (session := records.session_of(found)) else None,
+        run_minutes=minutes_of_runs(client, session) if (session := session_of(found)) else None,
     )
     if guard is None or (decision.dry_run and not decision.moves):
         if decision.moves:
@@ -200,7 +203,8 @@ def decide(
     sealed = require_seal(client, guard, found) if decision.grants else None
     others = (*baseline.runs, *baseline.fresh) if baseline else ()
     runs = (*candidate.runs, *others, *(pinned.runs if pinned else ()))
-    return Judged(decision=decision, binding=bind(client, found, runs, sealed), against=against, look=look, used=by)
+    bound = bind(client, found, runs, sealed)
+    return Judged(decision=decision, binding=bound, against=against, look=look, used=by, untold=told.untold)
 
 
 def enact(client: MlflowClient, judged: Judged, actor: str | None = None) -> Decision:
@@ -211,6 +215,8 @@ def enact(client: MlflowClient, judged: Judged, actor: str | None = None) -> Dec
     if guard is None:
         return enact_unguarded(client, decision)
     assert judged.binding is not None
+    for session_id in judged.untold:
+        write(client, session_id, decision.model, Word.ENDED)
     record(guard, verdict_order(decision, judged.binding, judged.against, actor or current_actor(), judged.used))
     return promoted(decision)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,9 +19,10 @@ from mlflow.store.model_registry.dbmodels.models import (
 )
 
 from canary_mlflow.ledger import install, table
-from canary_mlflow.ledger.keys import PublicKeys
-from canary_mlflow.ledger.rows import Row
-from canary_mlflow.ledger.writing import keys_in
+from canary_mlflow.ledger.clock import stamp
+from canary_mlflow.ledger.keys import PublicKeys, key_folder, load_signer
+from canary_mlflow.ledger.rows import Record, Row
+from canary_mlflow.ledger.writing import add, keys_in, let_sign
 from canary_mlflow.notify.moves import announce
 from canary_mlflow.registry import refusals, stored
 from canary_mlflow.registry.binding import Binding, artifact_digest, run_digests
@@ -127,6 +129,30 @@ class Guard(AbstractStore):  # type: ignore[misc]
         """The rows of the ledger that set policies, in their order."""
         with self.ManagedSessionMaker() as session:
             return table.policies(session, self._get_active_workspace())
+
+    def session_rows(self, session_id: str) -> list[Row]:
+        """The rows that tell a session's life."""
+        with self.ManagedSessionMaker() as session:
+            return table.of_session(session, session_id)
+
+    def sessions_after(self, seq: int) -> list[Row]:
+        """The rows of all sessions of the workspace that is active, beyond a row."""
+        with self.ManagedSessionMaker() as session:
+            return table.sessions_after(session, self._get_active_workspace(), seq)
+
+    def sessions_naming(self, text: str) -> list[Row]:
+        """The rows of sessions that name a run, by its id."""
+        with self.ManagedSessionMaker() as session:
+            return table.sessions_naming(session, text)
+
+    def append(self, record: Record) -> Row:
+        """A row that is about no alias, in a transaction of its own."""
+        signer = load_signer(key_folder())
+        with self.ManagedSessionMaker(read_only=False) as session:
+            table.lock(session)
+            last = let_sign(session, signer, str(record.facts["actor"]))
+            row = add(session, replace(record, facts={**record.facts, **stamp(last)}), signer, last)
+        return row
 
     def binding_now(self, created: int, source: str, place: str, run_ids: Sequence[str]) -> Binding:
         """The binding of a version as it is now; run ids that are gone are left out."""

@@ -16,11 +16,13 @@ from gates.wording import listed
 if TYPE_CHECKING:
     from canary_mlflow.ledger.rows import Row
     from canary_mlflow.registry.policy_in_force import InForce
+    from gates.verdict import Verdict
 
 FACT = "policy"  # of a verdict's row; rows from before it have none
 FIRST_KEYS = ("margin", "role")  # of a rule: what decides most, so it is told first
 IN_PARTS = ("hard", "validity", "looks", "override")
 SPENT = ("alpha_block", "alpha_pass")  # a look spends a share of them, so they differ from look to look
+TRIED = ("alpha_pass",)  # a later try of the same code may spend less of it
 
 
 class Source(StrEnum):
@@ -69,22 +71,24 @@ def overruled(policy: Policy, governing: InForce | None, where: str = "") -> str
     return f"judged by {governing}{where}, not by the {policy.name} that was given: {listed(found)}" if found else ""
 
 
-def changed_since(rows: Sequence[Row], now: Mapping[str, Any], by: Used, *, look: bool) -> str:
+def changed_since(rows: Sequence[Row], now: Verdict, by: Used, *, look: bool) -> str:
     """`policy changed since version 3 was judged: margin of step_cost 10 % → 50 %`; '' where nothing has, or nobody
-    judged the champion. `rows`: about the model, oldest first; `now`: the verdict's own policy; `look`: it is one of a
-    plan."""
+    judged the champion. `rows`: about the model, oldest first; `look`: the verdict is one of a plan."""
     verdict = verdict_of_champion(rows)
     if verdict is None:
         return ""
-    facts = verdict.facts
+    facts, then = verdict.facts, verdict.facts["verdict"]
     if FACT not in facts or facts[FACT]["digest"] == by.digest:
         return ""
-    left_out = SPENT if look or facts["verdict"].get("look") else ()
+    left_out = {
+        *(SPENT if look or then.get("look") else ()),
+        *(TRIED if max(now.attempt, then.get("attempt", 1)) > 1 else ()),
+    }
     left, right = (
-        {key: value for key, value in side.items() if key not in left_out} for side in (facts["verdict"]["policy"], now)
+        {key: value for key, value in side.items() if key not in left_out} for side in (then["policy"], now.policy)
     )
     # Beside no baseline other overlays hold, which change roles.
-    bootstrap = facts["verdict"].get("baseline_version") is None
+    bootstrap = then.get("baseline_version") is None
     found = [what for what in differences(left, right) if not (bootstrap and what.startswith("role of "))]
     return f"policy changed since version {verdict.version} was judged: {listed(found)}" if found else ""
 

@@ -78,6 +78,8 @@ def seal_version(
             "without a seal; register the files as a new version"
         )
     files = read_files(client, found)
+    if guard is not None:
+        refuse_other_weights(guard, found, files)
     tags = {WEIGHTS_TAG: str(weights), SEAL_TAG: files.artifact}
     if guard is None:
         for key, value in tags.items():
@@ -85,6 +87,17 @@ def seal_version(
         return
     tier = tier_of_run(client, found.run_id)
     record(guard, order_of(found, files, weights, evaluation, tags, actor or current_actor(), tier))
+
+
+def refuse_other_weights(guard: GuardedStore, found: ModelVersion, files: Files) -> None:
+    """Raise UsageError where the files are not those that the version's run had when its session ended."""
+    for row in guard.session_rows((found.tags or {}).get(SESSION_TAG, "")):
+        then = (row.facts.get("weights") or {}).get(found.run_id, files.artifact)
+        if then != files.artifact:
+            raise UsageError(
+                f"version {found.version} of {found.name!r}: its files are {files.artifact}; row {row.seq} of the "
+                f"ledger says that session {row.alias} ended with {then}; expected those; train it again"
+            )
 
 
 def order_of(

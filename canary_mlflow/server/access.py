@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from canary_mlflow.errors import UsageError
+from canary_mlflow.errors import NoSuchModel, NoSuchRun, UsageError
 from canary_mlflow.pages.blueprint import paths
 from canary_mlflow.pages.requests import Readers
 from canary_mlflow.server.requests import Shape, only_model, parse, query
-from canary_mlflow.server.routes import ACCEPTANCE, BLESSING, OVERRIDE, ROLLBACK, SEAL, VERDICT, path
+from canary_mlflow.server.routes import ACCEPTANCE, BLESSING, OVERRIDE, ROLLBACK, SEAL, SESSION, VERDICT, client, path
+from canary_mlflow.tracking.session import get_run
 
 
 def add_validators(auth: Any) -> None:
@@ -20,6 +21,7 @@ def add_validators(auth: Any) -> None:
         ("head", "GET"): lambda: True,  # a digest, of which no row can be read
         ("ledger", "GET"): lambda: may_read(auth),
         ("seals", "POST"): lambda: may_update(auth, SEAL),
+        ("sessions", "POST"): lambda: may_tell(auth),
         ("verdicts", "POST"): lambda: may_update(auth, VERDICT),
         ("policies", "GET"): lambda: may_read_policy(auth),
         ("policies", "POST"): lambda: False,
@@ -59,6 +61,29 @@ def may_read(auth: Any) -> bool:
     except UsageError:
         return True  # nothing to protect in a request that will be refused in words
     return model is not None and bool(auth._get_registered_model_permission(model).can_read)
+
+
+def may_tell(auth: Any) -> bool:
+    """The rows of a session are for whoever may change its runs, and its model where that is there already."""
+    from flask import g, request
+
+    from canary_mlflow.registry.versions import champion_number
+
+    try:
+        asked = parse(request.get_data(), SESSION)
+    except UsageError:
+        return True
+    try:
+        champion_number(client(), asked["model"])
+        if not auth._get_registered_model_permission(asked["model"]).can_update:
+            return False
+    except NoSuchModel:
+        pass  # whoever trains its first version makes it
+    try:
+        number = get_run(client(), asked["session"]).info.experiment_id
+    except NoSuchRun:
+        return True  # the answer says that there is none
+    return bool(auth._get_experiment_permission(number, g.mlflow_authenticated_user).can_update)
 
 
 def may_read_policy(auth: Any) -> bool:

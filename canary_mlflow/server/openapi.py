@@ -24,6 +24,8 @@ EVALUATION = {
     "additionalProperties": False,
 }
 WEIGHTS = {"type": "string", "enum": ["files", "none"]}
+SESSION = {"type": "string", "minLength": 1, "maxLength": 64}
+WORD = {"type": "string", "enum": ["begun", "ended"]}
 SWITCH = {"type": "boolean"}
 ERROR = {
     "type": "object",
@@ -74,6 +76,14 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
                     "Record the digests of a new version's files, once",
                     {"model": MODEL, "version": VERSION, "weights": WEIGHTS, "evaluation": EVALUATION},
                     ["model", "version"],
+                )
+            },
+            path("sessions"): {
+                "post": posted(
+                    "sessions",
+                    "Record that a session has begun, or which runs it has, read from the store",
+                    {"model": MODEL, "session": SESSION, "word": WORD},
+                    ["model", "session", "word"],
                 )
             },
             path("verdicts"): {

@@ -11,10 +11,12 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.source import TooMuch
 
-LONGEST = {"model": 256, "pattern": 256, "alias": 255, "reason": 500, "policy": 100, "weights": 10, "failure": 500}
+LONGEST = {"model": 256, "pattern": 256, "alias": 255, "reason": 500, "policy": 100, "weights": 10, "failure": 500,
+           "session": 64, "word": 10}  # fmt: skip
 NAME = re.compile(r"[A-Za-z0-9_./@-]{1,100}")
 SWITCHES = {"promote": "promotion over an older champion alone", "by_plan": "false", "without_weights": "false"}
 WEIGHTS = ("files", "none")
+WORDS = ("begun", "ended")
 BODY_BYTES = 65_536  # a policy has 7,000
 MOST_VERSIONS = 2**31 - 1  # the column is an Integer
 
@@ -65,6 +67,8 @@ def checked(key: str, value: Any) -> Any:
         return value
     if key == "weights" and value not in WEIGHTS:
         raise UsageError(f"weights: neither of {', '.join(WEIGHTS)}; expected one; leave it out for files")
+    if key == "word" and value not in WORDS:
+        raise UsageError(f"word: neither of {', '.join(WORDS)}; expected one; see openapi.json")
     return text(key, value)
 
 

@@ -28,6 +28,7 @@ STATIC_PREFIX = "_MLFLOW_STATIC_PREFIX"
 VERDICT = Shape(required=("model", "version"), optional=("promote", "policy", "by_plan"))
 SEAL = Shape(required=("model", "version"), optional=("weights", "evaluation"))
 POLICY = Shape(required=("pattern", "policy", "reason"), optional=("content",))
+SESSION = Shape(required=("model", "session", "word"))
 OVERRIDE = Shape(required=("model", "version", "reason"), optional=("alias", "without_weights"))
 BLESSING = Shape(required=("model", "version", "reason"), optional=("without_weights",))
 ACCEPTANCE = Shape(required=("model", "version", "reason"))
@@ -181,6 +182,21 @@ def set_policies() -> dict[str, Any]:
     return {"row": asdict(row)}
 
 
+def sessions() -> dict[str, Any]:
+    """A row of a session's life: which runs it has, and what is in them, the server reads from its own store."""
+    from flask import request
+
+    from canary_mlflow.registry.session_rows import Word, record
+    from canary_mlflow.tracking.session import get_run
+
+    asked = parse(request.get_data(), SESSION)
+    own = client()
+    if get_run(own, asked["session"]).data.tags.get("canary.role") not in ("session", "run"):
+        raise UsageError(f"session: {asked['session']} is no session; expected the id of one; see canary session start")
+    row = record(own, guard(), asked["session"], asked["model"], Word(asked["word"]))
+    return {"session": {"id": asked["session"], "model": asked["model"], "row": row and row.seq}}
+
+
 def overrides() -> dict[str, Any]:
     """A guarded alias for a version whatever its verdict."""
     from canary_mlflow.registry.acts import override
@@ -262,6 +278,7 @@ ROUTES: tuple[tuple[str, str, Callable[[], Any]], ...] = (
     ("policies", "POST", set_policies),
     ("head", "GET", head),
     ("seals", "POST", seals),
+    ("sessions", "POST", sessions),
     ("verdicts", "POST", verdicts),
     ("overrides", "POST", overrides),
     ("blessings", "POST", blessings),

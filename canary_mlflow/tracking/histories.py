@@ -39,6 +39,11 @@ def read_runs(client: MlflowClient, run_ids: Sequence[str], metrics: Iterable[st
     return _read([get_run(client, run_id) for run_id in run_ids], client, metrics)
 
 
+def read_found(client: MlflowClient, found: Sequence[MlflowRun]) -> tuple[Run, ...]:
+    """Runs that MLflow has given already, deleted ones too, with all their series. Raises StoreError."""
+    return _read(found, client, None)
+
+
 def session_runs(client: MlflowClient, session_id: str, metrics: Iterable[str] | None = None) -> tuple[Run, ...]:
     """The runs of a session, oldest first; of a run that is no session, that run alone."""
     children = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "run"]

@@ -91,6 +91,8 @@ def start(
             f"policy {policy!r}: a session takes one of the shipped ones ({', '.join(policy_names())}); a file of your "
             "own goes to canary gate --policy FILE"
         )
+    from canary_mlflow.registry.session_rows import begin
+
     tags = {"canary.role": "session", NAME_TAG: model, "canary.model_name": model, "canary.tier": policy, **lease}
     clear(client)
     if opened := os.environ.get("MLFLOW_RUN_ID"):
@@ -98,15 +100,19 @@ def start(
         log_tags(client, opened, tags)
     else:
         opened = start_run(client, experiment, tags)
+    begin(client, opened, model)
     return Session(session_id=opened, model=model, store=str(client.tracking_uri))
 
 
 def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
     """End a session; what it holds and what to do next, in one line. `whole`: nothing broke off around its runs."""
+    from canary_mlflow.registry.session_rows import tell
+
     runs = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "run"]
     finished = [run for run in runs if run.info.status == "FINISHED"]
     good = whole and bool(runs) and len(finished) == len(runs)
     finish_session(client, session_id, "FINISHED" if good else "FAILED")
+    tell(client, session_id, get_run(client, session_id).data.tags.get("canary.model_name", ""))
     where = f"session {session_id} is in {without_password(client.tracking_uri)}"
     if not runs:
         return f"{where}: no run joined it; expected trainers with callbacks=[CanaryCallback()] while it is open"

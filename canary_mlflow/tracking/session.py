@@ -107,8 +107,10 @@ def close_killed_session(client: MlflowClient, run_id: str) -> None:
         finish_session(client, parent.info.run_id, "FAILED")
 
 
-def child_runs(client: MlflowClient, parent_id: str) -> list[Run]:
-    """The runs of a session or sweep, oldest first. Raises NoSuchRun, and StoreError when the store cannot be asked."""
+def child_runs(client: MlflowClient, parent_id: str, *, deleted: bool = False) -> list[Run]:
+    """The runs of a session or sweep, oldest first; with `deleted` those in MLflow's bin too. Raises NoSuchRun, and
+    StoreError when the store cannot be asked."""
+    from mlflow.entities import ViewType
     from mlflow.exceptions import MlflowException
 
     experiment = get_run(client, parent_id).info.experiment_id
@@ -121,6 +123,7 @@ def child_runs(client: MlflowClient, parent_id: str) -> list[Run]:
                 filter_string=f"tags.`{PARENT_TAG}` = '{parent_id}'",
                 order_by=["attributes.start_time ASC"],
                 page_token=page,
+                run_view_type=ViewType.ALL if deleted else ViewType.ACTIVE_ONLY,
             )
         except MlflowException as error:
             raise StoreError(f"runs of session {parent_id!r}: {one_line(error)}") from error

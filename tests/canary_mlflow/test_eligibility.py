@@ -81,10 +81,12 @@ def test_a_version_that_was_marked_stays_out_whatever_becomes_of_its_runs(guarde
             guarded.client.delete_tag(run_id, "canary.not_promotable")
         else:
             guarded.client.delete_run(run_id)
-    for words in (("gate", guarded.model, second), ("override", guarded.model, second, "--reason", "why not")):
-        done = run(guarded, *words)
-        assert "slow_step_from_n" in says(done) or gone == "runs", done.output
-        assert guarded.champion() == "1"
+    refused = gated(guarded, second)
+    what = "its metrics or facts changed since row" if gone == "tag" else "deleted; row"
+    assert (refused.exit_code, what in says(refused)) == (2, True), refused.output
+    done = run(guarded, "override", guarded.model, second, "--reason", "why not")
+    assert "slow_step_from_n" in says(done) or gone == "runs", done.output
+    assert guarded.champion() == "1"
 
 
 def test_it_is_no_first_champion_either(recorded: Any) -> None:

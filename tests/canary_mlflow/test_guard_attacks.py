@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from guard_access import ROUTES, WHO, answer, users
+from guard_access import ROUTES, WHO, answer, may_edit, users
 from guard_attack import RANK, Attack, Cell, carry_out
 from guard_attacks import ATTACKS
+from guard_doors import Refused, request
 from guard_modes import MODES, opened
 from guard_scene import Scene, findings, stage, tables, what_counts
 from guard_table import ACCESS, compare, put, told, write
@@ -24,7 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "scene" in metafunc.fixturenames:
         whole = metafunc.config.getoption("--full") or metafunc.config.getoption("--write-docs")
         modes = [mode for mode in MODES if whole or mode != "server, PostgreSQL"]
-        if metafunc.function is test_who_may_call_which_route:
+        if metafunc.function in (test_who_may_call_which_route, test_a_plain_editor_cannot_leave_runs_out):
             modes = ["split roles"]
         metafunc.parametrize("scene", modes, indirect=True, scope="module")
 
@@ -64,6 +66,29 @@ def test_who_may_call_which_route(scene: Scene, request: pytest.FixtureRequest) 
     assert told(ACCESS) == lines
 
 
+def test_a_plain_editor_cannot_leave_runs_out(scene: Scene) -> None:
+    """With MLflow's EDIT on the model and on the experiment, which lets nobody delete a run, but change it."""
+    editor, recorded = users(scene.mode)["editor"], replace(scene.recorded, model="lab", seed=140)
+    session = recorded.session(runs=2)
+    bad = recorded.run(session, 2, slower=1.0, tags={}, nan_at=20, without=())
+    body = {"model": "lab", "session": session, "word": "ended"}
+
+    def ask(route: str, body: dict[str, Any]) -> Any:
+        return request(f"{scene.mode.front}/api/2.0/{route}", "POST", body, editor)
+
+    with pytest.raises(Refused) as stranger:
+        ask("canary/sessions", body)
+    assert stranger.value.status == 403
+    may_edit(scene.mode, "experiment", recorded.experiment)
+    assert ask("canary/sessions", body)["session"]["row"]
+    version = recorded.register(session)
+    assert ask("canary/verdicts", {"model": "lab", "version": version})["decision"]["decision"] == "BLOCK"
+    ask("mlflow/runs/set-tag", {"run_id": bad, "key": "canary.nan_steps", "value": "0"})
+    with pytest.raises(Refused, match=f"run {bad} \\(seed 2\\): its metrics or facts changed since row") as refused:
+        ask("canary/verdicts", {"model": "lab", "version": version})
+    assert refused.value.status == 400
+
+
 # What they are answered, in the order of WHO. 404 and 400 mean: allowed, but there is no such thing.
 MAY = {
     "GET health": ["401", "200", "200", "200", "200"],
@@ -75,6 +100,7 @@ MAY = {
     "GET policies": ["401", "403", "403", "403", "200"],
     "POST policies": ["401", "403", "403", "403", "400"],
     "POST seals": ["401", "403", "404", "404", "404"],
+    "POST sessions": ["401", "403", "404", "404", "404"],
     "POST verdicts": ["401", "403", "404", "404", "404"],
     "POST verdicts with an outcome": ["401", "400", "400", "400", "400"],
     "POST overrides": ["401", "403", "403", "404", "404"],

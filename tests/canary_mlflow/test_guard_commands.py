@@ -69,18 +69,20 @@ def damage(uri: str, *statements: str) -> None:
 def test_the_log_tells_the_story(story: Any) -> None:
     lines = run(story.uri, "audit", "log", story.model).output.splitlines()
     assert [line.split()[2:4] for line in lines] == [
+        ["session", "ended"],
         ["seal", "sealed"], ["bootstrap", "bootstrap"], ["bootstrap", "bootstrap"],  # champion and anchor
-        ["seal", "sealed"], ["verdict", "PASS"], ["seal", "sealed"], ["verdict", "BLOCK"], ["override", "override"],
+        ["session", "ended"], ["seal", "sealed"], ["verdict", "PASS"],
+        ["session", "ended"], ["seal", "sealed"], ["verdict", "BLOCK"], ["override", "override"],
     ]  # fmt: skip
-    assert "version 2 over version 1, champion moved, by bob: No worse" in lines[4]
-    assert "champion moved" not in lines[6]
-    assert lines[7].endswith(": slower is right")
+    assert "version 2 over version 1, champion moved, by bob: No worse" in lines[6]
+    assert "champion moved" not in lines[9]
+    assert lines[10].endswith(": slower is right")
 
 
 def test_blame_names_version_verdict_and_person(story: Any) -> None:
     rows = [json.loads(line) for line in run(story.uri, "audit", "export").output.splitlines()]
     mine = [json.loads(row["body"]) for row in rows if row["model"] == story.model]
-    at_the_pass = run(story.uri, "audit", "blame", story.model, "--at", mine[4]["time"])
+    at_the_pass = run(story.uri, "audit", "blame", story.model, "--at", mine[6]["time"])
     assert "version 2" in at_the_pass.output
     assert "by bob" in at_the_pass.output
     assert "version 3" in run(story.uri, "audit", "blame", story.model).output

@@ -44,7 +44,8 @@ def test_the_server_judges_signs_and_promotes(web: Any, guarded: Any) -> None:
     assert guarded.uri not in json.dumps(answer)  # where the database is, is nobody else's business
     assert guarded.champion() == second
     rows = web.get(f"{BASE}/ledger", query_string={"model": guarded.model}).get_json()["rows"]
-    assert [(row["kind"], row["word"], row["moves"]) for row in rows] == [
+    about = [row for row in rows if row["kind"] != "session"]
+    assert [(row["kind"], row["word"], row["moves"]) for row in about] == [
         ("seal", "sealed", 0),
         ("bless", "blessed", 1),
         ("seal", "sealed", 0),
@@ -81,6 +82,42 @@ def test_the_server_reads_and_seals_the_files_of_a_new_version(web: Any, recorde
     assert post(web, "seals", {**body, "evaluation": agreed}).get_json()["sealed"]["weights"] == "files"
     assert post(web, "seals", body).status_code == 400  # once
     assert post(web, "verdicts", body).get_json()["decision"]["promoted"]
+
+
+def test_the_server_reads_the_runs_of_a_session_and_signs_what_it_found(web: Any, guarded: Any) -> None:
+    session = guarded.session(tags={"canary.seeds": "0 1 2"})
+    body = {"model": guarded.model, "session": session}
+    for wrong in (
+        {},
+        {"word": "added"},
+        {"word": "ended", "runs": {}},
+        {"word": "ended", "session": ""},
+        {"word": "ended", "session": "x" * 65},
+    ):
+        answer = post(web, "sessions", {**body, **wrong})
+        assert answer.status_code == 400, wrong
+    assert post(web, "sessions", {**body, "session": "0" * 32, "word": "ended"}).status_code == 404
+    assert post(web, "sessions", {**body, "word": "begun"}).get_json()["session"]["id"] == session
+    assert post(web, "sessions", {**body, "word": "begun"}).status_code == 400  # once
+    assert post(web, "sessions", {**body, "word": "ended"}).get_json()["session"]["row"] is not None
+    assert post(web, "sessions", {**body, "word": "ended"}).get_json()["session"]["row"] is None  # nothing is new
+    rows = web.get(f"{BASE}/ledger", query_string={"model": guarded.model}).get_json()["rows"]
+    first, last = (json.loads(row["body"]) for row in rows if row["alias"] == session)
+    assert (first["word"], first["seeds"]) == ("begun", ["0", "1", "2"])
+    assert (last["word"], sorted(last["runs"])) == ("ended", sorted(guarded.children(session)))
+    assert last["actor"].startswith("anonymous (")
+
+
+def test_the_server_refuses_evidence_that_is_not_what_it_read(web: Any, guarded: Any) -> None:
+    session = guarded.session(slower=2.0)
+    version = guarded.register(session)
+    body = {"model": guarded.model, "version": version}
+    assert post(web, "verdicts", body).get_json()["decision"]["decision"] == "BLOCK"
+    slow = guarded.children(session)[0]
+    guarded.client.delete_run(slow)
+    answer = post(web, "verdicts", body)
+    assert answer.status_code == 400
+    assert f"run {slow} (seed " in answer.get_json()["message"]
 
 
 def test_the_server_takes_a_look_of_its_policys_plan(web: Any, guarded: Any) -> None:

@@ -171,12 +171,11 @@ def test_a_dry_run_says_what_would_be_made_and_makes_nothing(guarded: Any, late:
 def contended(guarded: Any, policy: Policy, **making: Any) -> Plan:
     """A version whose only run had a neighbour, beside a champion whose runs had none."""
     if not guarded.client.search_model_versions(f"name='{guarded.model}'"):
-        gate(guarded.client, guarded.model, guarded.version(), policy)
-        for run_id in guarded.children(guarded.tags("1")["canary.session_id"]):
+        session = guarded.session()
+        for run_id in guarded.children(session):
             beat(guarded, run_id, 0.010)
-    going = plan(guarded, policy, **making)
-    beat(guarded, guarded.children(guarded.tags(going.version)["canary.session_id"])[0], 0.013)
-    return going
+        gate(guarded.client, guarded.model, guarded.register(session), policy)
+    return plan(guarded, policy, beats=0.013, **making)
 
 
 @pytest.fixture(scope="module")

@@ -36,6 +36,7 @@ def break_off(guarded: Any, going: Plan, seed: int) -> None:
     """A run of this seed that failed for a reason unknown."""
     run_id = going.maker.record(seed, 1.0, {"canary.failure": "error"})
     guarded.client.set_terminated(run_id, "FAILED")
+    going.tell()
 
 
 def test_a_plan_goes_on_where_it_stopped_and_ends_when_it_is_spent(guarded: Any, late: Policy) -> None:
@@ -47,11 +48,13 @@ def test_a_plan_goes_on_where_it_stopped_and_ends_when_it_is_spent(guarded: Any,
     again = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
     assert (again.verdict.look, looks(guarded, session)) == (1, {"1": [1]}), "the same evidence costs nothing again"
     going.maker.candidate(0)  # as after a rerun: other evidence of no more runs of the plan
+    going.tell()
     other = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
     assert (other.verdict.look, other.verdict.policy["alpha_block"]) == (2, pytest.approx(0.01 * 0.999))
     assert looks(guarded, session) == {"1": [1, 1]}
     for seed in range(1, 6):
         going.maker.candidate(seed)
+    going.tell()
     with pytest.raises(UsageError, match="its plan of looks is spent"):
         gate(guarded.client, guarded.model, going.version, late, by_plan=True)
 

@@ -56,7 +56,10 @@ def test_a_lora_version_loads_and_names_no_path_of_this_machine(
 def test_the_session_sealed_what_it_saved_and_evaluated_again(lora: Workplace) -> None:
     guard = guard_of(MlflowClient(lora.uri))
     assert guard is not None
-    seal = guard.ledger("sft-tiny-neox-preferences-smoke-lora")[0]
+    begun, ended, seal = guard.ledger("sft-tiny-neox-preferences-smoke-lora")[:3]
+    assert (begun.kind, begun.word, ended.word) == (Kind.SESSION, "begun", "ended")
+    assert begun.facts["seeds"] == [one["seed"] for one in ended.facts["runs"].values()]
+    assert list(ended.facts["weights"].values()) == [seal.facts["artifact"]]
     facts = seal.facts
     assert (seal.kind, facts["weights"], facts["fault"]) == (Kind.SEAL, "files", "")
     assert facts["files"].keys() >= {"MLmodel", "model/model.safetensors", "peft/adapter_model.safetensors"}

@@ -1,0 +1,234 @@
+"""A session's life in the ledger: a row when it begins, one when it has ended, one for what joined it later.
+
+The rows after the beginning name every run with the digest of what a judge reads of it, as the store had it then. What
+they say is read from the store by whoever signs: on a server by the server.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import CanaryError, StoreError, UsageError, one_line
+from canary_mlflow.ledger.canonical import digest
+from canary_mlflow.ledger.rows import Kind, Record, Row, faults
+from canary_mlflow.registry.actors import current_actor
+from canary_mlflow.registry.binding import digest_of_all, file_digests, files_at, run_digests
+from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.remote import ask, is_guarded_server
+from canary_mlflow.tracking.histories import FRESH_TAG, read_found
+from canary_mlflow.tracking.session import PARENT_TAG, child_runs, get_run
+from gates.differences import recipe
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
+
+    from canary_mlflow.registry.store import GuardedStore
+    from gates.records import Run
+
+ROLES = ("run", "baseline")
+SEEDS_TAG = "canary.seeds"  # of a session: those that it sets out with
+WHOLE_TAG = "canary.rows_lost"  # the last that a run sends
+COMMIT_TAG = "mlflow.source.git.commit"
+
+
+class Word(StrEnum):
+    """What a row of a session tells."""
+
+    BEGUN = "begun"
+    ADDED = "added"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """A run as a row names it.
+
+    `digest`: of its series and facts (binding.run_digest). `beside`: the champion whose code it repeats, or "".
+    `whole`: it had sent all that it has; what it lacked may still be delivered, until somebody has judged it. `row`:
+    the number of the row.
+    """
+
+    digest: str
+    role: str
+    seed: str
+    beside: str
+    failure: str
+    deleted: bool
+    whole: bool
+    row: int = 0
+
+
+def begin(client: MlflowClient, session_id: str, model: str) -> None:
+    """Record that a session has begun, for this model. Where the registry has no ledger, nothing."""
+    _quietly(client, session_id, model, Word.BEGUN)
+
+
+def tell(client: MlflowClient, session_id: str, model: str) -> None:
+    """Record the runs that a session has: at its end all of them, afterwards those that joined it since."""
+    _quietly(client, session_id, model, Word.ENDED)
+
+
+def _quietly(client: MlflowClient, session_id: str, model: str, word: Word) -> None:
+    """A row that cannot be written stops no training: the guard asks for it before a verdict."""
+    import sqlalchemy as sa
+    from mlflow.exceptions import MlflowException
+
+    try:
+        write(client, session_id, model, word)
+    except (CanaryError, MlflowException, sa.exc.SQLAlchemyError) as error:
+        if sys.stderr is not None:
+            said = f"canary: session {session_id}: no row in the ledger that it has {word}: {one_line(error)}\n"
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                sys.stderr.write(said)
+
+
+def write(client: MlflowClient, session_id: str, model: str, word: Word) -> None:
+    """The row, unless the ledger says all of it already. Raises UsageError, StoreError, Refused."""
+    if is_guarded_server(client):
+        ask(client, "POST", "sessions", {"model": model, "session": session_id, "word": str(word)})
+    elif (guard := guard_of(client)) is not None:
+        record(client, guard, session_id, model, word)
+
+
+def record(client: MlflowClient, guard: GuardedStore, session_id: str, model: str, word: Word) -> Row | None:
+    """The row in the ledger of this guard; None where nothing is new."""
+    parent, rows = get_run(client, session_id), trusted(guard, guard.session_rows(session_id))
+    if word is Word.BEGUN:
+        if rows:
+            raise UsageError(f"session {session_id}: row {rows[0].seq} of the ledger knows it; expected a new one")
+        seeds = parent.data.tags.get(SEEDS_TAG, "").split()
+        facts: dict[str, Any] = {"seeds": seeds, "commit": parent.data.tags.get(COMMIT_TAG, "")}
+        return _append(guard, session_id, model, word, facts)
+    over, before = any(row.word == Word.ENDED for row in rows), named_by(rows)
+    found = [run for run in runs_of(client, session_id) if run.info.status not in ("RUNNING", "SCHEDULED")]
+    found = [run for run in found if not elsewhere(guard, run.info.run_id, session_id)]
+    new = {run_id: one for run_id, one in described(client, found).items() if is_new(one, before.get(run_id))}
+    if over and not new:
+        return None
+    made = [run for run in found if run.data.tags.get("canary.role") == "run"]
+    facts = {"runs": {run_id: _plain(one) for run_id, one in new.items()}}
+    facts |= {"code": digest(recipe(read_found(client, made))), "commit": _commit(made)}
+    if not over:
+        facts["weights"] = dict(weights_of(made))
+    return _append(guard, session_id, model, Word.ADDED if over else Word.ENDED, facts)
+
+
+def _append(guard: GuardedStore, session_id: str, model: str, word: Word, facts: Mapping[str, Any]) -> Row:
+    return guard.append(
+        Record(
+            kind=Kind.SESSION,
+            workspace=guard._get_active_workspace(),
+            model=model,
+            version=0,
+            version_created=0,
+            alias=session_id,
+            word=word,
+            grants=False,
+            moves=False,
+            facts={**facts, "session": session_id, "actor": current_actor()},
+        )
+    )
+
+
+def runs_of(client: MlflowClient, session_id: str) -> list[MlflowRun]:
+    """The runs that are in a session now, those in MLflow's bin too; of a run without any, that run."""
+    found = [run for run in child_runs(client, session_id, deleted=True) if run.data.tags.get("canary.role") in ROLES]
+    own = get_run(client, session_id)
+    return found or ([own] if own.data.tags.get("canary.role") in ROLES else [])
+
+
+def described(client: MlflowClient, found: Sequence[MlflowRun], read: Iterable[Run] = ()) -> dict[str, Named]:
+    """Run id → the run as it is. `read`: those whose series are at hand already."""
+    digests = run_digests(read)
+    digests |= run_digests(read_found(client, [run for run in found if run.info.run_id not in digests]))
+    return {run.info.run_id: _named(run, digests[run.info.run_id]) for run in found}
+
+
+def _named(run: MlflowRun, its_digest: str) -> Named:
+    tags = run.data.tags
+    return Named(
+        digest=its_digest,
+        role=tags.get("canary.role", ""),
+        seed=tags.get("canary.seed", ""),
+        beside=tags.get(FRESH_TAG, ""),
+        failure=tags.get("canary.failure", ""),
+        deleted=run.info.lifecycle_stage != "active",
+        whole=WHOLE_TAG in tags,
+    )
+
+
+def _plain(one: Named) -> dict[str, Any]:
+    return {key: value for key, value in asdict(one).items() if key != "row"}
+
+
+def is_new(one: Named, before: Named | None) -> bool:
+    """Whether a row has something to say of a run: nobody named it, or what was delivered since completes it."""
+    return before is None or (not before.whole and before.digest != one.digest)
+
+
+def named_by(rows: Iterable[Row], verdicts: Iterable[Row] = ()) -> dict[str, Named]:
+    """Run id → the run as the ledger knows it. What a row named whole, or a verdict judged, no later row changes."""
+    found: dict[str, Named] = {}
+    for row in sorted((*rows, *verdicts), key=lambda row: row.seq):
+        facts = row.facts
+        if row.kind == Kind.SESSION:
+            for run_id, plain in (facts.get("runs") or {}).items():
+                if run_id not in found or not found[run_id].whole:
+                    found[run_id] = Named(**plain, row=row.seq)
+            continue
+        judged = (facts.get("verdict") or {}).get("candidate_runs") or ()
+        for run_id in judged:
+            its_digest = (facts.get("runs") or {}).get(run_id)
+            before = found.get(run_id)
+            if its_digest and (before is None or not before.whole):
+                found[run_id] = Named(
+                    digest=its_digest, role="run", seed=before.seed if before else "", beside="", failure="",
+                    deleted=False, whole=True, row=row.seq,
+                )  # fmt: skip
+    return found
+
+
+def trusted(guard: GuardedStore, rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows, which somebody trusted has signed. Raises UsageError for one that nobody has."""
+    if rows:
+        keys = guard.keys()
+        for row in rows:
+            for what in faults(row, None, keys):
+                raise UsageError(
+                    f"session {row.alias}: row {row.seq} of the ledger: {what}; expected a row that holds; see: canary "
+                    "audit verify"
+                )
+    return rows
+
+
+def elsewhere(guard: GuardedStore, run_id: str, session_id: str) -> Row | None:
+    """The row by which another session has the run."""
+    rows = (row for row in guard.sessions_naming(run_id) if row.alias != session_id)
+    return next((row for row in rows if run_id in (row.facts.get("runs") or {})), None)
+
+
+def weights_of(runs: Iterable[MlflowRun]) -> Iterator[tuple[str, str]]:
+    """Of each run that has saved weights: its id, and the digest over their files."""
+    for run in runs:
+        with suppress(StoreError):  # a place that cannot be read has nothing to register either
+            with files_at(f"{run.info.artifact_uri}/model") as place:
+                digests = file_digests(place)
+            if digests:
+                yield run.info.run_id, digest_of_all(digests)
+
+
+def _commit(runs: Iterable[MlflowRun]) -> str:
+    """The commit that the runs recorded; "" where they recorded none, or several."""
+    found = {run.data.tags.get("canary.env.git_commit", "") for run in runs}
+    return found.pop() if len(found) == 1 else ""
+
+
+def moved_to(run: MlflowRun) -> str:
+    """The session that a run is in now."""
+    return str(run.data.tags.get(PARENT_TAG, ""))

@@ -1,0 +1,266 @@
+"""A verdict covers every run that the ledger names for a session, as it was then; trying again is seen and paid for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from mlflow.entities import Metric
+from tiny_weights import safetensors
+
+from canary_mlflow.cli import canary
+from canary_mlflow.errors import UsageError
+from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.session_rows import SEEDS_TAG, Word, begin, tell
+from canary_mlflow.registry.versions import register_version
+
+
+def run(it: Any, *words: str) -> Result:
+    return CliRunner().invoke(canary, [*words, "--tracking-uri", it.uri])
+
+
+def gated(it: Any, version: str) -> Any:
+    """What `canary gate` says, as JSON."""
+    done = run(it, "gate", it.model, version, "--json")
+    assert done.exit_code in (0, 1, 3), done.output
+    return json.loads(done.stdout)
+
+
+def refusal(it: Any, version: str) -> str:
+    """The line with which the gate refuses; nothing is recorded."""
+    before = len(guard_of(it.client).ledger(it.model))  # type: ignore[union-attr]
+    done = run(it, "gate", it.model, version)
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    assert len(guard_of(it.client).ledger(it.model)) == before  # type: ignore[union-attr]
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def session_of(it: Any, version: str) -> str:
+    return str(it.tags(version)["canary.session_id"])
+
+
+def blocked(it: Any) -> tuple[str, list[str]]:
+    """A version of three good runs and two with NaN, which is blocked, and the ids of these two."""
+    session = it.session()
+    bad = [it.run(session, seed, slower=1.0, tags={}, nan_at=20, without=()) for seed in (3, 4)]
+    version = it.register(session)
+    assert gated(it, version)["decision"] == "BLOCK"
+    return version, bad
+
+
+def half_as_slow(it: Any, run_id: str) -> None:
+    """Other numbers in place of those that were judged."""
+    for key in ("perf/step_time", "perf/step_cpu_time", "perf/step_cost"):
+        points = it.client.get_metric_history(run_id, key)
+        found = [Metric(key, one.value / 2, 1_900_000_000_000, one.step) for one in points]
+        it.client.log_batch(run_id, metrics=found)
+
+
+def other_session(it: Any) -> str:
+    return str(replace(it, model=f"{it.model}-other").session(runs=1))
+
+
+CHANGES: dict[str, tuple[Callable[[Any, str], Any], str]] = {
+    "deleted": (lambda it, run_id: it.client.delete_run(run_id), "deleted; row {row} of the ledger names it"),
+    "another role": (
+        lambda it, run_id: it.client.set_tag(run_id, "canary.role", "note"),
+        "its tag canary.role is 'note'",
+    ),
+    "moved": (
+        lambda it, run_id: it.client.set_tag(run_id, "mlflow.parentRunId", other_session(it)),
+        "its tag mlflow.parentRunId is",
+    ),
+    "a baseline": (
+        lambda it, run_id: it.client.set_tag(run_id, "canary.role", "baseline"),
+        "its tag canary.role is 'baseline'",
+    ),
+    "other numbers": (half_as_slow, "its metrics or facts changed since row {row} of the ledger"),
+    "another fact": (
+        lambda it, run_id: it.client.set_tag(run_id, "canary.nan_steps", "0"),
+        "its metrics or facts changed since row {row} of the ledger",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_judged_is_judged_again_as_it_was_or_not_at_all(guarded: Any, change: str) -> None:
+    version, (run_id, _) = blocked(guarded)
+    act, says = CHANGES[change]
+    act(guarded, run_id)
+    said = refusal(guarded, version)
+    row = next(one for one in guard_of(guarded.client).session_rows(session_of(guarded, version)))  # type: ignore[union-attr]
+    assert f"version {version} of {guarded.model!r}: run {run_id} (seed 3): " in said
+    assert says.format(row=row.seq) in said
+    assert guarded.champion() == "1"
+
+
+def test_a_run_that_is_brought_back_is_judged_again(guarded: Any) -> None:
+    version, (run_id, _) = blocked(guarded)
+    guarded.client.delete_run(run_id)
+    assert f"mlflow runs restore --run-id {run_id}" in refusal(guarded, version)
+    guarded.client.restore_run(run_id)
+    assert gated(guarded, version)["decision"] == "BLOCK"
+
+
+def test_runs_deleted_before_anybody_recorded_the_end_are_missed_too(guarded: Any) -> None:
+    session = guarded.session()
+    bad = guarded.run(session, 3, slower=1.0, tags={}, nan_at=20, without=())
+    guarded.client.delete_run(bad)
+    assert f"run {bad} (seed 3): deleted" in refusal(guarded, guarded.register(session))
+
+
+def test_a_run_that_no_row_names_is_not_judged_until_one_does(guarded: Any) -> None:
+    version = guarded.version()
+    session = session_of(guarded, version)
+    added = guarded.run(session, 3, slower=1.0, tags={}, nan_at=None, without=())
+    said = refusal(guarded, version)
+    assert f"run {added} (seed 3): it is in session {session} and no row of the ledger names it" in said
+    assert said.endswith(f"canary session add {session}")
+    done = run(guarded, "session", "add", session, guarded.model)
+    assert done.exit_code == 0, done.output
+    life = guard_of(guarded.client).session_rows(session)  # type: ignore[union-attr]
+    assert [row.word for row in life] == [Word.ENDED, Word.ADDED]
+    assert list(life[1].facts["runs"]) == [added]
+    assert added in gated(guarded, version)["verdict"]["candidate_runs"]
+
+
+def test_a_run_of_another_session_speaks_for_that_one_only(guarded: Any) -> None:
+    bad, good = guarded.version(slower=2.0), guarded.version()
+    session, other = session_of(guarded, bad), session_of(guarded, good)
+    lent = guarded.children(other)[0]
+    guarded.client.set_tag(lent, "mlflow.parentRunId", session)
+    assert run(guarded, "session", "add", session, guarded.model).exit_code == 0
+    assert f"of the ledger has it in session {other}" in refusal(guarded, bad)
+    assert f"its tag mlflow.parentRunId is {session!r}" in refusal(guarded, good)
+
+
+def test_one_good_run_of_a_session_is_not_a_version_of_its_own(guarded: Any) -> None:
+    session = session_of(guarded, guarded.version(slower=2.0))
+    run_id = guarded.children(session)[0]
+    source = f"{guarded.client.get_run(run_id).info.artifact_uri}/model"
+    alone = guarded.client.create_model_version(guarded.model, source, run_id=run_id)
+    assert f"of the ledger has it in session {session}" in refusal(guarded, str(alone.version))
+
+
+def test_the_champions_side_cannot_be_made_worse(guarded: Any) -> None:
+    first = guarded.version()
+    assert gated(guarded, first)["promoted"]
+    guarded.run(session_of(guarded, first), 7, slower=3.0, tags={}, nan_at=None, without=())
+    said = refusal(guarded, guarded.version(slower=1.7))
+    assert f"version {first} of {guarded.model!r}: run " in said
+    assert "no row of the ledger names it" in said
+
+
+def begun(it: Any, seeds: str = "0 1 2", torch: str = "2.13.0", **how: Any) -> str:
+    """A session as `canary run` begins it, which has its runs and no end yet."""
+    session = str(it.session(tags={SEEDS_TAG: seeds, "canary.env.torch": torch}, **how))
+    begin(it.client, session, it.model)
+    return session
+
+
+def test_the_rows_tell_a_sessions_life(guarded: Any) -> None:
+    session = begun(guarded)
+    tell(guarded.client, session, guarded.model)
+    tell(guarded.client, session, guarded.model)  # nothing new
+    first, last = guard_of(guarded.client).session_rows(session)  # type: ignore[union-attr]
+    assert (first.kind, first.word, first.facts["seeds"]) == (Kind.SESSION, Word.BEGUN, ["0", "1", "2"])
+    assert (last.word, sorted(last.facts["runs"])) == (Word.ENDED, sorted(guarded.children(session)))
+    assert {one["role"] for one in last.facts["runs"].values()} == {"run"}
+    log = run(guarded, "audit", "log", guarded.model).stdout
+    assert f"session   begun        {guarded.model} session {session}" in log
+    assert f"{guarded.model} session {session}, 3 runs" in log
+
+
+def test_a_planned_seed_without_a_run_is_missed(guarded: Any) -> None:
+    session = begun(guarded, seeds="0 1 2 3")
+    said = refusal(guarded, guarded.register(session))
+    assert f"seed 3 was planned when session {session} began" in said
+
+
+def test_a_session_without_an_end_stands_beside_later_verdicts(guarded: Any) -> None:
+    lost = begun(guarded, slower=2.0)
+    notes = gated(guarded, guarded.version())["verdict"]["notes"]
+    assert f"1 session has begun and not ended: {lost[:8]} on 20" in notes[0]
+
+
+def test_a_third_try_is_called_so_and_has_less_to_spend(guarded: Any) -> None:
+    """The first two: one that was judged, one that was thrown away."""
+    first = guarded.version(slower=2.0)
+    assert gated(guarded, first)["decision"] == "BLOCK"
+    thrown = begun(guarded, slower=2.0)
+    tell(guarded.client, thrown, guarded.model)
+    other = begun(guarded, slower=2.0, torch="2.99.0")  # of other packages: not this code
+    tell(guarded.client, other, guarded.model)
+    found = gated(guarded, guarded.version())
+    assert found["verdict"]["attempt"] == 3
+    assert found["verdict"]["policy"]["alpha_pass"] == pytest.approx(0.05 / 6)
+    assert found["verdict"]["policy"]["alpha_block"] == 0.01
+    note = found["verdict"]["notes"][0]
+    assert note.startswith("third try of this code beside version 1, before it: ")
+    assert (
+        f"session {session_of(guarded, first)[:8]} (version {first}: BLOCK), session {thrown[:8]} (not judged)" in note
+    )
+    assert "PASS at 0.83 % instead of 5 %" in note
+    assert "third try of this code" in guarded.description(found["version"])
+
+
+def test_the_terminal_says_which_try_it_is(guarded: Any) -> None:
+    gated(guarded, guarded.version(slower=2.0))
+    assert "second try of this code" in " ".join(run(guarded, "gate", guarded.model, guarded.version()).stdout.split())
+
+
+def test_a_new_champion_begins_a_new_count(guarded: Any) -> None:
+    gated(guarded, guarded.version(slower=2.0))
+    assert gated(guarded, guarded.version())["promoted"]
+    assert gated(guarded, guarded.version())["verdict"]["attempt"] == 1
+
+
+def test_the_same_evidence_judged_again_is_no_other_try_and_more_of_it_is(guarded: Any) -> None:
+    version = guarded.version(slower=1.2)
+    assert [gated(guarded, version)["verdict"]["attempt"] for _ in range(2)] == [1, 1]
+    session = session_of(guarded, version)
+    guarded.run(session, 3, slower=1.2, tags={}, nan_at=None, without=())
+    assert run(guarded, "session", "add", session, guarded.model).exit_code == 0
+    assert gated(guarded, version)["verdict"]["attempt"] == 2
+
+
+def test_what_is_delivered_after_the_end_counts_until_it_was_judged(guarded: Any) -> None:
+    session = guarded.session()
+    late = guarded.children(session)[0]
+    guarded.client.delete_tag(late, "canary.rows_lost")
+    version = guarded.register(session)
+    guarded.client.log_metric(late, "quality/eval_loss", 0.449, step=40, timestamp=1_900_000_000_000)
+    assert gated(guarded, version)["decision"] == "PASS"
+    guarded.client.log_metric(late, "quality/eval_loss", 0.4, step=40, timestamp=1_900_000_000_001)
+    assert f"run {late} (seed " in (said := refusal(guarded, guarded.version(slower=2.0)))
+    assert "its metrics or facts changed since row" in said
+
+
+def test_a_row_that_a_stranger_signed_is_none(guarded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = guarded.version()
+    with monkeypatch.context() as patch:
+        patch.setenv("CANARY_KEYS", str(tmp_path / "keys"))
+        added = guarded.run(session_of(guarded, version), 3, slower=1.0, tags={}, nan_at=None, without=())
+        from canary_mlflow.registry.session_rows import _append
+
+        guard = guard_of(guarded.client)
+        assert guard is not None
+        _append(guard, session_of(guarded, version), guarded.model, Word.ADDED, {"runs": {added: {}}})
+    assert "it is signed with key" in refusal(guarded, version)
+
+
+def test_weights_that_changed_between_the_end_and_the_seal_are_not_sealed(guarded: Any) -> None:
+    session = guarded.session()
+    run_id = guarded.children(session)[0]
+    guarded.weights(run_id)
+    tell(guarded.client, session, guarded.model)
+    guarded.weights(run_id, safetensors(), "other.safetensors")
+    with pytest.raises(UsageError, match=r"says that session \w+ ended with 1 files"):
+        register_version(guarded.client, guarded.model, session, run_id)
