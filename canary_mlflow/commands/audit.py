@@ -148,9 +148,10 @@ def log(model: str, workspace: str | None, tracking_uri: str | None) -> None:
     from canary_mlflow.ledger.champions import line, several_places
     from canary_mlflow.ledger.policy_rows import matches, pattern_of
     from canary_mlflow.ledger.rows import Kind
+    from canary_mlflow.registry.reader import reader_of
 
     rows = rows_of(tracking_uri, model, workspace)
-    about_none = rows_of(tracking_uri, "", workspace)
+    about_none = reader_of(tracking_uri).ledger("", workspace)
     policies = [row for row in about_none if row.kind == Kind.POLICY and matches(pattern_of(row), model)]
     for row in sorted((*rows, *policies), key=lambda row: row.seq):
         echo(line(row, place=several_places(rows)))

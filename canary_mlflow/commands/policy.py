@@ -10,6 +10,7 @@ import click
 
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.shown import echo, echo_lines
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -39,7 +40,7 @@ def set_(models: str, policy: str, reason: str, tracking_uri: str | None) -> Non
     content = own_content(content_of(policy))
     row = set_there(open_store(tracking_uri), models, content, reason)
     facts = row.facts
-    click.echo(
+    echo(
         f"Models like {facts['pattern']} are judged by policy {facts['policy']} from row {row.seq} of the ledger on "
         f"(digest {facts['policy_digest'][:12]}), by {facts['actor']}."
     )
@@ -62,22 +63,22 @@ def show(model: str | None, full: bool, tracking_uri: str | None) -> None:
     if governing is None:
         newest = {row.facts["pattern"]: row for row in rows}
         for row in newest.values():
-            click.echo(line(row))
+            echo(line(row))
         if not rows:
-            click.echo("No policy is set: models are judged by the shipped one of the tier in their first row.")
+            echo("No policy is set: models are judged by the shipped one of the tier in their first row.")
         return
     shipped = f"shipped, because the first row about {model} says so"
     where = f"row {governing['row']} of the ledger, for {governing['pattern']}" if governing["row"] else shipped
     if full:
-        click.echo(yaml.safe_dump(governing["content"], sort_keys=False), nl=False)
+        echo_lines(yaml.safe_dump(governing["content"], sort_keys=False))
         return
     people = governing["content"]["override"]["operators"]
-    click.echo(f"{governing['policy']}  ({where})")
-    click.echo(f"  digest     {governing['policy_digest']}")
-    click.echo(f"  operators  {people} for an override of a BLOCK")
+    echo(f"{governing['policy']}  ({where})")
+    echo(f"  digest     {governing['policy_digest']}")
+    echo(f"  operators  {people} for an override of a BLOCK")
     for row in rows:
         if row.seq == governing["row"]:
-            click.echo(f"  set by     {row.facts['actor']} at {row.facts['time'][:19]}: {row.facts['reason']}")
+            echo(f"  set by     {row.facts['actor']} at {row.facts['time'][:19]}: {row.facts['reason']}")
 
 
 @policy.command(epilog=EXIT_CODES)
@@ -93,7 +94,7 @@ def history(model: str | None, tracking_uri: str | None) -> None:
     _, rows = found_there(client, model if is_guarded_server(client) else None)
     for row in rows:
         if model is None or matches(pattern_of(row), model):
-            click.echo(line(row))
+            echo(line(row))
 
 
 def set_there(client: MlflowClient, models: str, content: Mapping[str, Any], reason: str) -> Row:

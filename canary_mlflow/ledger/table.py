@@ -71,7 +71,7 @@ _FIRST_OF_KEY = sa.select(sa.func.min(LEDGER.c.seq)).where(LEDGER.c.key_id == sa
 _LAST, _LATEST_OF_VERSION, _LATEST_MOVE = (query.limit(1) for query in (_NEWEST_FIRST, _OF_VERSION, _MOVES))
 
 _NAMED = sa.select(LEDGER.c.seq).where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model")))
-_NAMED = _NAMED.where(LEDGER.c.version > 0).limit(1)  # a session's rows are about no version, and guard none
+_NAMED = _NAMED.limit(1)
 _POLICIES = (
     sa.select(LEDGER)
     .where(LEDGER.c.workspace == sa.bindparam("workspace"), LEDGER.c.model == "", LEDGER.c.version == 0)
@@ -127,13 +127,13 @@ def moves(connection: Any, workspace: str, model: str, alias: str) -> list[Row]:
 
 
 def has_rows(connection: Any, workspace: str, model: str) -> bool:
-    """Whether any row is about a version of this name."""
+    """Whether any row is about this name."""
     return connection.execute(_NAMED, {"workspace": workspace, "model": model}).first() is not None
 
 
 def names_with_rows(connection: Any) -> list[tuple[str, str]]:
-    """(workspace, model) of every name of which a row is about a version."""
-    found = connection.execute(sa.select(LEDGER.c.workspace, LEDGER.c.model).where(LEDGER.c.version > 0).distinct())
+    """(workspace, model) of every name that a row is about."""
+    found = connection.execute(sa.select(LEDGER.c.workspace, LEDGER.c.model).distinct())
     return [(workspace, model) for workspace, model in found]
 
 

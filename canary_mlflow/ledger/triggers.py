@@ -12,9 +12,9 @@ PREFIX = "canary_"
 RETURNED = {"DELETE": "OLD", "TRUNCATE": "NULL"}
 
 # {n}: the row as it will be (NEW) or was (OLD). LIKE ignores case on some SQLite connections, which guards more. No
-# pattern: every name with a version that the ledger has a row about; a session's are about none.
+# pattern: every name that the ledger has a row about.
 COVERED = r"""({n}.name LIKE g.models_like ESCAPE '\' OR (g.models = '' AND EXISTS (
-    SELECT 1 FROM canary_ledger w WHERE w.workspace = {n}.workspace AND w.model = {n}.name AND w.version > 0)))"""
+    SELECT 1 FROM canary_ledger w WHERE w.workspace = {n}.workspace AND w.model = {n}.name)))"""
 GUARDED_MODEL = f"EXISTS (SELECT 1 FROM canary_guarded g WHERE {COVERED})"
 GUARDED_ALIAS = f"EXISTS (SELECT 1 FROM canary_guarded g WHERE g.alias = lower({{n}}.alias) AND {COVERED})"
 AS_THE_LEDGER_SAYS = """EXISTS (
@@ -29,7 +29,7 @@ MODEL_HOLDS = f"""EXISTS (
     SELECT 1 FROM registered_model_aliases a JOIN canary_guarded g ON g.alias = lower(a.alias)
     WHERE a.workspace = {{n}}.workspace AND a.name = {{n}}.name AND {COVERED})"""
 VERSION_HOLDS = f"{MODEL_HOLDS[:-1]} AND a.version = {{n}}.version)"
-# Of versions: the name of a model is in the ledger before the model is made, in the rows of the session that makes it.
+# Of versions: the name of a model may be in the ledger before the model is made.
 WAS_GUARDED = """EXISTS (
     SELECT 1 FROM canary_ledger l WHERE l.workspace = NEW.workspace AND l.model = NEW.name AND l.version > 0)"""
 IS_THERE = "EXISTS (SELECT 1 FROM registered_models r WHERE r.workspace = NEW.workspace AND r.name = NEW.name)"

@@ -80,10 +80,8 @@ def changed_since(rows: Sequence[Row], now: Verdict, by: Used, *, look: bool) ->
     facts, then = verdict.facts, verdict.facts["verdict"]
     if FACT not in facts or facts[FACT]["digest"] == by.digest:
         return ""
-    left_out = {
-        *(SPENT if look or then.get("look") else ()),
-        *(TRIED if max(now.attempt, then.get("attempt", 1)) > 1 else ()),
-    }
+    tried = max(now.attempt, then.get("attempt", 1)) > 1
+    left_out = SPENT if look or then.get("look") else TRIED if tried else ()
     left, right = (
         {key: value for key, value in side.items() if key not in left_out} for side in (then["policy"], now.policy)
     )

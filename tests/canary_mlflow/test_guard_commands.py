@@ -19,6 +19,7 @@ from mlflow.entities import Metric
 from canary_mlflow.cli import canary
 from canary_mlflow.ledger import clock
 from canary_mlflow.ledger.keys import key_folder, load_signer
+from canary_mlflow.ledger.rows import flat
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.tracking.store import prepare_store
@@ -163,14 +164,14 @@ def test_a_row_that_is_junk_ends_no_reader_in_a_traceback(own: str, story: Any, 
         f"1, 1, {text}, digest, key_id, signature FROM canary_ledger ORDER BY seq DESC LIMIT 1",
     )
     log = run(own, "audit", "log", story.model)
-    assert (log.exit_code, len(log.output.splitlines())) == (0, 9), log.output
+    assert (log.exit_code, len(log.output.splitlines())) == (0, 12), log.output
     blame = run(own, "audit", "blame", story.model)
     assert (blame.exit_code, len(blame.output.splitlines())) == (0, 1), blame.output
     for command, code in ((("audit", "verify"), 1), (("audit", "export"), 0), (("gate", story.model, "2"), None)):
         done = run(own, *command)
         assert type(done.exception) in (type(None), SystemExit), (command, done.exception)
         assert code in (None, done.exit_code), done.output
-    assert "row 9: its text does not have the digest" in run(own, "audit", "verify").output
+    assert "row 12: its text does not have the digest" in run(own, "audit", "verify").output
 
 
 def test_a_clock_that_was_set_back_is_named_and_changes_no_order(own: str, story: Any, monkeypatch: Any) -> None:
@@ -180,14 +181,14 @@ def test_a_clock_that_was_set_back_is_named_and_changes_no_order(own: str, story
         done = run(own, "override", story.model, version, "--reason", "yesterday")
         assert done.exit_code == 0, done.output
     monkeypatch.undo()
-    rows = [json.loads(json.loads(line)["body"]) for line in run(own, "audit", "export").output.splitlines()]
+    rows = [flat(json.loads(json.loads(line)["body"])) for line in run(own, "audit", "export").output.splitlines()]
     times = [row["time"] for row in rows if row["model"] == story.model]
     assert times == sorted(times)
     assert [row["time"] > row["clock"] for row in rows if "clock" in row] == [True, True]
     assert "version 1" in run(own, "audit", "blame", story.model).output
     held = run(own, "audit", "verify")
     assert held.exit_code == 0
-    assert len([line for line in held.output.splitlines() if line.startswith("note: row 9: the clock of its")]) == 1
+    assert len([line for line in held.output.splitlines() if line.startswith("note: row 12: the clock of its")]) == 1
     assert held.output.count("note: ") == 1
 
 
@@ -198,7 +199,7 @@ def test_a_row_with_a_time_before_the_one_before_it_is_named(own: str, story: An
     assert run(own, "rollback", story.model, "--reason", "two hours ago").exit_code == 0
     found = run(own, "audit", "verify")
     assert found.exit_code == 1
-    assert re.search(r"row 9: its time is 1:59:\d\d before that of row 8|its time is 2:00:00 before", found.output)
+    assert re.search(r"row 12: its time is 1:59:\d\d before that of row 11|its time is 2:00:00 before", found.output)
     assert "version 2" in run(own, "audit", "blame", story.model).output
 
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.ledger.rows import flat
 from canary_mlflow.registry.door import guard_of
 from canary_mlflow.server.requests import Shape, parse, query
 from canary_mlflow.server.routes import ROUTES, add_routes, path
@@ -102,7 +103,7 @@ def test_the_server_reads_the_runs_of_a_session_and_signs_what_it_found(web: Any
     assert post(web, "sessions", {**body, "word": "ended"}).get_json()["session"]["row"] is not None
     assert post(web, "sessions", {**body, "word": "ended"}).get_json()["session"]["row"] is None  # nothing is new
     rows = web.get(f"{BASE}/ledger", query_string={"model": guarded.model}).get_json()["rows"]
-    first, last = (json.loads(row["body"]) for row in rows if row["alias"] == session)
+    first, last = (flat(json.loads(row["body"])) for row in rows if row["alias"] == session)
     assert (first["word"], first["seeds"]) == ("begun", ["0", "1", "2"])
     assert (last["word"], sorted(last["runs"])) == ("ended", sorted(guarded.children(session)))
     assert last["actor"].startswith("anonymous (")

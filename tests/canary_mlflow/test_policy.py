@@ -163,7 +163,7 @@ def test_a_set_policy_judges_whatever_else_is_asked_for(guarded: Any, tmp_path: 
     assert decision.word == "BLOCK"
     note = decision.verdict.notes[0]
     assert note.startswith(f"judged by policy smoke (row {row} of the ledger), not by the lax that was given: ")
-    assert "margin of step_cost 200 % -> 20 %" in note
+    assert "margin of step_cost 200 % → 20 %" in note
 
 
 def test_a_later_candidate_does_not_choose_the_tier(recorded: Any) -> None:

@@ -15,6 +15,7 @@ from tiny_weights import safetensors
 
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
+from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.session_rows import SEEDS_TAG, Word, begin, tell
@@ -247,6 +248,7 @@ def test_a_row_that_a_stranger_signed_is_none(guarded: Any, tmp_path: Path, monk
     version = guarded.version()
     with monkeypatch.context() as patch:
         patch.setenv("CANARY_KEYS", str(tmp_path / "keys"))
+        patch.setattr("canary_mlflow.registry.guard.let_sign", lambda connection, *_: table.last(connection))
         added = guarded.run(session_of(guarded, version), 3, slower=1.0, tags={}, nan_at=None, without=())
         from canary_mlflow.registry.session_rows import _append
 
