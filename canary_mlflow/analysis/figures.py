@@ -16,8 +16,6 @@ from gates.records import Run, Series
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gates.verdict import Verdict
-
 FEWEST = 8  # steps that two signals must share in a run before their correlation means anything
 
 
@@ -70,18 +68,14 @@ def correlation_of(runs: Sequence[Run]) -> Correlation:
     return Correlation(names=names, rows=rows, runs=len(tables))
 
 
-def performance_of(baseline: Sequence[Run], candidate: Sequence[Run], verdict: Verdict | None = None) -> list[Compared]:
-    """Time, work and memory of both sides, with the verdict's own numbers where it has them; metrics that no candidate
-    has are left out."""
+def performance_of(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Compared]:
+    """Time, work and memory of both sides; metrics that no candidate has are left out."""
     rows = []
-    judged = {check.metric: check.evidence for check in verdict.checks if check.evidence} if verdict else {}
     for name in (metric.name for metric in METRICS if metric.group == "perf"):
         left, right = middles(baseline, name), middles(candidate, name)
         if not right:
             continue
         before, now = (median(left) if left else None), median(right)
-        if (seen := judged.get(name)) and seen.baseline is not None and seen.candidate is not None:
-            before, now = seen.baseline, seen.candidate
         rows.append(
             Compared(
                 metric=name,

@@ -64,9 +64,7 @@ def study_of(client: MlflowClient, subject: Subject, *, every_chart: bool = True
         band=said,
         correlation=figures.correlation_of(runs),
         troubles=found,
-        performance=figures.performance_of(
-            [one.run for one in baseline], runs, subject.decision.verdict if subject.decision else None
-        ),
+        performance=figures.performance_of([one.run for one in baseline], runs),
         memory=memory_of(client, candidate[0].tags if candidate else {}),
         ledger=ledger.shown(subject.rows),
         ledger_said=subject.ledger_said,

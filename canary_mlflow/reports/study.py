@@ -84,8 +84,7 @@ class Trouble:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """One performance metric on both sides: as the verdict has it, else medians over the runs of each run's median over
-    its steps."""
+    """One performance metric on both sides: medians over the runs of each run's median over its steps."""
 
     metric: str
     unit: str

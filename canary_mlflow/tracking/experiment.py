@@ -23,6 +23,9 @@ _PROJECT = re.compile(r"^name:\s*['\"]?canary_mlflow['\"]?\s*(#.*)?$", re.MULTIL
 class CanaryExperimentProvider:
     """Entry point of the group `mlflow.default_experiment_provider` (duck-typed: its base class is MLflow's)."""
 
+    def __init__(self) -> None:
+        watch()  # MLflow makes one as it is imported
+
     def in_context(self) -> bool:
         """True in a process whose working folder holds this project's MLproject file."""
         return is_project(Path())
@@ -44,9 +47,6 @@ class CanaryExperimentProvider:
         except (CanaryError, MlflowException) as error:
             log.warning("canary: %s", one_line(error))
             return FALLBACK
-
-
-watch()
 
 
 def is_project(folder: Path) -> bool:

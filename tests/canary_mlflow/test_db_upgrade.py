@@ -262,7 +262,7 @@ def test_a_database_of_an_older_mlflow(tmp_path: Path, revision: str, with_guard
             connection.execute(sa.text(statement))
     if with_guard:
         install(engine)
-        too_old = run(uri, "audit", "verify")  # MLflow would migrate the tables as it opens them
+        too_old = run(uri, "gate", "m", "1")  # MLflow would migrate the tables as it opens them
         assert (too_old.exit_code, too_old.output.count("\n")) == (4, 1), too_old.output
         assert f"then run: canary db upgrade --tracking-uri {uri}" in too_old.output
         own = subprocess.run([sys.executable, "-m", "mlflow", "db", "upgrade", uri], capture_output=True, text=True)

@@ -25,6 +25,7 @@ from canary_mlflow.registry.audit import against_store
 from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.fault_points import POINTS, VARIABLE
 from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.reader import reader_of
 from canary_mlflow.tracking.store import prepare_store
 
 SCRIPT = """
@@ -113,4 +114,4 @@ def agreed(client: Any) -> list[str]:
     guard: Any = guard_of(client)
     rows = guard.ledger()
     keys = load_public(public_files(key_folder()))
-    return [str(one) for one in (*damages(rows, keys), *against_store(guard, rows))]
+    return [str(one) for one in (*damages(rows, keys), *against_store(reader_of(client.tracking_uri), rows))]

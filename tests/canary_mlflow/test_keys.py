@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ from canary_mlflow.ledger.writing import add
 from canary_mlflow.tracking.store import prepare_store
 
 
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
 @dataclass(frozen=True)
 class Ledger:
     """A ledger in a SQLite store, and a folder of keys that is the account's own."""
@@ -42,15 +47,13 @@ class Ledger:
         """A row as whoever can write the database adds it: nobody asks whether the key may."""
         usual = Record(
             kind=Kind.VERDICT, model="m", version=1, version_created=0, alias="champion", word="BLOCK", grants=False,
-            moves=False, facts={"actor": "ann", "reason": "…", "time": "2026-11-21T10:00:00.000+00:00"},
+            moves=False, facts={"actor": "ann", "reason": "…", "time": now()},
         )  # fmt: skip
         with Session(sa.create_engine(self.uri)) as session, session.begin():
             return add(session, record or usual, signer, table.last(session)).seq
 
     def about(self, signer: Signer, word: str, subject: str, **facts: Any) -> int:
-        return self.row(
-            signer, key_record(word, subject, "eve", "…", {"time": "2026-11-21T10:00:00.000+00:00"}, **facts)
-        )
+        return self.row(signer, key_record(word, subject, "eve", "…", {"time": now()}, **facts))
 
     def mine(self) -> Signer:
         return load_signer(self.folder)
