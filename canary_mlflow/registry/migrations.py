@@ -54,7 +54,7 @@ def refuse_guarded(engine: Any, module: Any) -> None:
         return
     shown = engine.url.render_as_string(hide_password=True)
     text = (
-        f"canary guard: {shown} is guarded, and its tables are those of an older MLflow; stop what uses it, then run: "
+        "canary guard: the tables of this guarded database are those of an older MLflow; stop what uses it, then run: "
         f"canary db upgrade --tracking-uri {shown}"
     )
     command = click.get_current_context(silent=True)

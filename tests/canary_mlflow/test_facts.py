@@ -141,7 +141,9 @@ def test_a_fact_blocks_until_somebody_accepts_it(recorded: Any, tmp_path: Path) 
     said("audit", "verify", *store)
     uri = forged(recorded.uri, tmp_path / "mlflow.db")  # an acceptance that nobody trusted has signed is none
     assert but in " ".join(said("gate", model, second, "--dry-run", "--tracking-uri", uri, code=1).stdout.split())
+    uri = forged(recorded.uri, tmp_path / "facts.db", facts=True)
     assert "the metrics or facts of run" in said("audit", "verify", "--tracking-uri", uri, code=1).stdout
+    assert "its metrics or facts changed" in said("gate", model, second, "--tracking-uri", uri, code=2).stderr
     assert "trainable parameters 14080 → 256" in said("gate", model, third, *store, code=1).stdout  # another difference
     assert said("gate", model, second, *store).stdout.startswith("PASS")
     assert recorded.champion() == second
@@ -149,14 +151,18 @@ def test_a_fact_blocks_until_somebody_accepts_it(recorded: Any, tmp_path: Path) 
     assert "it has no other champion beside it" in nothing
 
 
-def forged(uri: str, copy: Path) -> str:
-    """The store with another acceptance than was signed, and other facts than a verdict was bound to."""
+def forged(uri: str, copy: Path, *, facts: bool = False) -> str:
+    """The store with another acceptance than was signed, or with other facts than a verdict was bound to."""
     with sqlite3.connect(uri.removeprefix("sqlite:///")) as whole, sqlite3.connect(copy) as made:
         whole.backup(made)
         for (name,) in made.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
             made.execute(f"DROP TRIGGER {name}")
-        made.execute("UPDATE canary_ledger SET body = replace(body, 'frozen', 'forged') WHERE kind = 'facts'")
-        made.execute("UPDATE tags SET value = replace(value, '14080\"}', '14081\"}') WHERE key LIKE 'canary.facts.%'")
+        if facts:
+            made.execute(
+                "UPDATE tags SET value = replace(value, '14080\"}', '14081\"}') WHERE key LIKE 'canary.facts.%'"
+            )
+        else:
+            made.execute("UPDATE canary_ledger SET body = replace(body, 'frozen', 'forged') WHERE kind = 'facts'")
     return f"sqlite:///{copy}"
 
 
