@@ -66,6 +66,7 @@ def test_an_environment_in_which_the_checkout_is_installed_is_its_own(checkout: 
     )
 
 
+@pytest.mark.full  # every day: which Python a checkout goes on with, above and below
 def test_mlflow_run_finds_its_environment_whatever_other_checkouts_left(
     checkout: Path, leftover: Environment, tmp_path: Path
 ) -> None:

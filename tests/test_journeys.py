@@ -61,7 +61,9 @@ class Story:
         return [point.value for point in sorted(history, key=lambda point: point.step)]
 
 
-@pytest.fixture(scope="module", params=["dpo", "ppo", pytest.param("sft", marks=pytest.mark.full)])
+@pytest.fixture(
+    scope="module", params=["dpo", *(pytest.param(algo, marks=pytest.mark.full) for algo in ("ppo", "sft"))]
+)
 def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Story:
     return Story(tmp_path_factory.mktemp(request.param), request.param, request.config.getoption("--full"))
 

@@ -225,6 +225,7 @@ def test_sigterm_ends_a_comparison_of_revisions_and_all_that_it_started(
     assert {run.info.status for run in found} == {"FAILED"}
 
 
+@pytest.mark.full  # every day: one that SIGTERM ends, above, and test_leftovers.py
 def test_a_comparison_that_is_killed_leaves_no_process_and_what_else_it_leaves_goes(
     project: Path, commits: list[str], workplace: Workplace, tmp_path: Path
 ) -> None:

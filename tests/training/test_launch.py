@@ -47,7 +47,7 @@ def eager(workplace: Workplace) -> Workplace:
 def begun(place: Workplace, *words: str, own_group: bool = False) -> subprocess.Popen[str]:
     """An SFT session in an eager place that would take hours."""
     path = f"{place.folder}/eager{os.pathsep}{ROOT}"
-    session = ("-m", "training", "algo=sft", "train.max_steps=100000", *words)
+    session = ("-m", "training", *words, "algo=sft", "train.max_steps=100000")
     return place.start(*session, own_group=own_group, PYTHONPATH=path)
 
 
@@ -132,6 +132,7 @@ def test_a_killed_session_is_recorded_by_its_run(eager: Workplace) -> None:
     assert ended == {"session": ["FAILED"], "run": ["FAILED"]}
 
 
+@pytest.mark.full  # every day: tests/canary_mlflow/test_leftovers.py
 def test_a_session_that_is_killed_with_its_runs_is_ended_by_whoever_comes_next(eager: Workplace) -> None:
     process = begun(eager, "repeats=1", own_group=True)
     wait_for_step(eager, 5)
@@ -196,10 +197,11 @@ def test_a_signal_during_the_report_ends_with_four_and_a_second_cuts_nothing_sho
 @pytest.mark.parametrize(
     ("error", "made", "said"),
     [
-        (
+        pytest.param(
             "RuntimeError('no such shard')",
             2,
             "RuntimeError at sitecustomize.py:7 in broken ended 2 of 2 runs of seed 0; there is no champion",
+            marks=pytest.mark.full,  # every day: test_launching.py, where the candidate's code raises
         ),
         pytest.param(
             "OSError('disk of the data server is gone')",
