@@ -1,7 +1,7 @@
 """A campaign of whole sessions: unchanged code with seeds that the champion does not have, and every fault.
 
     python benchmarks/campaign.py make FOLDER --commit REV [--loads quiet busy] [--kinds unchanged faults] [--minutes N]
-    python benchmarks/campaign.py show FOLDER|FILE [--write docs/running.md docs/faults.md]
+    python benchmarks/campaign.py show FOLDER|FILE [--write docs/running.md]
     python benchmarks/campaign.py pack FOLDER benchmarks/campaign.jsonl.gz
 
 Per algorithm and load, five sessions each become a champion in a store of its own, with seeds that are drawn from the
