@@ -24,6 +24,7 @@ lint: $(READY)             ## style and types
 	$(V)/bin/ruff check .
 	$(V)/bin/ruff format --check .
 	$(V)/bin/mypy
+	bash -n .ci/run
 
 bench: $(READY) .oracle/.ready   ## the benchmarks, each with a table and one JSON line
 	$(V)/bin/python benchmarks/ppo_vs_trl.py

@@ -1,6 +1,6 @@
 """How often the gate errs, beside other judges, on the same runs.
 
-    python benchmarks/gate.py [--data FOLDER] [--store sqlite:///mlflow.db …] [--repeats 300] [--write docs/gate.md]
+    python benchmarks/gate.py [--data FOLDER] [--store sqlite:///mlflow.db …] [--repeats 300] [--write MARKDOWN]
 
 Simulated runs with fixed seeds always; with --data, pools of published unchanged runs (aa/*.jsonl.gz, perf/*.json.gz);
 with --store, unchanged runs that this project made. On real pools every judge sees the same random splits without

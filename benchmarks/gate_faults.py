@@ -1,6 +1,6 @@
 """Real faults at graded strength, judged by this gate and by others: three runs with the fault against five without.
 
-    python benchmarks/gate_faults.py FOLDER [--write docs/gate.md]
+    python benchmarks/gate_faults.py FOLDER [--write docs/gate-made.md]
 
 FOLDER: what benchmarks/gate_runs.py made. The first rows are controls: other sessions of the same code, the last of
 them beside a load. The others judge the step time alone; a run that broke off has what it has.

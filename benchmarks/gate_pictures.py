@@ -1,6 +1,6 @@
 """What each judge gets wrong, and what it finds, on the same simulated runs: the tables of benchmarks/gate.py, drawn.
 
-python benchmarks/gate_pictures.py [docs/gate.md] [docs/gate-judges.svg]
+python benchmarks/gate_pictures.py [docs/gate-made.md] [docs/gate-judges.svg]
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/gate_plans.py [--repeats 300] [--tiers nightly …] [--seed 31] [--seed-share 0.5]
 
 A champion has five stored runs of an earlier session; the candidate's runs are added look by look as the tier's
-policy says (docs/gate.md), to five where it would pass on fewer, on nightly each with a fresh run of the champion
+policy says (docs/policy.md), to five where it would pass on fewer, on nightly each with a fresh run of the champion
 beside it, the first one's after the first look. `session`: how far all speeds of a session lie from those of another
 (SD). `bad hosts`: the share of runs that land on a host which is 10 % slower; a fresh run is always made on the host
 of its run. All sides take the same seeds; `--seed-share`: how much of an evaluation's variance between runs follows

@@ -2,14 +2,17 @@
 
     python benchmarks/watch.py histories FOLDER [--leave-out]
     python benchmarks/watch.py runs FOLDER [--algo sft …] [--fault lr_high …] [--healthy 20] [--seeds 5] [--override …]
-    python benchmarks/watch.py speed [--rows 1000000]
+    python benchmarks/watch.py recorded FILE.jsonl.gz … [--without]
+    python benchmarks/watch.py speed [--rows 100000]
 
-`histories`: labelled runs (manifest.json and histories.jsonl.gz in FOLDER), verdicts by label and by repository; with
---leave-out the loss rule's limits are tuned on half of the repositories and reported on the other half, both ways.
+`histories`: labelled runs (manifest.json and histories.jsonl.gz in FOLDER, or a FILE.jsonl.gz that holds its labels),
+verdicts by trainer type and label; with --leave-out the loss rule's limits are tuned on half of the repositories and
+reported on the other half, both ways.
+`recorded`: sessions that watch_sessions.py made to fail at a known step, and healthy ones, beside other judges; with
+--without what each rule changes there.
 `runs` trains in the embedded workloads into FOLDER (what is there already is not trained again) and compares the watch
 with the dashboard's fixed limits and with the usual rules, at their own rate of false alarms and at the watch's;
-docs/watch.md defines the failure step. `speed`: CPU seconds per million rows and stream. The last line is one JSON
-object.
+`failure_row` defines the failure. `speed`: CPU seconds for so many rows of one run. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import watch_histories
 import watch_making as making
 import watch_peers as peers
+import watch_recorded
 
 from canary_mlflow.files import read_history
 from canary_mlflow.policies import load_watch
@@ -38,7 +42,12 @@ CHAMPION_RUNS = 3  # of each algorithm, beside which the watch sees the others
 
 
 def failure_row(rows: peers.Rows, healthy: list[peers.Rows], algo: str) -> int | None:
-    """The row at which a run has failed, by the definition in docs/watch.md; None: it has not."""
+    """The row at which a run has failed; None: it has not.
+
+    Loss or gradient norm is not finite, or a probe counted a value that is not; SFT, DPO: the loss is more than 3 times
+    the largest of any healthy run; PPO: KL is more than 10 times the largest of any healthy run, or entropy below 10 %
+    of the run's first five rows, or the score below the healthy runs' 1 % quantile for ten rows in a row.
+    """
     limits = {
         name: max(row[name] for run in healthy for _, row in run if name in row)
         for name in ("loss", "kl")
@@ -181,21 +190,31 @@ def _detected(made: Any, healthy: Any, judge_of: Any, severity: float) -> dict[s
     }
 
 
+_LOGGED = {
+    "sft": ("loss", "grad_norm", "learning_rate"),
+    "dpo": ("loss", "grad_norm", "learning_rate", "chosen_reward", "rejected_reward", "reward_margin",
+            "reward_accuracy", "chosen_logp", "rejected_logp", "entropy"),
+    "grpo": ("loss", "grad_norm", "learning_rate", "reward_mean", "reward_std", "kl", "entropy", "response_length",
+             "truncated_share", "zero_spread_share", "clip_fraction"),
+}  # fmt: skip
+
+
 def speed(arguments: argparse.Namespace) -> dict[str, Any]:
-    """CPU seconds per million rows, medians of three."""
+    """CPU seconds for all rows of a run, by what its trainer logs; medians of three."""
     count = arguments.rows
-    wave = [2 + 0.3 * math.sin(at * 2.4) + 0.1 * math.sin(at * 0.7) for at in range(count)]
     result: dict[str, Any] = {"benchmark": "watch speed", "rows": count}
-    for name in ("loss", "grad_norm", "kl", "reward_mean", "entropy", "learning_rate"):
+    for algo, names in _LOGGED.items():
+        waves = [[2 + 0.3 * math.sin(at * 2.4 + place) for at in range(100)] for place in range(len(names))]
+        rows = [dict(zip(names, values, strict=True)) for values in zip(*waves, strict=True)]
         times = []
         for _ in range(3):
-            watch = Watch(load_watch(), algo="sft" if name == "loss" else "grpo")
+            watch = Watch(load_watch(), algo=algo)
             started = time.process_time()
-            for at, value in enumerate(wave):
-                watch.observe(at, {name: value})
-            times.append((time.process_time() - started) * 1e6 / count)
-        result[name] = round(statistics.median(times), 2)
-        print(f"{name:16s}{result[name]:6.2f} s per million rows")
+            for at in range(count):
+                watch.observe(at, rows[at % 100])
+            times.append(time.process_time() - started)
+        result[algo] = round(statistics.median(times), 2)
+        print(f"{algo:6s}{len(names):4d} series{result[algo]:8.2f} s CPU for {count:,} rows")
     return result
 
 
@@ -213,10 +232,14 @@ def main() -> int:
     new.add_argument("--healthy", type=int, default=20, help="healthy runs, over all algorithms")
     new.add_argument("--seeds", type=int, default=5, help="runs of each fault")
     new.add_argument("--override", nargs="*", default=[], metavar="KEY=VALUE", help="what the trainings get besides")
+    kept = parts.add_parser("recorded")
+    kept.add_argument("files", type=Path, nargs="+")
+    kept.add_argument("--without", action="store_true", help="each rule silent in turn")
     fast = parts.add_parser("speed")
-    fast.add_argument("--rows", type=int, default=1_000_000)
+    fast.add_argument("--rows", type=int, default=100_000)
     arguments = parser.parse_args()
-    result = {"histories": watch_histories.histories, "runs": runs, "speed": speed}[arguments.part](arguments)
+    part = {"histories": watch_histories.histories, "recorded": watch_recorded.recorded, "runs": runs, "speed": speed}
+    result = part[arguments.part](arguments)
     print(json.dumps(_plain(result)))
     return 0
 

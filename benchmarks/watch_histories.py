@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import watch_peers as peers
+from watch_recorded import share
 
 from canary_mlflow.files.names import name_of_column
 from canary_mlflow.policies import load_watch
@@ -32,12 +33,14 @@ def verdict(policy: WatchPolicy, rows: peers.Rows) -> str:
 
 
 def labelled(folder: Path) -> list[tuple[dict[str, Any], peers.Rows]]:
-    """Each history's line of the manifest and its rows; null is absent."""
-    manifest = json.loads((folder / "manifest.json").read_text())
+    """Each history's line of the manifest and its rows; null is absent. FILE.jsonl.gz: labels stand in its lines."""
+    alone = folder.is_file()
+    manifest = None if alone else json.loads((folder / "manifest.json").read_text())
     found = []
-    with gzip.open(folder / "histories.jsonl.gz", "rt") as lines:
-        for entry, line in zip(manifest, lines, strict=True):
+    with gzip.open(folder if alone else folder / "histories.jsonl.gz", "rt") as lines:
+        for at, line in enumerate(lines):
             body = json.loads(line)
+            entry = body if manifest is None else manifest[at]
             columns = [(name_of_column(name), values) for name, values in body["series"].items()]
             rows = [
                 (step, {name: float(values[at]) for name, values in columns if values[at] is not None})
@@ -51,21 +54,28 @@ def is_healthy(entry: dict[str, Any]) -> bool:
     return str(entry["label"]).startswith("healthy")
 
 
+def trainer_type(entry: dict[str, Any]) -> str:
+    """grpo, dpo (and ORPO) or sft (and all else that learns from examples)."""
+    return {"grpo": "grpo", "rloo": "rloo", "ppo": "ppo", "dpo": "dpo", "orpo": "dpo"}.get(entry["kind"], "sft")
+
+
 def histories(arguments: argparse.Namespace) -> dict[str, Any]:
     runs, policy = labelled(arguments.folder), load_watch()
-    by_label: dict[str, Counter[str]] = defaultdict(Counter)
-    by_repo: dict[str, Counter[str]] = defaultdict(Counter)
+    by_label: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    by_type: dict[str, Counter[str]] = defaultdict(Counter)
     for entry, rows in runs:
         found = verdict(policy, rows)
-        by_label[entry["label"]][found] += 1
-        side = "ok" if is_healthy(entry) else entry["label"]
-        by_repo[entry["repo"]][f"{side}: {found}"] += 1
-    print(f"{'label':24s}{'runs':>6s}" + "".join(f"{name:>10s}" for name in VERDICTS))
-    for label, counts in sorted(by_label.items()):
-        print(f"{label:24s}{counts.total():6d}" + "".join(f"{counts[name]:10d}" for name in VERDICTS))
-    print("\nby repository (ok: labelled healthy)")
-    for repo, counts in sorted(by_repo.items()):
-        print(f"  {repo[:60]:60s} {', '.join(f'{count} {what}' for what, count in sorted(counts.items()))}")
+        kind = trainer_type(entry)
+        by_label[kind, "healthy" if is_healthy(entry) else entry["label"]][found] += 1
+        if is_healthy(entry):
+            by_type[kind][found] += 1
+    print(f"{'type':6s}{'label':24s}{'runs':>6s}" + "".join(f"{name:>10s}" for name in VERDICTS))
+    for (kind, label), counts in sorted(by_label.items()):
+        print(f"{kind:6s}{label:24s}{counts.total():6d}" + "".join(f"{counts[name]:10d}" for name in VERDICTS))
+    print(f"\n{'healthy':8s}{'runs':>6s}{'any warning':>20s}{'CRITICAL':>20s}")
+    for kind, counts in sorted(by_type.items()):
+        count, lost = counts.total(), sum(counts[name] for name in LOST)
+        print(f"{kind:8s}{count:6d}{share(count - counts['healthy'], count):>20s}{share(lost, count):>20s}")
     result = {"benchmark": "watch histories", "runs": len(runs), **_score(policy, runs)}
     if arguments.leave_out:
         result["leave_out"] = _leave_out(policy, runs)

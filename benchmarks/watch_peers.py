@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gates.records import Series
@@ -51,6 +52,38 @@ def usual(rows: Rows, severity: float) -> list[int]:
         return rising or spikes or halved or row.get("clip_fraction", 0.0) > min(0.3 * severity, 0.99)
 
     return _silenced(bad(at, row) for at, (_, row) in enumerate(rows))
+
+
+def z_score(rows: Rows, severity: float) -> list[int]:
+    """Three rows in a row more than 3 standard deviations of the 30 rows before them on their bad side: loss, KL,
+    gradient norm up; reward, margin down."""
+    sides = {"loss": 1, "grad_norm": 1, "kl": 1, "reward_mean": -1, "score_mean": -1, "reward_margin": -1}
+    return _silenced(
+        any(
+            all(_deviation(rows, at - back, name, sign, 30) > 3 * severity for back in range(3))
+            for name, sign in sides.items()
+        )
+        for at in range(len(rows))
+    )
+
+
+def spikes(rows: Rows, severity: float) -> list[int]:
+    """A loss or gradient norm more than 7 standard deviations above its mean of the last 1,000 rows: OLMo 2's spike
+    score as an alarm. PaLM restarted at such spikes, by eye."""
+    return _silenced(
+        any(_deviation(rows, at, name, 1, 1000) > 7 * severity for name in ("loss", "grad_norm"))
+        for at in range(len(rows))
+    )
+
+
+def _deviation(rows: Rows, at: int, name: str, sign: int, most: int) -> float:
+    """How many standard deviations a row is beyond the mean of the rows before it; 0 with fewer than ten."""
+    past = [row[name] for _, row in rows[max(0, at - most) : max(0, at)] if math.isfinite(row.get(name, math.nan))]
+    if at < 10 or name not in rows[at][1] or len(past) < 10:
+        return 0.0
+    spread = statistics.stdev(past)
+    miss = sign * (rows[at][1][name] - statistics.fmean(past))
+    return math.inf if miss > 0 and not spread else miss / spread if spread else 0.0
 
 
 def watched(policy: WatchPolicy, algo: str, champion: Sequence[Rows] = (), level: int = 1) -> Judge:

@@ -97,26 +97,27 @@ def gate(
     return decision
 
 
-def judge(baseline: Files, candidate: Files, *, policy: Rules) -> Decision:
+def judge(baseline: Files, candidate: Files, *, policy: Rules, history: Files = ()) -> Decision:
     """Two sides of files, one run each, judged as `canary judge` does; needs no store and writes nothing.
 
     A file is JSONL or CSV with a row per step (`step`, `step_time` in seconds, `loss`, …) or a trainer_state.json.
-    Raises UsageError for one that cannot be read.
+    `history`: earlier runs, the oldest first, which say what runs differ by; ten or more. Raises UsageError for one
+    that cannot be read.
     """
     from canary_mlflow.files.judging import judge_files
     from canary_mlflow.policies import load_policy
 
-    return judge_files(load_policy(policy), paths(baseline), paths(candidate))
+    return judge_files(load_policy(policy), paths(baseline), paths(candidate), paths(history))
 
 
-def replay(file: str | Path, *, policy: Rules = "default") -> Replayed:
+def replay(file: str | Path, *, policy: Rules = "default", algo: str = "") -> Replayed:
     """The watch over one finished history, as `canary replay`: its verdict (healthy, warned, critical or failed), and
-    what it would have warned of at which optimizer step. Raises UsageError for a file that cannot be read, or that
-    holds nothing to watch."""
+    what it would have warned of at which optimizer step. `algo`: sft, dpo, grpo …; "" is told from the columns. Raises
+    UsageError for a file that cannot be read, or that holds nothing to watch, and for an algorithm nobody knows."""
     from canary_mlflow.files.replaying import replay_file
     from canary_mlflow.policies import load_watch
 
-    return replay_file(file, load_watch(policy))
+    return replay_file(file, load_watch(policy), algo)
 
 
 def register(

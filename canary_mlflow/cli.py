@@ -17,6 +17,7 @@ from canary_mlflow.commands.ab import ab
 from canary_mlflow.commands.acts import accept_facts, adopt, bless, override, rollback
 from canary_mlflow.commands.audit import audit
 from canary_mlflow.commands.calibrate import calibrate
+from canary_mlflow.commands.check_reward import check_reward
 from canary_mlflow.commands.ci import ci
 from canary_mlflow.commands.db import db
 from canary_mlflow.commands.deliver import deliver
@@ -31,8 +32,10 @@ from canary_mlflow.commands.power import power
 from canary_mlflow.commands.replay import replay
 from canary_mlflow.commands.report import report
 from canary_mlflow.commands.run import run
+from canary_mlflow.commands.samples import samples
 from canary_mlflow.commands.session import register, session
 from canary_mlflow.commands.ui import ui
+from canary_mlflow.commands.upgrade import upgrade
 from canary_mlflow.commands.watch import watch
 from canary_mlflow.commands.webhooks import webhooks
 from canary_mlflow.commands.weights import verify_weights
@@ -40,9 +43,9 @@ from canary_mlflow.edge import EXIT_CODES, OUTSIDE, Edge
 from canary_mlflow.loading import collect_seldom
 
 COMMANDS = (
-    run, session, register, gate, ab, compare, judge, watch, replay, report, ci, ui, import_, calibrate, power, bless,
-    override, rollback, adopt, accept_facts, diff, verify_weights, policy, audit, keys, webhooks, db, deliver, env,
-    doctor,
+    run, session, register, gate, ab, upgrade, compare, judge, watch, replay, report, ci, ui, import_, calibrate,
+    power, bless, override, rollback, adopt, accept_facts, diff, samples, verify_weights, check_reward, policy, audit,
+    keys, webhooks, db, deliver, env, doctor,
 )  # fmt: skip
 
 

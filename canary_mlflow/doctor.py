@@ -29,6 +29,7 @@ FAIL_FEW, WARN_FEW = 10 / 1024, 100 / 1024  # GiB, where keys and temporary file
 OLD_RUNS = "make room, or delete old runs: mlflow gc"
 STALE_HOURS = 6.0  # longer than any run of a shipped tier
 SHOWN = 5
+TRY_SECONDS = 120  # for the GPU; torch alone takes ten on a busy machine
 FIX = "canary doctor --fix ends and removes them, as the next session does"
 
 
@@ -75,7 +76,35 @@ def gpu() -> Finding:
     if torch.endswith("+cpu"):
         advice = "this torch cannot use it: install a CUDA build (https://pytorch.org/get-started/locally)"
         return Finding(name="gpu", level=Level.WARN, found=f"{', '.join(names)}; torch {torch}", advice=advice)
-    return Finding(name="gpu", level=Level.OK, found=", ".join(names))
+    if why := unusable():
+        found, advice = (
+            f"{', '.join(names)}; torch {torch}: {why}",
+            "update the driver, or install a torch for it",
+        )
+        return Finding(name="gpu", level=Level.WARN, found=f"{found}; runs use the CPU", advice=advice)
+    return Finding(name="gpu", level=Level.OK, found=f"{', '.join(names)}; torch {torch} computes on it")
+
+
+TRY = """
+import torch
+with __import__("warnings").catch_warnings(record=True) as said:
+    __import__("warnings").simplefilter("always")
+    if not torch.cuda.is_available():
+        raise SystemExit(str(said[0].message) if said else "torch finds no GPU")
+raise SystemExit(0 if (torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")).sum().item() == 64**3
+                 else "a product of two matrices is wrong")
+"""
+
+
+def unusable() -> str:
+    """Why torch cannot compute on the GPU, in its own words; "" when it can. In a process of its own: torch is large,
+    and what a broken driver does to a process is not known."""
+    try:
+        done = subprocess.run([sys.executable, "-c", TRY], capture_output=True, text=True, timeout=TRY_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"no answer in {TRY_SECONDS} s"
+    said = done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"]
+    return "" if done.returncode == 0 else said[-1].removeprefix("CUDA initialization: ").split(" (Triggered")[0]
 
 
 def nvidia_gpus() -> list[str]:

@@ -218,4 +218,6 @@ def _read(path: Path, key: str = "rules") -> Mapping[str, Any]:
         raise UsageError(
             f"policy file {path}: found {found}; expected keys such as '{key}'; write them, or name another"
         )
+    if body.get("defaults") and path.parent.parent == conf_dir():  # Hydra's own word for a base
+        return {"base": body["defaults"][0], **{key: value for key, value in body.items() if key != "defaults"}}
     return body

@@ -8,7 +8,7 @@ from gates.fact_check import without_facts
 from gates.policy import Policy
 from gates.rules import MetricRule, Scale, Worse
 
-_LIMITS = ("margin", "max_increase")
+_LIMITS = ("margin", "headroom")
 
 
 def anchored(policy: Policy) -> Policy:
@@ -36,5 +36,5 @@ def _widened(rule: MetricRule, times: float) -> MetricRule:
     """The rule with limits so many times as wide. A fall of 100 % or more is no limit on the log scale."""
     falls = rule.scale is Scale.LOG and rule.worse is not Worse.HIGHER
     margin = min(0.99, times * rule.margin) if falls else times * rule.margin
-    most = None if rule.max_increase is None else times * rule.max_increase
-    return replace(rule, margin=margin, max_increase=most)
+    most = None if rule.headroom is None else min(1.0, times * rule.headroom)
+    return replace(rule, margin=margin, headroom=most)

@@ -85,7 +85,7 @@ def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -
         groups=len(sets),
         sd=math.sqrt(pooled),
         upper=math.sqrt(pooled) * uncertainty(sum(dfs)) or None,
-        shipped=shipped.prior,
+        shipped=shipped.prior.sd,
         margin=stick.margin,
         relative=stick.relative,
         prior=learn_prior(variances, dfs) if stick.scale is rule.scale else None,

@@ -7,8 +7,8 @@ from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode
 
 
 def undecided(rule: MetricRule, reason: str, code: ReasonCode) -> Check:
-    """The check of a rule that these runs cannot answer: open for a gate metric, a remark for an advisory one."""
-    if rule.role is Role.ADVISORY:
+    """The check of a rule that these runs cannot answer: open for a gate metric, a remark for another."""
+    if rule.role is not Role.GATE:
         return make_check(rule, CheckOutcome.NOT_JUDGED, reason)
     return make_check(rule, CheckOutcome.INCONCLUSIVE, reason, code)
 

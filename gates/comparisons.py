@@ -1,100 +1,123 @@
-"""The run-level test: moderated t, unpaired or paired by seed, with Holm's step-down.
+"""The run-level tests: one of harm, in two forms that complement each other, and one of non-inferiority.
 
-Everything here is in harm units: larger is worse, on the scale (log or identity) of the rule.
+Everything here is in harm units: larger is worse, on the scale (log or identity) of the rule. docs/gate-made.md has the
+mathematics, and benchmarks/gate_histories.py the data that the constants were chosen on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from gates.design import Design
-from gates.spreads import Floor, Spread, Squares, cautious, decisive, moderate, pool, squares_of
+from gates.priors import Prior
+from gates.spreads import Spread, cautious, moderate, squares_of
 
 Values = NDArray[np.float64]
 
-NO_FLOOR = Floor()
-_ONE_SIDED_95 = 1.6448536269514722
+BY_MEANS, BY_MEDIAN = 0.6, 0.4
+"""How the level of BLOCK is split between the two forms of the test."""
+SURPRISE = 3.0
+"""The second form takes runs to be so many times as noisy as expected: it needs no measured spread to be right."""
+_MEDIAN_ERROR = math.sqrt(math.pi / 3)  # of the Hodges-Lehmann shift of normal runs, over that of means
+_MIDDLE_DIFFERENCE = 0.9539  # the median of the absolute difference of two standard normal numbers
+_LEAST = 1e-300
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A difference candidate - baseline with its standard error, and the two p-values that decide.
+    """A difference candidate - baseline, and the two p-values that decide.
 
-    `p_harm`: how often a difference this large comes from no harm at all. `p_noninferior`: how often one
-    this small comes from harm at the margin. `p_beyond`: how often one this large comes from harm at the
-    margin. `cautious`: the spread that PASS and the interval rest on. Where the runs differ by more than the prior
-    says, it is theirs alone: with a prior smaller than the truth more than the 5 % that may would pass at the margin
-    (tests/gates/test_comparisons.py). `expected`: the best guess of the spread, with all that the prior is worth, for
-    planning. `scheduled`: what wobbles inside the runs was not counted, because they agree, and would have mattered.
+    `difference`: of the means; `typical`: the median of the differences of any two runs (Hodges and Lehmann), which one
+    odd run does not move, and `usual` the SD of a run by the median of such differences inside the sides. `between`:
+    the variance of the difference that sessions add to that of runs.
     """
 
     design: Design
+    prior: Prior
     spread: Spread
+    cautious: Spread
+    sides: tuple[Spread, ...]
     margin: float
     difference: float
-    standard_error: float
-    cautious: Spread
-    expected: Spread
-    p_harm: float
-    p_noninferior: float
-    p_beyond: float
-    separated: bool
-    exchangeable: bool = True
-    trusted: bool = True
-    scheduled: bool = False
+    typical: float
+    usual: float
+    between: float
+
+    def error(self, spread: Spread) -> float:
+        """Standard error of the difference for runs that spread so."""
+        return math.sqrt(max(spread.variance / self.design.information + self.between, _LEAST))
 
     @property
-    def too_noisy(self) -> bool:
-        """True where the t test is not believed.
-
-        Runs were contended (`trusted` is false), or the tier cannot resolve half a margin with 95 % confidence: with a
-        spread that contradicts its prior, or with twice as much noise as that.
-
-        Such runs are not nearly normal: on a shared machine they are either quiet or contended, and the t test
-        called 1.4 % of unchanged sides of 5 and 3 real ones slower.
-        """
-        if not self.trusted:
-            return True
-        resolved = 0.5 * self.margin / _ONE_SIDED_95
-        ceiling = resolved if self.spread.prior_df == 0 else 2 * resolved
-        return self.margin > 0 and self.standard_error > ceiling
-
-    @property
-    def chance_of_order(self) -> float:
-        """How often exchangeable runs fall into two separate groups, the candidate's the worse: no normality needed."""
-        design = self.design
-        ways = (
-            2**design.candidate_runs
-            if design.paired
-            else math.comb(design.baseline_runs + design.candidate_runs, design.candidate_runs)
-        )
-        return (2.0 if design.two_sided else 1.0) / ways
-
-    def shows_harm(self, alpha: float) -> bool:
-        """True if the t test may be believed, or the order of the runs alone says the same at level `alpha`.
-
-        A mean of several runs and a single one are not exchangeable, so their order says nothing.
-        """
-        ordered = self.separated and self.exchangeable and self.chance_of_order <= alpha
-        return not self.too_noisy or ordered
+    def harms(self) -> tuple[float, float]:
+        """Both estimates in the direction that is worse; their size where both directions are."""
+        both = self.design.two_sided
+        return (abs(self.difference), abs(self.typical)) if both else (self.difference, self.typical)
 
     @property
     def harm(self) -> float:
-        """The difference in the direction that is worse; its size where both directions are."""
-        return abs(self.difference) if self.design.two_sided else self.difference
+        """The larger one: harm that either form of the test may show."""
+        return max(self.harms)
+
+    @property
+    def p_harm(self) -> float:
+        """How often harm beyond the margin is seen where there is none at all; 1 where none is seen.
+
+        Either the means differ by more than runs that spread as these do (moderated t), or the typical difference is
+        more than runs three times as noisy as expected would show. The level is split between the two forms.
+        """
+        by_means, by_median = self.harms
+        sides = 2.0 if self.design.two_sided else 1.0
+        p = 1.0
+        if by_means > self.margin:
+            p = sides * float(stdtr(self.spread.df, -by_means / self.error(self.spread))) / BY_MEANS
+        if by_median > self.margin:
+            p = min(p, sides * float(ndtr(-by_median / self.doubted_error)) / BY_MEDIAN)
+        return min(1.0, p)
+
+    @property
+    def doubted_error(self) -> float:
+        """Standard error of the typical difference for runs that are SURPRISE times as noisy as expected, or as they
+        usually are where that is more."""
+        runs = max(SURPRISE * self.prior.sd, self.usual) * _MEDIAN_ERROR / math.sqrt(self.design.information)
+        return math.hypot(runs, math.sqrt(self.between))
+
+    @property
+    def p_noninferior(self) -> float:
+        """How often a difference this small comes from harm at the margin."""
+        sides = 2.0 if self.design.two_sided else 1.0
+        distance = self.margin - self.harms[0]
+        return min(1.0, max(sides * float(stdtr(df, -distance / error)) for error, df in self._ways()))
 
     def interval(self, alpha: float) -> tuple[float, float]:
-        """Confidence interval of the difference that lies inside the margin exactly when p_noninferior <=
-        alpha."""
+        """Confidence interval of the difference that lies inside the margin exactly when p_noninferior <= alpha."""
         tail = alpha / 2 if self.design.two_sided else alpha
-        half = float(stdtrit(self.cautious.df, 1 - tail)) * self.design.error(self.cautious)
+        half = max(float(stdtrit(df, 1 - tail)) * error for error, df in self._ways())
         return self.difference - half, self.difference + half
+
+    def least_harm(self, alpha: float) -> float:
+        """The smallest difference that blocks at level `alpha`, where the typical one is as large."""
+        tail = alpha / 2 if self.design.two_sided else alpha
+        by_means = float(stdtrit(self.spread.df, 1 - BY_MEANS * tail)) * self.error(self.spread)
+        return max(self.margin, min(by_means, float(ndtri(1 - BY_MEDIAN * tail)) * self.doubted_error))
+
+    def _ways(self) -> list[tuple[float, float]]:
+        """Standard error and degrees of freedom: of sides that spread alike, and of sides that may not (Welch). Both
+        must show that a candidate is no worse: three of its runs may be twice as noisy as the baseline's."""
+        found = [(self.error(self.cautious), self.cautious.df)]
+        if self.sides:
+            counts = (self.design.baseline_runs, self.design.candidate_runs)
+            parts = [side.variance / count for side, count in zip(self.sides, counts, strict=True)]
+            total = math.fsum(parts)
+            weights = math.fsum(part * part / side.df for part, side in zip(parts, self.sides, strict=True))
+            if weights > 0 and math.isfinite(total):
+                found.append((math.sqrt(total + self.between), total * total / weights))
+        return found
 
 
 def compare(
@@ -102,28 +125,14 @@ def compare(
     candidate: Values,
     *,
     margin: float,
-    prior: float,
-    prior_df: float,
-    planned: float | None = None,
-    floor: Floor = NO_FLOOR,
-    widened: bool = False,
+    prior: Prior,
     paired: bool = False,
     averaged: int = 1,
-    sums: bool = False,
-    exchangeable: bool = True,
     two_sided: bool = False,
-    trusted: bool = True,
+    between: float = 0.0,
 ) -> Comparison:
-    """Compare run-level numbers, shapes (k,) and (m,), k and m at least 1; `paired`: k == m, in the same
-    order, each of the baseline's the mean of `averaged` runs.
-
-    `prior` > 0 is the expected SD between runs, worth `prior_df` degrees of freedom, `planned` that by which more runs
-    will be judged (None: the same); `sums`: pairs have nothing in common but perhaps their machine, so that their sums
-    tell of the noise too; `exchangeable`: no number is the mean of several runs beside single ones; `floor`: the
-    variance that a run's number has inside its run, below which the spread between runs is not believed; `widened`: the
-    prior is of runs as wholes, and what short ones wobble besides is not in it yet; `trusted`: no run is known to have
-    been contended.
-    """
+    """Compare run-level numbers, shapes (k,) and (m,), k and m at least 1; `paired`: k == m, in the same order, each of
+    the baseline's the mean of `averaged` runs. `prior`: the SD expected between runs. `between`: see Comparison."""
     design = Design(
         baseline_runs=len(baseline),
         candidate_runs=len(candidate),
@@ -131,66 +140,49 @@ def compare(
         averaged=averaged,
         two_sided=two_sided,
     )
-    squares = _squares(baseline, candidate, design, sums)
-    least = floor.beneath(squares)
-    besides = least if widened else 0.0
-    known = prior * prior + besides
-    guess = known if planned is None else planned * planned + besides
-    single = min(len(baseline), len(candidate)) == 1
-    spread = decisive(squares, known, prior_df, single).at_least(least)
-    careful = cautious(squares, known, prior_df).at_least(least)
-    difference = math.fsum(candidate) / len(candidate) - math.fsum(baseline) / len(baseline)
-    harm = abs(difference) if two_sided else difference
-    chance = _chance(spread, design)
+    # The variance of a pair's difference, in variances of a run, is 1 + 1 / averaged.
+    groups, per_run = ([candidate - baseline], 1.0 + 1.0 / averaged) if paired else ([baseline, candidate], 1.0)
+    squares = squares_of(groups, per_run)
+    apart = not paired and min(len(baseline), len(candidate)) > 1
     return Comparison(
         design=design,
-        spread=spread,
+        prior=prior,
+        spread=moderate(squares, prior),
+        cautious=cautious(squares, prior),
+        sides=tuple(cautious(squares_of([side]), prior) for side in (baseline, candidate)) if apart else (),
         margin=margin,
-        difference=difference,
-        standard_error=design.error(spread),
-        cautious=careful,
-        expected=moderate(squares, guess, prior_df).at_least(least),
-        p_harm=chance(-harm),
-        p_noninferior=_chance(careful, design)(harm - margin),
-        p_beyond=chance(margin - harm),
-        separated=_separated(baseline, candidate, paired, two_sided),
-        exchangeable=exchangeable and averaged == 1,
-        trusted=trusted,
-        scheduled=floor.variance > spread.variance,
+        difference=math.fsum(candidate) / len(candidate) - math.fsum(baseline) / len(baseline),
+        typical=_typical(candidate - baseline) if paired else float(np.median(np.subtract.outer(candidate, baseline))),
+        usual=_usual(groups) / math.sqrt(per_run),
+        between=between,
     )
 
 
-def _squares(baseline: Values, candidate: Values, design: Design, sums: bool) -> Squares:
-    """What the runs differ by that nothing but chance can have set apart."""
-    if not design.paired:
-        return squares_of([baseline, candidate])
-    averaged = design.averaged  # the variance of a difference, in variances of a run, is 1 + 1 / averaged
-    squares = squares_of([candidate - baseline], 1.0 + 1.0 / averaged)
-    return pool(squares, squares_of([averaged * baseline + candidate], 1.0 + averaged)) if sums else squares
+def _usual(groups: Sequence[Values]) -> float:
+    """The SD of normal runs of which any two differ as these do in the middle: one odd run does not make it larger."""
+    apart = [np.abs(np.subtract.outer(group, group)[np.triu_indices(len(group), 1)]) for group in groups]
+    together = np.concatenate(apart)
+    return float(np.median(together)) / _MIDDLE_DIFFERENCE if len(together) else 0.0
 
 
-def _chance(spread: Spread, design: Design) -> Callable[[float], float]:
-    """The chance of a difference below a given one, at this spread; of either sign where both directions are harm."""
-    sides, error = 2.0 if design.two_sided else 1.0, design.error(spread)
-    return lambda difference: min(1.0, sides * float(stdtr(spread.df, difference / error)))
+def _typical(differences: Values) -> float:
+    """The median of the means of any two, each with itself too (Hodges and Lehmann)."""
+    first, second = np.triu_indices(len(differences))
+    return float(np.median((differences[first] + differences[second]) / 2))
 
 
-def _separated(baseline: Values, candidate: Values, paired: bool, two_sided: bool) -> bool:
-    """True if every run (pair) of the candidate is worse; on either side where both directions are harm."""
-    if paired:
-        above, below = bool(np.all(candidate > baseline)), bool(np.all(candidate < baseline))
-    else:
-        above, below = bool(np.min(candidate) > np.max(baseline)), bool(np.max(candidate) < np.min(baseline))
-    return above or (two_sided and below)
+def holm(p_values: Sequence[float], weights: Sequence[float], alpha: float) -> list[float]:
+    """The level that each hypothesis was held to, by Holm's step-down with weights; 0 for one not rejected.
 
-
-def holm(p_values: Sequence[float], alpha: float) -> list[bool]:
-    """Holm's step-down: which hypotheses are rejected while the chance of any false rejection stays <=
-    alpha."""
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    rejected = [False] * len(p_values)
-    for rank, i in enumerate(order):
-        if p_values[i] > alpha / (len(p_values) - rank):
+    The chance of any false rejection stays <= alpha (Holm 1979, section 4): the smallest p / weight first, at its share
+    of alpha among those that are left.
+    """
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i] / weights[i])
+    rejected, left = [0.0] * len(p_values), math.fsum(weights)
+    for i in order:
+        level = alpha * weights[i] / left
+        if p_values[i] > level:
             break
-        rejected[i] = True
+        rejected[i] = level
+        left = math.fsum(weights[j] for j in order[order.index(i) + 1 :])
     return rejected

@@ -21,7 +21,7 @@ _, CONFIGURATION, CODE, PACKAGES, DATA, HARDWARE, WORKLOAD = GROUPS = (
 )
 """In the order in which a reader asks for them: what is exactly other, then what was changed."""
 
-MACHINE = frozenset({"host", "platform", "cpu", "gpu", "driver", "device", "omp_num_threads"})
+MACHINE = frozenset({"host", "platform", "cpu", "gpu", "gpu_memory", "driver", "device", "omp_num_threads"})
 GIT = "git_"
 UNKNOWN = "unknown"
 SHORT = 7  # characters of a commit, as git shows it

@@ -19,6 +19,9 @@ RISE_SIGMAS = 3.0
 """A last tenth above the first by fewer standard deviations of their difference may be luck. How often, without this
 and with it: test_a_loss_that_wobbles_by_half_seldom_counts_as_diverged."""
 
+END_POINTS = 3
+"""So many last values, each far too high, are no chance."""
+
 GAIN_SIGMAS = 2.0
 """A best tenth above the first by fewer standard deviations of their difference gained nothing to fall back from."""
 
@@ -78,7 +81,17 @@ def _rebound(hard: HardChecks, loss: Values) -> str:
         if level > hard.loss_rebound * lowest and rise > max(0.5 * (early - lowest), noise):
             fell = f"fell from {figure(early)} to {figure(lowest)} and " if lowest < early else ""
             return f"loss {fell}blew up to {figure(level)} from {figure(lowest)}"
-    return ""
+    return _last_rise(hard, loss, levels[-1])
+
+
+def _last_rise(hard: HardChecks, loss: Values, level: float) -> str:
+    """A blow-up in the last steps, to which the middle of a tenth is blind: every one of them as far above the level
+    before as a rebound must be, and beyond what single steps wobble by."""
+    count = max(END_POINTS, len(loss) // 33)
+    before, end = loss[:-count], float(np.min(loss[-count:]))
+    usual = min(level, float(np.median(before[-3 * count :])))
+    far = end > hard.loss_rebound * usual and end - usual > hard.loss_sigmas * _noise(before, 1)
+    return f"loss blew up in its last {count} values, to {figure(end)} and more from {figure(usual)}" if far else ""
 
 
 def _levels(values: Values) -> tuple[list[float], int]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gates.differences import CONFIGURATION, differences
-from gates.facts import FACTS, covers, deciding, on_purpose
+from gates.facts import FACTS, bare, covers, deciding, on_purpose, variant_of
 from gates.policy import Policy
 from gates.records import Run
 from gates.rules import Role
@@ -21,6 +21,12 @@ NAMES = {
     "first.loss.1": "first loss",
     "first.tokens": "tokens of the first step",
     "parameters.trainable": "trainable parameters",
+    "parameters.trainable_at_end": "trainable parameters at the end",
+    "outcome.ended": "the short training",
+    "outcome.trainable": "trainable parameters at the end",
+    "outcome.resumed_step": "the step after a checkpoint",
+    **{f"outcome.resumed_{what}": f"{what} after a checkpoint" for what in ("model", "optimizer", "scheduler")},
+    "outcome.resumed_random": "random state after a checkpoint",
 }
 SHOWN = 3  # that a reason names
 LONGEST = 60  # characters of a value
@@ -48,8 +54,11 @@ def fact_checks(
 ) -> tuple[Check, ...]:
     """The check, where both sides recorded facts and the policy asks for it. Equal facts are no evidence of anything
     else: it passes, and decides nothing."""
-    if not policy.hard.facts or FACTS not in compared:
+    if not policy.hard.facts:
         return ()
+    if FACTS not in compared:
+        unknown = _open("exact facts are not recorded of both sides", ReasonCode.NOT_COMPARABLE)
+        return (unknown,) if compared and alone(policy) else ()
     facts = [one for one in found if one.group == FACTS and not one.rounding]
     known = [one for one in facts if one.decides and any(covers(each, one) for each in accepted)]
     against = [one for one in facts if one.decides and one not in known]
@@ -59,8 +68,15 @@ def fact_checks(
     if known:
         return (_check(CheckOutcome.PASS, f"accepted: {listed([said(one) for one in known], most=SHOWN)}"),)
     if facts:  # shown, and nothing to judge
-        return ()
+        shown = listed([*map(said, facts)], most=SHOWN)
+        differ = f"exact facts differ, and nothing says whether that is harm: {shown}"
+        return (_open(differ, ReasonCode.FACTS_DIFFER),) if alone(policy) else ()
     return (_check(CheckOutcome.PASS, "exact facts are equal, or differ by rounding alone"),)
+
+
+def alone(policy: Policy) -> bool:
+    """Whether facts are the question: a policy that asks for them and judges no metric. Then equal facts are a PASS."""
+    return policy.hard.facts and not policy.rules
 
 
 def without_facts(policy: Policy) -> Policy:
@@ -73,7 +89,8 @@ def said(one: Difference) -> str:
     before, now = (side.partition(" | ")[0] for side in (one.baseline, one.candidate))
     values = _numbers(before, now) or f"{_short(before)} → {_short(now)}"
     seeds = f" in {'seed' if len(one.seeds) == 1 else 'seeds'} {', '.join(map(str, one.seeds))}" if one.seeds else ""
-    return f"{NAMES.get(one.key, one.key)} {values}{seeds}"
+    variant = f"{variant_of(one.key)}: " if variant_of(one.key) else ""
+    return f"{variant}{NAMES.get(bare(one.key), bare(one.key))} {values}{seeds}"
 
 
 def _numbers(before: str, now: str) -> str:
@@ -91,6 +108,10 @@ def _numbers(before: str, now: str) -> str:
 
 def _short(value: str) -> str:
     return value if len(value) <= LONGEST else f"{value[: LONGEST - 1]}…"
+
+
+def _open(reason: str, code: ReasonCode) -> Check:
+    return Check(metric=FACTS, role=Role.HARD, outcome=CheckOutcome.INCONCLUSIVE, reason=reason, reason_code=code)
 
 
 def _check(outcome: CheckOutcome, reason: str) -> Check:

@@ -11,6 +11,7 @@ from gates.paradigm import Paradigm, paradigm_of
 from gates.records import Run
 from gates.sides import ABSENT
 from gates.verdict import Difference
+from gates.work import WORK
 
 FACTS = "facts"
 FIRST = "first."
@@ -25,6 +26,8 @@ DEFAULTED = ("arguments", "model", "adapter", "generation")
 ROUNDING = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2, "fp16": 1e-2}
 LOOSEST = 1e-2
 SEPARATOR = " | "
+OUTCOME = "outcome."
+"""Of a variant: how its short training ended, what trained then, and whether it goes on from its checkpoint."""
 Values = dict[int | None, str]
 Rounding = tuple[float, float]
 """The precision's own relative error, and the least size that it is of."""
@@ -35,7 +38,7 @@ def facts_of(run: Run) -> dict[str, str]:
     nothing: its series alone do not say what they are of."""
     if not run.facts:
         return {}
-    found = {key: value for key, value in run.facts.items() if not key.startswith(NOT_COMPARED)}
+    found = {key: value for key, value in run.facts.items() if not bare(key).startswith(NOT_COMPARED)}
     for name in SERIES:
         series = run.series.get(name)
         first = (
@@ -51,11 +54,11 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
     left, right = _by_key(baseline), _by_key(candidate)
     groups = {_group(key) for key in left} & {_group(key) for key in right}
     runs = [run for run in (*baseline, *candidate) if run.facts]
-    rounding = max(map(_rounding, runs), default=LOOSEST), max(map(_scale, runs), default=0.0)
+    scale = max(map(_scale, runs), default=0.0)
     found = [
-        _difference(key, left.get(key, {}), right.get(key, {}), rounding)
+        _difference(key, left.get(key, {}), right.get(key, {}), (_rounding_of(key, runs), scale))
         for key in sorted(left.keys() | right.keys())
-        if _group(key) in groups
+        if _group(key) in groups and not bare(key).startswith(WORK)
     ]
     return sorted((one for one in found if one is not None), key=lambda one: (_rank(one), one.key))
 
@@ -64,14 +67,42 @@ def deciding(differences: Iterable[Difference], baseline: Sequence[Run], candida
     """Those of the differences that nothing explains but a regression, marked as such. They are facts of runs whose
     configuration and data are known and the same (see `on_purpose`)."""
     known = all(map(_knows_its_data, (*baseline, *candidate)))
-    rounds = any(map(_samples_by_rounding, (*baseline, *candidate)))
+    runs = (*baseline, *candidate)
+
+    def steady(key: str) -> bool:
+        return not (bare(key).startswith(FIRST) and any(_samples_by_rounding(key, run) for run in runs))
+
     return [
         replace(one, decides=True)
         for one in differences
         if one.group == FACTS
         and not one.rounding
-        and (_trains_less(one) or (known and _other_tokens_or_loss(one) and not (rounds and one.key.startswith(FIRST))))
+        and (_trains_less(one) or _ends_otherwise(one) or (known and _other_tokens_or_loss(one) and steady(one.key)))
     ]
+
+
+def regressions(differences: Iterable[Difference], runs: Sequence[Run]) -> list[Difference]:
+    """As `deciding`, where it is known that nobody changed the data: of the same script with other packages."""
+    rounds = {one.key for one in differences if any(_samples_by_rounding(one.key, run) for run in runs)}
+    return [
+        replace(one, decides=True)
+        for one in differences
+        if one.group == FACTS
+        and not one.rounding
+        and (_trains_less(one) or _ends_otherwise(one) or _other_tokens_or_loss(one))
+        and not (one.key in rounds and bare(one.key).startswith(FIRST))
+    ]
+
+
+def bare(key: str) -> str:
+    """The fact without its variant: `first.loss.1` of `lora/first.loss.1`."""
+    group, dot, name = key.partition(".")
+    return group.rpartition("/")[2] + dot + name
+
+
+def variant_of(key: str) -> str:
+    """`lora` of `lora/first.loss.1`; '' of a fact of the run itself."""
+    return key.partition(".")[0].rpartition("/")[0]
 
 
 def on_purpose(differences: Iterable[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[str]:
@@ -107,7 +138,7 @@ def covers(accepted: Difference, found: Difference) -> bool:
 def _difference(key: str, before: Values, now: Values, rounding: Rounding) -> Difference | None:
     """What differs between two sides of one fact; None where nothing does, or it cannot be told."""
     if not before or not now:
-        if _group(key) not in DEFAULTED:
+        if bare(_group(key)) not in DEFAULTED:
             return None
         values = [{*side.values()} for side in (before, now)]
         if any(len(side) > 1 for side in values):
@@ -118,7 +149,7 @@ def _difference(key: str, before: Values, now: Values, rounding: Rounding) -> Di
     if seeds:
         apart = [seed for seed in seeds if before[seed] != now[seed]]
         pairs = [(before[seed], now[seed]) for seed in apart]
-    elif key.startswith(FIRST) or len({*before.values()}) > 1 or len({*now.values()}) > 1:
+    elif bare(key).startswith(FIRST) or len({*before.values()}) > 1 or len({*now.values()}) > 1:
         return None
     else:
         apart = []
@@ -126,7 +157,7 @@ def _difference(key: str, before: Values, now: Values, rounding: Rounding) -> Di
     if not pairs:
         return None
     if len({*pairs}) == 1:
-        pairs, apart = pairs[:1], apart if key.startswith(FIRST) else []
+        pairs, apart = pairs[:1], apart if bare(key).startswith(FIRST) else []
     return Difference(
         key=key,
         baseline=SEPARATOR.join(here for here, _ in pairs),
@@ -145,7 +176,7 @@ def _by_key(runs: Sequence[Run]) -> dict[str, Values]:
     for run in runs:
         for key, value in facts_of(run).items():
             held = found.setdefault(key, {})
-            if held.setdefault(run.seed, value) != value and (run.seed is not None or key.startswith(FIRST)):
+            if held.setdefault(run.seed, value) != value and (run.seed is not None or bare(key).startswith(FIRST)):
                 unsteady.add(key)
     return {key: values for key, values in found.items() if key not in unsteady}
 
@@ -153,7 +184,7 @@ def _by_key(runs: Sequence[Run]) -> dict[str, Values]:
 def _rounds(key: str, before: str, now: str, rounding: Rounding) -> bool:
     """Whether two numbers of the first steps differ by no more than the precision's own error, or by the digits that a
     trainer kept of them."""
-    if not key.startswith(tuple(f"{FIRST}{name}." for name in SERIES)):
+    if not bare(key).startswith(tuple(f"{FIRST}{name}." for name in SERIES)):
         return False
     here, there = float(before), float(now)
     if not (math.isfinite(here) and math.isfinite(there)):
@@ -173,23 +204,46 @@ def _group(key: str) -> str:
     return key.partition(".")[0]
 
 
-def _rounding(run: Run) -> float:
-    return ROUNDING.get(run.facts.get("training.precision", ""), LOOSEST)
+def _rounding_of(key: str, runs: Sequence[Run]) -> float:
+    """The finest rounding of the precisions that a fact's runs, or their variant, computed in: one that a library
+    flipped is no excuse."""
+    return min((_rounding(run, variant_of(key)) for run in runs), default=LOOSEST)
+
+
+def _rounding(run: Run, variant: str = "") -> float:
+    own = f"{variant}/training.precision" if variant else "training.precision"
+    return ROUNDING.get(run.facts.get(own, ""), LOOSEST)
 
 
 def _rank(one: Difference) -> tuple[bool, bool, bool]:
-    return one.rounding, not (_trains_less(one) or _other_tokens_or_loss(one)), not one.key.startswith(FIRST)
+    worst = _trains_less(one) or _ends_otherwise(one) or _other_tokens_or_loss(one)
+    return one.rounding, not worst, not bare(one.key).startswith(FIRST)
 
 
 def _trains_less(one: Difference) -> bool:
-    if one.key != "parameters.trainable":
+    if bare(one.key) not in ("parameters.trainable", "parameters.trainable_at_end", f"{OUTCOME}trainable"):
         return False
     return any(int(now) < int(before) for before, now in _pairs(one).values() if before.isdigit() and now.isdigit())
 
 
+def _ends_otherwise(one: Difference) -> bool:
+    """A variant that reached its end, or went on from its checkpoint, and does not any more."""
+    key = bare(one.key)
+    return key.startswith(OUTCOME) and any(before == GOOD_ENDS.get(key) != now for before, now in _pairs(one).values())
+
+
+GOOD_ENDS = {
+    f"{OUTCOME}ended": "finished",
+    f"{OUTCOME}resumed_step": "the same next step",
+    **dict.fromkeys((f"{OUTCOME}resumed_{what}" for what in ("model", "optimizer", "scheduler", "random")), "as saved"),
+}
+"""What training.variant_facts says where all is well."""
+
+
 def _other_tokens_or_loss(one: Difference) -> bool:
-    tokens = one.key == "data.rows" or one.key.startswith(("data.tokens.", "first.tokens", "first.labels"))
-    return tokens or one.key == f"{FIRST}loss.1"
+    key = bare(one.key)
+    tokens = key == "data.rows" or key.startswith(("data.tokens.", "first.tokens", "first.labels"))
+    return tokens or key == f"{FIRST}loss.1"
 
 
 def _pairs(one: Difference) -> dict[int | None, tuple[str, str]]:
@@ -216,9 +270,9 @@ def _knows_its_data(run: Run) -> bool:
     )
 
 
-def _samples_by_rounding(run: Run) -> bool:
+def _samples_by_rounding(key: str, run: Run) -> bool:
     """Whether rounding, or a GPU that adds in any order, may draw another token, after which everything is another."""
-    steady = _rounding(run) <= ROUNDING["fp32"] and run.hardware.get("backend") == "cpu"
+    steady = _rounding(run, variant_of(key)) <= ROUNDING["fp32"] and run.hardware.get("backend") == "cpu"
     return not steady and _reinforces(run)
 
 

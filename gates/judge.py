@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gates.fact_check import fact_checks, what_differs
+from gates.fact_check import alone, fact_checks, what_differs
+from gates.facts import FACTS
 from gates.hard_gates import hard_checks
 from gates.metric_checks import metric_checks
 from gates.notes import notes, of_checks, unsaid
@@ -13,6 +14,7 @@ from gates.pairs import Pairs, pair
 from gates.policy import Policy
 from gates.policy_writer import policy_to_dict
 from gates.records import Version
+from gates.root_causes import root_causes
 from gates.rules import Role
 from gates.sides import (
     Side,
@@ -25,6 +27,7 @@ from gates.sides import (
 )
 from gates.verdict import Check, CheckOutcome, Difference, Outcome, ReasonCode, Verdict
 from gates.wording import listed, runs, sentence_case
+from gates.work import work_note
 
 # Which open question to name first: the one whose answer is needed before the next makes sense.
 _PRECEDENCE = (
@@ -32,6 +35,7 @@ _PRECEDENCE = (
     ReasonCode.FAILS_ALIKE,
     ReasonCode.NO_BASELINE,
     ReasonCode.NOT_COMPARABLE,
+    ReasonCode.FACTS_DIFFER,
     ReasonCode.INVALID_ENVIRONMENT,
     ReasonCode.SUSPECT_DATA,
     ReasonCode.MISSING_DATA,
@@ -53,9 +57,9 @@ def judge(
     """Judge the candidate's runs, against the baseline's where there is one (None: hard checks only).
 
     Exact facts first, then the hard checks that need no baseline; both block alone. Then comparability: other work or
-    other hardware is never a PASS. Then one test per metric; docs/gate.md gives the mathematics. `look`: which look of
-    the policy's plan this is, counted from 1, spending only `share` of the error levels (None: the look's own); without
-    a look all of them are spent at once. `accepted`: differing facts that somebody answers for.
+    other hardware is never a PASS. Then one test per metric; docs/gate-made.md has the mathematics. `look`: which
+    look of the policy's plan this is, counted from 1, spending only `share` of the error levels (None: the look's own);
+    without a look all of them are spent at once. `accepted`: differing facts that somebody answers for.
     """
     right = candidate_side(candidate)
     left = baseline_side(baseline, right)
@@ -73,7 +77,7 @@ def judge(
     else:
         metrics = metric_checks(policy, left, right, plan, pairs)
         checks, more_runs = [*checks, *metrics.checks], metrics.more_runs
-    outcome, code, reason = _decide(checks)
+    outcome, code, reason = _decide(policy, checks)
     return Verdict(
         model=candidate.model,
         candidate_version=candidate.version,
@@ -90,8 +94,15 @@ def judge(
         look=look,
         planned_runs=planned(right.evidence),
         compared=compared,
-        notes=(*slips, *notes(policy, left, right, pairs), *of_checks(checks)),
+        causes=tuple(root_causes(left.evidence, right.runs)) if alike and outcome is not Outcome.PASS else (),
+        notes=(*slips, *notes(policy, left, right, pairs), *of_checks(checks), *_work(left, right, outcome)),
     )
+
+
+def _work(left: Side, right: Side, outcome: Outcome) -> tuple[str, ...]:
+    sides = ([run.facts for run in side.evidence] for side in (left, right))
+    said = work_note(*sides, explained=outcome is Outcome.PASS)
+    return (said,) if said else ()
 
 
 def _validity(baseline: Version | None, left: Side, right: Side, pairs: Pairs) -> list[Check]:
@@ -125,10 +136,10 @@ def _impossible(what: str, reason: str, code: ReasonCode) -> Check:
     return Check(metric=what, role=Role.HARD, outcome=CheckOutcome.INCONCLUSIVE, reason=reason, reason_code=code)
 
 
-def _decide(checks: Sequence[Check]) -> tuple[Outcome, ReasonCode, str]:
+def _decide(policy: Policy, checks: Sequence[Check]) -> tuple[Outcome, ReasonCode, str]:
     """BLOCK if anything blocks; PASS if everything that decides passed and something was judged; else
     neither."""
-    deciding = [check for check in checks if check.role in (Role.HARD, Role.GATE)]
+    deciding = [check for check in checks if check.role in (Role.HARD, Role.GATE, Role.GUARD)]
     blocking = [check for check in deciding if check.outcome is CheckOutcome.BLOCK]
     if blocking:
         return Outcome.BLOCK, _code(blocking[0]), _sentence(blocking)
@@ -137,6 +148,8 @@ def _decide(checks: Sequence[Check]) -> tuple[Outcome, ReasonCode, str]:
         missing.sort(key=lambda check: _PRECEDENCE.index(_code(check)))
         return Outcome.INCONCLUSIVE, _code(missing[0]), _sentence(missing)
     passed = [check for check in deciding if check.role is Role.GATE and check.outcome is CheckOutcome.PASS]
+    if alone(policy) and any(check.metric == FACTS for check in deciding):
+        return Outcome.PASS, ReasonCode.PASS, "Every exact fact is equal, or differs by rounding alone."
     if not passed:
         return Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA, "No gate metric could be judged."
     within = [check.metric for check in passed if not check.evidence or check.evidence.within]

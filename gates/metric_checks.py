@@ -12,12 +12,11 @@ from gates.planning import POWER
 from gates.policy import Policy
 from gates.records import Run
 from gates.rules import MetricRule, Role
-from gates.selection import weigh_selected
 from gates.sides import Side
 from gates.summaries import SUMMARIES
 from gates.validity import superseded
 from gates.verdict import Check, CheckOutcome
-from gates.weighing import Weighed
+from gates.weighing import Weighed, weigh_selected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,27 +32,23 @@ def metric_checks(policy: Policy, baseline: Side, candidate: Side, plan: Policy,
 
     `plan` has the error levels of all looks together: what more runs could still spend.
     """
-    recorded = {name for run in (*baseline.finished, *candidate.finished) for name in run.series}
+    finished = (*baseline.finished, *candidate.finished)
     again = superseded(policy, baseline.finished, candidate.finished, pairs.beside)
     pairs = replace(pairs, made=tuple(run for run in pairs.beside if run.run_id not in again))
     left, right = ([run for run in side.finished if run.run_id not in again] for side in (baseline, candidate))
     rules = [
         rule
-        for rule in (_advice_if_short(policy, rule, (left, right)) for rule in policy.rules)
-        if rule.role is Role.GATE or (rule.role is Role.ADVISORY and rule.metric in recorded)
+        for rule in (_as_judged(policy, rule, (left, right)) for rule in policy.rules)
+        if rule.role is Role.GATE or (rule.role is not Role.IGNORE and any(rule.series(run) for run in finished))
     ]
     weighed = [weigh_selected(policy, rule, left, right, pairs) for rule in rules]
-    gates = [item for item in weighed if item.rule.role is Role.GATE and item.found]
-    family = max(1, len(gates))
-    rejected = holm([item.found.p_harm for item in gates if item.found], policy.alpha_block)
-    significant = {item.rule.name for item, reject in zip(gates, rejected, strict=True) if reject}
-
-    level = policy.alpha_block / family
-    weighed = [item.detecting(policy, level if item.rule.role is Role.GATE else policy.alpha_block) for item in weighed]
+    gates = [item for item in weighed if item.rule.role in (Role.GATE, Role.GUARD) and item.found]
+    levels = _levels(policy, gates)
 
     def concluded(power: float) -> tuple[Check, ...]:
-        shown = ((item, _is_significant(policy, item, significant)) for item in weighed)
-        return tuple(conclude(policy, item, harm, family, plan, power) for item, harm in shown)
+        return tuple(
+            conclude(policy, item, *levels.get(item.rule.name, _alone(policy, item)), plan, power) for item in weighed
+        )
 
     checks = concluded(POWER)
     # Each decided 4 times of 5 would leave three of them open every other time.
@@ -62,20 +57,34 @@ def metric_checks(policy: Policy, baseline: Side, candidate: Side, plan: Policy,
     return MetricChecks(checks=checks, more_runs=_more_runs(together) or _more_runs(checks))
 
 
-def _advice_if_short(policy: Policy, rule: MetricRule, sides: Iterable[Sequence[Run]]) -> MetricRule:
-    """A rule that needs many values decides where each side has a run with so many; shorter ones have no part in it."""
+def _levels(policy: Policy, gates: Sequence[Weighed]) -> dict[str, tuple[float, bool]]:
+    """Each rule's share of the level of BLOCK, and whether it shows harm (Holm): weights of those that are tested."""
+    weights = [item.rule.weight for item in gates]
+    rejected = holm([item.found.p_harm for item in gates if item.found], weights, policy.alpha_block)
+    total = sum(weights)
+    return {
+        item.rule.name: (level or policy.alpha_block * item.rule.weight / total, level > 0)
+        for item, level in zip(gates, rejected, strict=True)
+    }
+
+
+def _alone(policy: Policy, item: Weighed) -> tuple[float, bool]:
+    """An advisory rule has a level of its own."""
+    return policy.alpha_block, item.found is not None and item.found.p_harm <= policy.alpha_block
+
+
+def _as_judged(policy: Policy, rule: MetricRule, sides: Iterable[Sequence[Run]]) -> MetricRule:
+    """A rule that needs many values decides where each side has a run with so many; shorter ones have no part in it.
+    And the limit of a whole run is no tighter than that of its steps."""
+    if rule.reduction == "whole":  # all steps together may take as much longer as a step may
+        of_steps = [other.margin for other in policy.rules if other.name == rule.metric]
+        rule = replace(rule, margin=max([rule.margin, *of_steps]))
     least = SUMMARIES[rule.reduction].decides_from
     if not least or rule.role is not Role.GATE:
         return rule
-    lengths = [[len(run.series[rule.metric].values) for run in side if rule.metric in run.series] for side in sides]
+    lengths = [[len(series.values) for run in side if (series := rule.series(run))] for side in sides]
     short = any(found and max(found) - policy.warmup_steps < least for found in lengths)
     return replace(rule, role=Role.ADVISORY) if short else rule
-
-
-def _is_significant(policy: Policy, item: Weighed, gates: set[str]) -> bool:
-    if item.rule.role is Role.ADVISORY:
-        return item.found is not None and item.found.p_harm <= policy.alpha_block
-    return item.rule.name in gates
 
 
 def _more_runs(checks: Sequence[Check]) -> int | None:

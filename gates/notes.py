@@ -10,7 +10,7 @@ from gates.pairs import Pairs
 from gates.policy import Policy
 from gates.records import Run
 from gates.sides import Side
-from gates.validity import Reasons, contended, invalid_clocks, superseded
+from gates.validity import Reasons, invalid_clocks, superseded
 from gates.verdict import Check
 from gates.wording import called, listed, runs, together
 
@@ -61,8 +61,6 @@ def _clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], f
     everyone = len(baseline) + len(fresh) + len(candidate)
     for what, said in _grouped(slow, sides):
         yield f"clock not usable: {what[0]} of {everyone} runs {what[1]} ({said})"
-    for what, said in _grouped(contended(policy, baseline, candidate) | contended(policy, fresh, ()), sides):
-        yield f"clock perhaps not usable: {what[0]} of {everyone} runs {what[1]} ({said})"
 
 
 def _grouped(found: Reasons, sides: Sequence[tuple[str, Sequence[Run]]]) -> Iterator[tuple[tuple[int, str], str]]:

@@ -32,7 +32,8 @@ class Pairs:
     """Fresh baseline runs and the candidate's with the same seeds, in the order of seeds; none where too few are valid.
 
     `made`: the fresh runs as a side, all that are evidence; `left_out`: why some of them have no part; `alone`: the
-    candidate's runs that would count, had they a fresh run beside.
+    candidate's runs that would count, had they a fresh run beside. `together`: the baseline's stored runs were made
+    beside the candidate's too, as `canary ab` makes them.
     """
 
     baseline: tuple[Run, ...] = ()
@@ -40,6 +41,7 @@ class Pairs:
     made: tuple[Run, ...] = ()
     left_out: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
+    together: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.baseline)
@@ -67,6 +69,7 @@ def pair(policy: Policy, baseline: Version | None, candidate: Side) -> Pairs:
         baseline=tuple(left[seed] for seed in seeds) if enough else (),
         candidate=tuple(right[seed] for seed in seeds) if enough else (),
         made=side.finished,
+        together=baseline is not None and baseline.beside,
         left_out=(*side.left_out, *slow),
         alone=tuple(
             called(run.run_id, run.seed)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import nctdtr, ndtr, ndtri, stdtrit
 
-from gates.comparisons import Comparison, Values, compare
+from gates.comparisons import BY_MEANS, BY_MEDIAN, Comparison, Values, compare
 from gates.design import Design
 from gates.policy import Policy
+from gates.priors import Prior
 from gates.spreads import Spread
 
 MAX_RUNS = 20
@@ -25,7 +26,8 @@ _LARGEST_SHIFT = 30.0  # beyond it scipy's non-central t loses its digits, and e
 def pass_probability(found: Comparison, design: Design, truth: float, alpha: float) -> float:
     """Chance that `design` shows non-inferiority when the true harm is `truth`, at the spread that was
     found; where both directions are harm, that it shows that in both."""
-    se, df = design.error(found.expected), _df(found, found.cautious, design)
+    other = replace(found, design=design)
+    se, df = other.error(found.spread), _df(found, found.cautious, design)
     if df <= 0:
         return 0.0
     limit = critical(df, alpha, design)
@@ -36,13 +38,12 @@ def pass_probability(found: Comparison, design: Design, truth: float, alpha: flo
 
 
 def block_probability(found: Comparison, design: Design, truth: float, alpha: float) -> float:
-    """Chance that `design` finds harm beyond the margin, significant at `alpha`, when the true harm is
-    `truth`."""
-    se, df = design.error(found.expected), _df(found, found.spread, design)
+    """Chance that `design` finds harm beyond the margin, significant at `alpha`, when the true harm is `truth`."""
+    df = _df(found, found.spread, design)
     if df <= 0:
         return 0.0
-    significant = upper_tail(truth / se, critical(df, alpha, design), df)
-    return min(significant, float(ndtr((truth - found.margin) / se)))
+    other = replace(found, design=design, spread=replace(found.spread, df=df))
+    return float(ndtr((truth - other.least_harm(alpha)) / other.error(found.spread)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,35 +61,22 @@ class Limits:
     highest: Values
 
 
-def limits(
-    design: Design,
-    *,
-    margin: float,
-    sd: float,
-    prior_df: float,
-    alpha_pass: float,
-    alpha_harm: float,
-    alpha_order: float,
-) -> Limits:
-    """The judge's own limits for runs that spread by `sd`, as their prior says; `design` without pairs.
-
-    `alpha_harm`: the level of the t test; `alpha_order`: that at which the order of the runs shows harm where the t
-    test is not believed.
-    """
+def limits(design: Design, *, margin: float, prior: Prior, alpha_pass: float, alpha_block: float) -> Limits:
+    """The judge's own limits for runs that spread as `prior` says; `design` without pairs."""
     rows = []
-    for point in sd * _normal_points(POINTS, design.baseline_runs + design.candidate_runs):
+    for point in prior.sd * _normal_points(POINTS, design.baseline_runs + design.candidate_runs):
         left, right = (side - side.mean() for side in np.split(point, [design.baseline_runs]))
-        found = compare(left, right, margin=margin, prior=sd, prior_df=prior_df, two_sided=design.two_sided)
-        least = max(margin, critical(found.spread.df, alpha_harm, design) * found.standard_error)
-        above, below = (least, least) if design.two_sided else (least, math.inf)
-        if found.too_noisy:
-            ordered = found.chance_of_order <= alpha_order
-            above = max(above, left.max() - right.min()) if ordered else math.inf
-            below = max(below, right.max() - left.min()) if ordered else math.inf
-        highest = margin - critical(found.cautious.df, alpha_pass, design) * design.error(found.cautious)
-        rows.append((above, below, -highest if design.two_sided else -math.inf, highest))
+        found = compare(left, right, margin=margin, prior=prior, two_sided=design.two_sided)
+        tail = alpha_block / 2 if design.two_sided else alpha_block
+        by_means = max(margin, float(stdtrit(found.spread.df, 1 - BY_MEANS * tail)) * found.error(found.spread))
+        by_median = max(margin, float(ndtri(1 - BY_MEDIAN * tail)) * found.doubted_error)
+        above, below = (min(by_means, by_median - sign * found.typical) for sign in (1, -1))
+        highest = found.interval(alpha_pass)[0] + margin  # of a difference of zero, by as much below the margin
+        rows.append(
+            (above, below if design.two_sided else math.inf, -highest if design.two_sided else -math.inf, highest)
+        )
     columns = dict(zip(("above", "below", "lowest", "highest"), np.array(rows).T, strict=True))
-    return Limits(error=sd / math.sqrt(design.information), **columns)
+    return Limits(error=prior.sd / math.sqrt(design.information), **columns)
 
 
 def block_chance(found: Limits, truth: float) -> float:
@@ -139,16 +127,8 @@ def enough_to_block(policy: Policy, design: Design) -> bool:
 
 def smallest_detectable(found: Comparison, alpha_block: float) -> float:
     """The smallest true harm that these runs would block with 80 % chance, in harm units, where there are enough of
-    them to block and the spread is what BLOCK takes it for.
-
-    The shift that a non-central t needs, by the normal approximation of Abramowitz & Stegun 26.7.10: a figure for
-    people, wanted for every metric of every verdict.
-    """
-    df = found.spread.df
-    limit = critical(df, alpha_block, found.design)
-    shift = limit * (1 - 1 / (4 * df)) + _POWER_QUANTILE * math.sqrt(1 + limit**2 / (2 * df))
-    error = found.design.error(found.spread)
-    return max(shift * error, found.margin + _POWER_QUANTILE * error)
+    them to block and the spread is what BLOCK takes it for."""
+    return found.least_harm(alpha_block) + _POWER_QUANTILE * found.error(found.spread)
 
 
 def critical(df: float, alpha: float, design: Design) -> float:

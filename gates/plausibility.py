@@ -17,6 +17,8 @@ MOST_MIB = 1e7
 """10 TiB: more than any machine has for one training, and 10 MiB in bytes, less than any training takes."""
 VERIFIED = (-1.0, 2.0)
 """Between these lie the mean rewards of answers that are right or wrong, whichever way they are counted."""
+TOO_GOOD = 10.0
+"""Times the ratio inside a side, from which on no better number is believed: a unit is a thousand or sixty times."""
 _NOTHING = 1e-6  # of a loss
 _STANDING = 0.02  # of the steps; a coarse clock may miss one
 
@@ -49,7 +51,7 @@ def implausible(
             return found
     here, there = (median(reading.value for reading in side) for side in (baseline, candidate))
     better = here / there if rule.worse is Worse.HIGHER else there / here
-    if better < ratio:
+    if better < ratio * TOO_GOOD:
         return ""
     return (
         f"{rule.info.label} {_shown(here, rule)} -> {_shown(there, rule)} is {_times(better)} better: "

@@ -51,7 +51,6 @@ class ValidityRules:
     `reruns`: how often such a run, or one that broke off, is made again.
     """
 
-    cpu_share: float | None
     clock_share: float | None
     sentinel_rise: float | None
     reruns: int

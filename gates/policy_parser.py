@@ -120,6 +120,7 @@ _HARD: dict[str, Reader] = {
 }
 _PRIOR: dict[str, Reader] = {
     "sd": number(LEAST_SPREAD),
+    "between": number(0),
     "df": number(0, above=True),
     "kind": one_of(dict.fromkeys(("calibrated", "learnt")), "kind"),
     "reduction": one_of(SUMMARIES, "reduction"),
@@ -133,7 +134,6 @@ _LOOKS: dict[str, Reader] = {
 }
 _OVERRIDE: dict[str, Reader] = {"operators": count(1, 2)}
 _VALIDITY: dict[str, Reader] = {
-    "cpu_share": optional(number(0, 1, above=True)),
     "clock_share": optional(number(0, 1, above=True)),
     "sentinel_rise": optional(number(0, above=True)),
     "reruns": count(0),

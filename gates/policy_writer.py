@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from gates.policy import KnownPriors, Policy
+from gates.rules import MetricRule
 
 
 def policy_to_dict(policy: Policy) -> dict[str, Any]:
@@ -14,9 +15,7 @@ def policy_to_dict(policy: Policy) -> dict[str, Any]:
     plain["validity"] = dict(vars(policy.validity))
     plain["hard"] = dict(vars(policy.hard))
     plain["override"] = dict(vars(policy.override))
-    plain["rules"] = {
-        rule.name: {key: _plain(value) for key, value in vars(rule).items() if key != "name"} for rule in policy.rules
-    }
+    plain["rules"] = {rule.name: _rule(rule) for rule in policy.rules}
     plain["looks"] = {
         key: list(value) if isinstance(value, tuple) else _plain(value) for key, value in vars(policy.looks).items()
     }
@@ -36,10 +35,26 @@ def policy_to_dict(policy: Policy) -> dict[str, Any]:
 def known_to_dict(known: KnownPriors) -> dict[str, Any]:
     """What a policy file holds under the name of these spreads."""
     rules = {
-        name: {"sd": prior.sd, "df": prior.df, "kind": prior.kind, "reduction": reduction, "scale": scale.value}
+        name: {
+            "sd": prior.sd,
+            "between": prior.between,
+            "df": prior.df,
+            "kind": prior.kind,
+            "reduction": reduction,
+            "scale": scale.value,
+        }
         for name, (prior, reduction, scale) in known.rules.items()
     }
     return {"when": {key: list(values) for key, values in known.when.items()}, "rules": rules}
+
+
+def _rule(rule: MetricRule) -> dict[str, Any]:
+    """All of its keys; a metric of the user's own with what it is."""
+    plain = {key: _plain(value) for key, value in vars(rule).items() if key not in ("name", "own")}
+    if rule.own is not None:
+        better = "higher" if rule.own.worse == "lower" else "lower"
+        plain["metric"] = {"name": rule.metric, "better": better, "scale": rule.own.scale, "unit": rule.own.unit}
+    return plain
 
 
 def _plain(value: Any) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gates.design import Design
 from gates.planning import block_chance, enough_to_block, limits, pass_chance
 from gates.policy import Policy
+from gates.priors import Prior
 from gates.rules import MetricRule, Role, Scale, Worse
 
 
@@ -25,46 +26,41 @@ class Power:
 
 def power(
     policy: Policy,
-    margin: float,
-    sd: float,
+    rule: MetricRule,
+    prior: Prior,
     sizes: Sequence[tuple[int, int]],
     effects: Sequence[float],
-    *,
-    prior_df: float | None = None,
-    role: Role = Role.GATE,
-    two_sided: bool = False,
 ) -> list[Power]:
-    """The chances at spread `sd` and `margin` (same scale), known as a prior of `prior_df` degrees of freedom (None: as
-    many as the policy's), and BLOCK at the level that Holm leaves the worst of all gate metrics. An ADVISORY metric
-    never blocks; one on IGNORE does not pass either."""
+    """The chances of a rule of the policy where runs spread as `prior` says, on its scale, BLOCK at the rule's share of
+    the level. An ADVISORY rule never blocks; one on IGNORE does not pass either."""
+    two_sided = rule.worse is Worse.BOTH
     designs = [Design(baseline_runs=k, candidate_runs=m, paired=False, two_sided=two_sided) for k, m in sizes]
-    known = replace(policy, prior_df=policy.prior_df if prior_df is None else prior_df)
-    return [each for design in designs for each in _powers(known, margin, sd, design, effects, role)]
+    return [each for design in designs for each in _powers(policy, rule, prior, design, effects)]
 
 
 def _powers(
-    policy: Policy, margin: float, sd: float, design: Design, effects: Sequence[float], role: Role
+    policy: Policy, rule: MetricRule, prior: Prior, design: Design, effects: Sequence[float]
 ) -> Iterator[Power]:
-    family = max(1, sum(rule.role is Role.GATE for rule in policy.rules))
-    enough = enough_to_block(policy, design)
-    within = limits(
-        design,
-        margin=margin,
-        sd=sd,
-        prior_df=policy.prior_df,
-        alpha_pass=policy.alpha_pass,
-        alpha_harm=policy.alpha_block / family,
-        alpha_order=policy.alpha_block,
-    )
+    margin = harm_margin(rule)
+    within = limits(design, margin=margin, prior=prior, alpha_pass=policy.alpha_pass, alpha_block=level(policy, rule))
+    decides = rule.role in (Role.GATE, Role.GUARD) and enough_to_block(policy, design)
     for effect in effects:
         truth = effect * margin
         yield Power(
             baseline_runs=design.baseline_runs,
             candidate_runs=design.candidate_runs,
             effect=effect,
-            block=block_chance(within, truth) if enough and role is Role.GATE else 0.0,
-            passed=pass_chance(within, truth) if role is not Role.IGNORE else 0.0,
+            block=block_chance(within, truth) if decides else 0.0,
+            passed=pass_chance(within, truth) if rule.role is not Role.IGNORE else 0.0,
         )
+
+
+def level(policy: Policy, rule: MetricRule) -> float:
+    """The rule's share of the level of BLOCK, where all that decide are tested."""
+    others = sum(
+        other.weight for other in policy.rules if other.role in (Role.GATE, Role.GUARD) and other.name != rule.name
+    )
+    return policy.alpha_block * rule.weight / (rule.weight + others)
 
 
 def harm_margin(rule: MetricRule) -> float:

@@ -23,12 +23,14 @@ LEAST_DF = 2.0
 class Prior:
     """The spread `sd` expected between equal runs, worth `df` degrees of freedom.
 
-    `kind`: shipped (stated in the policy), calibrated (unchanged runs of one place), learnt (many groups of them).
+    `between`: the SD that sessions add, 0 where nothing is known of that. `kind`: shipped (stated in the policy),
+    calibrated (unchanged runs of one place), learnt (earlier runs, many groups of them or one long row).
     """
 
     sd: float
     df: float
     kind: str
+    between: float = 0.0
 
 
 def fit_prior(variances: Sequence[float], dfs: Sequence[float]) -> tuple[float, float]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from enum import StrEnum
 from typing import Any
 
-from gates.fields import Reader, choice, fields, flag, number, one_of, optional
-from gates.metrics import METRICS
+from gates.fields import Reader, choice, fields, flag, number, one_of, optional, some_fields, text
+from gates.metrics import METRICS, MetricInfo
 from gates.policy import PolicyError
 from gates.rules import MetricRule, Role, Scale, Worse
 from gates.summaries import SUMMARIES
@@ -17,8 +18,32 @@ LEAST_SPREAD = 1e-12
 LARGEST_SHARE = 2.0
 """No limit of a relative change is larger: three times as much. What is meant as percent is."""
 
+
+def _own_metric(path: str, value: Any) -> str | tuple[str, MetricInfo]:
+    """The name of a metric of ours, or of one of the user's own with what it is."""
+    if not isinstance(value, Mapping):
+        return str(one_of(METRICS, "metric")(path, value))
+    found = {"unit": "", **fields(path, {"unit": "", **value}, _OWN, instead="name a metric of ours")}
+    worse = {Better.HIGHER: "lower", Better.LOWER: "higher"}[found["better"]]
+    label = found["name"].replace("_", " ")
+    return found["name"], MetricInfo(label=label, unit=found["unit"], worse=worse, scale=found["scale"])
+
+
+class Better(StrEnum):
+    """The direction in which a metric of one's own gets better."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+_OWN: dict[str, Reader] = {
+    "name": text,
+    "better": choice(Better),
+    "scale": choice(Scale),
+    "unit": lambda path, value: value if value == "" else text(path, value),
+}
 RULE_KEYS: dict[str, Reader] = {
-    "metric": one_of(METRICS, "metric"),
+    "metric": _own_metric,
     "role": choice(Role, kept_for={Role.HARD: "hard checks stand under 'hard:'"}),
     "reduction": one_of(SUMMARIES, "reduction"),
     "scale": choice(Scale),
@@ -26,19 +51,39 @@ RULE_KEYS: dict[str, Reader] = {
     "margin": number(0),
     "prior": number(LEAST_SPREAD),
     "must_have": flag,
-    "max_increase": optional(number(0, above=True)),
+    "headroom": optional(number(0, 1, above=True)),
+    "weight": number(0, above=True),
 }
 
 
 def parse_rule(name: str, body: Any, names: Iterable[Any]) -> MetricRule:
-    """Read a rule, every key of it; `names`: those of all rules, among which a misspelt one is looked for.
+    """Read a rule: `margin` and `prior` at least, the rest as the metric table has it. `names`: those of all rules,
+    among which a misspelt one is looked for.
 
     Raises PolicyError.
     """
     path = f"rules.{name}"
-    alike = get_close_matches(name, [str(other) for other in names if other != name], n=1)
-    instead = {"instead": f"write '{alike[0]}' if that rule is meant"} if alike else {}
-    rule = MetricRule(name=name, **fields(path, body, RULE_KEYS, **instead))
+    found = some_fields(path, body, RULE_KEYS)
+    if "metric" not in found:
+        alike = get_close_matches(name, [str(other) for other in names if other != name], n=1)
+        if name not in METRICS:
+            instead = f"write '{alike[0]}' if that rule is meant" if alike else "say which metric it judges"
+            raise PolicyError(f"{path}: metric missing; '{name}' is none of ours; {instead}")
+        found["metric"] = name
+    if missing := [key for key in ("margin", "prior") if key not in found]:
+        raise PolicyError(f"{path}: {', '.join(missing)} missing; expected a margin and a prior; write them")
+    metric, own = found["metric"] if isinstance(found["metric"], tuple) else (found["metric"], None)
+    info = own or METRICS[metric]
+    reduction = found.get("reduction", "last" if own else "iqm")
+    defaults = {
+        "role": Role.GATE,
+        "reduction": reduction,
+        "scale": Scale.IDENTITY if SUMMARIES[reduction].logarithmic else Scale(info.scale),
+        "worse": Worse.HIGHER if SUMMARIES[reduction].logarithmic else Worse(info.worse),
+        "must_have": False,
+        "headroom": None,
+    }
+    rule = MetricRule(name=name, **{**defaults, **found, "metric": metric, "own": own})
     check_rule(path, rule)
     return rule
 
@@ -67,5 +112,5 @@ def check_rule(path: str, rule: MetricRule) -> None:
         raise PolicyError(
             f"{path}.margin: found {rule.margin}; a fall of 100 % or more cannot be a limit; expected < 1"
         )
-    if rule.max_increase is not None and rule.worse is not Worse.HIGHER:
-        raise PolicyError(f"{path}.max_increase: found {rule.max_increase}; it needs 'worse: higher'; expected null")
+    if rule.headroom is not None and (rule.worse is not Worse.HIGHER or info.unit != "MiB"):
+        raise PolicyError(f"{path}.headroom: found {rule.headroom}; it is for memory that is worse when higher")

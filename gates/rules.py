@@ -6,14 +6,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gates.metrics import METRICS, MetricInfo
+from gates.records import Run, Series
 from gates.summaries import SUMMARIES
+
+LOGGED = "trl/"
+"""Before the names of what a trainer logs that is no metric of ours."""
 
 
 class Role(StrEnum):
-    """HARD checks need no baseline; GATE metrics decide; ADVISORY ones warn; IGNORE switches a rule off."""
+    """HARD checks need no baseline; GATE metrics decide; GUARD ones block, but need not pass;
+    ADVISORY ones warn; IGNORE switches a rule off."""
 
     HARD = "hard"
     GATE = "gate"
+    GUARD = "guard"
     ADVISORY = "advisory"
     IGNORE = "ignore"
 
@@ -39,8 +45,9 @@ class MetricRule:
 
     `margin` is the largest worsening that is tolerated: a fraction on the log scale (0.15 = 15 % worse),
     the metric's unit on the identity scale. `prior` is the spread between runs that is expected, on the
-    same scale. `max_increase` (the metric's unit) caps the margin where a fraction of the baseline would be
-    more than that.
+    same scale. `headroom`: of memory, the increase is no more than this share of what the device has left beside the
+    baseline. `weight`: the rule's share of the level of BLOCK, beside those of the other metrics that decide.
+    `own`: what a metric is that is none of ours.
     """
 
     name: str
@@ -52,12 +59,19 @@ class MetricRule:
     margin: float
     prior: float
     must_have: bool
-    max_increase: float | None
+    headroom: float | None
+    weight: float = 1.0
+    own: MetricInfo | None = None
 
     @property
     def info(self) -> MetricInfo:
         """The metric's label, unit and nature."""
-        return METRICS[self.metric]
+        return self.own or METRICS[self.metric]
+
+    def series(self, run: Run) -> Series | None:
+        """The run's series of the metric; of an own one also as a trainer's log has it."""
+        found = run.series.get(self.metric)
+        return run.series.get(LOGGED + self.metric) if found is None and self.own else found
 
     @property
     def unit(self) -> str:

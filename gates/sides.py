@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from gates.metrics import CLOCKS, METRICS, RECORDINGS
 from gates.records import Run, Series, Version
@@ -14,6 +17,9 @@ from gates.wording import called
 LATE = 0.9
 """Share of a run that an evaluation must reach: with eval_steps=200 of 500 the last one stands at 400, and knows
 nothing of a collapse after it."""
+
+OTHER_WORK = 1.05
+"""Tokens of a step, as a factor, from which on its work is another: batches of other seeds differ by less."""
 
 ABSENT = "absent"
 """The value of a fact that a run did not record."""
@@ -186,11 +192,29 @@ def facts(baseline: Side, candidate: Side) -> dict[str, str]:
     }
     states = tuple(zip(RECORDINGS, (late, before, now, METRICS), strict=True))
     found = {name: next(word for word, names in states if name in names) for name in METRICS}
+    found["work"] = work_of(known, other)
     for pick in (_workload, _hardware):
         for key, values in values_of(candidate.evidence or candidate.runs, pick).items():
             if len(values) == 1:
                 found[key] = values[0]
     return found
+
+
+def work_of(baseline: Side, candidate: Side) -> str:
+    """`changed` where a step has more or fewer tokens than it had, as sequence packing makes it: then the cost of a
+    token tells more than that of a step. `same` otherwise, or where no tokens were counted."""
+    sides = [
+        [float(np.mean(run.series["tokens"].finite_only().values)) for run in side.evidence if _counts_tokens(run)]
+        for side in (baseline, candidate)
+    ]
+    if not all(sides):
+        return "same"
+    before, now = (math.fsum(side) / len(side) for side in sides)
+    return "changed" if max(before, now) > OTHER_WORK * min(before, now) else "same"
+
+
+def _counts_tokens(run: Run) -> bool:
+    return "tokens" in run.series and bool(run.series["tokens"].finite.any())
 
 
 def mismatches(baseline: Side, candidate: Side, what: str) -> tuple[Difference, ...]:

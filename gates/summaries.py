@@ -24,8 +24,7 @@ class Summary:
     are the same whether a point is a step or the mean of several.
     `single` ones need one value only; all others need the policy's `min_steps` values after warm-up. What
     `of_progress` ones give depends on how far a run has come, so they compare runs of one length only. With
-    fewer than `decides_from` values after warm-up the number is advice: too noisy to gate by. A ratio also grows where
-    what it is divided by has shrunk: `level` names the summary of what must have grown for that to be harm.
+    fewer than `decides_from` values after warm-up the number is advice: too noisy to gate by.
     """
 
     window: Callable[[Values, int], Values]
@@ -35,7 +34,6 @@ class Summary:
     single: bool = False
     of_progress: bool = False
     decides_from: int = 0
-    level: str = ""
 
     def __call__(self, series: Series, warmup_steps: int) -> float:
         """The run's number, in the metric's unit; NaN when no finite value is left in the window."""
@@ -129,15 +127,16 @@ SUMMARIES: dict[str, Summary] = {
     "p10": Summary(window=after_warmup, statistic=_tenth_percentile),
     "tail_mean": Summary(window=last_half, statistic=_mean, linear=True, of_progress=True),
     "tail_area": Summary(window=last_half, statistic=trimmed_mean, of_progress=True),
-    "tail_excess": Summary(
-        window=after_warmup, statistic=tail_excess, logarithmic=True, decides_from=300, level="mean"
-    ),
-    "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True, decides_from=300, level="last_third"),
+    "tail_excess": Summary(window=after_warmup, statistic=tail_excess, logarithmic=True, decides_from=300),
+    "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True, decides_from=300),
+    "growth": Summary(window=after_warmup, statistic=drift, logarithmic=True),
+    "whole": Summary(window=everything, statistic=_mean, linear=True),
     "last_third": Summary(window=after_warmup, statistic=last_third),
     "max": Summary(window=everything, statistic=_max, single=True),
     "last": Summary(window=everything, statistic=_last, single=True, of_progress=True),
     # The mean of tokens-per-second per step over-weights fast steps; see `rate`.
     "rate": Summary(window=after_warmup, statistic=_mean, linear=True),
+    "per_token": Summary(window=after_warmup, statistic=_mean, linear=True),
 }
 
 

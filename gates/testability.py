@@ -31,7 +31,8 @@ def measurable(
 
 def has(rule: MetricRule, run: Run) -> bool:
     """Whether the run has a number of the rule's metric."""
-    return rule.metric in run.series and bool(run.series[rule.metric].finite.any())
+    series = rule.series(run)
+    return series is not None and bool(series.finite.any())
 
 
 def missing(

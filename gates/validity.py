@@ -1,10 +1,7 @@
-"""Runs whose clock tells of the machine and not of the code: throttled, contended, or perhaps contended.
+"""Runs whose clock tells of the machine and not of the code: throttled, or contended.
 
 The sentinel, a fixed kernel timed beside the steps, knows nothing of the code: a run where it is slow is not judged by
-the clock, with the quieter of both sides as reference. A GPU's clock is compared with the other runs of the side. The
-share of CPU time is not so clear: a step that sleeps loses it too, and leaving out the runs with little of it kept
-equally contended ones together, which blocked 7 % of unchanged sides of three real runs. So it only takes the t test's
-word away (gates/comparisons.py).
+the clock, with the quieter of both sides as reference. A GPU's clock is compared with the other runs of the side.
 """
 
 from __future__ import annotations
@@ -65,18 +62,6 @@ def superseded(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]
             if run.run_id in invalid and run.seed in again:
                 slow = invalid[run.run_id]
                 found[run.run_id] = slow._replace(seen=f"{slow.seen}; made again as run {again[run.seed]}")
-    return found
-
-
-def contended(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]) -> Reasons:
-    """Runs that had far less CPU time per second than the runs beside them."""
-    found: Reasons = {}
-    if policy.validity.cpu_share is not None:
-        for side in (baseline, candidate):
-            used, passed = _levels(policy, side, "step_cpu_time"), _levels(policy, side, "step_time")
-            shares = {run_id: used[run_id] / passed[run_id] for run_id in used.keys() & passed.keys()}
-            words = "had {value} s of CPU per second, the runs beside it {middle} s"
-            found |= _low(shares, policy.validity.cpu_share, "contended", words)
     return found
 
 

@@ -41,6 +41,7 @@ class ReasonCode(StrEnum):
     FAILS_ALIKE = "fails-alike"
     NO_BASELINE = "no-baseline"
     NOT_COMPARABLE = "not-comparable"
+    FACTS_DIFFER = "facts-differ"
     INVALID_ENVIRONMENT = "invalid-environment"
     SUSPECT_DATA = "suspect-data"
     MISSING_DATA = "missing-data"
@@ -65,9 +66,10 @@ class Evidence:
     `margin` are fractions where `relative` (0.03 = +3 %), else in `unit`, and keep the metric's own
     direction: the margin of a metric that is worse when lower is negative. For metrics that may change
     neither way it is positive and holds both ways. `smallest_detectable` is the size of the smallest true
-    harm that these runs would block 4 times of 5. `spread`: the SD between runs that the test used, on the
-    scale of the margin (log or unit). `prior`: what it rests on besides these runs: shipped, calibrated,
-    learnt, or dropped because the runs contradict it. `identical`: the series are bit-equal, so no test was needed.
+    harm that these runs would block 4 times of 5. `typical`: the change by the median of pairs of runs. `spread`: the
+    SD between runs that the test used, on the scale of the margin (log or unit); `prior`: what it rests on besides
+    these runs (shipped, calibrated, learnt), its SD and the degrees of freedom it is worth; `between`: the SD of the
+    change that sessions add. `identical`: the series are bit-equal, so no test was needed.
     """
 
     unit: str
@@ -84,8 +86,12 @@ class Evidence:
     p_noninferior: float | None = None
     smallest_detectable: float | None = None
     paired: bool = False
+    typical: float | None = None
     spread: float | None = None
     prior: str = ""
+    prior_sd: float | None = None
+    prior_df: float | None = None
+    between: float = 0.0
     identical: bool = False
 
     @property
@@ -145,6 +151,20 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RootCause:
+    """One explanation by what was measured (gates/root_causes): the rule's id and a clause with its numbers.
+
+    `share`: how much of the harm it explains, 0 to 1; None of a sign that has no such number. `rank`: the largest is
+    named first; a share, or the place that the rule gives its sign among them.
+    """
+
+    rule: str
+    said: str
+    rank: float
+    share: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The answer, why, and everything needed to compute it again except the series.
 
@@ -152,6 +172,7 @@ class Verdict:
     `planned_runs`: the candidate's runs as a plan counts them, those of one seed once.
     `notes`: what a reader should know about the runs besides, such as which were left out and why; those of the checks
     among them. `compared`: the groups of facts that both sides recorded, so that no difference there means none.
+    `causes`: of a verdict that is no PASS, what explains it, the most first.
     `attempt`: which try of the same code beside this baseline it was, counted from 1.
     """
 
@@ -172,6 +193,7 @@ class Verdict:
     planned_runs: int | None = None
     compared: tuple[str, ...] = ()
     attempt: int = 1
+    causes: tuple[RootCause, ...] = ()
 
 
 def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
@@ -191,6 +213,7 @@ def verdict_from_dict(plain: Mapping[str, Any]) -> Verdict:
     known["differences"] = tuple(map(difference_from_dict, known["differences"]))
     for side in ("baseline_runs", "candidate_runs", "notes", "compared"):
         known[side] = tuple(known.get(side, ()))
+    known["causes"] = tuple(RootCause(**_known(RootCause, cause)) for cause in known.get("causes", ()))
     return Verdict(**known)
 
 

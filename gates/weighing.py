@@ -1,143 +1,110 @@
-"""One metric of both sides: its evidence, or the check that needs none because there is nothing to test."""
+"""One metric of both sides: which runs it compares, and its evidence or the check that needs none."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from gates.check_builders import make_check
+from gates.check_builders import undecided
 from gates.comparability import unread
 from gates.comparisons import Comparison
-from gates.design import Design
-from gates.identity import identical, identity_check, same_code, same_training
-from gates.levels import no_harm
-from gates.matching import compare_readings, of_shared_seeds, would_pair
-from gates.planning import enough_to_block, smallest_detectable
+from gates.identity import identity_check, same_code, same_training
+from gates.matching import compare_readings
+from gates.pairs import Pairs, judged_in_pairs
 from gates.plausibility import limit_beyond_reach
 from gates.policy import Policy
-from gates.readings import Reading, Yardstick, read, yardstick
+from gates.readings import Reading, Yardstick, read
 from gates.records import Run
-from gates.rules import MetricRule, Worse
-from gates.stalls import by_all_steps, constant_tokens, stalls
+from gates.rules import MetricRule
+from gates.sides import once
 from gates.testability import has, measurable, missing
-from gates.verdict import Check, CheckOutcome, Evidence
-from gates.wording import runs
+from gates.validity import BY_THE_CLOCK, invalid_clocks
+from gates.verdict import Check, Evidence, ReasonCode
+from gates.wording import listed, runs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weighed:
-    """A rule with what both sides say about it: `found` when it was tested, else the final `check`.
-
-    `doubt`: why a BLOCK would not be the candidate's doing, '' for nothing. `relief`: why what is beyond the limit, or
-    may be, is no harm, '' for nothing. `reach`: why what is within the limit may be harm all the same, '' for nothing.
-    `repeated`: some runs are of one seed, which this metric follows, and count once. `pairs_wait`: more runs of the
-    baseline's seeds would be compared in pairs, which tell more than these do. `stick`: what it was measured by.
-    """
+    """A rule with what both sides say about it: what was `found` when it was tested, in which unit (`stick`) and with
+    which readings; else the final `check`. `repeated`: some runs are of one seed, which this metric follows, and count
+    once. `reach`: why what is within the limit may be harm all the same, '' for nothing."""
 
     rule: MetricRule
     check: Check | None = None
     found: Comparison | None = None
-    evidence: Evidence | None = None
-    notes: tuple[str, ...] = ()
-    doubt: str = ""
-    relief: str = ""
-    reach: str = ""
-    repeated: bool = False
-    pairs_wait: bool = False
     stick: Yardstick | None = None
-
-    def noting(self, note: str) -> Weighed:
-        """The same with one more note."""
-        if self.check:
-            return replace(self, check=replace(self.check, notes=(*self.check.notes, note)))
-        return replace(self, notes=(*self.notes, note))
-
-    def detecting(self, policy: Policy, alpha: float) -> Weighed:
-        """The same with the smallest harm that these runs would show at level `alpha`, where they could BLOCK."""
-        found, stick = self.found, self.stick
-        if not (found and stick and self.evidence and enough_to_block(policy, found.design)) or found.too_noisy:
-            return self
-        shown = abs(stick.change(smallest_detectable(found, alpha)))
-        return replace(self, evidence=replace(self.evidence, smallest_detectable=shown))
+    sides: tuple[Sequence[Reading], Sequence[Reading]] = ((), ())
+    notes: tuple[str, ...] = ()
+    repeated: bool = False
+    reach: str = ""
 
 
-def agree(policy: Policy, rule: MetricRule, stored: Sequence[Run], fresh: Sequence[Run]) -> bool:
-    """True unless a test at 5 % says that stored and fresh runs of a baseline differ, better or worse.
-
-    Where they do, something besides the candidate's code has changed: stored runs show that, fresh ones would hide it.
-    """
-    left, right = (read(policy, rule, side)[0] for side in (stored, fresh))
-    stick = yardstick(policy, rule, left, right) if left and right else ""
-    if isinstance(stick, str) or identical(left, right):
-        return True
-    found = compare_readings(policy, replace(rule, worse=Worse.BOTH), stick, left, right)
-    return found.p_harm > 0.05
+def weigh_selected(
+    policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs
+) -> Weighed:
+    """Compare one metric over the runs that are valid for it; `left`: the stored runs of the baseline. The machine's
+    speed is judged by fresh ones alone; for everything else they are runs of the baseline like the others."""
+    if pairs and judged_in_pairs(rule):
+        return weigh(policy, rule, pairs.baseline, pairs.candidate, beside=True)
+    fresh: Sequence[Run] = pairs.beside
+    if rule.metric in BY_THE_CLOCK:
+        invalid = invalid_clocks(policy, left, right, fresh)
+        left, fresh, right = ([run for run in side if run.run_id not in invalid] for side in (left, fresh, right))
+        if invalid and not (left and right):
+            empty = "baseline" if right else "candidate"
+            what = listed(sorted({reason.what for reason in invalid.values()}))
+            reason = f"no {empty} run has a usable clock ({what})"
+            return Weighed(rule=rule, check=undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT))
+    return weigh(policy, rule, once((*left, *fresh)), right, beside=pairs.together and judged_in_pairs(rule))
 
 
 def weigh(
-    policy: Policy,
-    rule: MetricRule,
-    baseline: Sequence[Run],
-    candidate: Sequence[Run],
-    trusted: bool = True,
+    policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], beside: bool = False
 ) -> Weighed:
-    """Compare one metric; `trusted`: no run is known to have been contended."""
-    tokens = constant_tokens(policy, rule, [*baseline, *candidate]) if rule.reduction == "rate" else None
-    if tokens is not None and not stalls(policy, rule, baseline, candidate):
-        reason = f"a step has {tokens:.0f} tokens in every run, so this is step time again and is judged there"
-        return Weighed(rule=rule, check=make_check(rule, CheckOutcome.NOT_JUDGED, reason))
-    given, rule = rule, by_all_steps(policy, rule, baseline, candidate)
+    """Compare one metric; `beside`: runs of one seed were made beside each other."""
     left, why_left = read(policy, rule, baseline)
     right, why_right = read(policy, rule, candidate)
     if not left or not right:
         there = all(any(has(rule, run) for run in side) for side in (baseline, candidate))
         return Weighed(rule=rule, check=missing(rule, left, right, why_left, why_right, there))
     notes = tuple(_notes(left, right, len(baseline), len(candidate)))
-    if rule != given:
-        notes = ("by the mean of all of them: rare long ones came up, to which their middle is blind", *notes)
     if rule.info.repeatable and same_code(policy, rule, left, right) and same_training(baseline, candidate):
         return Weighed(rule=rule, check=identity_check(rule, left, right, notes))
     stick = measurable(policy, rule, left, right, unread(candidate, right))
     if isinstance(stick, Check):
         return Weighed(rule=rule, check=stick)
-    if len(shared := of_shared_seeds(stick, left, right)) < len(left):
-        left = shared
-        notes = (*notes, "runs of one seed agree far better than runs do: judged by the seeds of both sides")
-    found = compare_readings(policy, rule, stick, left, right, trusted)
-    repeated = _repeated(found.design, left, right)
+    sessions = 0.0 if beside else _between_sessions(stick, baseline, candidate)
+    found = compare_readings(rule, stick, left, right, beside, sessions)
+    numbers = (found.design.baseline_runs * (found.design.averaged if found.design.paired else 1), len(right))
+    repeated = numbers != (len(left), found.design.candidate_runs)
     notes = (*notes, "runs of one seed count as one") if repeated else notes
-    if found.scheduled:
-        notes = (*notes, "runs agree far better than their steps do: what these wobble by is not counted as noise")
-    open_still = found.p_noninferior > policy.alpha_pass
-    relief = no_harm(policy, rule, baseline, candidate) if open_still else ""
     return Weighed(
         rule=rule,
         found=found,
-        evidence=_evidence(policy, rule, stick, found, left, right),
-        notes=notes,
-        relief=relief,
-        reach=limit_beyond_reach(rule, stick, left, right),
-        repeated=repeated,
-        pairs_wait=open_still and would_pair(stick, left, right),
         stick=stick,
+        sides=(tuple(left), tuple(right)),
+        notes=notes,
+        repeated=repeated,
+        reach=limit_beyond_reach(rule, stick, left, right),
     )
 
 
-def _repeated(design: Design, left: list[Reading], right: list[Reading]) -> bool:
-    """Whether fewer numbers were compared than there are runs."""
-    behind = design.baseline_runs * (design.averaged if design.paired else 1)
-    return (behind, design.candidate_runs) != (len(left), len(right))
+def _between_sessions(stick: Yardstick, baseline: Sequence[Run], candidate: Sequence[Run]) -> float:
+    """The variance that sessions add to the difference; 0 where sides share one, or the runs do not say theirs."""
+    before, now = ({run.session for run in side} for side in (baseline, candidate))
+    if "" in before | now or before & now:
+        return 0.0
+    return stick.prior.between**2 * (1 / len(before) + 1 / len(now))
 
 
-def _evidence(
-    policy: Policy,
-    rule: MetricRule,
-    stick: Yardstick,
-    found: Comparison,
-    left: list[Reading],
-    right: list[Reading],
-) -> Evidence:
+def evidence_of(policy: Policy, weighed: Weighed, smallest: float | None) -> Evidence:
+    """The numbers behind the check of a metric that was tested. `smallest`: the smallest harm (harm units) that these
+    runs would block 4 times of 5, where they can block."""
+    rule, found, stick = weighed.rule, weighed.found, weighed.stick
+    assert found
+    assert stick
+    left, right = weighed.sides
     low, high = sorted(stick.change(end) for end in found.interval(policy.alpha_pass))
     return Evidence(
         unit=rule.unit,
@@ -152,15 +119,19 @@ def _evidence(
         margin=stick.change(stick.margin),
         p_harm=found.p_harm,
         p_noninferior=found.p_noninferior,
+        smallest_detectable=None if smallest is None else abs(stick.change(smallest)),
         paired=found.design.paired,
+        typical=stick.change(found.typical),
         spread=math.sqrt(found.spread.variance),
-        prior=policy.prior_of(rule).kind if found.spread.prior_df else "dropped",
+        prior=stick.prior.kind,
+        prior_sd=stick.prior.sd,
+        prior_df=stick.prior.df,
+        between=math.sqrt(found.between),
     )
 
 
 def _notes(left: list[Reading], right: list[Reading], asked_left: int, asked_right: int) -> Iterator[str]:
-    """What a reader should know about the data besides: dropped values, runs without the metric, unequal
-    lengths."""
+    """What a reader should know about the data besides: dropped values, runs without the metric, unequal lengths."""
     if dropped := sum(reading.dropped for reading in (*left, *right)):
         yield f"{dropped} non-finite {'value' if dropped == 1 else 'values'} left out"
     if len(left) == len(right) == 1:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from training.algorithms import dpo, ppo, sft
 from training.config import (
     AdapterConfig,
     CanaryConfig,
     DataConfig,
-    DPOAlgo,
     HardwareConfig,
     ModelConfig,
-    PPOAlgo,
     QuantizationConfig,
-    SFTAlgo,
     TierConfig,
     TrainConfig,
 )
 
 ALGORITHMS = {
-    "sft": SFTAlgo(name="sft"),
-    "dpo": DPOAlgo(name="dpo", beta=0.1, loss_type="sigmoid"),
-    "ppo": PPOAlgo(name="ppo", max_prompt_length=32),
+    "sft": sft.Settings(name="sft"),
+    "dpo": dpo.Settings(name="dpo", beta=0.1, loss_type="sigmoid"),
+    "ppo": ppo.Settings(name="ppo", max_prompt_length=32),
 }
 
 

@@ -72,6 +72,12 @@ class Server:
                 time.sleep(0.25)
         raise TimeoutError(self.uri)
 
+    @property
+    def pid(self) -> int:
+        """Of the server itself; its workers are forks of it."""
+        assert self._process is not None
+        return self._process.pid
+
     def signal(self, number: int) -> None:
         """Send a signal to the server and its workers."""
         assert self._process is not None

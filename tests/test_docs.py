@@ -43,6 +43,14 @@ def dead_links(page: Path) -> Iterator[str]:
             yield f"{page.name}: {target}"
 
 
+def unknown_tests(page: Path) -> Iterator[str]:
+    """Tests by which a page proves something, and which are not there."""
+    files = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    for name, test in re.findall(r"(test_\w+\.py)(?:::(\w+))?", page.read_text()):
+        if name not in files or (test and f"def {test}(" not in files[name]):
+            yield f"{page.name}: {name}{'::' if test else ''}{test}"
+
+
 def pages() -> list[Path]:
     return [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 
@@ -55,6 +63,18 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("see [here](nowhere.md#part), [there](page.md) and [far](https://example.org/x)")
     assert list(dead_links(page)) == ["page.md: nowhere.md"]
+
+
+def test_tests_that_are_named_are_there() -> None:
+    assert [missing for page in pages() for missing in unknown_tests(page)] == []
+
+
+def test_a_test_that_is_gone_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`test_docs.py`, `test_docs.py::test_links_lead_to_files`, `test_docs.py::test_gone`, `test_gone.py`"
+    )
+    assert list(unknown_tests(page)) == ["page.md: test_docs.py::test_gone", "page.md: test_gone.py"]
 
 
 def test_every_picture_is_shown() -> None:

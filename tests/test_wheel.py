@@ -102,6 +102,7 @@ def test_a_session_runs_from_the_wheel(core: Environment, stack: Path, tmp_path:
     assert (tmp_path / "mlflow.db").is_file()
 
 
+@pytest.mark.full
 def test_the_server_of_the_wheel_has_the_pages(core: Environment, tmp_path: Path) -> None:
     with (
         Server(f"sqlite:///{tmp_path}/mlflow.db", tmp_path, app="canary", python=core.python) as server,

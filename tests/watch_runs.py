@@ -91,6 +91,6 @@ FAILURES: dict[str, tuple[Callable[[int], Rows], int, int, dict[str, Callable[[f
     "loss explodes": (sft, 200, 60, {"loss": lambda x, s: x * (1 + 6 * s), "grad_norm": lambda x, s: x * 30**s}),
     "gradients explode": (sft, 200, 60, {"grad_norm": lambda x, s: x * 1000**s, "loss": lambda x, s: x * (1 + s**2)}),
     "KL explodes": (rl, 200, 60, {"kl": lambda x, s: x * 60**s}),
-    "entropy collapses": (rl, 200, 60, {"entropy": lambda x, s: x * 0.02**s}),
+    "a policy collapses": (rl, 200, 60, {"entropy": lambda x, s: x * 0.02**s, "reward_mean": lambda x, s: x - 3 * s}),
     "KL creeps": (rl, 150, 220, {"kl": lambda x, s: x * 25**s}),
 }

@@ -44,26 +44,26 @@ def check_modules(adapter: AdapterConfig, present: set[str]) -> None:
         )
 
 
-def peft_config(adapter: AdapterConfig, model: PreTrainedModel) -> PeftConfig | None:
+def peft_config(adapter: AdapterConfig, model: PreTrainedModel, head: str = "language") -> PeftConfig | None:
     """Return what PEFT needs to wrap the model, or None for full fine-tuning.
 
     Raises SetupError for modules that the model does not have: PEFT is content if one of them is there.
     """
     check(adapter)
     check_modules(adapter, _linear_modules(model))
-    return ADAPTERS[adapter.name](adapter)
+    return ADAPTERS[adapter.name](adapter, head)
 
 
-def _full(adapter: AdapterConfig) -> None:
+def _full(adapter: AdapterConfig, head: str) -> None:
     return None
 
 
-def _lora(adapter: AdapterConfig) -> PeftConfig:
+def _lora(adapter: AdapterConfig, head: str) -> PeftConfig:
     from peft import LoraConfig
 
     names = _modules(adapter.target_modules)
     return LoraConfig(
-        task_type="CAUSAL_LM",
+        task_type="CAUSAL_LM" if head == "language" else "SEQ_CLS",  # the latter trains the new head as well
         r=adapter.r,
         lora_alpha=adapter.alpha,
         lora_dropout=adapter.dropout,
@@ -82,4 +82,4 @@ def _modules(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-ADAPTERS: dict[str, Callable[[AdapterConfig], PeftConfig | None]] = {"full": _full, "lora": _lora}
+ADAPTERS: dict[str, Callable[[AdapterConfig, str], PeftConfig | None]] = {"full": _full, "lora": _lora}

@@ -8,6 +8,11 @@ from typing import Any
 from training.config import CanaryConfig
 from training.devices import Device
 
+NEEDED = ("output_dir", "max_steps", "per_device_train_batch_size", "seed", "use_cpu", "logging_steps", "report_to",
+          "disable_tqdm", "logging_nan_inf_filter", "save_strategy", "iterations", "rollout_batch_size",
+          "max_new_tokens", "max_prompt_length")  # fmt: skip
+"""How long, how much, where, and who is told: what no default can say."""
+
 
 def common_arguments(config: CanaryConfig, output_dir: Path, device: Device) -> dict[str, Any]:
     """Keyword arguments for TrainingArguments and everything derived from it.
@@ -43,6 +48,16 @@ def common_arguments(config: CanaryConfig, output_dir: Path, device: Device) -> 
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": device.kind == "cuda",
     }
+
+
+def trainer_arguments(config: CanaryConfig, output_dir: Path, device: Device, **own: Any) -> dict[str, Any]:
+    """All arguments of a trainer: the common ones, an algorithm's `own`, and what the variant says; of one that pins
+    nothing no more than it takes to train here at all."""
+    again = checkpointing(config.memory.gradient_checkpointing)
+    pinned = {**common_arguments(config, output_dir, device), **again, **own}
+    if not config.variant.pinned:
+        pinned = {name: value for name, value in pinned.items() if name in NEEDED}
+    return pinned | config.variant.arguments_of.get(config.algo.name, config.variant.arguments)
 
 
 def checkpointing(enabled: bool) -> dict[str, Any]:

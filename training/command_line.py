@@ -158,6 +158,8 @@ def _grid(overrides: list[Override]) -> Iterator[list[str]]:
 def _policy_by_path(word: str) -> str:
     """`gate=FILE` as an option that Hydra can choose: it composes options, not files from anywhere."""
     key, equals, value = word.partition("=")
+    if key.startswith("gate.rules.") and equals:
+        return f"++{word}"  # a rule's keys have defaults; a wrong one is refused by the policy's reader
     if key not in POLICIES or not equals:
         return word
     names = [_option_for(key, item) if _is_path(item) else item for item in value.split(",")]

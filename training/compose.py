@@ -15,9 +15,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.policies import conf_dir, watch_of_canary
+from training.algorithms import NAMES, schemas
 from training.checks import check_values
 from training.command_line import CommandLine
-from training.config import ALGORITHMS, GROUPS, CanaryConfig
+from training.config import GROUPS, CanaryConfig
 from training.refusals import explain, missing_option
 
 
@@ -27,7 +28,7 @@ def register_schemas() -> None:
     store.store(name="_schema_", node=CanaryConfig)
     for group, schema in GROUPS.items():
         store.store(group=group, name="_schema_", node=schema)
-    for name, schema in ALGORITHMS.items():
+    for name, schema in schemas().items():
         store.store(group="algo", name=f"_schema_{name}_", node=schema)
 
 
@@ -55,9 +56,9 @@ def to_config(composed: DictConfig | Mapping[str, Any]) -> CanaryConfig:
         plain = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
         assert isinstance(plain, dict)
         name = (plain.get("algo") or {}).get("name")
-        if name not in ALGORITHMS:
-            raise UsageError(f"algo.name is {name!r}; expected one of {', '.join(ALGORITHMS)}")
-        schema = OmegaConf.structured(CanaryConfig(algo=ALGORITHMS[name]()))
+        if name not in NAMES:
+            raise UsageError(f"algo.name is {name!r}; expected one of {', '.join(NAMES)}")
+        schema = OmegaConf.structured(CanaryConfig(algo=schemas()[name]()))
         config = OmegaConf.to_object(OmegaConf.merge(schema, plain))
     except OmegaConfBaseException as error:
         raise UsageError(explain(error)) from error

@@ -3,63 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Optional
 
 from omegaconf import MISSING
 
+if TYPE_CHECKING:
+    from training.reward_config import RewardConfig
+
 # OmegaConf reads these annotations at run time, hence typing's Optional/Dict/List.
-
-
-@dataclass
-class SFTAlgo:
-    """Supervised fine-tuning on prompt + chosen answer (trl.SFTTrainer)."""
-
-    name: str = MISSING
-
-
-@dataclass
-class DPOAlgo:
-    """Direct preference optimisation (trl.DPOTrainer)."""
-
-    name: str = MISSING
-    beta: float = MISSING
-    loss_type: str = MISSING
-
-
-@dataclass
-class RewardConfig:
-    """The score that PPO maximises: a rule on the answer's tokens, or a reward model."""
-
-    kind: str = MISSING  # length | token_share | model
-    scale: float = MISSING  # multiplies the raw score
-    target: int = MISSING  # length: the wanted number of answer tokens
-    tokens: List[str] = field(default_factory=list)  # token_share: first letters that count
-    min_tokens: int = MISSING  # token_share: a shorter answer counts as if it had so many
-    path: Optional[str] = None  # model: folder or hub id of a sequence classifier
-
-
-@dataclass
-class PPOAlgo:
-    """Proximal policy optimisation (training.ppo), with the knobs under their usual names."""
-
-    name: str = MISSING
-    ppo_epochs: int = MISSING
-    num_minibatches: int = MISSING
-    init_kl_coef: float = MISSING
-    target_kl: float = MISSING  # nats per sequence
-    kl_horizon: int = MISSING  # sequences over which the KL coefficient may double
-    cliprange: float = MISSING
-    cliprange_value: float = MISSING
-    vf_coef: float = MISSING
-    gamma: float = MISSING
-    lam: float = MISSING
-    max_new_tokens: int = MISSING
-    max_prompt_length: int = MISSING
-    temperature: float = MISSING
-    whiten_rewards: bool = MISSING
-    missing_eos_penalty: float = MISSING
-    value_head: str = MISSING  # shared | separate
-    reward: RewardConfig = field(default_factory=RewardConfig)
 
 
 @dataclass
@@ -73,6 +24,20 @@ class TierConfig:
     eval_rows: int = MISSING
     warmup_steps: int = MISSING  # learning-rate warm-up
     timeout_minutes: float = MISSING  # per run
+    variants: List[str] = field(default_factory=list)  # of conf/variant: short trainings besides, for their facts
+
+
+@dataclass
+class VariantConfig:
+    """In what a short training differs from the run that it is made beside."""
+
+    name: str = "plain"
+    algorithms: List[str] = field(default_factory=list)  # that have it; empty: all
+    settings: Dict[str, Any] = field(default_factory=dict)  # other values of train, algo and adapter
+    arguments: Dict[str, Any] = field(default_factory=dict)  # given to the trainer's configuration as they are
+    arguments_of: Dict[str, Any] = field(default_factory=dict)  # algorithm -> instead of `arguments`
+    pinned: bool = True  # False: nothing is given that the library has a default for
+    resumes: bool = False  # it also goes on from its first checkpoint, and the next step is compared
 
 
 @dataclass
@@ -117,6 +82,17 @@ class QuantizationConfig:
 
 
 @dataclass
+class MemoryConfig:
+    """What a run spends of its device's memory, and what it spends time or digits on instead."""
+
+    name: str = "default"  # default | saving
+    gradient_checkpointing: bool = False  # activations are computed twice instead of kept
+    weights: str = "auto"  # auto | fp32 | bf16, as loaded; auto: trained ones fp32, frozen ones the run's precision
+    attention: str = "auto"  # auto | eager | sdpa | flash_attention_2; auto: what Transformers takes for the model
+    optimizer: str = "adamw_torch"  # train.optimizer, unless that is set
+
+
+@dataclass
 class TrackingConfig:
     """Where runs are recorded."""
 
@@ -127,6 +103,7 @@ class TrackingConfig:
     jsonl: bool = True  # rows to stability.jsonl, an artifact of the run
     tensorboard: bool = False  # rows to event files in the run's output folder
     weights: str = "log"  # log | none: the version is evidence only, and has no weights to load
+    samples: bool = True  # texts: answers to held-out prompts, the best and the worst of RL; false: none is kept
     full_report: bool = False  # the verdict on stdout with every check, note and warning
     system_metrics: bool = True  # CPU, memory, disk, network and GPUs, every 10 s
 
@@ -142,6 +119,7 @@ class FaultConfig:
     strength: Optional[float] = None  # how much of it; None: it has no degrees
     unit: str = ""  # of the strength
     settings: Dict[str, Any] = field(default_factory=dict)  # kind settings: other values of train and algo
+    settings_of: Dict[str, Any] = field(default_factory=dict)  # the same for one algorithm, in place of them
     signals: Dict[str, List[str]] = field(default_factory=dict)  # algorithm it applies to: checks that must show it
 
 
@@ -153,6 +131,7 @@ class HardwareConfig:
     device: str = MISSING  # auto | cpu | cuda
     precision: str = MISSING  # auto | fp32 | bf16
     threads: int = MISSING  # OMP threads of a run on CPU
+    deterministic: bool = False  # the same numbers from the same seed, on a GPU too; slower, and a canary of its own
 
 
 @dataclass
@@ -169,6 +148,37 @@ class TrainConfig:
     weight_decay: float = MISSING
     lr_scheduler: str = MISSING
     optimizer: str = MISSING
+
+
+@dataclass
+class Algo:
+    """What the settings of every algorithm have; their own keys stand in its module of training/algorithms.
+
+    They answer what the rest of a canary needs to know, without a list of algorithms anywhere.
+    """
+
+    head: ClassVar[str] = "language"  # or score: what the model ends in
+
+    name: str = MISSING
+
+    def check(self, train: TrainConfig) -> None:
+        """Raise UsageError naming the first key whose value cannot be trained with."""
+
+    def work(self) -> dict[str, str]:
+        """What of these settings two runs must share to be compared; rewards are added by training.workload."""
+        return {}
+
+    def updates(self) -> int:
+        """Optimizer steps for each of train.max_steps."""
+        return 1
+
+    def positions(self, train: TrainConfig) -> dict[str, int]:
+        """Tokens for which the model must have positions, by the keys that ask for them."""
+        return {"train.max_length": train.max_length}
+
+    def scored_by(self) -> RewardConfig | None:
+        """The reward that answers are drawn for; None where the data hold the answers."""
+        return None
 
 
 @dataclass
@@ -195,14 +205,15 @@ class CanaryConfig:
     notify: NotifyConfig = field(default_factory=NotifyConfig)
     fault: FaultConfig = MISSING
     hardware: HardwareConfig = MISSING
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     seed: int = 0  # the first run's; run i uses seed + i
     repeats: Optional[int] = None  # None: the tier's; 1 under --multirun
     register: bool = True  # False: judged beside the champion, but no version is made and the champion stays
     model_name: Optional[str] = None  # registered model; None: training.naming.default_model_name
+    variant: VariantConfig = field(default_factory=VariantConfig)
 
 
-ALGORITHMS = {"sft": SFTAlgo, "dpo": DPOAlgo, "ppo": PPOAlgo}
 GROUPS = {
     "tier": TierConfig,
     "model": ModelConfig,
@@ -213,4 +224,5 @@ GROUPS = {
     "notify": NotifyConfig,
     "fault": FaultConfig,
     "hardware": HardwareConfig,
+    "memory": MemoryConfig,
 }

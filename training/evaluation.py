@@ -50,11 +50,6 @@ def repeat_evaluation(trainer: Trainer, load: Callable[[], Any], precision: str)
     }  # fmt: skip
 
 
-def rounding(quantization: str, precision: str) -> str:
-    """The precision in which a run computes: on a quantized base, adapters are bfloat16 whatever is asked."""
-    return precision if quantization == "none" else "bf16"
-
-
 def last_evaluation(trainer: Trainer) -> dict[str, float]:
     """The newest numbers about the model on held-out data, under the trainer's own names; empty without any."""
     rows = [row for row in trainer.state.log_history if any(name.startswith("eval_") for name in row)]

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.config import CanaryConfig
 from training.errors import SetupError, first_line
+from training.memory import loading_options
 from training.quantization import keep_trainable, quantization_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from training.devices import Device
+
+
+HEADS = ("score.weight", "classifier.weight", "classifier.bias")  # of a sequence classifier
+HEAD_SEED = 20240229
+
+
+@contextmanager
+def quiet(wanted: bool) -> Iterator[None]:
+    """Without Transformers' table of weights that a new head lacks: they are meant to be."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    if wanted:
+        logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -36,17 +57,24 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_model(config: CanaryConfig, folder: Path, tokenizer: Any, device: Device) -> PreTrainedModel:
-    """Load the weights in the precision in which they are trained or frozen.
+def load_model(
+    config: CanaryConfig, folder: Path, tokenizer: Any, device: Device, *, beside: bool = False
+) -> PreTrainedModel:
+    """Load the weights in the precision in which they are trained or frozen, straight to the device.
 
-    Weights that are trained stay float32 (mixed precision is the trainer's), frozen ones under LoRA take the
-    run's precision. Raises SetupError when weights are missing, or the tokenizer has more tokens than they.
+    A score head that the files lack is made anew, the same in each run: on the CPU, whose generator is seeded for it.
+    `beside`: a model that is only looked at while another holds the device's memory; it stays on the CPU, unless
+    quantized. Raises SetupError when weights are missing, or the tokenizer has more tokens than they.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+    scores = config.algo.head == "score"
+    kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
     run_dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
-    options: dict[str, Any] = {"dtype": torch.float32 if config.adapter.name == "full" else run_dtype}
+    options = loading_options(config, device)
+    if device.kind == "cuda" and not scores and not beside:
+        options["device_map"] = {"": 0}
     quantization = quantization_config(config.quantization, run_dtype)
     if quantization is not None:
         options |= {
@@ -55,16 +83,17 @@ def load_model(config: CanaryConfig, folder: Path, tokenizer: Any, device: Devic
         }
     try:
         with torch.random.fork_rng(devices=[]):
-            model, info = AutoModelForCausalLM.from_pretrained(
-                folder, output_loading_info=True, trust_remote_code=False, **options
-            )
+            if scores:
+                torch.default_generator.manual_seed(HEAD_SEED)
+                options["num_labels"] = 1
+            with quiet(scores):
+                model, info = kind.from_pretrained(folder, output_loading_info=True, trust_remote_code=False, **options)
     except Exception as error:
-        raise SetupError(f"{folder} holds no causal language model that can be loaded: {first_line(error)}") from error
+        wanted = "sequence classifier" if scores else "causal language model"
+        raise SetupError(f"{folder} holds no {wanted} that can be loaded: {first_line(error)}") from error
     keep_trainable(model)
-    if absent := sorted(info["missing_keys"]):
-        raise SetupError(
-            f"{folder} lacks {len(absent)} weights (first: {absent[0]}); expected a whole causal language model"
-        )
+    if absent := sorted(name for name in info["missing_keys"] if not (scores and name in HEADS)):
+        raise SetupError(f"{folder} lacks {len(absent)} weights (first: {absent[0]}); expected a whole language model")
     places = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > places:
         raise SetupError(
@@ -72,6 +101,6 @@ def load_model(config: CanaryConfig, folder: Path, tokenizer: Any, device: Devic
             "expected one made for the other"
         )
     model.config.pad_token_id = tokenizer.pad_token_id
-    if model.generation_config is not None:
+    if getattr(model, "generation_config", None) is not None:
         model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model

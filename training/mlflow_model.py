@@ -31,6 +31,10 @@ TOKENIZER = "components/tokenizer"
 # What Trainer and PEFT put beside weights: a pickle of the settings and a model card, both with paths of this machine.
 NOT_KEPT = ("training_args.bin", "README.md")
 PACKAGES = ("transformers", "torch", "accelerate")
+PIPELINES = {
+    "language": ("text-generation", "TextGenerationPipeline"),
+    "score": ("text-classification", "TextClassificationPipeline"),
+}
 
 
 def write_model(trainer: Trainer, parts: Parts, config: CanaryConfig, folder: Path, run_id: str) -> None:
@@ -62,12 +66,12 @@ def read_model(config: CanaryConfig, tokenizer: Any, device: Device, folder: Pat
     from training.loading import load_model
 
     if config.adapter.name == "full":
-        return load_model(config, folder / MODEL, tokenizer, device)
+        return load_model(config, folder / MODEL, tokenizer, device, beside=True)
     from peft import PeftModel
 
     base = model_folder(config.model) if config.model.source == "hub" else folder / MODEL
     found: PreTrainedModel = PeftModel.from_pretrained(
-        load_model(config, base, tokenizer, device), str(folder / ADAPTER)
+        load_model(config, base, tokenizer, device, beside=True), str(folder / ADAPTER)
     )
     return found
 
@@ -104,9 +108,10 @@ def _write_mlmodel(policy: Any, parts: Parts, config: CanaryConfig, folder: Path
     from mlflow.types import ColSpec, DataType, Schema
 
     text = Schema([ColSpec(DataType.string)])
+    score = Schema([ColSpec(DataType.string, "label"), ColSpec(DataType.double, "score")])
     model = Model(
         run_id=run_id,
-        signature=ModelSignature(inputs=text, outputs=text),
+        signature=ModelSignature(inputs=text, outputs=text if config.algo.head == "language" else score),
         model_size_bytes=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
         metadata=_metadata(parts, config),
     )
@@ -122,8 +127,8 @@ def _flavour(policy: Any, parts: Parts, config: CanaryConfig) -> dict[str, Any]:
     """The attributes of MLflow's flavour `transformers` (mlflow/transformers/flavor_config.py)."""
     model = policy if parts.peft_config is None else policy.get_base_model()
     found: dict[str, Any] = {
-        "task": "text-generation",
-        "instance_type": "TextGenerationPipeline",
+        "task": PIPELINES[config.algo.head][0],
+        "instance_type": PIPELINES[config.algo.head][1],
         "torch_dtype": str(model.dtype),
         "pipeline_model_type": type(model).__name__,
         "source_model_name": base_name(config.model, parts.model_revision),

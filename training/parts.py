@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training import adapters, datasets, loading, models
-from training.config import CanaryConfig, PPOAlgo
+from training.config import CanaryConfig
 from training.datasets import DataStats
 from training.reward_model import reward_revision
 
@@ -50,7 +50,7 @@ def prepare_inputs(config: CanaryConfig) -> Inputs:
     folder = models.model_folder(config.model)
     tokenizer = loading.load_tokenizer(folder)
     train, held_out, stats = datasets.load(config, tokenizer)
-    scored_by_model = isinstance(config.algo, PPOAlgo) and config.algo.reward.kind == "model"
+    reward = config.algo.scored_by()
     return Inputs(
         folder=folder,
         tokenizer=tokenizer,
@@ -58,7 +58,7 @@ def prepare_inputs(config: CanaryConfig) -> Inputs:
         eval_dataset=held_out,
         data=stats,
         model_revision=models.revision_of(config.model, folder),
-        reward_revision=reward_revision(config.algo.reward.path or "") if scored_by_model else "",
+        reward_revision=reward_revision(reward.path or "") if reward is not None and reward.kind == "model" else "",
     )
 
 
@@ -77,7 +77,7 @@ def build_parts(config: CanaryConfig, device: Device | None = None, inputs: Inpu
         tokenizer=inputs.tokenizer,
         train_dataset=inputs.train_dataset,
         eval_dataset=inputs.eval_dataset,
-        peft_config=adapters.peft_config(config.adapter, model),
+        peft_config=adapters.peft_config(config.adapter, model, config.algo.head),
         data=inputs.data,
         model_revision=inputs.model_revision,
     )

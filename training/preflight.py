@@ -7,14 +7,14 @@ from pathlib import Path
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.notify.webhooks import configured, read_webhooks
-from training import adapters, datasets, devices, models, quantization
-from training.config import CanaryConfig, PPOAlgo
+from training import adapters, datasets, devices, memory, models, quantization
+from training.config import CanaryConfig
 from training.errors import SetupError
 from training.reward_model import reward_folder
 
 
 def preflight(config: CanaryConfig, *, here: bool = True) -> None:
-    """Check webhooks, machine, adapter, quantization, data and model in that order: cheap first, the network last.
+    """Check webhooks, machine, adapter, quantization, memory, data and model in that order: the network last.
 
     `here`: whether the runs are on this machine, not sent elsewhere by a launcher. Raises SetupError with one line:
     what was found, what was expected, what to do. Hub files that are not cached are fetched here, once, so that the
@@ -28,11 +28,13 @@ def preflight(config: CanaryConfig, *, here: bool = True) -> None:
         devices.check(config.hardware)
     adapters.check(config.adapter)
     quantization.check(config.quantization, config.adapter)
+    memory.check(config)
     datasets.check(config)
     models.check(config.model)
     _check_fit(config)
-    if isinstance(config.algo, PPOAlgo) and config.algo.reward.kind == "model":
-        models.refuse_own_code(reward_folder(config.algo.reward.path or ""), "algo.reward.path")
+    reward = config.algo.scored_by()
+    if reward is not None and reward.kind == "model":
+        models.refuse_own_code(reward_folder(reward.path or ""), "algo.reward.path")
 
 
 def check_signer(config: CanaryConfig) -> None:
@@ -71,11 +73,6 @@ def _check_fit(config: CanaryConfig) -> None:
     if layers is not None:
         adapters.check_modules(config.adapter, layers)
     longest = models.positions(config.model)
-    asked = {"train.max_length": config.train.max_length}
-    if isinstance(config.algo, PPOAlgo):
-        asked = {
-            "algo.max_prompt_length + algo.max_new_tokens": config.algo.max_prompt_length + config.algo.max_new_tokens
-        }
-    for key, length in asked.items():
+    for key, length in config.algo.positions(config.train).items():
         if longest is not None and length > longest:
             raise SetupError(f"{key} is {length} tokens; expected at most {longest}, the positions of the model")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from canary_mlflow.tracking.exceptions import Raised
+from training import devices
 
 GRACE = 20.0  # seconds a run has to record its end after SIGTERM
 AHEAD = 3  # processes that load their libraries at the same time, half a GiB each
@@ -165,7 +166,8 @@ def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int) -> 
     # Its standard input is a pipe from this process: when that closes, nobody waits for the run any more.
     command = [sys.executable, "-m", "training.worker", str(folder), algo]
     with _deaf_to_the_terminal():
-        process = subprocess.Popen(command, env=_environment(threads), stdin=subprocess.PIPE)
+        env = _environment(threads) | devices.environment(config.get("hardware", {}))
+        process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE)
     return Worker(process=process, folder=folder)
 
 

@@ -19,11 +19,14 @@ from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.loading import without_collecting
 from canary_mlflow.tracking.exceptions import Raised, raised, raised_tags
 from canary_mlflow.tracking.failures import classify, is_full, terminate
-from training.algorithms import ALGORITHMS
+from training import algorithms
 from training.errors import Stopped
+from training.memory import ADVICE
 from training.process import CONFIG, FROM_TERMINAL, READY, Job, Prepared, reserve_result, write_result
 
 if TYPE_CHECKING:
+    from training.config import CanaryConfig
+    from training.devices import Device
     from training.parts import Inputs
 
 LIBRARIES = (
@@ -90,7 +93,12 @@ def _read_inputs(folder: Path) -> tuple[Inputs, Prepared]:
     config = to_config(json.loads((folder / CONFIG).read_text()))
     device = settle(config.hardware)
     inputs = prepare_inputs(config)
-    return inputs, Prepared(workload=describe(config, inputs, device), note=inputs.data.note)
+    return inputs, Prepared(workload=describe(config, inputs, device), note=_note(inputs, device))
+
+
+def _note(inputs: Inputs, device: Device) -> str:
+    """What a reader of the results should know of data and device."""
+    return "; ".join(note for note in (inputs.data.note, device.note) if note)
 
 
 def work(folder: Path, loaded: Loaded | None = None) -> int:
@@ -118,7 +126,7 @@ def _keep_weights(job: Job, end: End, saved: Path) -> None:
     from canary_mlflow.tracking.uploading import upload
 
     try:
-        upload(prepare_store(job.tracking_uri), job.run_id, saved, WEIGHTS)
+        upload(prepare_store(job.tracking_uri), job.run_id, saved, WEIGHTS, scratch=True)
     except BaseException as error:  # noqa: BLE001 - a signal too: what is not kept is no version
         end.failure, said = classify(error)
         end.reason = f"its weights were not kept: {error if isinstance(error, StoreError) else said}"
@@ -130,8 +138,9 @@ def load(algo: str) -> None:
     # peft imports bitsandbytes, which on some CPUs says each time that a faster 4-bit kernel could be installed.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     with without_collecting():
-        for name in (*LIBRARIES, ALGORITHMS[algo]):
+        for name in LIBRARIES:
             import_module(name)
+        algorithms.load(algo)
 
 
 def _follow_the_session() -> None:
@@ -168,7 +177,7 @@ def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
     except BaseException as error:  # noqa: BLE001 - whatever user code or a library raises is recorded, not lost
         end.failure, end.reason = classify(error, end.nonfinite)
         end.raised = None if is_full(error) else raised(error)
-        end.reason += NO_ROOM if is_full(error) else ""
+        end.reason += NO_ROOM if is_full(error) else ADVICE if end.failure == "oom" else ""
         end.trace = "" if end.failure == "interrupted" else traceback.format_exc()
     return end
 
@@ -186,10 +195,12 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
     from training.algorithms import build
     from training.compose import to_config
     from training.devices import settle
-    from training.evaluation import EvaluateAtEnd, repeat_evaluation, rounding
+    from training.evaluation import EvaluateAtEnd, repeat_evaluation
+    from training.memory import rounding
     from training.mlflow_model import evidence_only, read_model, write_model
     from training.parts import build_parts, prepare_inputs
     from training.progress import ProgressBar
+    from training.samples import FixedPrompts
     from training.workload import describe
 
     config = to_config(job.config)
@@ -206,16 +217,23 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
         tags={
             "canary.role": job.role,
             **{f"canary.data.{key}": str(value) for key, value in asdict(inputs.data).items()},
-            **({RUN_NOTE_TAG: inputs.data.note} if inputs.data.note else {}),
+            **({RUN_NOTE_TAG: note} if (note := _note(inputs, device)) else {}),
         },
         sinks=[name for name in SINKS if getattr(config.tracking, name)],
         system_metrics=config.tracking.system_metrics,
         watch=job.config["watch"],
         champion_runs=job.champion_runs,
+        samples=config.tracking.samples,
         starts_fresh=True,  # every canary builds its reference from the start model, and its adapter anew
     )
     progress = ProgressBar(job.label)
-    trainer = build(faults.configure(config), parts, device, folder / "trainer", [canary, progress, EvaluateAtEnd()])
+    callbacks = [canary, progress, EvaluateAtEnd()]
+    if canary.samples is not None and config.algo.head == "language":
+        callbacks.append(FixedPrompts(config, parts.eval_dataset["prompt"], canary.samples, canary.paused))
+    trainer = build(faults.configure(config), parts, device, folder / "trainer", callbacks)
+    for callback in callbacks:
+        if isinstance(callback, FixedPrompts):
+            callback.trainer = trainer
     trainer.remove_callback(PrinterCallback)  # the progress bar says it better
     faults.install(trainer, config.fault)
     # One full collection costs 0.3 s once torch and transformers are loaded; it would land in some step.
@@ -240,8 +258,32 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
         end.evaluation = repeat_evaluation(
             trainer,
             lambda: read_model(config, parts.tokenizer, device, saved),
-            rounding(config.quantization.name, device.precision),
+            rounding(config, device),
         )
+    _record_work(job, trainer)
+    if config.tier.variants:
+        _record_variants(job, config, inputs, device, folder / "variants")
+
+
+def _record_work(job: Job, trainer: Any) -> None:
+    """Count what a step does, after all that is measured: it trains on, and what is compiled would stay eager."""
+    from canary_mlflow.tracking.fact_tags import to_tags
+    from canary_mlflow.tracking.probes.work.fixture import work_facts
+    from canary_mlflow.tracking.session import log_tags
+    from canary_mlflow.tracking.store import prepare_store
+
+    log_tags(prepare_store(job.tracking_uri), job.run_id, to_tags({"work": work_facts(trainer)}))
+
+
+def _record_variants(job: Job, config: CanaryConfig, inputs: Inputs, device: Device, scratch: Path) -> None:
+    """Train the tier's variants beside the run, and keep their facts with it."""
+    from canary_mlflow.tracking.session import log_tags
+    from canary_mlflow.tracking.store import prepare_store
+    from training.adding import say
+    from training.variant_facts import variant_tags
+
+    found = variant_tags(config, inputs, device, scratch, say)
+    log_tags(prepare_store(job.tracking_uri), job.run_id, found)
 
 
 def _record_end(job: Job, end: End) -> None:

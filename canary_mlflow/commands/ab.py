@@ -32,6 +32,7 @@ PLANNED = ("repeats", "register", "seed")
 @click.option("--baseline", metavar="REF", help="A commit, branch or tag of this checkout.")
 @click.option("--candidate", metavar="REF", help="Another.")
 @click.option("--policy", metavar="NAME|PATH", help="Without it: the tier of the overrides, else smoke.")
+@click.option("--facts", is_flag=True, help="Exact facts alone, one run a side: tier=facts.")
 @click.option("--continue", "begun", metavar="SESSION", help="Go on with one that decided nothing, or was stopped.")
 @click.option("--pairs", type=click.IntRange(min=1), metavar="N", help="With --continue: judge it at N pairs in all.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run.")
@@ -45,6 +46,7 @@ def ab(
     baseline: str | None,
     candidate: str | None,
     policy: str | None,
+    facts: bool,
     begun: str | None,
     pairs: int | None,
     dry_run: bool,
@@ -68,6 +70,7 @@ def ab(
     from canary_mlflow.policies import load_policy
     from canary_mlflow.tracking.store import prepare_store
 
+    overrides = (*overrides, "tier=facts") if facts else overrides
     given = {"--baseline": baseline, "--candidate": candidate, "--policy": policy, "OVERRIDES": " ".join(overrides)}
     going_on: continuing.Comparison | None = None
     until: int | None = None

@@ -114,8 +114,7 @@ def done(what: Act | Request, as_json: bool, where: str = ", in the ledger") -> 
         print_json(what.to_dict())
     echo(
         f"{what.who} asks to override the BLOCK of version {what.version} of {what.model} (row {what.row} of the "
-        "ledger). Nothing has moved: the policy asks for two people, and another one carries it out with the same "
-        "command.",
+        "ledger). Nothing has moved: the policy asks for two people. Somebody else now runs the same command.",
         err=as_json,
     )
     click.get_current_context().exit(WAITS)

@@ -65,11 +65,11 @@ def uninstall(reason: str, tracking_uri: str | None) -> None:
     """
     from canary_mlflow.ledger.keys import PRIVATE, key_folder, load_signer
     from canary_mlflow.ledger.removal import uninstall as remove
-    from canary_mlflow.registry.actors import account
+    from canary_mlflow.registry.actors import account, given
 
-    folder = key_folder()
+    folder, why = key_folder(), given(reason, "why the guard goes; it is kept in the ledger")
     signer = load_signer(folder) if (folder / PRIVATE).exists() else None
-    row = remove(database(tracking_uri), signer, account(), " ".join(reason.split()))
+    row = remove(database(tracking_uri), signer, account(), why)
     said = f"row {row.seq} of the ledger says so" if row else f"no row says so: no signing key in {folder}"
     echo(f"The triggers are gone; {said}.")
 

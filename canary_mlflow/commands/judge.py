@@ -18,11 +18,18 @@ from canary_mlflow.edge import EXIT_CODES
     metavar="NAME|PATH",
     help="files (what was learned, and no clock), smoke, perf, nightly, or a YAML file.",
 )
+@click.option("--history", multiple=True, metavar="FILE…", help="Earlier runs, oldest first: what runs differ by.")
 @full_option
 @json_option
 @click.pass_context
 def judge(
-    ctx: click.Context, baseline: tuple[str, ...], candidate: tuple[str, ...], policy: str, full: bool, as_json: bool
+    ctx: click.Context,
+    baseline: tuple[str, ...],
+    candidate: tuple[str, ...],
+    policy: str,
+    history: tuple[str, ...],
+    full: bool,
+    as_json: bool,
 ) -> None:
     """Judge CANDIDATE files against BASELINE files.
 
@@ -32,6 +39,6 @@ def judge(
     """
     from canary_mlflow.api import judge as judge_files
 
-    decision = judge_files(baseline, candidate, policy=policy)
+    decision = judge_files(baseline, candidate, policy=policy, history=history)
     print_decision(decision, as_json, full=full)
     ctx.exit(decision.exit_code)

@@ -47,9 +47,8 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
     """
     from canary_mlflow.policies import load_policy
     from canary_mlflow.reports.power import KnownSpread, as_dict, lines, title
-    from gates.power import harm_margin
     from gates.power import power as chances
-    from gates.rules import Worse
+    from gates.priors import Prior
 
     if png is not None:
         check_place(png)
@@ -60,17 +59,8 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
         expected(asked, rules, chosen) if spread is None else KnownSpread(sd=read_spread(spread, chosen), kind="given")
     )
     known = replace(known, notes=(*notes, *known.notes))
-    two_sided = chosen.worse is Worse.BOTH
-    find = partial(
-        chances,
-        rules,
-        harm_margin(chosen),
-        known.sd,
-        SIZES,
-        prior_df=known.df,
-        role=chosen.role,
-        two_sided=two_sided,
-    )
+    prior = Prior(sd=known.sd, df=rules.prior_df if known.df is None else known.df, kind=known.kind)
+    find = partial(chances, rules, chosen, prior, SIZES)
     table = find(EFFECTS)
     if png is not None:
         from canary_mlflow.reports.power_picture import draw

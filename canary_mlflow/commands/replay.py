@@ -25,9 +25,12 @@ SHOWN = 12  # warnings of one file in the report for people
 @click.option(
     "--policy", default="default", metavar="NAME|PATH", help="A name of conf/watch/ or a YAML file. Default: default."
 )
+@click.option(
+    "--algo", default="", metavar="NAME", help="sft, dpo, grpo … Default: told from the columns of each file."
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout: a list with one object per file.")
 @click.pass_context
-def replay(ctx: click.Context, files: tuple[str, ...], policy: str, as_json: bool) -> None:
+def replay(ctx: click.Context, files: tuple[str, ...], policy: str, algo: str, as_json: bool) -> None:
     """Watch finished trainings as if they ran now.
 
     FILE is a trainer_state.json, JSONL with one object per step, or CSV with a step column, also gzipped. Says of each
@@ -42,7 +45,7 @@ def replay(ctx: click.Context, files: tuple[str, ...], policy: str, as_json: boo
     found: list[dict[str, Any]] = []
     for file in files:
         try:
-            result = replay_one(file, policy=policy).to_dict()
+            result = replay_one(file, policy=policy, algo=algo).to_dict()
         except UsageError as error:
             line = " ".join(str(error).split())
             found.append({"file": file, "verdict": None, "warnings": [], "error": line})

@@ -14,7 +14,7 @@ import numpy as np
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.column import Column
 from canary_mlflow.files.limits import MAX_COLUMNS, SHOWN, too_many_columns
-from canary_mlflow.files.names import is_canonical, name_of_column, step_column
+from canary_mlflow.files.names import OF_SWIFT, PLANNED, is_canonical, name_of_column, step_column
 
 _LAST_STEP = 2**53  # beyond it a float, which CSV gives, is no exact step
 _NUMBERS = {float, int}
@@ -28,6 +28,7 @@ class Columns:
         self.row_word = row_word
         self.columns: dict[str, Column] = {}
         self.step_key: str | None = None
+        self.planned: int | None = None  # steps, where the rows say so
         self.rows = 0
         self.stepless = 0
         self._ignored: set[str] = set()  # columns of text: no metrics
@@ -116,12 +117,17 @@ class Columns:
                 self.seen.update(dict.fromkeys(list(row)[:SHOWN]))
                 return None
             self.step_key = key
+            planned = row.get(PLANNED.get(key, ""))
+            self.planned = planned if isinstance(planned, int) else self.planned
         step = row[key]
         if type(step) is int:
             return self._checked(key, step, number)
         if step is None:
             self.stepless += 1
             return None
+        if key == OF_SWIFT and isinstance(step, str):
+            step, _, planned = step.partition("/")
+            self.planned = int(planned) if planned.isdecimal() else self.planned
         found = _from_text(step) if isinstance(step, str) else step
         if isinstance(found, bool) or not isinstance(found, int | float) or not float(found).is_integer():
             raise self._bad_step(key, step, number)

@@ -20,6 +20,7 @@ from gates.records import Series
 
 def history_of(read: Columns, kind: str, notes: Iterable[str], *, planned: Any = None) -> History:
     """What was collected, as a history."""
+    planned = planned or read.planned
     return History(
         path=read.path,
         kind=kind,

@@ -6,18 +6,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from canary_mlflow.files.runs import read_side
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files.runs import read_run, read_side
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.figures import count
 from gates import Policy, Version, judge
+from gates.history import LEAST_RUNS, with_history
 from gates.looks import FreshBaseline
+from gates.sides import baseline_side, candidate_side, facts
 
 
-def judge_files(policy: Policy, baseline: Sequence[Path], candidate: Sequence[Path]) -> Decision:
-    """The verdict on the runs in these files, one each. Raises UsageError for one that cannot be read."""
+def judge_files(
+    policy: Policy, baseline: Sequence[Path], candidate: Sequence[Path], history: Sequence[Path] = ()
+) -> Decision:
+    """The verdict on the runs in these files, one each; `history`: earlier runs in the order of their time, which say
+    what runs differ by. Raises UsageError for one that cannot be read, and for a history that is too short."""
     left, left_notes = read_side(baseline)
     right, right_notes = read_side(candidate)
-    return decide(policy, left, right, (*left_notes, *right_notes))
+    notes = [*left_notes, *right_notes]
+    if history:
+        past = [read_run(path)[0] for path in history]
+        if len(past) < LEAST_RUNS:
+            raise UsageError(
+                f"--history: found {count(len(past), 'file')}; expected at least {LEAST_RUNS}, the oldest first; "
+                "give more, or none"
+            )
+        policy = with_history(policy, [past], facts(baseline_side(left, candidate_side(right)), candidate_side(right)))
+        notes.append(f"spreads between runs are learnt from a history of {len(past)} files")
+    return decide(policy, left, right, notes)
 
 
 def decide(policy: Policy, baseline: Version, candidate: Version, notes: Sequence[str] = ()) -> Decision:

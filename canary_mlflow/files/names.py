@@ -34,6 +34,11 @@ RENAMED = {
     "ppo/policy/approxkl": "approx_kl",
     "ppo/loss/value": "value_loss",
     "ppo/loss/policy": "policy_loss",
+    # OpenRLHF (ppo_trainer.py) and NeMo-RL, whose other names are ours or TRL's.
+    "actor_lr": "learning_rate",
+    "critic_loss": "value_loss",
+    "mean_gen_tokens_per_sample": "response_length",
+    "approx_entropy": "entropy",
     "ppo/mean_scores": "score_mean",
     "ppo/std_scores": "score_std",
 }
@@ -76,7 +81,11 @@ VERL_SUMS: Mapping[str, tuple[str, ...]] = {  # parts of an iteration, seconds
 PREFIXES = {"train/": "", "eval/": "eval_", "val/": "eval_", "valid/": "eval_", "validation/": "eval_"}
 
 # In this order: a wandb export has `_step` (its own row count) beside the trainer's `train/global_step`.
-STEPS = ("step", "global_step", "train/global_step", "trainer/global_step", "iteration", "_step", "iter")
+# `current_steps` is LLaMA-Factory's (beside `total_steps`); ms-swift writes both into one, "10/200".
+OF_SWIFT = "global_step/max_steps"
+_OF_TRAINERS = ("train/global_step", "trainer/global_step", "current_steps", OF_SWIFT)
+STEPS = ("step", "global_step", *_OF_TRAINERS, "iteration", "_step", "iter")
+PLANNED = {"current_steps": "total_steps"}  # step → beside it, how many there are to be
 STEP_NAMES = "step, global_step, iteration or _step"  # for people
 
 

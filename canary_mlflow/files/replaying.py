@@ -8,6 +8,7 @@ from typing import Any
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.reading import read_history
+from gates.paradigm import named_paradigm
 from gates.watch import HEALTHY, Watch, WatchPolicy, WatchWarning
 
 UNKNOWN = "unknown"
@@ -39,10 +40,15 @@ class Replayed:
         }
 
 
-def replay_file(file: str | Path, policy: WatchPolicy) -> Replayed:
-    """Watch one file. Raises UsageError where it cannot be read, or holds nothing that the watch looks at."""
+def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replayed:
+    """Watch one file. `algo`: sft, dpo, grpo …; "" is told from its columns. Raises UsageError where it cannot be read,
+    holds nothing that the watch looks at, or where the algorithm is not known."""
+    if algo and named_paradigm(algo) is None:
+        raise UsageError(
+            f"algo is {algo!r}; expected sft, dpo, kto, orpo, reward, grpo, rloo, ppo or the like; leave it out"
+        )
     history = read_history(Path(file))
-    watch = Watch(policy, max_steps=history.max_steps)
+    watch = Watch(policy, algo=algo, max_steps=history.max_steps)
     rows = 0
     for step, row in history.rows():
         rows += 1

@@ -24,13 +24,12 @@ from canary_mlflow.ledger.keys import End, PublicKeys, handover_text, key_id_of
 from canary_mlflow.ledger.rows import PURPOSE, Kind, Record, Row, facts_of
 
 TRUSTED, ROTATED, REVOKED = "trusted", "rotated", "revoked"
-LONGEST_REASON = 500
 VOID = "it is without effect: "  # how a row is named that a key was not entitled to
 
 
 def key_record(word: str, subject: str, actor: str, reason: str, times: Mapping[str, str], **facts: Any) -> Record:
     """A row about the key `subject`, before it has a place in a ledger. `times`: of clock.stamp."""
-    said = {"subject": subject, "actor": actor, "reason": reason[:LONGEST_REASON], **times, **facts}
+    said = {"subject": subject, "actor": actor, "reason": reason, **times, **facts}
     return Record(
         kind=Kind.KEY, model="", version=0, version_created=0, alias="", word=word, grants=False, moves=False,
         facts=said, workspace="",

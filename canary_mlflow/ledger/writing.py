@@ -57,7 +57,7 @@ def refusal(connection: Any, signer: Signer, problem: str) -> str:
     whose = f" that this account can check (it does not trust {', '.join(unknown[:3])})" if unknown else ""
     return (
         f"key {signer.key_id} of {folder}: {problem}{whose}; expected a key that the ledger knows, so nothing was "
-        f"written; where one signs: canary keys trust {file} --to-sign"
+        f"written; to let this key sign, run as one that does: canary keys trust {file} --to-sign"
     )
 
 

@@ -50,7 +50,6 @@ def shipped_limits(watch: str, tier: str) -> Mapping[str, Limit]:
     rules = load_watch(watch)
     found = {
         "nonfinite": Limit(value=0, source="any is too many"),
-        "clip_fraction": Limit(value=rules.patterns.clip_fraction, source="watch"),
         "truncated_share": Limit(value=rules.facts.capped_share, source="watch"),
     }
     if tier:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.ledger.rows import Kind, Row, faults
-from canary_mlflow.registry.actors import current_actor
+from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
 from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.door import guard_of, record
 from canary_mlflow.registry.policy_in_force import set_for
-from canary_mlflow.registry.records import REASON_LIMIT
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
 from canary_mlflow.registry.sides import read_sides
 from canary_mlflow.registry.versions import champion_number, find_version
@@ -68,12 +67,8 @@ def accept_facts(
     guard = guard_of(client)
     if guard is None:
         raise Refused(f"registry of {model!r}: it has no ledger to sign this in; expected SQLite or PostgreSQL")
-    reason, who = " ".join(reason.split())[:REASON_LIMIT], actor or current_actor()
-    if not reason:
-        raise UsageError("--reason: found an empty text; expected why these facts may differ; it is kept in the ledger")
-    if guard.operators and who not in guard.operators:
-        may = ", ".join(guard.operators)
-        raise Refused(f"facts of {model!r}, version {version}: {who!r} is not among those who may ({may}); ask one")
+    reason, who = given(reason, "why these facts may differ; it is kept in the ledger"), actor or current_actor()
+    refuse_stranger(guard.operators, who, f"facts of {model!r}, version {version}")
     champion = champion_number(client, model)
     if champion is None or champion == str(found.version):
         raise UsageError(f"version {version} of {model!r}: it has no other champion beside it; expected a candidate")
@@ -102,13 +97,11 @@ def accepted_facts(guard: GuardedStore | None, model: str) -> list[Difference]:
 def accepted_in(guard: GuardedStore, rows: Iterable[Row]) -> list[Difference]:
     """The same, of rows of the ledger."""
     mine = [row for row in rows if row.kind == Kind.FACTS]
-    keys = guard.keys() if mine else None
-    return [
-        difference_from_dict(one)
-        for row in mine
-        if keys is not None and not any(faults(row, None, keys))
-        for one in row.facts["accepted"]
-    ]
+    if not mine:
+        return []
+    keys = guard.keys()
+    held = [row for row in mine if not any(faults(row, None, keys))]
+    return [difference_from_dict(one) for row in held for one in row.facts["accepted"]]
 
 
 def in_words(act: Acceptance) -> str:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 import pwd
 import sys
+from collections.abc import Collection
+
+from canary_mlflow.errors import Refused, UsageError
+
+REASON_LIMIT = 500  # characters that are kept of a reason
 
 
 def current_actor() -> str:
@@ -24,3 +29,17 @@ def account() -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return f"uid {number}"
+
+
+def given(reason: str, expected: str) -> str:
+    """The reason as it is kept, on one line. `expected`: what it should say. Raises UsageError for an empty one."""
+    words = " ".join(reason.split())
+    if not words:
+        raise UsageError(f"--reason: found an empty text; expected {expected}")
+    return words[:REASON_LIMIT]
+
+
+def refuse_stranger(operators: Collection[str], who: str, what: str, instead: str = "ask one of them") -> None:
+    """Raise Refused where operators are named and `who` is none of them. `what`: what was to be done."""
+    if operators and who not in operators:
+        raise Refused(f"{what}: {who!r} is not among those who may ({', '.join(operators)}); {instead}")

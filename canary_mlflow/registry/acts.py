@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.errors import Refused, UsageError
+from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.act import DONE, WORDS, Act, act_from, as_markdown, tags
-from canary_mlflow.registry.actors import current_actor
+from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
 from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.door import guard_of, record
 from canary_mlflow.registry.eligibility import refuse_load
 from canary_mlflow.registry.locks import registry_lock
-from canary_mlflow.registry.records import DESCRIPTION_LIMIT, REASON_LIMIT
+from canary_mlflow.registry.records import DESCRIPTION_LIMIT
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
 from canary_mlflow.registry.seal import require_seal
 from canary_mlflow.registry.two_operators import Request, request_from, shared
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.binding import Binding
     from canary_mlflow.registry.promotion import Standing
     from canary_mlflow.registry.store import GuardedStore
+
+log = logging.getLogger("canary_mlflow")
+WHY = "why this version may be champion; it is kept on the version"
 
 
 def bless(
@@ -99,7 +103,7 @@ def weighed(client: MlflowClient, act: Act, found: ModelVersion, without_weights
         return replace(act, without_weights=True)
     guard = guard_of(client)
     if guard is not None:
-        refuse_stranger(guard, act)
+        refuse_other_people(guard, act)
     try:
         require_seal(client, guard, found)
     except UsageError as error:
@@ -109,7 +113,7 @@ def weighed(client: MlflowClient, act: Act, found: ModelVersion, without_weights
 
 def describe(client: MlflowClient, kind: Kind, found: ModelVersion, reason: str, alias: str, actor: str | None) -> Act:
     """The act; refuses one without a reason, and one that would change nothing."""
-    reason = given(reason)
+    reason = given(reason, WHY)
     holder = holder_of(client, str(found.name), alias)
     if holder == str(found.version):
         raise UsageError(
@@ -125,22 +129,12 @@ def described(kind: Kind, found: ModelVersion, reason: str, alias: str, holder: 
         model=str(found.name),
         version=str(found.version),
         alias=alias,
-        reason=given(reason),
+        reason=given(reason, WHY),
         who=actor or current_actor(),
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         champion_before=holder,
         verdict_before=verdict_of(found),
     )
-
-
-def given(reason: str) -> str:
-    """The reason as it is kept. Raises UsageError for an empty one."""
-    words = " ".join(reason.split())
-    if not words:
-        raise UsageError(
-            "--reason: found an empty text; expected why this version may be champion; it is kept on the version"
-        )
-    return words[:REASON_LIMIT]
 
 
 def verdict_of(found: ModelVersion) -> str:
@@ -183,7 +177,7 @@ def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act | Requ
                 client.set_model_version_tag(act.model, act.version, key, value)
             client.set_registered_model_alias(act.model, act.alias, act.version)
     else:
-        refuse_stranger(guard, act)
+        refuse_other_people(guard, act)
         binding = bind(client, found, made)
         allowed = shared(client, guard, act, found, binding)
         if isinstance(allowed, Request):
@@ -195,20 +189,19 @@ def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act | Requ
 
 
 def explain(client: MlflowClient, act: Act, found: ModelVersion) -> None:
-    """The act, at the head of the version's description."""
+    """The act, at the head of the version's description. It stands already: what cannot be stored here is a warning."""
     text = f"{as_markdown(act)}\n\n{found.description or ''}"
     short = markdown.fit(text, DESCRIPTION_LIMIT, "report.md of the version's session")
-    client.update_model_version(act.model, act.version, short)
+    try:
+        client.update_model_version(act.model, act.version, short)
+    except Exception as error:  # noqa: BLE001  # a full disk, a server that has gone: no reason to say that nothing moved
+        log.warning("canary: version %s of %s: description not written: %s", act.version, act.model, one_line(error))
 
 
-def refuse_stranger(guard: GuardedStore, act: Act) -> None:
+def refuse_other_people(guard: GuardedStore, act: Act) -> None:
     """Raise Refused for somebody who is not on the list, where there is a list."""
-    if guard.operators and act.who not in guard.operators:
-        raise Refused(
-            f"{act.kind} of {act.model!r}, version {act.version}, alias {act.alias!r}: {act.who!r} is not among those "
-            f"who may ({', '.join(guard.operators)}); ask one of them, or run "
-            f"canary gate {act.model} {act.version}"
-        )
+    what = f"{act.kind} of {act.model!r}, version {act.version}, alias {act.alias!r}"
+    refuse_stranger(guard.operators, act.who, what, f"ask one of them, or run canary gate {act.model} {act.version}")
 
 
 def enact(guard: GuardedStore, act: Act, binding: Binding, against: Standing) -> Row:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.act import Act, act_from
-from canary_mlflow.registry.acts import described, enact, explain, holder_of, refuse_stranger
+from canary_mlflow.registry.acts import described, enact, explain, holder_of, refuse_other_people
 from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
@@ -45,7 +45,7 @@ def adopt(client: MlflowClient, model: str, reason: str, *, alias: str = CHAMPIO
         )
     found = find_version(client, model, holder)
     act = described(Kind.ADOPT, found, reason, alias, holder, actor)
-    refuse_stranger(guard, act)
+    refuse_other_people(guard, act)
     enact(guard, act, bind(client, found, read_version(client, model, holder).runs), against)
     explain(client, act, found)
     return act

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.ledger.chain import Damage
 from canary_mlflow.ledger.install import missing_triggers
-from canary_mlflow.ledger.rows import Kind, Row, facts_of
+from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.ledger.triggers import sources
 from canary_mlflow.registry.accepting import TAG as ACCEPTED
 from canary_mlflow.registry.act import DONE
@@ -38,7 +38,7 @@ def against_store(reader: Reader, rows: Sequence[Row], artifacts: str = "") -> I
             missing = []
     for name in missing:
         yield Damage(seq=None, what=f"the trigger {name} is gone from the database, or another; canary db install")
-    rows = [row for row in rows if facts_of(row)]
+    rows = [row for row in rows if row.facts]
     versions = reader.versions()
     yield from aliases(reader, rows)
     yield from shown(reader, rows, versions)
@@ -87,11 +87,11 @@ def shown(reader: Reader, rows: Sequence[Row], versions: dict[Version, Any]) -> 
     for row in rows:
         if row.kind == Kind.FACTS:
             newest[*about(row), f"{ACCEPTED}_by"] = row, str(row.facts.get("actor"))
-        if not row.alias or row.kind == Kind.SESSION:  # nor is a seal, a policy, a request, a key, accepted facts
+        if not row.alias or not row.version:  # about no alias of a version: no verdict that it shows
             continue
         newest[*about(row), "canary.verdict"] = row, row.word
-        if row.kind in DONE and (facts := facts_of(row)) is not None:
-            newest[*about(row), f"canary.{DONE[Kind(row.kind)]}_by"] = row, str(facts.get("actor"))
+        if row.kind in DONE:
+            newest[*about(row), f"canary.{DONE[Kind(row.kind)]}_by"] = row, str(row.facts.get("actor"))
     tags = reader.shown()
     for (workspace, model, version, created, key), (row, value) in newest.items():
         found = versions.get((workspace, model, version))
@@ -104,9 +104,7 @@ def shown(reader: Reader, rows: Sequence[Row], versions: dict[Version, Any]) -> 
 
 def bound(reader: Reader, row: Row, version: Any, seal: Row | None, artifacts: str) -> Iterator[str]:
     """What changed of the version that a row speaks of, each file by its name where a seal names them."""
-    facts = facts_of(row)
-    if facts is None:
-        return
+    facts = row.facts
     subject = f"version {row.version} of {called((row.workspace, row.model))}"
     place = str(version.storage_location or version.source)
     try:
@@ -121,8 +119,7 @@ def bound(reader: Reader, row: Row, version: Any, seal: Row | None, artifacts: s
     except CanaryError as error:
         yield f"{subject}: {error}"
         return
-    sealed_facts = None if seal is None else facts_of(seal)
-    sealed = changed_files(sealed_facts["files"], files) if sealed_facts else []
+    sealed = [] if seal is None else changed_files(seal.facts["files"], files)
     yield from (f"{subject}: {what} since it was sealed" for what in sealed)
     if sealed:
         facts = {**facts, "artifact": now.artifact}  # said already, by the files' names

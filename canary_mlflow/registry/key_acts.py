@@ -16,7 +16,7 @@ from canary_mlflow.ledger.keys import Signer, key_folder, load_signer
 from canary_mlflow.ledger.rows import Row
 from canary_mlflow.ledger.succession import REVOKED, TRUSTED, VOID, key_record
 from canary_mlflow.ledger.writing import add, check, keys_in, let_sign
-from canary_mlflow.registry.actors import account
+from canary_mlflow.registry.actors import account, given
 from canary_mlflow.registry.plugin import guarded_uri, is_guarded, plain_uri
 from canary_mlflow.tracking.places import sqlite_file, without_password
 from canary_mlflow.tracking.read_only import PATIENCE, has_ledger, reading
@@ -103,9 +103,7 @@ def let_in(uri: str, key_id: str, public: str) -> Row:
 def revoke(uri: str, key_id: str, reason: str, since: int | None) -> Row:
     """A row that ends another key from row `since` on, or from this row on. Raises UsageError for a row that is not
     there yet, Refused for a key that this account's may not end."""
-    reason = " ".join(reason.split())
-    if not reason:
-        raise UsageError("--reason: found an empty text; expected why the key ends; it is kept in the ledger")
+    reason = given(reason, "why the key ends; it is kept in the ledger")
     signer = load_signer(key_folder())
     with ledger_of(uri) as session:
         last = let_sign(session, signer, account())

@@ -54,8 +54,8 @@ def refuse_guarded(engine: Any, module: Any) -> None:
         return
     shown = engine.url.render_as_string(hide_password=True)
     text = (
-        "canary guard: the tables of this guarded database are those of an older MLflow; stop what uses it, then run: "
-        f"canary db upgrade --tracking-uri {shown}"
+        "canary guard: an older MLflow made the tables of this guarded database; stop everything that uses it, then "
+        f"run: canary db upgrade --tracking-uri {shown}"
     )
     command = click.get_current_context(silent=True)
     if command and command.command.callback and command.command.callback.__module__ == "mlflow.db":

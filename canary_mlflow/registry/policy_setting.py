@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.errors import Refused, UsageError
+from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger import clock, table
 from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.keys import key_folder, load_signer
@@ -14,34 +14,29 @@ from canary_mlflow.ledger.policy_rows import policy_record
 from canary_mlflow.ledger.rows import Row
 from canary_mlflow.ledger.writing import add, let_sign
 from canary_mlflow.policies import checked_content, content_of, policy_names
+from canary_mlflow.registry.actors import given, refuse_stranger
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.guard import Guard
 
 NAME = re.compile(r"[\w.\-]{1,100}", re.ASCII)
-REASON_LIMIT = 500
 
 
 def set_policy(guard: Guard, pattern: str, content: Mapping[str, Any], reason: str, actor: str) -> Row:
     """Judge the models of a pattern by this policy from now on. Raises UsageError, and Refused for somebody who is not
     among the operators, where some are named."""
-    pattern, reason = pattern.strip(), " ".join(reason.split())
+    pattern = pattern.strip()
     if not pattern or len(pattern) > 256 or not pattern.isprintable():
         raise UsageError("the pattern of models: expected 1 to 256 characters, such as prod-* (* any text, ? one)")
-    if not reason:
-        raise UsageError("--reason: found an empty text; expected why these models are to be judged so")
-    if guard.operators and actor not in guard.operators:
-        raise Refused(
-            f"the policy of {pattern!r}: {actor!r} is not among those who may set one ({', '.join(guard.operators)}); "
-            "ask one of them"
-        )
+    reason = given(reason, "why these models are to be judged so")
+    refuse_stranger(guard.operators, actor, f"the policy of {pattern!r}")
     content = own_content(content)
     signer = load_signer(key_folder())
     with guard.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
         last = let_sign(session, signer, actor)
         times, workspace = clock.stamp(last), guard._get_active_workspace()
-        record = policy_record(pattern, content, reason[:REASON_LIMIT], actor, times, workspace)
+        record = policy_record(pattern, content, reason, actor, times, workspace)
         row = add(session, record, signer, last)
     return row
 

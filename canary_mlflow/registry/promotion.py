@@ -14,7 +14,6 @@ from canary_mlflow.ledger.rows import Kind, Record, Row, faults
 from canary_mlflow.ledger.writing import add, keys_in, let_sign
 from canary_mlflow.registry import refusals, stored
 from canary_mlflow.registry.binding import Binding, changes
-from canary_mlflow.registry.fault_points import reach
 from canary_mlflow.registry.policy_used import FACT
 
 if TYPE_CHECKING:
@@ -79,7 +78,6 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
     signer = load_signer(key_folder())
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
-        reach("locked")
         last = end_of_chain(session, signer, order.actor)
         version = store.version_in(session, order.model, order.version)
         if version.creation_time != order.binding.version_created or version.source != order.binding.source:
@@ -133,14 +131,11 @@ def write(
         },
     )
     row = add(session, record, signer, last)
-    reach("recorded")
     for key, value in order.tags.items():
         stored.write_tag(session, version, key, value)
-    reach("tagged")
     if order.moves:
         session.flush()
         stored.write_alias(session, version, order.alias)
-        reach("moved")
     return row
 
 
@@ -167,7 +162,6 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
     signer = load_signer(key_folder())
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
-        reach("locked")
         last = end_of_chain(session, signer, actor)
         found = store.version_in(session, model, version)
         if newest(store, session, found, alias) != row:

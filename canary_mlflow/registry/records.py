@@ -6,10 +6,12 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from canary_mlflow.registry.actors import REASON_LIMIT
 from canary_mlflow.registry.versions import SESSION_TAG
 from canary_mlflow.reports import json, markdown
 from canary_mlflow.reports.decision import Decision, HeldBy
 from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG, read_runs
+from canary_mlflow.tracking.session import log_tags
 from gates.policy_parser import parse_policy
 from gates.summaries import SUMMARIES
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 DESCRIPTION_LIMIT = 5000  # characters; the database column of a version's description
 NOTE_LIMIT = 5000  # a run's tag holds 8000; the same text stands in both places
-REASON_LIMIT = 500
 SEPARATOR = " · "
 SUMMARY = "session/"
 NOTE_TAG = "mlflow.note.content"  # what the UI shows as a run's description
@@ -72,8 +73,7 @@ def tag_session(client: MlflowClient, decision: Decision, report: str) -> None:
     }
     if decision.version is not None:
         tags["canary.version"] = decision.version
-    for key, value in tags.items():
-        client.set_tag(decision.session_id, key, value)
+    log_tags(client, decision.session_id, tags)
     run = client.get_run(decision.session_id)
     if run.data.tags.get("canary.role") == "session":  # a version's source run is evidence, and its name its owner's
         client.update_run(decision.session_id, name=named(run.info.run_name, decision))

@@ -14,7 +14,6 @@ from mlflow.store.model_registry.sqlalchemy_workspace_store import WorkspaceAwar
 from canary_mlflow.notify.moves import announce
 from canary_mlflow.registry import refusals
 from canary_mlflow.registry.actors import current_actor
-from canary_mlflow.registry.fault_points import reach
 from canary_mlflow.registry.guard import Guard, is_reserved, plain_alias
 from canary_mlflow.registry.promotion import promote, standing
 
@@ -33,7 +32,6 @@ class GuardedMethods(Guard):
         if alias != plain_alias(alias):
             raise refusals.no_verdict(plain_alias(alias), name, version)
         row = promote(self, name, version, alias, current_actor())
-        reach("committed")
         if row is not None:
             announce(self, [row])
 

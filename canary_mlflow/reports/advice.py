@@ -25,10 +25,14 @@ BROKEN = (
 )
 ALIKE = "Train longer, or fix what the baseline fails too: as it is, this canary cannot tell the two apart."
 QUIETER = "Run it again while the machine is quiet; the reason names what disturbed the clocks."
+FACTS_DIFFER = (
+    "See whether what differs is meant; canary diff lists it; the smoke tier tells what it costs and what is learned."
+)
 WITHOUT_VERSION = {
     ReasonCode.BROKEN_OFF: BROKEN,
     ReasonCode.FAILS_ALIKE: ALIKE,
     ReasonCode.NOT_COMPARABLE: "Compare like with like.",
+    ReasonCode.FACTS_DIFFER: FACTS_DIFFER,
     ReasonCode.MISSING_DATA: "Give what is missing (a run, a metric, more rows), then judge again.",
     ReasonCode.SUSPECT_DATA: "Fix or leave out what the reason names, then judge again.",
     ReasonCode.INVALID_ENVIRONMENT: QUIETER,
@@ -218,6 +222,8 @@ def more_evidence(decision: Decision) -> str:
         return ALIKE
     if verdict.reason_code is ReasonCode.NOT_COMPARABLE:
         return f"Compare like with like, or start a new line with this one: {bless_command(decision)}"
+    if verdict.reason_code is ReasonCode.FACTS_DIFFER:
+        return f"{FACTS_DIFFER} To go on from it: {bless_command(decision)}"
     if verdict.reason_code is ReasonCode.SUSPECT_DATA:
         meant = f"if it is meant: {bless_command(decision)}"
         return f"Fix what the reason names, leave that run out, or run it again; {meant}"

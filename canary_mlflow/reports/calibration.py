@@ -141,8 +141,9 @@ def _tiers_of(found: Calibration, each: MetricSpread) -> str:
 
 
 def tier_names() -> list[str]:
-    """The shipped tiers, the widest margin first."""
-    return sorted(option_names("tier"), key=lambda tier: -load_policy(tier).rules[0].margin)
+    """The shipped tiers that judge metrics, the widest margin first."""
+    rules = {tier: load_policy(tier).rules for tier in option_names("tier")}
+    return sorted((tier for tier in rules if rules[tier]), key=lambda tier: -rules[tier][0].margin)
 
 
 def _margin(each: MetricSpread) -> float:

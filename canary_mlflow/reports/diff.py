@@ -14,6 +14,7 @@ from gates.facts import FACTS
 from gates.records import Version
 from gates.sides import candidate_side, mismatches
 from gates.verdict import Difference
+from gates.work import WorkDiff, beyond, compare_work
 
 EQUAL, OTHER, NOT_COMPARABLE = 0, 1, 3
 
@@ -28,6 +29,8 @@ class Diff:
     differences: tuple[Difference, ...]
     compared: tuple[str, ...]
     obstacle: str
+    work: WorkDiff
+    facts: tuple[Mapping[str, str], Mapping[str, str]]  # of the first runs, whose work it is
 
     @property
     def exit_code(self) -> int:
@@ -38,19 +41,33 @@ class Diff:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {**asdict(self), "exit_code": self.exit_code}
+        plain = {key: value for key, value in asdict(self).items() if key != "facts"}
+        return {**plain, "exit_code": self.exit_code}
+
+    def over(self, budget: Mapping[str, float]) -> list[str]:
+        """The counts of work that grew by more than the budget's share."""
+        return beyond(*self.facts, budget)
 
 
 def between(baseline: Version, candidate: Version, labels: tuple[str, str]) -> Diff:
     """The difference of two sides, by all their runs."""
     found, compared = differences(baseline.runs, candidate.runs)
+    pair = _comparable(baseline, candidate)
     return Diff(
         baseline=labels[0],
         candidate=labels[1],
         differences=found,
         compared=compared,
         obstacle=_obstacle(baseline, candidate, labels, compared),
+        work=compare_work(*pair),
+        facts=pair,
     )
+
+
+def _comparable(baseline: Version, candidate: Version) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The facts of the first two runs whose work compares; of none where none do."""
+    found = ((before.facts, now.facts) for before in baseline.runs for now in candidate.runs)
+    return next((pair for pair in found if compare_work(*pair).kind), ({}, {}))
 
 
 def _obstacle(baseline: Version, candidate: Version, labels: tuple[str, str], compared: tuple[str, ...]) -> str:
@@ -76,6 +93,8 @@ def lines(diff: Diff) -> Iterator[str]:
         yield from (f"    {said(one) if group == FACTS and not one.rounding else difference(one)}" for one in found)
     if where := origin(differing(diff.differences), diff.differences).strip():
         yield f"  {where}"
+    if diff.work.kind:
+        yield f"  Work of a step: {diff.work.kind}{': ' if diff.work.said else ''}{'; '.join(diff.work.said)}."
     others = {one.group for one in diff.differences}
     equal = [group for group in diff.compared if group not in others]
     unknown = [group for group in GROUPS if group not in diff.compared]

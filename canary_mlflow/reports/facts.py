@@ -9,7 +9,7 @@ from canary_mlflow.reports.changes import difference
 from canary_mlflow.reports.decision import Decision
 from gates.differences import CODE, CONFIGURATION, PACKAGES
 from gates.fact_check import said
-from gates.facts import FACTS
+from gates.facts import FACTS, bare
 from gates.verdict import Difference
 
 SHOWN = 4  # facts that a sentence names
@@ -63,7 +63,7 @@ def explaining(fact: Difference, found: Sequence[Difference]) -> list[Difference
 
 
 def _by_rule(fact: Difference, found: Sequence[Difference]) -> Iterator[Iterator[Difference]]:
-    packages, parts = next((causes for heads, causes in RULES if fact.key.startswith(heads)), ((), ()))
+    packages, parts = next((causes for heads, causes in RULES if bare(fact.key).startswith(heads)), ((), ()))
     settings = [one for one in found if one.group == CONFIGURATION]
     own = fact.key.rpartition(".")[2]
     yield (one for one in settings if one.key.rpartition(".")[2] == own)

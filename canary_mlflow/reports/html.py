@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.reports import advice, changes, facts, figures, pictures, wording
+from canary_mlflow.reports import advice, changes, facts, figures, pictures, root_causes, wording
 from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.study import Study
@@ -69,6 +69,7 @@ def told(decision: Decision) -> dict[str, Any]:
         "reason": wording.reason(decision),
         "exact": facts.exact(decision),
         "changed": changes.changed(decision),
+        "because": root_causes.because(decision),
         "next": advice.next_step(decision),
         "note": wording.evidence_note(decision),
         "rows": [(row, checks[row.metric]) for row in wording.judged(decision)],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from canary_mlflow.reports import advice, causes, changes, facts, wording
+from canary_mlflow.reports import advice, causes, changes, facts, root_causes, wording
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.shown import shown, visible
 from gates.verdict import Check, CheckOutcome, Difference
@@ -64,7 +64,7 @@ def lines(decision: Decision) -> Iterator[str]:
     yield ""
     yield plain(wording.reason(decision))
     yield ""
-    for said in filter(None, (facts.exact(decision), changes.changed(decision))):
+    for said in filter(None, (facts.exact(decision), changes.changed(decision), root_causes.because(decision))):
         yield plain(said)
         yield ""
     yield f"**Next:** {plain(advice.next_step(decision))}"

@@ -9,10 +9,9 @@ from typing import Any
 from canary_mlflow.reports.calibration import amount
 from canary_mlflow.reports.figures import count
 from gates import MetricRule, Policy
-from gates.power import Power
+from gates.power import Power, level
 from gates.rules import Scale
 from gates.summaries import SUMMARIES
-from gates.wording import quantity
 
 SOURCES = {
     "shipped": "shipped with the policy",
@@ -41,12 +40,12 @@ def lines(table: Sequence[Power], policy: Policy, rule: MetricRule, known: Known
     yield f"{title(policy, rule, known)}; chance of BLOCK / PASS in %"
     yield f"spread: standard deviation between equal runs{stored}; --spread takes another ({_meaning(rule)})"
     yield from (f"Note: {note}." for note in known.notes)
-    if rule.max_increase is not None:
-        most = quantity(rule.max_increase, rule.unit)
-        yield f"The margin is never more than {most}: beyond that the chances are those of a smaller one."
+    if rule.headroom is not None:
+        yield f"Where the device has little left, the margin is smaller than here: {100 * rule.headroom:g} % of that."
     others = sum(each.role == "gate" and each.name != rule.name for each in policy.rules)
     if rule.role == "gate" and others:
-        yield f"BLOCK shares its level with {count(others, 'other metric')} that may decide; with fewer it blocks more"
+        share = 100 * level(policy, rule) / policy.alpha_block
+        yield f"{share:.0f} % of the level of BLOCK; {count(others, 'other metric')} may decide, with fewer it is more"
     if rule.role == "advisory":
         yield f"{rule.name} is advisory in this policy: it never blocks"
     if rule.role == "ignore":

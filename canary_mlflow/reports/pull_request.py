@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from canary_mlflow.reports import advice, causes, changes, facts, figures, markdown, wording
+from canary_mlflow.reports import advice, causes, changes, facts, figures, markdown, root_causes, wording
 from canary_mlflow.reports.markdown import plain
 from canary_mlflow.reports.study import Study
 from canary_mlflow.shown import shown
@@ -31,7 +31,7 @@ def lines(study: Study) -> Iterator[str]:
         yield ""
         yield plain(wording.reason(decision))
         yield ""
-        for said in filter(None, (facts.exact(decision), changes.changed(decision))):
+        for said in filter(None, (facts.exact(decision), changes.changed(decision), root_causes.because(decision))):
             yield plain(said)
             yield ""
         yield f"**Next:** {plain(advice.next_step(decision))}"

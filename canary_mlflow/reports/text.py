@@ -8,7 +8,7 @@ from typing import IO
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from canary_mlflow.reports import advice, causes, changes, facts, wording
+from canary_mlflow.reports import advice, causes, changes, facts, root_causes, wording
 from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, indented, labelled, print_on
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.evidence_table import STYLES, evidence
@@ -94,6 +94,7 @@ def everything(decision: Decision, width: int) -> Iterator[RenderableType]:
     yield ""
     yield from labelled_lines("hard gates", ["; ".join(hard_gates(decision, names=True))])
     yield from labelled_lines("also", obstacles(decision))
+    yield from labelled_lines("causes", root_causes.listed(decision))
     yield from labelled_lines("notes", decision.verdict.notes)
     yield from labelled_lines("warnings", [causes.sentence(one) for one in causes.of_warnings(decision.warnings)])
     yield from labelled_lines("differs", [changes.difference(one) for one in decision.verdict.differences])
@@ -108,6 +109,8 @@ def head(decision: Decision, most: int = changes.SHOWN) -> Iterator[RenderableTy
         yield indented(exactly)
     if said := changes.changed(decision, most):
         yield indented(said)
+    if cause := root_causes.because(decision, 2 if most > 1 else 1):
+        yield indented(cause)
 
 
 def blockers(decision: Decision) -> Iterator[RenderableType]:

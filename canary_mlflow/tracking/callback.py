@@ -23,6 +23,7 @@ from canary_mlflow.tracking.opening import Request, Training, open_target
 from canary_mlflow.tracking.probes import Setting, standard_probes
 from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.probes.surroundings import environment_of, hardware_of, make_log_honest, running_trainer
+from canary_mlflow.tracking.samples import Samples
 from canary_mlflow.tracking.signals import TerminationHandler
 from canary_mlflow.tracking.sinks import USUAL, check_names
 from canary_mlflow.tracking.watching import Watching
@@ -51,6 +52,8 @@ class CanaryCallback(Hooks):
     `starts_fresh`: whether the policy is its reference and its adapter is new, which then must show in the first step;
     None looks for itself. With several ranks all measure and the first one writes.
 
+    `samples`: whether texts are kept, of GRPO, RLOO and PPO the best and the worst answers over time
+    (tracking/samples.py, at most 256 KiB); False where they are private.
     `sinks` are what keeps the rows (docs/tracking.md); without "mlflow" no run is opened, but one that exists still
     gets its description and its end. `system_metrics`: the machine's load beside the run's own numbers. `folder`,
     by default `canary` in the trainer's output_dir, takes what MLflow does not hold, or not yet.
@@ -74,6 +77,7 @@ class CanaryCallback(Hooks):
         watch: str | Path | Mapping[str, Any] | None = "default",
         champion_runs: Sequence[str] = (),
         starts_fresh: bool | None = None,
+        samples: bool = True,
     ) -> None:
         super().__init__()
         self.run_id = run_id
@@ -99,6 +103,7 @@ class CanaryCallback(Hooks):
         self._log_every_step = log_every_step
         self._watching: Watching | None = None
         self._starts_fresh = starts_fresh
+        self.samples = Samples() if samples else None
         self._console: Console | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._termination = TerminationHandler()
@@ -107,6 +112,10 @@ class CanaryCallback(Hooks):
     def rows(self) -> dict[int, dict[str, float]]:
         """Optimizer step → canonical name → value, of the run so far."""
         return {} if self.journal is None else self.journal.rows
+
+    def paused(self) -> None:
+        """What was done since the last step was no training: its time is no step's."""
+        self._tell("paused")
 
     @property
     def nonfinite_steps(self) -> int:
@@ -142,6 +151,7 @@ class CanaryCallback(Hooks):
             trainer=running_trainer(),
             resumed=state.global_step > 0,
             fresh=self._starts_fresh,
+            samples=self.samples,
         )
         if self.journal is None:
             self._probes = RunningProbes(standard_probes())
@@ -190,7 +200,7 @@ class CanaryCallback(Hooks):
         target = open_target(self._request, training)
         observers, self._watching = self._audience.gather(target, args, state.max_steps)
         self.stopped = ""
-        self.journal = Journal(target, standard_probes(), observers)
+        self.journal = Journal(target, standard_probes(), observers, self.samples)
         self.run_id = target.run_id
         # Not a method of self: the finalizer must not keep the callback alive.
         self._finalizer = weakref.finalize(self, self.journal.abandon)

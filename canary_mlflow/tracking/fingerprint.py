@@ -11,6 +11,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from canary_mlflow.tracking import gpus
+
 UNKNOWN = "unknown"
 COMMITS = 50  # that a run remembers
 SHORT = 12  # characters of each
@@ -51,8 +53,8 @@ def environment(folder: Path | None = None) -> dict[str, str]:
         **packages(),
         **git(folder or Path.cwd()),
     }
-    gpus = gpu_facts()
-    return facts | {key: gpus[key] for key in ("driver", "gpu") if key in gpus}
+    found = gpu_facts()
+    return facts | {key: found[key] for key in ("driver", "gpu", "gpu_memory") if key in found}
 
 
 def hardware(backend: str, *, device: str | None = None, count: int | None = None) -> dict[str, str]:
@@ -63,11 +65,11 @@ def hardware(backend: str, *, device: str | None = None, count: int | None = Non
     """
     if backend == "cpu":
         return {"backend": backend, "device": device or cpu_model(), "count": str(count or usable_cores())}
-    gpus = gpu_facts()
+    found = gpu_facts()
     return {
         "backend": backend,
-        "device": device or gpus.get("gpu", UNKNOWN),
-        "count": str(count or gpus.get("gpu_count", UNKNOWN)),
+        "device": device or found.get("gpu", UNKNOWN),
+        "count": str(count or found.get("gpu_count", UNKNOWN)),
     }
 
 
@@ -134,29 +136,21 @@ def usable_cores() -> int:
 
 @cache
 def gpu_facts() -> dict[str, str]:
-    """Driver, name, count and memory (MiB) of the NVIDIA GPUs; empty without a GPU, driver or nvidia-ml-py."""
-    try:
-        import pynvml
-    except ImportError:
-        return {}
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return {}
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        return {
-            "driver": _text(pynvml.nvmlSystemGetDriverVersion()),
-            "gpu": _text(pynvml.nvmlDeviceGetName(handle)),
-            "gpu_count": str(pynvml.nvmlDeviceGetCount()),
-            "gpu_memory": str(pynvml.nvmlDeviceGetMemoryInfo(handle).total // 2**20),
-        }
-    except pynvml.NVMLError:
-        return {}
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _text(value: str | bytes) -> str:
-    """Old releases of nvidia-ml-py answer in bytes."""
-    return value.decode() if isinstance(value, bytes) else value
+    """Driver, name and memory (MiB) of the first GPU that CUDA shows this process, and how many it shows; empty
+    without a GPU, driver or nvidia-ml-py."""
+    with gpus.driver() as nvml:
+        if nvml is None:
+            return {}
+        try:
+            names = gpus.visible(nvml)
+            if not names:
+                return {}
+            device = gpus.handle(nvml, names[0])
+            return {
+                "driver": gpus.text(nvml.nvmlSystemGetDriverVersion()),
+                "gpu": gpus.text(nvml.nvmlDeviceGetName(device)),
+                "gpu_count": str(len(names)),
+                "gpu_memory": str(nvml.nvmlDeviceGetMemoryInfo(device).total // 2**20),
+            }
+        except nvml.NVMLError:
+            return {}

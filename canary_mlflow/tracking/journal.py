@@ -18,6 +18,7 @@ from canary_mlflow.tracking.observers import Ending, Observer, RunningObservers
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.recorder import Recorder
+from canary_mlflow.tracking.samples import FILE, Samples
 from canary_mlflow.tracking.schema import as_number, name_of
 from gates.records import Raised
 
@@ -34,8 +35,15 @@ class Journal:
     order, after the probes are through with it.
     """
 
-    def __init__(self, target: Target, probes: dict[str, Probe], observers: Sequence[Observer] = ()) -> None:
+    def __init__(
+        self,
+        target: Target,
+        probes: dict[str, Probe],
+        observers: Sequence[Observer] = (),
+        samples: Samples | None = None,
+    ) -> None:
         self.target = target
+        self.samples = samples
         self.probes = RunningProbes(probes)
         self.observers = RunningObservers(observers)
         self.rows: dict[int, Row] = {}
@@ -150,6 +158,8 @@ class Journal:
         self, recorder: Recorder, ending: Ending, content: Mapping[str, Any], tags: Mapping[str, str]
     ) -> None:
         recorder.add(Text(name="metrics.json", content=json.dumps(content, indent=2, allow_nan=False)))
+        if self.samples is not None and (texts := self.samples.text()):
+            recorder.add(Text(name=FILE, content=texts))
         recorder.add(Tags(tags=tags))
         if not ending.completed or self.target.owned:
             status = "FINISHED" if ending.completed else "FAILED"

@@ -114,7 +114,10 @@ METRICS: tuple[Metric, ...] = (
     _stability("response_length", "both", unit="tokens"),
     _stability("truncated_share", "higher"),
     _stability("zero_spread_share", "higher"),
+    _stability("repetition", "higher"),
+    _stability("empty_share", "higher"),
     _stability("ratio", "both"),
+    _stability("sampling_mismatch", "both", unit="nats"),
     _stability("first_kl_max_abs", "higher"),
     # Learning from pairs: DPO, KTO, Reward.
     _stability("chosen_reward", "both"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-def upload(client: MlflowClient, run_id: str, folder: Path, name: str) -> None:
+def upload(client: MlflowClient, run_id: str, folder: Path, name: str, *, scratch: bool = False) -> None:
     """Put the files of `folder` under `name` in the run's artifacts; what got there is taken back where not all did.
+    `scratch`: nobody writes to the folder any more, and it goes: on the disk of the artifacts a second name is enough.
     Raises StoreError."""
     from mlflow.exceptions import MlflowException
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
@@ -26,8 +28,8 @@ def upload(client: MlflowClient, run_id: str, folder: Path, name: str) -> None:
     except (MlflowException, OSError):
         fresh = False
     try:
-        if local_folder(place) is not None:
-            _one_by_one(client, run_id, folder, name)
+        if (here := local_folder(place)) is not None:
+            _one_by_one(client, run_id, folder, name, here if scratch else None)
         else:
             client.log_artifacts(run_id, str(folder), name)
     except (MlflowException, OSError) as error:
@@ -40,9 +42,21 @@ def upload(client: MlflowClient, run_id: str, folder: Path, name: str) -> None:
         ) from error
 
 
-def _one_by_one(client: MlflowClient, run_id: str, folder: Path, name: str) -> None:
+def _linked(file: Path, to: Path) -> bool:
+    """Give a file a second name; False where another disk, a file of that name or the filesystem does not let it."""
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        os.link(file, to)
+    except OSError:
+        return False
+    return True
+
+
+def _one_by_one(client: MlflowClient, run_id: str, folder: Path, name: str, place: Path | None) -> None:
     """MLflow writes a file through a temporary name, and copies a folder straight to its place: half of one would stay
-    under its own name when the process is killed."""
+    under its own name when the process is killed. `place`: where a second name is enough, and no byte written twice."""
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if place is not None and _linked(file, place / name / file.relative_to(folder)):
+            continue
         parent = file.parent.relative_to(folder).as_posix()
         client.log_artifact(run_id, str(file), name if parent == "." else f"{name}/{parent}")

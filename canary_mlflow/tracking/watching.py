@@ -18,6 +18,7 @@ from canary_mlflow.tracking.lines import LineFile, to_line
 from canary_mlflow.tracking.observers import Ending, Observer
 from canary_mlflow.tracking.recorder import Recorder
 from canary_mlflow.tracking.sinks import SinkSetting
+from gates.records import Run
 from gates.watch import Band, Level, Watch, WatchPolicy, WatchWarning, bands_of
 
 if TYPE_CHECKING:
@@ -162,12 +163,25 @@ def champion_bands(
     """What the champion's runs did at each step; of those runs alone that did the same work. Raises StoreError."""
     run_ids, least = list(dict.fromkeys(run_ids)), policy.band.min_runs
     if len(run_ids) < least:
+        log.warning("canary: watch: no band: it needs %d runs of the champion, there are %d", least, len(run_ids))
         return {}
-    streams = policy.drift.streams
-    alike = [run for run in read_runs(client, run_ids, streams) if run.workload == dict(workload) and run.completed]
+    read = read_runs(client, run_ids, policy.drift.streams)
+    unfit = {run.run_id: why for run in read if (why := _unfit(run, workload))}
+    alike = [run for run in read if run.run_id not in unfit]
     if len(alike) < least:
         log.warning(
-            "canary: watch: no band: %d of the champion's %d runs did the same work to the end; expected %d",
-            len(alike), len(run_ids), least,
+            "canary: watch: no band: it needs %d runs of the champion, there are %d; not used: %s",
+            least, len(alike), visible("; ".join(f"{run_id[:8]} {why}" for run_id, why in unfit.items())),
         )  # fmt: skip
-    return bands_of(streams, policy.band, [run.series for run in alike])
+    return bands_of(policy.drift.streams, policy.band, [run.series for run in alike])
+
+
+def _unfit(run: Run, workload: Mapping[str, str]) -> str:
+    """Why a run of the champion is no measure of this one; "" for one that is."""
+    if not run.completed:
+        return f"did not end as planned{f' ({run.failure})' if run.failure else ''}"
+    other = sorted(key for key in {*run.workload, *workload} if run.workload.get(key) != workload.get(key))
+    if not other:
+        return ""
+    shown = [f"{key} {run.workload.get(key, 'absent')} instead of {workload.get(key, 'none')}" for key in other[:2]]
+    return f"did other work: {', '.join(shown)}{' and more' if len(other) > 2 else ''}"

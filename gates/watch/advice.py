@@ -12,7 +12,7 @@ _TEXTS: dict[tuple[str, str], tuple[str, str]] = {
         "go back to the last good checkpoint; bf16 instead of fp16, a lower learning rate; " + _LOOK_AT_DATA,
     ),
     ("nan_gradients", ""): (
-        "gradients overflow; a few at the start of fp16 training are its loss scale settling",
+        "gradients overflow, and not only while fp16 finds its loss scale",
         "bf16 instead of fp16, a lower learning rate, clip gradients; " + _LOOK_AT_DATA,
     ),
     ("zero_loss", ""): (
@@ -27,31 +27,38 @@ _TEXTS: dict[tuple[str, str], tuple[str, str]] = {
         "the policy is the reference still: it does not move",
         "raise the learning rate; check that rewards differ within a group, and that the adapter is trainable",
     ),
-    ("length_capped", ""): (
-        "responses are cut off before they end: their rewards are of fragments, or length itself is rewarded",
-        "raise the length limit, mask truncated responses, look at what the reward pays for",
+    ("nonfinite", "eval_loss"): (
+        "the evaluation is broken: it overflows, or has no label to score; the training may be sound",
+        "evaluate in bf16 or fp32, look for held-out rows without labels",
+    ),
+    ("no_learning", "reward_mean"): (
+        "nothing was learned from the rewards, or it was lost again",
+        "see whether rewards differ within a group, raise the learning rate, read some responses",
+    ),
+    ("length_runaway", ""): (
+        "responses run to the length limit: their rewards are of fragments, or length itself is rewarded",
+        "look at what the reward pays for, mask truncated responses, penalise length",
+    ),
+    ("no_spread", ""): (
+        "all answers to a prompt earn the same, so that no gradient is left",
+        "see whether the reward still works; harder or easier prompts, a higher temperature, more answers per prompt",
+    ),
+    ("displacement", ""): (
+        "likelihood displacement: the preferred answers become less likely, only less so than the rejected ones",
+        "lower the learning rate, raise beta, add an SFT term on the preferred answers (rpo_alpha)",
     ),
     ("loss_rise", ""): (
         "the run diverges: what was learned is being lost",
         "go back to the last good checkpoint; " + _SMALLER_STEPS + "; " + _LOOK_AT_DATA,
     ),
-    ("loss_rising", ""): ("often the first sign of divergence", _SMALLER_STEPS),
-    ("death_spiral", ""): (
-        "loss and gradients rise together: NaN is usually next",
-        "stop and go back to the last good checkpoint; " + _SMALLER_STEPS,
+    ("reward_fall", ""): (
+        "what was gained is being lost: the policy collapses, or what it is scored by has changed",
+        "go back to the last good checkpoint; lower the learning rate, raise the KL coefficient; read some responses",
     ),
     ("grad_spike", ""): ("updates are about to explode, or hard batches follow one another", _SMALLER_STEPS),
-    ("kl_spike", ""): (
-        "the policy leaves the reference faster than the penalty holds it",
-        "raise the KL coefficient (init_kl_coef, beta), lower the learning rate",
-    ),
     ("entropy_drop", ""): (
-        "the policy collapses onto few responses",
+        "the policy collapses onto few responses, and they are worse ones",
         "add an entropy bonus, raise the sampling temperature, lower the learning rate",
-    ),
-    ("clip_fraction", ""): (
-        "updates go further than the clip range allows: most of the batch is cut off",
-        "lower the learning rate or the clip range, fewer epochs per batch",
     ),
     ("drift", "loss"): ("the loss goes up where it went down before", _SMALLER_STEPS),
     ("drift", "grad_norm"): ("gradients grow steadily: the run nears instability", _SMALLER_STEPS),

@@ -10,16 +10,16 @@ class Alarm:
     """One detector with what it has said already.
 
     A level is said once; again only after the detector was silent for `quiet` rows, and each time twice as many; STOP
-    never again. CRITICAL that lasts for `hold` rows becomes STOP, unless `may_stop` is false.
+    never again. CRITICAL that lasts for `hold` rows becomes STOP; -1: never.
     """
 
     __slots__ = ("_held", "_hold", "_quiet", "_said", "_silent", "detector", "held_stop", "live")
 
-    def __init__(self, detector: Detector, rows: RowRules, *, may_stop: bool = True) -> None:
+    def __init__(self, detector: Detector, rows: RowRules, hold: int) -> None:
         self.detector = detector
         self.live = False  # whether a row without a finding still has to be told
         self.held_stop = False  # whether STOP came of a CRITICAL that lasted
-        self._quiet, self._hold = rows.quiet, rows.hold if may_stop else -1
+        self._quiet, self._hold = rows.quiet, hold
         self._said = 0
         self._silent = self._held = 0
 

@@ -2,88 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from gates.watch.band import Band, BandDeviation
 from gates.watch.ceilings import Ceiling
 from gates.watch.drift import Drift
 from gates.watch.facts import Capped, NanGradients, NonFinite, ZeroLoss
 from gates.watch.learning import Flat, NoGainInReward, StaysZero
-from gates.watch.loss import LossRise, LossRising
-from gates.watch.patterns import Above, Drop, Spike
+from gates.watch.loss import LossRise, RewardFall
+from gates.watch.patterns import GradSpike
 from gates.watch.policy import WatchPolicy
+from gates.watch.together import Displacement, EntropyDrop, NoSpread, Outcome
 from gates.watch.warning import Detector, Level
 
-_STOPS = frozenset({"loss", "policy_loss", "value_loss"})
+_NONFINITE = {
+    **dict.fromkeys(("loss", "policy_loss", "value_loss"), Level.STOP),
+    **dict.fromkeys(("kl", "approx_kl", "entropy", "reward_mean", "score_mean"), Level.CRITICAL),
+    "eval_loss": Level.WARN,  # alone it says that the evaluation is broken
+}
 _REWARDS = frozenset({"reward_mean", "score_mean"})
-_CRITICALS = frozenset({"kl", "approx_kl", "entropy", "reward_mean", "score_mean", "eval_loss"})
 
 
-def detectors(
-    name: str, policy: WatchPolicy, *, rl: bool, burn_in: int, band: Band | None, note: Callable[[str], None]
-) -> tuple[list[Detector], list[Detector]]:
-    """Those that see all values of a stream, and those that see its finite ones only.
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What the choice depends on, and what the rules of one run share.
 
-    `rl`: reinforcement learning, where a loss need not fall. `burn_in`: rows that say what is normal. `band`: what the
-    champion's runs did. `note`: is told what is to be said about the policy itself.
+    `rl`: reinforcement learning, where a loss need not fall. `burn_in`: rows that say what is normal. `stuck`: rows
+    after which a loss should have moved. `bands`: what the champion's runs did. `note`: is told what is to be said
+    about the policy itself.
     """
+
+    policy: WatchPolicy
+    rl: bool
+    burn_in: int
+    stuck: int
+    bands: Mapping[str, Band]
+    note: Callable[[str], None]
+    outcome: Outcome = field(default_factory=Outcome)
+    displacement: Displacement
+
+
+def detectors(name: str, run: Situation) -> tuple[list[Detector], list[Detector]]:
+    """Those that see all values of a stream, and those that see its finite ones only."""
+    policy = run.policy
     always: list[Detector] = []
     if policy.facts.nonfinite:
-        if name in _STOPS:
-            always.append(NonFinite(Level.STOP))
-        elif name in _CRITICALS:
-            always.append(NonFinite(Level.CRITICAL))
+        if name in _NONFINITE:
+            always.append(NonFinite(_NONFINITE[name]))
         elif name in ("grad_norm", "nonfinite"):
             always.append(NanGradients(policy.facts, policy.rows.burn_in, count=name == "nonfinite"))
-    numbers = _RULES[name](policy, rl) if name in _RULES else []
+    numbers = _RULES[name](run) if name in _RULES else []
     drift = policy.drift.streams.get(name)
-    if drift is not None and name != ("loss" if rl else "entropy"):  # supervised training should get surer
-        numbers.append(Drift(drift, policy.drift, policy.rows, burn_in))
-    if drift is not None and band is not None and band.runs >= policy.band.min_runs and not (rl and name == "loss"):
+    if drift is not None and name in policy.drift.alone and not (run.rl and name == "loss"):
+        numbers.append(Drift(drift, policy.drift, policy.rows, run.burn_in))
+    band = run.bands.get(name)
+    if drift is not None and band is not None and band.runs >= policy.band.min_runs and not (run.rl and name == "loss"):
         # Supervised training that gets sure much sooner than the champion's is worth a word; it may be a better one.
-        rule = drift if rl or name != "entropy" else replace(drift, critical_change=None)
-        late = rl and name in _REWARDS
+        rule = drift if run.rl or name != "entropy" else replace(drift, critical_change=None)
+        late = run.rl and name in _REWARDS
         numbers.append(BandDeviation(rule, policy.band, policy.rows, band, may_be_late=late))
     ceiling = policy.ceilings.get(name)
     if ceiling is not None:
-        numbers.append(Ceiling(name, ceiling, policy.patterns.persist, note))
-    return always, numbers
+        numbers.append(Ceiling(name, ceiling, policy.patterns.persist, run.note))
+    return _on(always, policy), _on(numbers, policy)
 
 
-def _loss(policy: WatchPolicy, rl: bool) -> list[Detector]:
-    if rl:  # an RL loss is scaled by its own advantages: its level says nothing, and it starts at 0
+def _on(found: list[Detector], policy: WatchPolicy) -> list[Detector]:
+    return [one for one in found if one.rule not in policy.silent]
+
+
+def _loss(run: Situation) -> list[Detector]:
+    if run.rl:  # an RL loss is scaled by its own advantages: its level says nothing, and it starts at 0
         return []
-    facts, rows = policy.facts, policy.rows
+    facts, loss = run.policy.facts, run.policy.loss
     return [
         ZeroLoss(facts),
-        Flat(facts),
-        LossRise(policy.loss, rows),
-        LossRising(policy.loss, policy.patterns),
+        Flat(facts, run.stuck),
+        LossRise(loss, run.policy.rows),
     ]
 
 
-def _grad_norm(policy: WatchPolicy, rl: bool) -> list[Detector]:
-    found: list[Detector] = [Spike("grad_spike", policy.patterns.grad_spike, policy.patterns)]
-    # In RL a batch whose rewards are all equal has no gradient, and the first ones often are.
-    return found if rl else [StaysZero(policy.facts, Level.STOP), *found]
+def _grad_norm(run: Situation) -> list[Detector]:
+    if run.rl:  # a batch whose rewards are all equal has no gradient: what is usual says nothing of the next one
+        return []
+    multiple, patterns = run.policy.patterns.grad_spike, run.policy.patterns
+    return [StaysZero(run.policy.facts, Level.STOP), *([GradSpike(multiple, patterns)] if multiple else [])]
 
 
-def _kl(policy: WatchPolicy, rl: bool) -> list[Detector]:
-    patterns = policy.patterns
-    found: list[Detector] = [Spike("kl_spike", patterns.kl_spike, patterns, patterns.kl_spike_floor)]
-    return [StaysZero(policy.facts, Level.CRITICAL), *found] if rl else found
+def _reward(stream: str) -> Callable[[Situation], list[Detector]]:
+    def chosen(run: Situation) -> list[Detector]:
+        found: list[Detector] = [RewardFall(stream, run.policy.gain, run.policy.rows, run.outcome)]
+        return [*found, NoGainInReward(run.policy.facts)] if run.rl and stream == "reward_mean" else found
+
+    return chosen
 
 
-_RULES: dict[str, Callable[[WatchPolicy, bool], list[Detector]]] = {
+def _entropy(run: Situation) -> list[Detector]:
+    share = run.policy.patterns.entropy_drop
+    return [EntropyDrop(share, run.policy.patterns, run.outcome)] if run.rl and share is not None else []
+
+
+def _spread(run: Situation) -> list[Detector]:
+    share = run.policy.patterns.no_spread
+    return [] if share is None else [NoSpread(share, run.policy.patterns, run.outcome)]
+
+
+def _preference(stream: str) -> Callable[[Situation], list[Detector]]:
+    return lambda run: [] if run.rl else [run.displacement.part(stream)]
+
+
+_RULES: dict[str, Callable[[Situation], list[Detector]]] = {
     "loss": _loss,
     "grad_norm": _grad_norm,
-    "kl": _kl,
-    "learning_rate": lambda policy, rl: [StaysZero(policy.facts, Level.STOP)],
-    "entropy": lambda policy, rl: [Drop(policy.patterns)] if rl else [],
-    "clip_fraction": lambda policy, rl: [
-        Above("clip_fraction", policy.patterns.clip_fraction, policy.patterns.persist, policy.rows.burn_in_skip)
-    ],
-    "reward_mean": lambda policy, rl: [NoGainInReward(policy.facts)] if rl else [],
-    "truncated_share": lambda policy, rl: [Capped(policy.facts)],
+    "kl": lambda run: [StaysZero(run.policy.facts, Level.CRITICAL)] if run.rl else [],
+    "learning_rate": lambda run: [StaysZero(run.policy.facts, Level.STOP)],
+    "entropy": _entropy,
+    "zero_spread_share": _spread,
+    "truncated_share": lambda run: [Capped(run.policy.facts)],
+    "reward_mean": _reward("reward_mean"),
+    "score_mean": _reward("score_mean"),
+    "reward_margin": lambda run: [*_reward("reward_margin")(run), *_preference("reward_margin")(run)],
+    "chosen_reward": _preference("chosen_reward"),
+    "chosen_logp": _preference("chosen_logp"),
 }

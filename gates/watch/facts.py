@@ -9,6 +9,8 @@ from gates.watch.policy import FactRules
 from gates.watch.warning import Finding, Level
 from gates.wording import figure
 
+_BENIGN = 3  # rows without finite gradients that are no news, early in a run, after the first finite one
+
 
 class NonFinite:
     """A NaN or an infinity in a stream that has no business holding one."""
@@ -29,19 +31,21 @@ class NonFinite:
 class NanGradients:
     """Gradients that are no numbers, row after row.
 
-    fp16's loss scaling begins too high and finds its scale by a few overflows, and tries a higher one now and then:
-    the first few are no news, single ones later are worth a look, several in a row mean that nothing is learned.
-    `count`: the stream counts non-finite values instead of holding the norm.
+    fp16's loss scaling begins too high (at 65536) and halves it until gradients are finite: the rows before the first
+    finite one are that search, if it comes. A few more in the first rows are no news either; later on single ones are
+    worth a look (it tries a higher scale now and then), several in a row mean that nothing is learned. `count`: the
+    stream counts non-finite values instead of holding the norm.
     """
 
     rule = "nan_gradients"
-    __slots__ = ("_all", "_count", "_inside", "_row", "_rules", "_start")
+    __slots__ = ("_benign", "_count", "_inside", "_row", "_rules", "_start")
 
     def __init__(self, rules: FactRules, burn_in: int, *, count: bool) -> None:
         self._rules = rules
         self._start = burn_in
         self._count = count
-        self._row = self._all = self._inside = 0
+        self._row = self._inside = 0
+        self._benign = _BENIGN
 
     def update(self, step: int, value: float) -> Finding | None:
         self._row += 1
@@ -50,16 +54,20 @@ class NanGradients:
             self._inside = 0
             return None
         self._inside += 1
-        self._all += 1
+        if self._inside == self._row <= self._rules.loss_scale_rows:
+            return None
         what = f"not finite in {self._inside} rows in a row" if self._inside > 1 else "not finite"
         if self._inside >= self._rules.nan_gradient_rows:
             return Finding(Level.STOP, what)
-        if self._row <= self._start and self._all <= self._rules.benign_nan_gradients:
+        if self._row <= self._start and self._benign:
+            self._benign -= 1
             return None
         return Finding(Level.WARN, what)
 
     def finish(self, completed: bool) -> Finding | None:
-        return None
+        """A run that ends within the search never found a scale."""
+        lost = self._inside >= self._rules.nan_gradient_rows
+        return Finding(Level.STOP, f"not finite in the last {self._inside} rows") if lost else None
 
 
 class ZeroLoss:
@@ -100,25 +108,31 @@ class ZeroLoss:
 
 
 class Capped:
-    """Nearly every response ends at the length limit, row after row."""
+    """Nearly every response is cut off at the length limit, where fewer than half were.
 
-    rule = "length_capped"
-    __slots__ = ("_recent", "_rules")
+    A fresh policy may begin there, and a task that is too long for its limit stays there: neither is a change.
+    """
+
+    rule = "length_runaway"
+    __slots__ = ("_least", "_recent", "_rules")
 
     def __init__(self, rules: FactRules) -> None:
         self._rules = rules
         self._recent: deque[float] = deque(maxlen=rules.capped_rows)
+        self._least = 1.0
 
     def update(self, step: int, value: float) -> Finding | None:
-        recent = self._recent
+        recent, rules = self._recent, self._rules
         recent.append(value)
-        # Most rows are far from it: sorting can wait until one is not.
-        if value < self._rules.capped_share or len(recent) < self._rules.capped_rows:
+        if len(recent) < rules.capped_rows:
             return None
-        usual = sorted(recent)[len(recent) // 2]
-        if usual < self._rules.capped_share:
+        share = sum(recent) / len(recent)
+        if share < self._least:
+            self._least = share
+        if share < rules.capped_share or self._least > rules.capped_from:
             return None
-        return Finding(Level.WARN, f"{usual:.0%} of the responses cut off (median of {len(recent)} rows)")
+        seen = f"{share:.0%} of the responses cut off (last {len(recent)} rows), {self._least:.0%} before"
+        return Finding(Level.CRITICAL, seen)
 
     def finish(self, completed: bool) -> Finding | None:
         return None

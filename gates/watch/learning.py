@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections import deque
 
 from gates.watch.policy import FactRules
@@ -45,13 +46,17 @@ class StaysZero:
 
 
 class Flat:
-    """A loss that stays where it was: exactly, from the first row on; or, seen at the end, as good as."""
+    """A loss that stays where it was, from the first row on: exactly, or as good as (ln V, DPO's ln 2).
+
+    `stuck`: rows from which as good as is long enough.
+    """
 
     rule = "no_learning"
-    __slots__ = ("_early", "_high", "_late", "_low", "_rows", "_rules")
+    __slots__ = ("_early", "_high", "_late", "_low", "_rows", "_rules", "_stuck")
 
-    def __init__(self, rules: FactRules) -> None:
+    def __init__(self, rules: FactRules, stuck: int) -> None:
         self._rules = rules
+        self._stuck = stuck
         self._early: list[float] = []
         self._late: deque[float] = deque(maxlen=rules.frozen_rows)
         self._low, self._high = math.inf, -math.inf
@@ -66,7 +71,11 @@ class Flat:
             self._high = value
         if len(self._early) < self._rules.frozen_rows:
             self._early.append(value)
-        return self._exactly(self._rules.frozen_rows) if self._low == self._high else None
+        if self._low == self._high:
+            return self._exactly(self._rules.frozen_rows)
+        if self._rows < self._stuck or self._low <= 0 or self._high - self._low >= self._rules.flat_range * self._low:
+            return None
+        return Finding(Level.CRITICAL, f"{figure(self._low)} to {figure(self._high)} in all {self._rows} rows so far")
 
     def finish(self, completed: bool) -> Finding | None:
         rows, rules = self._rows, self._rules
@@ -101,28 +110,37 @@ class Flat:
 
 
 class NoGainInReward:
-    """At the end of a run: a reward that is where it was."""
+    """At the end of a run: a reward that is lower than at the start by more than its standard error, or the same.
+
+    One that rose too little to be told from noise is no finding: short runs at small rates are like that.
+    """
 
     rule = "no_learning"
-    __slots__ = ("_early", "_late", "_rows")
+    __slots__ = ("_early", "_late", "_rows", "_rules")
 
     def __init__(self, rules: FactRules) -> None:
+        self._rules = rules
         self._early: list[float] = []
         self._late: deque[float] = deque(maxlen=rules.frozen_rows)
         self._rows = 0
 
     def update(self, step: int, value: float) -> Finding | None:
         self._rows += 1
-        if len(self._early) < self._late.maxlen:  # type: ignore[operator]
+        if len(self._early) < self._rules.frozen_rows:
             self._early.append(value)
         self._late.append(value)
         return None
 
     def finish(self, completed: bool) -> Finding | None:
-        if not completed or not self._early or self._rows < len(self._early) * 2:
+        rows, size = self._rows, self._rules.frozen_rows
+        if not completed or rows < 2 * size:
             return None
-        before, after = sum(self._early) / len(self._early), sum(self._late) / len(self._late)
-        if after > before:
+        before, after = statistics.fmean(self._early), statistics.fmean(self._late)
+        error = math.sqrt((statistics.variance(self._early) + statistics.variance(self._late)) / size)
+        if before - after > error:
+            what = f"fell: {figure(before)} on average at the start, {figure(after)} at the end of {rows} rows"
+        elif not error and after == before:
+            what = f"never moved: {figure(before)} at the start and at the end of {rows} rows"
+        else:
             return None
-        what = f"{figure(before)} on average at the start, {figure(after)} at the end of {self._rows} rows"
         return Finding(Level.WARN, what)

@@ -1,16 +1,22 @@
-"""A loss that should fall and has risen: by how much, against its own noise and against what was learned."""
+"""A loss that should fall and has risen, a reward that should rise and has fallen: by how much, against the run's own
+noise and against what was learned."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
 
-from gates.watch.policy import LossRules, PatternRules, RowRules
+from gates.watch.policy import GainRules, LossRules, RowRules
+from gates.watch.together import Outcome
 from gates.watch.warning import Finding, Level
 from gates.wording import figure
 
 _DIFF_TO_SD = 0.886  # of a normal: standard deviation over mean absolute difference of neighbours
 _MEDIAN_OF_5 = 0.54  # standard deviation of the median of five values, in theirs
+_TURN_TO_SD = 0.512  # the same over the mean absolute second difference of values that are independent
+_OF_ROWS = 1.12  # standard deviation of the better of mean and median of n rows, in theirs, times the root of n
+_NOTHING_GAINED = 1.25  # times as far must a reward fall that has gained nothing yet
 _FOLLOW = 0.1  # share by which the smoothed level follows: the lowest of many noisy medians is luck
 _EARLY = 3  # rows that a run has before it can have blown up
 _MEMORY = 100  # rows over which noise is averaged
@@ -30,6 +36,7 @@ class LossRise:
     """
 
     rule = "loss_rise"
+    _jump = 5.0  # so many times the noise a single jump counts as at most
     __slots__ = (
         "_before",
         "_best",
@@ -37,6 +44,7 @@ class LossRise:
         "_critical",
         "_doubtful",
         "_first",
+        "_floor",
         "_hold",
         "_limit",
         "_lost",
@@ -50,8 +58,9 @@ class LossRise:
         "_window",
     )
 
-    def __init__(self, rules: LossRules, rows: RowRules) -> None:
-        self._rules = rules
+    def __init__(self, rules: LossRules | GainRules, rows: RowRules) -> None:
+        self._rules: LossRules | GainRules = rules
+        self._floor = rules.floor
         self._limit = rules.noise * _MEDIAN_OF_5 * _DIFF_TO_SD
         self._window = rows.window
         self._recent: deque[float] = deque(maxlen=rows.window)
@@ -66,20 +75,20 @@ class LossRise:
         rows = self._rows = self._rows + 1
         recent = self._recent
         recent.append(value)
-        # Mean absolute difference of neighbours; a single jump counts as at most five of them.
+        # Mean absolute difference of neighbours.
         change = value - self._before if value > self._before else self._before - value
         self._before = value
         noise = self._noise
         if self._moves > _MEMORY:
-            self._noise = noise + ((change if change < 5 * noise else 5 * noise) - noise) / _MEMORY
+            self._noise = noise + ((change if change < self._jump * noise else self._jump * noise) - noise) / _MEMORY
         elif rows > 1 and (change or noise):  # equal rows at the beginning (DPO's are all ln 2) say nothing of noise
             moves = self._moves = self._moves + 1
-            self._noise = noise + ((change if moves < 10 else min(change, 5 * noise)) - noise) / moves
+            self._noise = noise + ((change if moves < 10 else min(change, self._jump * noise)) - noise) / moves
         if rows < self._window:
             if rows == _EARLY:
-                self._never = min(recent) + max(self._rules.critical_rise * abs(min(recent)), self._rules.floor)
+                self._never = self._hopeless(min(recent))
             return None
-        level = sorted(recent)[self._window // 2]
+        level = self._level()
         if rows == self._window:
             self._first = self._best = self._smooth = level
             return None
@@ -96,7 +105,7 @@ class LossRise:
         # The same two tests as in _judge, which nearly every row passes.
         rise = level - self._best
         noise = self._noise if self._noise < self._calm else self._calm
-        if rise <= self._rules.floor or rise <= self._limit * noise or rows < self._rules.min_rows:
+        if rise <= self._floor or rise <= self._limit * noise or rows < self._rules.min_rows:
             self._critical = self._doubtful = 0
             self._calm = math.inf
             return None
@@ -122,8 +131,18 @@ class LossRise:
             return finding
         return Finding(Level.WARN, finding.seen) if self._doubtful >= _CONFIRM else None
 
+    def _level(self) -> float:
+        """Where it stands now."""
+        return sorted(self._recent)[self._window // 2]
+
+    def _hopeless(self, lowest: float) -> float:
+        """The level above which a run never learned anything, from the lowest of its first rows."""
+        assert isinstance(self._rules, LossRules)
+        return lowest + max(self._rules.critical_rise * abs(lowest), self._floor)
+
     def _judge(self, level: float) -> Finding | None:
         rules, best, first = self._rules, self._best, self._first
+        assert isinstance(rules, LossRules)
         rise = level - best
         if rise <= rules.floor or rise <= self._limit * min(self._noise, self._calm):
             return None
@@ -141,43 +160,93 @@ class LossRise:
         return f"{start}reached {figure(self._best)}, stands at {figure(level)} (median of {self._window} rows)"
 
 
-class LossRising:
-    """Row after row higher, and in sum more than chance would do: noise rises five times in a row now and then."""
+class GainLost(LossRise):
+    """The same of a series that should rise: what it gained is lost again, in the mean of the last `window` rows.
 
-    rule = "loss_rising"
-    __slots__ = ("_before", "_least", "_noise", "_rise", "_rising", "_rows", "_rules", "_start")
+    A reward has no natural zero and no unit, so only its own noise and what the run had gained can say how far is far.
+    Small batches earn one of a few values: it stands at the better of the last rows' mean and median, so that two bad
+    rows among five are no fall, and three bad ones are none where every second row is bad. Batches that follow one
+    another are alike: its noise is also that of the level itself, against the line through it one and two windows ago.
+    """
 
-    def __init__(self, rules: LossRules, patterns: PatternRules) -> None:
-        self._rules = rules
-        self._rising = patterns.loss_rising_rows
-        self._least = patterns.loss_rising_change
-        self._rows = self._rise = 0
-        self._before = self._start = self._noise = 0.0
+    rule = "reward_fall"
+    _jump = math.inf
+    __slots__ = ("_levels", "_share", "_turns", "_wobble")
+
+    def __init__(self, rules: GainRules, rows: RowRules, window: int) -> None:
+        self._share = _OF_ROWS / math.sqrt(window)
+        super().__init__(rules, replace(rows, window=window))
+        self._limit = rules.noise * self._share * _DIFF_TO_SD
+        self._levels: deque[float] = deque(maxlen=2 * window + 1)
+        self._wobble = 0.0
+        self._turns = 0
+
+    @property
+    def gained(self) -> bool:
+        """Whether it has ever been better than at the beginning."""
+        return self._rows > self._window and self._first - self._best > self._limit * self._noise
 
     def update(self, step: int, value: float) -> Finding | None:
-        rows = self._rows = self._rows + 1
-        before, self._before = self._before, value
-        if value > before:
-            self._rise += 1
-            if self._rise == 1:
-                self._start = before
-            change = value - before
-        else:
-            self._rise = 0
-            change = before - value
-        noise = self._noise
-        if rows == 1:
-            self._rise = 0
+        finding = super().update(step, -value)
+        if not self._doubtful and self._rows >= self._window:  # a fall is no excuse for itself
+            self._settle()
+        return finding
+
+    def finish(self, completed: bool) -> Finding | None:
+        return None
+
+    def _settle(self) -> None:
+        levels = self._levels
+        levels.append(self._level())
+        if len(levels) == 2 * self._window + 1:
+            self._turns += 1
+            turn = _TURN_TO_SD * abs(levels[-1] - 2 * levels[self._window] + levels[0])
+            self._wobble += (turn - self._wobble) / min(self._turns, _MEMORY)
+
+    def _level(self) -> float:
+        return min(super()._level(), sum(self._recent) / self._window)
+
+    def _hopeless(self, lowest: float) -> float:
+        return math.inf  # it has no scale yet
+
+    def _judge(self, level: float) -> Finding | None:
+        rules = self._rules
+        assert isinstance(rules, GainRules)
+        if not self._turns:
             return None
-        if self._rise < self._rising:
-            # Outside of the climb itself: a steady climb would be its own excuse.
-            self._noise = noise + (change - noise) / (rows - 1 if rows <= _MEMORY else _MEMORY)
+        fall, gained = level - self._best, max(self._first - self._best, 0.0)
+        wobble = self._wobble * (1 + 3 / self._turns)  # few of them tell it badly
+        far = fall / (max(self._share * _DIFF_TO_SD * min(self._noise, self._calm), wobble) or math.inf)
+        if not self.gained:  # its best level is its first one, or luck
+            far /= _NOTHING_GAINED
+        if fall <= self._floor or far <= rules.noise:
             return None
-        rise = value - self._start
-        enough = rise > self._rules.noise * noise and rise > max(self._rules.floor, self._least * abs(self._start))
-        if self._rows < self._rules.min_rows or not enough:
-            return None
-        return Finding(Level.WARN, f"rose {self._rise} rows in a row, from {figure(self._start)} to {figure(value)}")
+        if far > rules.critical_noise and fall > rules.critical_lost * gained:
+            return Finding(Level.CRITICAL, self._seen(level))
+        return Finding(Level.WARN, self._seen(level)) if fall > rules.warn_lost * gained else None
+
+    def _seen(self, level: float) -> str:
+        start = f"began at {figure(-self._first)}, "
+        return f"{start}reached {figure(-self._best)}, fell to {figure(-level)} (level of {self._window} rows)"
+
+
+class RewardFall:
+    """`GainLost` over few rows, which sees a collapse at once, and over many, which sees one through more noise."""
+
+    rule = "reward_fall"
+    __slots__ = ("_long", "_outcome", "_short", "_stream")
+
+    def __init__(self, stream: str, rules: GainRules, rows: RowRules, outcome: Outcome) -> None:
+        self._stream = stream
+        self._outcome = outcome
+        self._short = GainLost(rules, rows, rows.window)
+        self._long = GainLost(rules, rows, rules.long_window)
+
+    def update(self, step: int, value: float) -> Finding | None:
+        short, long = self._short.update(step, value), self._long.update(step, value)
+        found = long if short is None or (long is not None and long.level > short.level) else short
+        self._outcome.note(self._stream, found, self._short.gained or self._long.gained)
+        return found
 
     def finish(self, completed: bool) -> Finding | None:
         return None

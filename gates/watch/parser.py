@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from gates.fields import Reader, choice, count, flag, mapping, number, optional, some_fields, text
+from gates.fields import Reader, choice, count, flag, mapping, number, optional, some_fields, text, unknown
 from gates.policy import PolicyError
+from gates.watch.advice import rules as rule_names
 from gates.watch.ceilings import CEILINGS
 from gates.watch.patterns import SPIKE_ROWS
 from gates.watch.policy import (
     BandRules,
     DriftRules,
     FactRules,
+    GainRules,
     Harm,
     LossRules,
     OnCritical,
@@ -29,9 +32,30 @@ def parse_watch(body: Mapping[str, Any]) -> WatchPolicy:
 
     Raises PolicyError with one line: the key, the value found, the valid ones.
     """
-    policy = WatchPolicy(**_all("watch", body, _POLICY))
+    own = dict(mapping("watch", body))
+    algos = mapping("watch.algos", own.pop("algos", None) or {})
+    policy = _whole("watch", own)
+    differing = {
+        str(algo).lower(): _whole(f"watch.algos.{algo}", _overlaid(own, mapping(f"watch.algos.{algo}", changes)))
+        for algo, changes in algos.items()
+    }
+    return replace(policy, algos=differing)
+
+
+def _whole(path: str, body: Mapping[str, Any]) -> WatchPolicy:
+    policy = WatchPolicy(**_all(path, body, _POLICY), algos={})
     _check(policy)
     return policy
+
+
+def _overlaid(body: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of `body`, those of `changes` in their place, mapping by mapping."""
+    found = dict(body)
+    for key, value in changes.items():
+        below = found.get(key)
+        both = isinstance(below, Mapping) and isinstance(value, Mapping)
+        found[key] = _overlaid(below, value) if both else value  # type: ignore[arg-type]
+    return found
 
 
 def _all(path: str, body: Any, readers: Mapping[str, Reader]) -> dict[str, Any]:
@@ -56,12 +80,26 @@ def _streams(path: str, value: Any) -> Mapping[str, StreamRule]:
     }
 
 
+def _list(path: str, value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise PolicyError(f"{path}: found {value!r:.40}; expected a list, [] for none")
+    return list(value)
+
+
+def _silent(path: str, value: Any) -> frozenset[str]:
+    names = _list(path, value)
+    for name in names:
+        if name not in rule_names():
+            raise unknown(path, "rule", name, rule_names())
+    return frozenset(names)
+
+
 def _check(policy: WatchPolicy) -> None:
     """Refuse combinations that can never speak, or always would."""
-    for path, rules in (("drift", policy.drift), ("band", policy.band)):
-        if rules.critical < rules.warn:
+    for path, sums in (("drift", policy.drift), ("band", policy.band)):
+        if sums.critical < sums.warn:
             raise PolicyError(
-                f"watch.{path}.critical: found {rules.critical:g}; expected at least watch.{path}.warn ({rules.warn:g})"
+                f"watch.{path}.critical: found {sums.critical:g}; expected at least watch.{path}.warn ({sums.warn:g})"
             )
     rows = policy.rows
     if rows.burn_in_least > rows.burn_in:
@@ -78,6 +116,8 @@ def _check(policy: WatchPolicy) -> None:
             f"watch.patterns.persist: found {policy.patterns.persist}; expected at most {SPIKE_ROWS}, the rows among "
             "which a spike is counted"
         )
+    for name in policy.drift.alone - policy.drift.streams.keys():
+        raise unknown("watch.drift.alone", "stream", name, policy.drift.streams)
     for name, rule in policy.drift.streams.items():
         path = f"watch.drift.streams.{name}"
         if rule.scale is Scale.LOG and (rule.floor <= 0 or rule.warn_change <= 1):
@@ -108,12 +148,15 @@ _ROWS: dict[str, Reader] = {
     "window": count(3),
     "quiet": count(1),
     "hold": count(2),
+    "hold_share": number(0, 1),
+    "hold_least": count(2),
 }
 _DRIFT: dict[str, Reader] = {
     "half_life": number(1),
     "allowance": number(0),
     "warn": _POSITIVE,
     "critical": _POSITIVE,
+    "alone": lambda path, value: frozenset(text(path, name) for name in _list(path, value)),
     "streams": _streams,
 }
 _BAND: dict[str, Reader] = {
@@ -125,7 +168,7 @@ _BAND: dict[str, Reader] = {
 }
 _FACTS: dict[str, Reader] = {
     "nonfinite": flag,
-    "benign_nan_gradients": count(0),
+    "loss_scale_rows": count(0),
     "nan_gradient_rows": count(1),
     "zero_loss_rows": count(2),
     "zero_loss_from": number(0),
@@ -133,7 +176,10 @@ _FACTS: dict[str, Reader] = {
     "flat_range": number(0, 1),
     "no_gain": number(0, 1),
     "no_gain_doubt": number(0),
+    "stuck_rows": count(4),
+    "stuck_share": number(0, 1),
     "capped_share": number(0, 1, above=True),
+    "capped_from": number(0, 1),
     "capped_rows": count(1),
 }
 _LOSS: dict[str, Reader] = {
@@ -146,26 +192,37 @@ _LOSS: dict[str, Reader] = {
     "critical_lost": number(0, 1),
     "critical_start": number(0),
 }
+_GAIN: dict[str, Reader] = {
+    "min_rows": count(5),
+    "long_window": count(5),
+    "noise": number(0),
+    "floor": number(0),
+    "warn_lost": number(0),
+    "critical_lost": number(0),
+    "critical_noise": number(0),
+}
 _PATTERNS: dict[str, Reader] = {
-    "loss_rising_rows": count(2),
-    "loss_rising_change": number(0),
-    "grad_spike": number(1, above=True),
-    "kl_spike": number(1, above=True),
-    "kl_spike_floor": number(0),
-    "entropy_drop": number(0, 1, above=True),
+    "grad_spike": optional(number(1, above=True)),
+    "entropy_drop": optional(number(0, 1, above=True)),
     "entropy_rows": count(10),
-    "clip_fraction": number(0, 1),
+    "no_spread": optional(number(0, 1, above=True)),
+    "no_spread_rows": count(1),
+    "displaced_share": optional(number(0, above=True)),
+    "displaced_times": number(1, above=True),
+    "displaced_nats": number(0),
     "persist": count(1),
-    "spiral_rows": count(1),
 }
 _POLICY: dict[str, Reader] = {
     "name": text,
     "on_critical": choice(OnCritical),
+    "silent": lambda path, value: _silent(path, value),
+    "phases": lambda path, value: tuple(sorted(count(1)(path, step) for step in _list(path, value))),
     "rows": _section(RowRules, _ROWS),
     "drift": _section(DriftRules, _DRIFT),
     "band": _section(BandRules, _BAND),
     "facts": _section(FactRules, _FACTS),
     "loss": _section(LossRules, _LOSS),
+    "gain": _section(GainRules, _GAIN),
     "patterns": _section(PatternRules, _PATTERNS),
     "ceilings": lambda path, value: _all(path, value, {name: optional(number(0)) for name in CEILINGS}),
 }

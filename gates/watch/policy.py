@@ -40,6 +40,8 @@ class RowRules:
     window: int
     quiet: int
     hold: int
+    hold_share: float
+    hold_least: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +58,16 @@ class StreamRule:
 
 @dataclass(frozen=True, kw_only=True)
 class DriftRules:
-    """The detector of drifts: a forecast that follows slowly, and the sum of what it missed."""
+    """The detector of drifts: a forecast that follows slowly, and the sum of what it missed.
+
+    `alone`: the streams of which a run is asked by itself; the others only beside the champion's (`band`).
+    """
 
     half_life: float
     allowance: float
     warn: float
     critical: float
+    alone: frozenset[str]
     streams: Mapping[str, StreamRule]
 
 
@@ -81,7 +87,7 @@ class FactRules:
     """What is true or not, and needs no statistics."""
 
     nonfinite: bool
-    benign_nan_gradients: int
+    loss_scale_rows: int
     nan_gradient_rows: int
     zero_loss_rows: int
     zero_loss_from: float
@@ -89,7 +95,10 @@ class FactRules:
     flat_range: float
     no_gain: float
     no_gain_doubt: float
+    stuck_rows: int
+    stuck_share: float
     capped_share: float
+    capped_from: float
     capped_rows: int
 
 
@@ -108,31 +117,55 @@ class LossRules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatternRules:
-    """The named early signs."""
+class GainRules:
+    """When a reward, an accuracy or a margin, which should rise, has fallen."""
 
-    loss_rising_rows: int
-    loss_rising_change: float
-    grad_spike: float
-    kl_spike: float
-    kl_spike_floor: float
-    entropy_drop: float
+    min_rows: int
+    long_window: int
+    noise: float
+    floor: float
+    warn_lost: float
+    critical_lost: float
+    critical_noise: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatternRules:
+    """The named early signs; None: the rule is off."""
+
+    grad_spike: float | None
+    entropy_drop: float | None
     entropy_rows: int
-    clip_fraction: float
+    no_spread: float | None
+    no_spread_rows: int
+    displaced_share: float | None
+    displaced_times: float
+    displaced_nats: float
     persist: int
-    spiral_rows: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchPolicy:
-    """Everything that one watch goes by. `ceilings`: stream → limit, None where none is set."""
+    """Everything that one watch goes by.
+
+    `silent`: rules that say nothing. `phases`: steps at which the work changes as planned. `ceilings`: stream → limit,
+    None where none is set. `algos`: algorithm → what holds for it instead.
+    """
 
     name: str
     on_critical: OnCritical
+    silent: frozenset[str]
+    phases: tuple[int, ...]
     rows: RowRules
     drift: DriftRules
     band: BandRules
     facts: FactRules
     loss: LossRules
+    gain: GainRules
     patterns: PatternRules
     ceilings: Mapping[str, float | None]
+    algos: Mapping[str, WatchPolicy]
+
+    def of(self, algo: str) -> WatchPolicy:
+        """What holds for a run of this algorithm."""
+        return self.algos.get(algo.lower(), self)

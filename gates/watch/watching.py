@@ -8,13 +8,13 @@ from gates.paradigm import Paradigm, named_paradigm, recorded_paradigm
 from gates.watch.advice import explain
 from gates.watch.alarm import Alarm
 from gates.watch.band import Band
-from gates.watch.choosing import detectors
+from gates.watch.choosing import Situation, detectors
 from gates.watch.policy import OnCritical, WatchPolicy
+from gates.watch.together import Displacement
 from gates.watch.warning import Finding, Level, WatchWarning
 
 _NONFINITE = ("nonfinite", "nan_gradients")
 _OF_HEALTHY_RUNS = ("zero_loss",)  # facts that are one too: a hinge loss is learned away to exactly 0
-_RISES = frozenset({"loss_rise", "loss_rising", "grad_spike", "drift"})
 HEALTHY = "healthy"
 _VERDICTS = (HEALTHY, "warned", "critical", "failed")
 
@@ -44,7 +44,9 @@ class Watch:
         max_steps: int | None = None,
         bands: Mapping[str, Band] | None = None,
     ) -> None:
-        self.policy = policy
+        self.policy = policy = policy.of(algo)
+        self._phases = [step for step in policy.phases if step > 0][::-1]
+        self._situation: Situation | None = None
         self._paradigm = named_paradigm(algo)
         self._max_steps = max_steps
         self._bands = bands or {}
@@ -54,8 +56,6 @@ class Watch:
         self._step = self._rows = 0
         self._first_step: int | None = None
         self._spacing = 1
-        self._last_rise = {"loss": 0, "grad_norm": 0}
-        self._spiral = Alarm(_Spiral(), policy.rows, may_stop=False)
         self._critical_held = ""
         self._lost = False
         self._hopeless: WatchWarning | None = None
@@ -106,6 +106,8 @@ class Watch:
         self._rows += 1
         if self._rows < 3:
             self._measure_spacing(step)
+        if self._phases and step >= self._phases[-1]:
+            self._begin_phase(step)
         streams = self._streams
         said: list[WatchWarning] = []
         for name, value in row.items():
@@ -119,8 +121,6 @@ class Watch:
                 finding = update(step, value)
                 if finding is not None or alarm.live:
                     self._note(alarm, name, finding, said)
-        if self._spiral.live or self._rows in (self._last_rise["loss"], self._last_rise["grad_norm"]):
-            self._note(self._spiral, "loss", self._spiral_finding(), said)
         return tuple(said)
 
     def finish(self, completed: bool) -> tuple[WatchWarning, ...]:
@@ -134,8 +134,6 @@ class Watch:
         return tuple(said)
 
     def _note(self, alarm: Alarm, stream: str, finding: Finding | None, said: list[WatchWarning]) -> None:
-        if finding is not None and stream in self._last_rise and alarm.detector.rule in _RISES:
-            self._last_rise[stream] = self._rows
         new = alarm.note(finding)
         if new is None or (self._lost and new.level is not Level.STOP):
             return  # of a run that is lost, only further facts are news
@@ -152,13 +150,12 @@ class Watch:
         if not self._critical_held and (alarm.held_stop or (new.level is Level.STOP and rule in _NONFINITE)):
             self._critical_held = f"{stream} {new.seen} ({rule}, step {self._step})"
 
-    def _spiral_finding(self) -> Finding | None:
-        """Both loss and gradient norm in trouble within a few rows of each other."""
-        loss, grad = self._last_rise["loss"], self._last_rise["grad_norm"]
-        far = abs(loss - grad) > self.policy.patterns.spiral_rows
-        if not loss or not grad or far or self._rows not in (loss, grad):
-            return None
-        return Finding(Level.CRITICAL, f"loss and grad_norm both rise, {abs(loss - grad)} rows apart")
+    def _begin_phase(self, step: int) -> None:
+        """What was normal is no measure of work that changed as planned: every rule begins anew."""
+        while self._phases and step >= self._phases[-1]:
+            self._phases.pop()
+        self._streams.clear()
+        self._situation = None
 
     def _measure_spacing(self, step: int) -> None:
         if self._first_step is None:
@@ -174,35 +171,47 @@ class Watch:
         planned = rows.burn_in_share * self._max_steps / self._spacing
         return int(min(rows.burn_in, max(rows.burn_in_least, planned)))
 
+    def _hold(self) -> int:
+        """Rows for which a CRITICAL must last to become STOP: fewer in a run that is known to be short."""
+        rows = self.policy.rows
+        if self._max_steps is None:
+            return rows.hold
+        planned = rows.hold_share * self._max_steps / self._spacing
+        return int(min(rows.hold, max(rows.hold_least, planned)))
+
+    def _stuck(self) -> int:
+        """Rows after which a loss should have moved."""
+        facts = self.policy.facts
+        if self._max_steps is None:
+            return facts.stuck_rows
+        return int(max(facts.frozen_rows, facts.stuck_share * self._max_steps / self._spacing))
+
+    def _settle(self) -> Situation:
+        policy = self.policy
+        return Situation(
+            policy=policy,
+            rl=self._paradigm is Paradigm.REINFORCEMENT,
+            burn_in=self._burn_in(),
+            stuck=self._stuck(),
+            bands=self._bands,
+            note=self._notices.append,
+            displacement=Displacement(policy.patterns, policy.rows.window),
+        )
+
     def _open(self, name: str, row: Mapping[str, float]) -> _Stream | None:
         """Choose the rules of a stream that is seen for the first time."""
         if self._paradigm is None:
             self._paradigm = recorded_paradigm(row)
-            if self._paradigm is Paradigm.REINFORCEMENT and not self._lost:
-                self._streams.pop("loss", None)  # it came alone, and was taken for one that must fall
-        rows = self.policy.rows
-        always, numbers = detectors(
-            name,
-            self.policy,
-            rl=self._paradigm is Paradigm.REINFORCEMENT,
-            burn_in=self._burn_in(),
-            band=self._bands.get(name),
-            note=self._notices.append,
-        )
+            if self._paradigm is Paradigm.REINFORCEMENT:
+                self._situation = None
+                if not self._lost:
+                    self._streams.pop("loss", None)  # it came alone, and was taken for one that must fall
+        if self._situation is None:
+            self._situation = self._settle()
+        always, numbers = detectors(name, self._situation)
+        rows, hold = self.policy.rows, self._hold()
         # Large gradients are clipped and may do no harm: the loss shows whether they did.
-        lasting = name != "grad_norm"
-        opened = _Stream([Alarm(one, rows) for one in always], [Alarm(one, rows, may_stop=lasting) for one in numbers])
+        lasting = hold if name != "grad_norm" else -1
+        opened = _Stream([Alarm(one, rows, hold) for one in always], [Alarm(one, rows, lasting) for one in numbers])
         self._streams[name] = opened if opened.numbers else None
         return self._streams[name]
-
-
-class _Spiral:
-    """Stands for the rule that looks at two streams; `Watch` computes it."""
-
-    rule = "death_spiral"
-
-    def update(self, step: int, value: float) -> Finding | None:
-        return None
-
-    def finish(self, completed: bool) -> Finding | None:
-        return None

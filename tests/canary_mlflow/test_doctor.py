@@ -128,23 +128,47 @@ def test_a_missing_store_is_no_fault_and_is_not_made(tmp_path: Path) -> None:
     assert "the first run makes it" in finding.found
 
 
-@pytest.mark.parametrize(
-    ("torch", "level"), [("2.13.0+cpu", Level.WARN), ("2.13.0", Level.OK), ("2.13.0+cu130", Level.OK)]
-)
-def test_a_gpu_with_a_cpu_build_of_torch_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, level: Level
-) -> None:
+def test_a_gpu_with_a_cpu_build_of_torch_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 570.86.15'\n")
     smi.chmod(0o755)
     info = tmp_path / "torch-0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {torch}\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0+cpu\n")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.syspath_prepend(tmp_path)
     finding = doctor.gpu()
-    assert finding.level is level
+    assert finding.level is Level.WARN
     assert "NVIDIA H200 driver 570.86.15" in finding.found
+
+
+FAKE_TORCH = """
+import warnings
+class cuda:
+    def is_available():
+        warnings.warn("CUDA initialization: The NVIDIA driver on your system is too old (found version 11040). Please "
+                      "update it. (Triggered internally at c10/cuda/CUDAFunctions.cpp:119.)")
+        return False
+"""
+
+
+def test_a_driver_too_old_for_torch_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No card and no CUDA build is here: nvidia-smi and torch are made up, and say what they say on one."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'Tesla T4, 470.82'\n")
+    smi.chmod(0o755)
+    (tmp_path / "torch.py").write_text(FAKE_TORCH)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "2.13.0")
+    finding = doctor.gpu()
+    assert finding.level is Level.WARN
+    assert finding.found == (
+        "Tesla T4 driver 470.82; torch 2.13.0: The NVIDIA driver on your system is too old (found version 11040). "
+        "Please update it.; runs use the CPU"
+    )
+    (tmp_path / "torch.py").write_text("raise SystemExit(0)")
+    assert doctor.gpu().level is Level.OK
 
 
 def test_no_gpu_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:

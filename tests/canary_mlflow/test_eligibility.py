@@ -145,7 +145,9 @@ def test_an_older_version_is_promoted_where_somebody_says_so(overtaken: Any) -> 
     assert overtaken.champion() == "2"
 
 
-@pytest.mark.parametrize(("given", "champion"), [({}, "3"), ({"promote": "true"}, "2")])
+@pytest.mark.parametrize(
+    ("given", "champion"), [({}, "3"), pytest.param({"promote": "true"}, "2", marks=pytest.mark.full)]
+)
 def test_the_project_promotes_no_older_version_unless_it_is_told_to(
     overtaken: Any, given: dict[str, str], champion: str
 ) -> None:

@@ -85,6 +85,42 @@ def test_names_of_every_source_become_canonical(tmp_path: Path) -> None:
     assert history.series["loss"].steps.tolist() == [1]
 
 
+# As each of them writes a row: LLaMA-Factory's trainer_log.jsonl, ms-swift's logging.jsonl, OpenRLHF and NeMo-RL as
+# their loggers name things; axolotl and Unsloth write Transformers' trainer_state.json with TRL's names.
+OTHERS: dict[str, tuple[list[dict[str, object]], dict[str, list[float]], int | None]] = {
+    "LLaMA-Factory": (
+        [{"current_steps": at, "total_steps": 40, "loss": 2.0 / at, "accuracy": 0.5, "lr": 1e-4, "epoch": 0.1,
+          "percentage": 2.5 * at, "elapsed_time": "0:00:10", "remaining_time": "0:01:00"} for at in (10, 20)],
+        {"loss": [0.2, 0.1], "learning_rate": [1e-4, 1e-4], "reward_accuracy": [0.5, 0.5]}, 40,
+    ),
+    "ms-swift": (
+        [{"loss": 0.1, "reward": "0.7", "frac_reward_zero_std": 0.6, "completions/mean_length": 330, "kl": 0.001,
+          "global_step/max_steps": f"{at}/2622", "train_speed(s/it)": 24.3, "elapsed_time": "1m 2s"} for at in (1, 2)],
+        {"reward_mean": [0.7, 0.7], "zero_spread_share": [0.6, 0.6], "response_length": [330, 330]}, 2622,
+    ),
+    "OpenRLHF": (
+        [{"train/global_step": at, "train/policy_loss": 0.1, "train/critic_loss": 0.3, "train/reward": 1.0,
+          "train/actor_lr": 1e-6, "train/response_length": 200, "train/kl": 0.01} for at in (1, 2)],
+        {"policy_loss": [0.1, 0.1], "value_loss": [0.3, 0.3], "reward_mean": [1.0, 1.0], "learning_rate": [1e-6, 1e-6]},
+        None,
+    ),
+    "NeMo-RL": (
+        [{"_step": at, "train/reward": 0.4, "train/mean_gen_tokens_per_sample": 1024, "train/approx_entropy": 0.3,
+          "train/lr": 1e-6, "validation/accuracy": 0.2} for at in (1, 2)],
+        {"reward_mean": [0.4, 0.4], "response_length": [1024, 1024], "entropy": [0.3, 0.3], "eval_accuracy": [0.2] * 2},
+        None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("trainer", OTHERS)
+def test_the_logs_of_other_trainers_are_read(tmp_path: Path, trainer: str) -> None:
+    rows, expected, planned = OTHERS[trainer]
+    history = read_history(write(tmp_path, "log.jsonl", lines(rows)))
+    assert {name: values(history, name) for name in expected} == expected
+    assert history.max_steps == planned
+
+
 def test_nan_infinity_and_null(tmp_path: Path) -> None:
     body = (
         '{"step": 1, "loss": NaN, "kl": "inf"}\n'

@@ -22,10 +22,10 @@ SEEN: dict[tuple[str, str], Cell] = {}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """PostgreSQL every time behind split roles; as one role at full size, and when the docs are written."""
+    """Every day the mode with the fewest barriers and that with the most; all with --full, and for the docs."""
     if "scene" in metafunc.fixturenames:
         whole = metafunc.config.getoption("--full") or metafunc.config.getoption("--write-docs")
-        modes = [mode for mode in MODES if whole or mode != "server, PostgreSQL"]
+        modes = [mode for mode in MODES if whole or mode in ("embedded", "split roles")]
         if metafunc.function in (test_who_may_call_which_route, test_a_plain_editor_cannot_leave_runs_out):
             modes = ["split roles"]
         metafunc.parametrize("scene", modes, indirect=True, scope="module")

@@ -1,21 +1,20 @@
-"""kill -9 at every point of a promotion: afterwards alias and ledger agree, whatever the database."""
+"""kill -9 and a full disk at every write of a promotion: afterwards alias and ledger agree, whatever the database."""
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import forking
 import pytest
 from cluster import binaries, cluster
 from guard_doors import request as ask
-from guard_modes import engine_of, make
+from guard_modes import engine_of
 from servers import Server
-from workplace import ROOT
+from system_calls import FULL, KILL, SENDS, WRITES, Forks, attached, forks
 
 from canary_mlflow.ledger.chain import damages
 from canary_mlflow.ledger.keys import key_folder, load_public, public_files
@@ -23,27 +22,65 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts import override
 from canary_mlflow.registry.audit import against_store
 from canary_mlflow.registry.door import guard_of
-from canary_mlflow.registry.fault_points import POINTS, VARIABLE
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.reader import reader_of
 from canary_mlflow.tracking.store import prepare_store
 
-SCRIPT = """
-import os, sys
-from canary_mlflow.registry.acts import override
-from canary_mlflow.tracking.store import prepare_store
-client = prepare_store(sys.argv[1])
-for point in sys.argv[3:]:
-    if os.fork() == 0:
-        from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
-        from canary_mlflow.registry.plugin import guarded_store
-        SqlAlchemyStore._engine_map.clear()  # connections are not for two processes
-        guarded_store.cache_clear()
-        os.environ[sys.argv[2]] = point
-        override(prepare_store(sys.argv[1]), f"to-{point}", "2", "to be killed", without_weights=True)
-        os._exit(0)
-    print(point, os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+COMMAND = """
+import sys
+from canary_mlflow.cli import main
+
+def act(words):
+    sys.argv = ["canary", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        return ended.code
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Killed:
+    """A store, and processes that move `model`'s champion in it."""
+
+    uri: str
+    client: Any
+    forks: Forks
+    calls: tuple[str, ...]
+    whole: bool  # at every call, as with --full
+
+    def champion(self) -> str:
+        return str(self.client.get_registered_model("m").aliases["champion"])
+
+    def other(self) -> str:
+        """The version that is not champion."""
+        return "1" if self.champion() == "2" else "2"
+
+    def command(self) -> list[str]:
+        """Moves it to the other version."""
+        asked = ["override", "m", self.other(), "--reason", "to be cut short", "--without-weights"]
+        return [*asked, "--tracking-uri", self.uri]
+
+    def cut(self, way: str, places: Mapping[str, int]) -> set[tuple[bool, str]]:
+        """Move the champion once for every call of `places`, cut short at it; whether it moved, and how it ended."""
+        seen = set()
+        for call, times in places.items():
+            for nth in range(1, times + 1) if self.whole else some(times):
+                before = self.champion()
+                rows = len(guard_of(self.client).ledger())
+                inject = f"{call}:{way}:when={nth}"
+                code = self.forks.run(inject, self.calls, words=self.command())
+                moved = self.champion() != before
+                assert len(guard_of(self.client).ledger()) == rows + moved, inject
+                assert agreed(self.client) == [], inject
+                seen.add((moved, "killed" if code == -signal.SIGKILL else f"exit {code}"))
+        return seen
+
+
+def some(times: int) -> list[int]:
+    """A few of them; with --full it is each."""
+    apart = max(1, times // 2)
+    return list(range(times, 0, -apart))
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -58,54 +95,60 @@ def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield postgres.uri("mlflow")
 
 
-def test_a_killed_promotion_leaves_alias_and_ledger_agreed(uri: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def killed(uri: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Killed]:
+    folder = tmp_path_factory.mktemp("forks")
     client = prepare_store(uri)
-    for point in POINTS:
-        client.create_registered_model(f"to-{point}")
-        for _ in range(2):
-            client.create_model_version(f"to-{point}", str(tmp_path))
-        override(client, f"to-{point}", "1", "a start", without_weights=True)
-    command = [forking.python(), "-c", SCRIPT, uri, VARIABLE, *POINTS]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=250)
-    killed = -int(signal.SIGKILL)
-    assert [line.split() for line in done.stdout.splitlines()] == [[point, str(killed)] for point in POINTS], (
-        done.stderr
-    )
-    assert agreed(client) == []
-    for point in POINTS:
-        holder = str(client.get_registered_model(f"to-{point}").aliases["champion"])
-        assert holder == ("2" if point == "committed" else "1")
-    assert override(client, "to-locked", "2", "nothing holds the lock", without_weights=True).version == "2"
+    (folder / "weights").mkdir()
+    client.create_registered_model("m")
+    for _ in range(2):
+        client.create_model_version("m", str(folder / "weights"))
+    override(client, "m", "1", "a start", without_weights=True)
+    with forks(COMMAND, folder) as started:
+        calls = WRITES if uri.startswith("sqlite") else SENDS
+        whole = bool(request.config.getoption("--full"))
+        yield Killed(uri=uri, client=client, forks=started, calls=calls, whole=whole)
 
 
-def test_a_killed_server_leaves_alias_and_ledger_agreed(
-    uri: str, recorder: Any, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    """kill -9 of `mlflow server` while it judges and promotes; started again, it finishes what was asked."""
-    whole = bool(request.config.getoption("--full"))
-    if uri.startswith("sqlite") and binaries() is not None and not whole:
-        pytest.skip("killed on PostgreSQL every day, on SQLite with --full")
-    make(uri)
+def test_a_promotion_killed_at_any_write_leaves_alias_and_ledger_agreed(killed: Killed) -> None:
+    places = killed.forks.counted(killed.calls, words=killed.command())
+    seen = killed.cut(KILL, places)
+    assert (False, "killed") in seen
+    assert seen <= {(False, "killed"), (True, "killed"), (True, "exit 0")}, seen  # 0: it made fewer calls this time
+    assert killed.forks.run(words=killed.command()) == 0  # nothing holds the lock
+
+
+def test_a_promotion_whose_disk_fills_at_any_write_says_so(killed: Killed) -> None:
+    if killed.calls != WRITES:
+        pytest.skip("PostgreSQL's disk is its server's: tests/canary_mlflow/test_tracking_store.py")
+    places = killed.forks.counted(("pwrite64",), words=killed.command())
+    seen = killed.cut(FULL, places)
+    assert (False, "exit 4") in seen
+    assert seen <= {(False, "exit 4"), (True, "exit 0")}, seen  # 0: it made fewer calls this time
+
+
+@pytest.mark.full
+def test_a_killed_server_leaves_alias_and_ledger_agreed(uri: str, recorder: Any, tmp_path: Path) -> None:
+    """kill -9 of `mlflow server` as it commits a promotion; started again, it does what was asked."""
     client = prepare_store(uri)
     experiment = client.create_experiment("served", artifact_location=str(tmp_path / "mlruns"))
-    for point in POINTS if whole else ("moved",):
-        served = recorder(client=client, uri=uri, experiment=experiment, model=f"served-{point}")
-        gate(client, served.model, served.version(), load_policy("smoke"))
-        body = {"model": served.model, "version": served.version()}
-        server = Server(uri, tmp_path, registry=f"canary+{uri}", app="canary", environment={VARIABLE: point})
-        with server, pytest.raises(OSError):  # nobody is there to answer any more
-            ask(f"{server.uri}/api/2.0/canary/verdicts", "POST", body)
-        assert served.champion() == ("2" if point == "committed" else "1")
-        assert agreed(client) == []
-    server.environment.clear()
+    served = recorder(client=client, uri=uri, experiment=experiment, model="served")
+    gate(client, served.model, served.version(), load_policy("smoke"))
+    body = {"model": served.model, "version": served.version()}
+    server = Server(uri, tmp_path, registry=f"canary+{uri}", app="canary", python=sys.executable)
+    journal = Path(f"{uri.removeprefix('sqlite:///')}-journal") if uri.startswith("sqlite") else None
+    commit = f"unlink:{KILL}:when=1" if journal else f"sendto:{KILL}:when=40"
+    calls = (commit.split(":")[0],)
+    with (
+        server,
+        attached(server.pid, tmp_path / "calls.txt", calls, commit, journal),
+        pytest.raises(OSError),  # nobody is there to answer any more
+    ):
+        ask(f"{server.uri}/api/2.0/canary/verdicts", "POST", body)
+    assert served.champion() == "1"
+    assert agreed(client) == []
     with server:
-        answer = ask(f"{server.uri}/api/2.0/canary/ledger?model={served.model}", "GET")
-        assert [row["word"] for row in answer["rows"] if row["kind"] not in ("seal", "session")][-1] == (
-            "PASS" if point == "committed" else "bootstrap"
-        )
-        if point != "committed":
-            assert ask(f"{server.uri}/api/2.0/canary/verdicts", "POST", body)["decision"]["promoted"]
+        assert ask(f"{server.uri}/api/2.0/canary/verdicts", "POST", body)["decision"]["promoted"]
     engine_of(uri).dispose()
 
 

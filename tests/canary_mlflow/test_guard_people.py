@@ -15,7 +15,7 @@ from guard_modes import ADMIN, PASSWORD, make, users
 from servers import Server
 
 from canary_mlflow.cli import canary
-from canary_mlflow.policies import conf_dir, content_of, load_policy
+from canary_mlflow.policies import content_of, load_policy
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.plugin import guarded_store
 from canary_mlflow.tracking.store import prepare_store
@@ -86,7 +86,7 @@ def site(recorder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
 
 def lax(folder: Path) -> str:
     """A policy that lets everything through, and still calls itself smoke."""
-    body = yaml.safe_load((conf_dir() / "gate" / "smoke.yaml").read_text())
+    body = content_of("smoke")
     for rule in body["rules"].values():
         rule["margin"] = 2.0 if rule["worse"] == "higher" else 0.95
     file = folder / "lax.yaml"
@@ -123,7 +123,7 @@ def test_a_tier_opens_no_file_of_the_server(site: Site) -> None:
         body = {"model": recorded.model, "version": recorded.version(runs=1, tags={"canary.tier": tier})}
         refused = site.refusal("admin", "POST", "verdicts", body)
         assert refused.status == 400
-        assert "names no tier; expected one of nightly, perf, smoke, or a policy" in refused.message
+        assert "names no tier; expected one of facts, nightly, perf, smoke, or a policy" in refused.message
         assert SECRET not in refused.message
         assert str(site.folder) not in refused.message
 
@@ -149,7 +149,7 @@ def test_policies_are_the_administrators(site: Site) -> None:
         assert (refused.status, says in refused.message) == (400, True), refused.message
     path = {"pattern": "m", "policy": lax(site.folder), "reason": "a path"}
     refused = site.refusal("admin", "POST", "policies", path)
-    assert (refused.status, "not a shipped one; expected one of files" in refused.message) == (400, True)
+    assert (refused.status, "not a shipped one; expected one of facts" in refused.message) == (400, True)
     assert len(site.guard().policies()) == 1
 
 

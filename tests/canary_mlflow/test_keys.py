@@ -235,7 +235,7 @@ def test_a_key_that_the_ledger_does_not_know_is_refused_before_it_writes(two: tu
     refused = stranger.told("override", "two", "1", "--reason", "mine", "--without-weights")
     assert (refused.exit_code, ledger.rows()) == (4, before)
     assert "it has signed no row of the ledger that this account can check (it does not trust" in refused.stderr
-    assert "where one signs: canary keys trust" in refused.stderr
+    assert "to let this key sign, run as one that does: canary keys trust" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
     assert "champion" not in recorded.client.get_registered_model("two").aliases
     file = stranger.folder / "public" / f"{stranger.mine().key_id}.pem"

@@ -141,6 +141,7 @@ def ab(recorded: Any, *words: str) -> Any:
     return CliRunner().invoke(canary, ["ab", *words, "--tracking-uri", recorded.uri])
 
 
+@pytest.mark.full
 def test_a_comparison_that_decided_nothing_goes_on_with_what_it_has(
     project: Path, commits: list[str], recorded: Any, recorded_runs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_comparison_that_decided_nothing_goes_on_with_what_it_has(
     assert re.fullmatch(r"baseline: 3\.\w+ 5\.\w+", tags["canary.looks"])
 
 
+@pytest.mark.full
 def test_a_comparison_that_was_stopped_makes_what_its_look_lacks(
     project: Path, commits: list[str], recorded: Any, recorded_runs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +200,7 @@ def test_another_session_is_not_gone_on_with(recorded: Any, usual_session: str) 
     assert "found another run; expected the session that `canary ab` named" in result.output
 
 
+@pytest.mark.full
 def test_sigterm_ends_a_comparison_of_revisions_and_all_that_it_started(
     project: Path, commits: list[str], workplace: Workplace
 ) -> None:

@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_gpu import Driver
 from probe_setting import setting
 from tiny_trainers import Line, arguments, build
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from canary_mlflow import CanaryCallback
+from canary_mlflow.tracking.gpus import driver_name
 from canary_mlflow.tracking.probes import Row, gpu
 from canary_mlflow.tracking.probes.clipping import Clipping
-from canary_mlflow.tracking.probes.gpu import GPU, driver_name, readings
+from canary_mlflow.tracking.probes.gpu import GPU, readings
 from canary_mlflow.tracking.probes.memory import Growth
 
 
@@ -59,6 +61,7 @@ def growths(place: Path) -> tuple[float, float]:
     return last_growth(place), last_growth(place, Leak())
 
 
+@pytest.mark.full
 def test_a_leak_of_the_process_shows(place: Path) -> None:
     # In a fresh process, as a run is to be: what earlier tests have left is given back at any time, and hides a leak.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
@@ -130,48 +133,6 @@ def test_a_device_is_asked_for_by_the_name_that_the_driver_knows(
     visible: str | None, index: int, uuid: str | None, name: str
 ) -> None:
     assert driver_name(visible, index, uuid) == name
-
-
-class Driver:
-    """What NVML answers about one card and one slice of it; there is no such card here."""
-
-    NVML_CLOCK_SM = 1
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
-        return f"card {index}"
-
-    def nvmlDeviceGetUUID(self, handle: str) -> bytes:
-        return {"card 0": b"GPU-aa11", "card 1": b"GPU-bb22"}[handle]
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        self.asked.append(uuid)
-        return "slice" if uuid.startswith("MIG-") else {"GPU-aa11": "card 0", "GPU-bb22": "card 1"}[uuid]
-
-    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: str) -> str:
-        return "card 1"
-
-    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
-        if handle == "slice":
-            raise self.NVMLError("not supported")
-        return type("Rates", (), {"gpu": 87})
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        return type("Memory", (), {"used": {"slice": 5, "card 1": 40}.get(handle, 0) * 2**30})
-
-    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
-        return {"card 1": 412_500}[handle]
-
-    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
-        return {"card 1": 1980}[handle]
 
 
 def test_a_card_and_a_slice_give_what_the_driver_answers() -> None:

@@ -43,7 +43,12 @@ HEALTHY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", HEALTHY)
+DAILY = ("accumulated", "bf16", "two losses", "lora")
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in DAILY else pytest.param(case, marks=pytest.mark.full) for case in HEALTHY]
+)
 def test_a_healthy_dpo_start_raises_no_alarm(case: str, shared: Any, tiny: str, place: Path) -> None:
     verdict, checked = start(shared, "dpo", tiny, place, **HEALTHY[case])
     assert verdict == "ok"

@@ -34,7 +34,7 @@ def runs(tmp_path: Path) -> dict[str, Path]:
     rising = fail(sft(0), 200, 100, loss=lambda x, s: 8 * x)
     return {
         "healthy": written(tmp_path, "healthy.jsonl", sft(5)),
-        "warned": written(tmp_path, "warned.jsonl", [{"clip_fraction": 0.6, "kl": 1.0}] * 15),
+        "warned": written(tmp_path, "warned.jsonl", [{"grad_norm": 1.0 + 19 * (20 <= at < 24)} for at in range(30)]),
         "critical": written(tmp_path, "critical.jsonl", rising[:206]),
         "failed": written(tmp_path, "failed.jsonl", [*sft(0)[:50], {"loss": math.nan}]),
     }
@@ -144,16 +144,27 @@ def test_a_checkpoint_is_the_beginning_of_a_run(tmp_path: Path) -> None:
 
 def test_a_policy_of_ones_own(tmp_path: Path, runs: dict[str, Path]) -> None:
     mine = tmp_path / "mine.yaml"
-    mine.write_text("base: default\nname: mine\npatterns: {clip_fraction: 0.8}\n")
+    mine.write_text("base: default\nname: mine\npatterns: {grad_spike: 40}\n")
     assert replay(runs["warned"], "--policy", mine).stdout.split()[0] == "healthy"
     mine.write_text("base: default\npatterns: {clip: 0.8}\n")
     result = replay(runs["warned"], "--policy", mine)
     assert result.exit_code == 2
     assert result.stderr.startswith(
-        f"canary: policy '{mine}': watch.patterns: unknown key 'clip'; valid: clip_fraction"
+        f"canary: policy '{mine}': watch.patterns: unknown key 'clip'; valid: displaced_nats"
     )
     assert replay(runs["warned"], "--policy", "strict").exit_code == 2
     assert replay().exit_code == 2
+
+
+def test_the_algorithm_can_be_said(tmp_path: Path) -> None:
+    """A loss that stays 0 is lost in supervised training, and GRPO's beginning where no reward is logged."""
+    zeros = written(tmp_path, "zeros.jsonl", [{"loss": 0.0}] * 30)
+    assert replay(zeros).exit_code == 1
+    assert replay(zeros, "--algo", "grpo").exit_code == 0
+    result = replay(zeros, "--algo", "gpro")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("canary: algo is 'gpro'; expected sft, dpo")
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_ceiling_notices_reach_the_report(tmp_path: Path, runs: dict[str, Path]) -> None:
@@ -178,8 +189,8 @@ def test_neither_torch_nor_mlflow_is_loaded(runs: dict[str, Path], arguments: tu
 def test_text_is_cut_where_there_is_too_much(tmp_path: Path) -> None:
     rows: Rows = []
     for turn in range(8):
-        rows += [{"kl": 1.0, "clip_fraction": 0.1, "grad_norm": 1.0}] * (60 + 60 * turn)
-        rows += [{"kl": 30.0, "clip_fraction": 0.9, "grad_norm": 40.0}] * 4
+        rows += [{"kl": 1.0, "value_loss": 1.0, "grad_norm": 1.0}] * (60 + 60 * turn)
+        rows += [{"kl": 30.0, "value_loss": 60.0, "grad_norm": 40.0}] * 4
     path = written(tmp_path, "many.jsonl", rows)
     (found,) = json.loads(replay(path, "--json").stdout)
     shown = replay(path).stdout

@@ -133,8 +133,11 @@ def test_the_first_look_has_two_pairs_at_least() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("tier=zzz",), "unknown tier 'zzz'; expected one of nightly, perf, smoke"),
-        (("tier=zzz", "--policy", "smoke", "--dry-run"), "unknown tier 'zzz'; expected one of nightly, perf, smoke"),
+        (("tier=zzz",), "unknown tier 'zzz'; expected one of facts, nightly, perf, smoke"),
+        (
+            ("tier=zzz", "--policy", "smoke", "--dry-run"),
+            "unknown tier 'zzz'; expected one of facts, nightly, perf, smoke",
+        ),
         (("tier=smoke", "tier=zzz"), "unknown tier 'zzz'"),
         (("++gate.alpha_block=0.5",), "is judged by --policy"),
         (("repeats=50",), "found 'repeats=50'; the plan of looks says which runs are made"),

@@ -68,6 +68,7 @@ def other_session(it: Any) -> str:
     return str(replace(it, model=f"{it.model}-other").session(runs=1))
 
 
+DAILY = ("deleted", "moved", "other numbers")
 CHANGES: dict[str, tuple[Callable[[Any, str], Any], str]] = {
     "deleted": (lambda it, run_id: it.client.delete_run(run_id), "deleted; row {row} of the ledger names it"),
     "another role": (
@@ -90,7 +91,10 @@ CHANGES: dict[str, tuple[Callable[[Any, str], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "change",
+    [name if name in DAILY else pytest.param(name, marks=pytest.mark.full) for name in CHANGES],
+)
 def test_what_was_judged_is_judged_again_as_it_was_or_not_at_all(guarded: Any, change: str) -> None:
     version, (run_id, _) = blocked(guarded)
     act, says = CHANGES[change]
@@ -132,6 +136,7 @@ def test_a_run_that_no_row_names_is_not_judged_until_one_does(guarded: Any) -> N
     assert added in gated(guarded, version)["verdict"]["candidate_runs"]
 
 
+@pytest.mark.full
 def test_a_run_of_another_session_speaks_for_that_one_only(guarded: Any) -> None:
     bad, good = guarded.version(slower=2.0), guarded.version()
     session, other = session_of(guarded, bad), session_of(guarded, good)
@@ -212,11 +217,13 @@ def test_a_third_try_is_called_so_and_has_less_to_spend(guarded: Any) -> None:
     assert "third try of this code" in guarded.description(found["version"])
 
 
+@pytest.mark.full
 def test_the_terminal_says_which_try_it_is(guarded: Any) -> None:
     gated(guarded, guarded.version(slower=2.0))
     assert "second try of this code" in " ".join(run(guarded, "gate", guarded.model, guarded.version()).stdout.split())
 
 
+@pytest.mark.full
 def test_a_new_champion_begins_a_new_count(guarded: Any) -> None:
     gated(guarded, guarded.version(slower=2.0))
     assert gated(guarded, guarded.version())["promoted"]

@@ -102,7 +102,7 @@ def test_what_broke_off_and_cannot_be_made_again_leaves_a_verdict_and_says_why(g
     assert "commit 123 is gone" in str(decision.verdict.notes)
 
 
-@pytest.mark.parametrize("calls", [1, 2, 3, 4])
+@pytest.mark.parametrize("calls", [2, *(pytest.param(at, marks=pytest.mark.full) for at in (1, 3, 4))])
 def test_a_plan_that_was_stopped_goes_on_to_the_look_it_was_on_the_way_to(
     guarded: Any, late: Policy, calls: int
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_plan_that_was_stopped_goes_on_to_the_look_it_was_on_the_way_to(
     assert looks(guarded, session_of(guarded, going)) == {"1": [1, 3]}
 
 
-@pytest.mark.parametrize("calls", [0, 1])
+@pytest.mark.parametrize("calls", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_a_version_that_owes_runs_and_was_stopped_is_no_champion_and_gets_them_later(guarded: Any, calls: int) -> None:
     going = plan(guarded, load_policy("smoke"), stop_at=calls)
     with pytest.raises(KeyboardInterrupt):
@@ -127,7 +127,9 @@ def test_a_version_that_owes_runs_and_was_stopped_is_no_champion_and_gets_them_l
     assert looks(guarded, session_of(guarded, going)) == {"1": [1, 3]}
 
 
-@pytest.mark.parametrize(("seed", "calls"), [(1, ["c1", "c1", "c2"]), (2, ["c1", "c2", "c2"])])
+@pytest.mark.parametrize(
+    ("seed", "calls"), [(1, ["c1", "c1", "c2"]), pytest.param(2, ["c1", "c2", "c2"], marks=pytest.mark.full)]
+)
 def test_a_run_that_broke_off_on_the_way_to_a_look_is_made_again_and_counts(
     guarded: Any, late: Policy, seed: int, calls: list[str]
 ) -> None:
@@ -140,6 +142,7 @@ def test_a_run_that_broke_off_on_the_way_to_a_look_is_made_again_and_counts(
     assert looks(guarded, session_of(guarded, going)) == {"1": [1, 3]}
 
 
+@pytest.mark.full
 def test_what_is_made_again_gets_a_fresh_run_beside_it_too(guarded: Any, late: Policy) -> None:
     going = plan(guarded, with_fresh(late), host=platform.node(), failing=(2,))
     with pytest.raises(CanaryError, match="broke off"):
@@ -161,6 +164,7 @@ def test_no_look_is_spent_on_the_way_to_it_where_the_code_is_gone(guarded: Any, 
     assert looks(guarded, session_of(guarded, going)) == {"1": [1]}
 
 
+@pytest.mark.full
 def test_no_look_is_spent_where_the_policy_does_not_go_on_without_fresh_runs(guarded: Any, late: Policy) -> None:
     policy = with_fresh(late, WithoutSource.INCONCLUSIVE)
     going = plan(guarded, policy, host=platform.node(), unfresh=(1,))
@@ -190,6 +194,7 @@ def test_a_dry_run_says_which_look_a_stopped_plan_goes_on_to(guarded: Any, late:
     assert "more runs are made from the code of the test" in would.verdict.notes
 
 
+@pytest.mark.full
 def test_a_look_that_was_kept_without_its_evidence_is_known_by_its_runs(guarded: Any, late: Policy) -> None:
     going = plan(guarded, late)
     guarded.client.set_tag(session_of(guarded, going), "canary.looks", "1: 1; \u00b2: x")
@@ -198,6 +203,7 @@ def test_a_look_that_was_kept_without_its_evidence_is_known_by_its_runs(guarded:
     assert looks(guarded, session_of(guarded, going)) == {"1": [1, 3]}
 
 
+@pytest.mark.full
 def test_nothing_is_made_again_beside_a_run_that_blocks(guarded: Any, late: Policy) -> None:
     going = plan(guarded, late)
     guarded.run(session_of(guarded, going), 1, slower=1.0, tags={}, nan_at=5, without=())
@@ -206,6 +212,7 @@ def test_nothing_is_made_again_beside_a_run_that_blocks(guarded: Any, late: Poli
     assert (decision.verdict.outcome, going.maker.calls) == (Outcome.BLOCK, [])
 
 
+@pytest.mark.full
 def test_a_stopped_plan_makes_nothing_more_of_what_blocks(guarded: Any, late: Policy) -> None:
     going = plan(guarded, late)
     gate(guarded.client, guarded.model, going.version, late, by_plan=True)

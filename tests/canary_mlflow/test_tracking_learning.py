@@ -43,7 +43,7 @@ def sft(seed: int, steps: int, end: float = 2.0, spread: float = 0.2) -> list[di
     return rows("loss", 3 + (end - 3) * (1 - np.exp(-np.arange(steps) * 3 / steps)) + spread * rng.normal(size=steps))
 
 
-@pytest.mark.parametrize("steps", [20, 50, 100])
+@pytest.mark.parametrize("steps", [20, *(pytest.param(many, marks=pytest.mark.full) for many in (50, 100))])
 def test_noise_alone_is_seldom_taken_for_learning(steps: int) -> None:
     flat = [learned(sft(seed, steps, end=3.0), "sft", moved=True)[0] for seed in range(1000)]
     assert sum(flat) <= 80  # a test at 5 % expects 50
@@ -54,7 +54,7 @@ def test_noise_alone_is_seldom_taken_for_learning(steps: int) -> None:
     assert sum(scores) <= 80
 
 
-@pytest.mark.parametrize("steps", [20, 50, 100])
+@pytest.mark.parametrize("steps", [20, *(pytest.param(many, marks=pytest.mark.full) for many in (50, 100))])
 def test_learning_is_seen_through_the_noise(steps: int) -> None:
     assert sum(learned(sft(seed, steps), "sft", moved=True)[0] for seed in range(500)) >= 475
     rising = [

@@ -116,10 +116,10 @@ def test_cost_is_cpu_time_in_kernels_and_the_kernel_is_no_steps_time() -> None:
     assert rows[EVERY]["step_cpu_time"] < 0.02 + timed  # the step after a kernel does not pay for it
 
 
-def test_an_iterations_cost_is_in_kernels_too_and_a_gpu_has_none() -> None:
+def test_an_iterations_cost_is_in_kernels_too_and_other_devices_have_none() -> None:
     clock = Clock()
     sentinel = Sentinel(clock)
-    sentinel.start(setting(iterates=True, device="cuda"))
+    sentinel.start(setting(iterates=True, device="mps"))
     sentinel.step_ended(row := {"step_cpu_time": 1.0})
     sentinel.row_closed(row)
     assert row == {"step_cpu_time": 1.0}

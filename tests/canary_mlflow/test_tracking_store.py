@@ -120,6 +120,7 @@ def test_relative_paths_and_the_default_become_absolute(tmp_path: Path, monkeypa
     assert resolve(None) == "http://host:5000"
 
 
+@pytest.mark.full
 def test_an_experiment_asked_for_by_many_at_once_is_created_once(shared: Any) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = set(pool.map(lambda _: experiment_id(prepare_store(shared.uri), "wanted by many"), range(4)))

@@ -40,6 +40,25 @@ def test_every_file_keeps_its_place(shared: Any, tmp_path: Path, weights: Path) 
     assert files_below(tmp_path / "kept" / run_id / "artifacts") == ["model/MLmodel", "model/model/model.safetensors"]
 
 
+def test_scratch_is_not_written_twice_and_other_peoples_files_are_copied(
+    shared: Any, tmp_path: Path, weights: Path
+) -> None:
+    file = weights / "model" / "model.safetensors"
+    kept = tmp_path / "kept"
+    theirs, ours = run_on(shared, kept / "theirs"), run_on(shared, kept / "ours")
+    upload(shared.client, theirs, weights, "model")
+    assert file.stat().st_nlink == 1
+    upload(shared.client, ours, weights, "model", scratch=True)
+    assert (kept / "ours" / ours / "artifacts" / "model" / "model" / "model.safetensors").samefile(file)
+
+
+def test_scratch_on_another_disk_is_copied(shared: Any, tmp_path: Path, weights: Path) -> None:
+    with small_disk(tmp_path / "roomy", 1000) as disk:
+        run_id = run_on(shared, disk)
+        upload(shared.client, run_id, weights, "model", scratch=True)
+        assert files_below(disk / run_id / "artifacts") == ["model/MLmodel", "model/model/model.safetensors"]
+
+
 def test_a_full_store_keeps_nothing_of_them_and_says_what_to_do(shared: Any, tmp_path: Path, weights: Path) -> None:
     with small_disk(tmp_path / "small", 200) as disk:
         run_id = run_on(shared, disk)

@@ -14,7 +14,9 @@ from transformers import TrainerCallback
 
 from canary_mlflow import CanaryCallback
 from canary_mlflow.errors import StoreError, UsageError
-from canary_mlflow.tracking.watching import IN_TAG, warnings_in, worst_of
+from canary_mlflow.policies import load_watch
+from canary_mlflow.tracking.histories import read_runs
+from canary_mlflow.tracking.watching import IN_TAG, champion_bands, warnings_in, worst_of
 from gates.watch import Level, WatchWarning
 
 STEPS, BROKEN_AT = 120, 50
@@ -116,6 +118,24 @@ def test_a_run_beside_the_champions_is_compared_with_them_step_by_step(place: Pa
     good = [str(healthy.run_id), *(str(train(place, healthy=True).run_id) for _ in range(2))]
     tags = tags_of(place, train(place, champion_runs=good))
     assert "band" in {one.rule for one in warnings_in(tags)}
+
+
+def test_the_champions_runs_that_are_no_measure_are_named_with_the_reason(
+    place: Path, healthy: CanaryCallback, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, mine = MlflowClient(f"sqlite:///{place}/mlflow.db"), str(healthy.run_id)
+    rules = load_watch()
+    assert champion_bands(client, [mine, mine], rules, {}) == {}
+    assert caplog.messages == ["canary: watch: no band: it needs 3 runs of the champion, there are 1"]
+    cut = client.create_run(client.get_run(mine).info.experiment_id, tags={"canary.role": "run"}).info.run_id
+    client.set_terminated(cut, "FAILED")
+    other = {**read_runs(client, [mine], ())[0].workload, "steps": "7"}
+    assert champion_bands(client, [mine, cut, str(train(place, healthy=True).run_id)], rules, other) == {}
+    said = caplog.messages[-1]
+    assert "it needs 3 runs of the champion, there are 0; not used: " in said
+    assert f"{mine[:8]} did other work: steps" in said
+    assert "instead of 7" in said
+    assert f"{cut[:8]} did not end as planned" in said
 
 
 def test_no_watch_leaves_no_word(place: Path) -> None:

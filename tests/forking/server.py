@@ -59,7 +59,7 @@ def load() -> None:
     from training import algorithms, process, worker
 
     os.environ.update(process._environment(1))
-    for algo in algorithms.ALGORITHMS:
+    for algo in algorithms.NAMES:
         worker.load(algo)
     for package in (canary_mlflow, training):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

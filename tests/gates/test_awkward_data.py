@@ -1,4 +1,4 @@
-"""Data that is not as it should be: an outcome that docs/gate.md states, never a traceback."""
+"""Data that is not as it should be: an outcome that docs/policy.md states, never a traceback."""
 
 from __future__ import annotations
 

@@ -13,15 +13,13 @@ from gates import Outcome, ReasonCode, Run, Series, Version, judge
 from gates.comparisons import compare
 from gates.divergence import divergence
 from gates.planning import block_probability
-from gates.policy import KnownPriors
 from gates.priors import Prior
-from gates.rules import Role, Scale
+from gates.rules import Role
 from gates.validity import invalid_clocks, superseded
-from gates.weighing import agree
 
 BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
 CANDIDATE = np.array([1.04, 1.06, 1.03])
-FLAT = {"prior": 0.02, "prior_df": 1e-9}
+FLAT = {"prior": Prior(sd=0.02, df=1e-9, kind="shipped")}
 
 
 def side(*runs, fresh=()):
@@ -46,14 +44,9 @@ def test_an_interval_lies_inside_the_margin_exactly_where_the_test_passes(two_si
         assert inside == (found.p_noninferior <= 0.05), margin
 
 
-def test_order_is_half_as_telling_where_both_directions_are_harm():
-    one, both = (compare(BASELINE[:3], CANDIDATE, margin=0.05, two_sided=two, **FLAT) for two in (False, True))
-    assert (one.chance_of_order, both.chance_of_order) == (1 / 20, 2 / 20)
-
-
 def test_what_would_block_lies_beyond_the_margin_too():
     """However sure: harm just at the margin is found beyond it every second time."""
-    found = compare(BASELINE, BASELINE[:3], margin=0.2, **FLAT)
+    found = compare(BASELINE, BASELINE[:3], margin=0.2, prior=Prior(sd=0.02, df=4, kind="shipped"))
     assert block_probability(found, found.design, 0.2, 0.01) == pytest.approx(0.5, abs=0.01)
     assert block_probability(found, found.design, 0.3, 0.01) > 0.99
 
@@ -78,14 +71,6 @@ def test_a_fresh_run_that_was_contended_and_made_again_does_not_count(smoke, mak
     assert superseded(smoke, stored, now, nameless) == {}, "without seeds none stands for another"
 
 
-@pytest.mark.parametrize(("level", "agrees"), [(1.0, True), (1.12, False), (0.89, False)])
-def test_stored_and_fresh_runs_agree_or_not_in_either_direction(smoke, make_run, level, agrees):
-    rule = next(rule for rule in smoke.rules if rule.name == "step_time")
-    stored = runs_at(make_run, "a", (0.99, 1.0, 1.01))
-    fresh = runs_at(make_run, "f", (0.99 * level, level, 1.01 * level))
-    assert agree(smoke, rule, stored, fresh) is agrees
-
-
 def test_fresh_runs_of_other_work_are_not_compared(smoke, make_run):
     stored, now = (runs_at(make_run, name, (1.0, 1.0, 1.0), (0, 1, 2)) for name in "ab")
     fresh = runs_at(make_run, "f", (1.0, 1.0, 1.0), (0, 1, 2), workload={"algo": "dpo", "max_steps": "99"})
@@ -104,71 +89,37 @@ def test_a_small_quiet_rebound_is_no_blow_up(smoke):
     assert "blew up to 2" in divergence(smoke.hard, run(2.0))
 
 
-@pytest.mark.parametrize(("seeds", "outcome"), [((0, 1, 2, 3, 4), "BLOCK"), ((0, 1, 2, 3, 4, 4), "INCONCLUSIVE")])
-def test_the_order_of_runs_shows_harm_where_each_number_is_of_one_run(smoke, make_run, seeds, outcome):
-    """Five numbers and five, too noisy for a t test: one that is the mean of two lies nearer to the middle."""
-
-    def version(name, seeds, losses):
-        made = (make_run(f"{name}{i}", s, series_={"eval_loss": [losses[i]]}) for i, s in enumerate(seeds))
-        return side(*made)
-
-    before = version("a", seeds, (0.30, 0.50, 0.60, 0.55, 0.40, 0.42))
-    now = version("b", range(10, 15), (0.70, 1.40, 0.90, 2.00, 1.10))
-    assert check(judge(smoke, before, now), "eval_loss").outcome == outcome
-
-
 def test_what_is_detectable_grows_with_the_rules_that_share_the_level(smoke, make_run):
-    """And is never said to be less than the margin, nor at all where runs are too noisy to block."""
+    """And is never said to be less than the margin."""
     baseline, candidate = runs_at(make_run, "a", (0.94, 1.0, 1.06, 1.02)), runs_at(make_run, "b", (0.95, 1.0, 1.05))
 
     def size(policy, candidates=candidate):
         return check(judge(policy, side(*baseline), side(*candidates)), "step_time").evidence.smallest_detectable
 
+    smoke = replace(smoke, alpha_block=1e-4)  # so that the level and not the margin sets it
     alone = replace(smoke, rules=tuple(rule for rule in smoke.rules if rule.name == "step_time"))
     assert 0.15 < size(alone) < size(smoke)
-    assert size(smoke, runs_at(make_run, "c", (0.5, 1.0, 2.0))) is None
 
 
 def test_what_is_detectable_is_told_at_the_level_that_those_share_which_are_tested(perf, make_run):
-    """Tokens per second among them, a series that no run records."""
     baseline, candidate = runs_at(make_run, "a", (0.98, 1.0, 1.02, 1.007)), runs_at(make_run, "b", (0.983, 1.0, 1.017))
     perf = replace(perf, alpha_block=0.001)  # so that the level and not the margin sets it
     found = judge(perf, side(*baseline), side(*candidate))
-    tested = [item.metric for item in found.checks if item.role is Role.GATE and item.evidence]
-    assert "tokens_per_second" in tested
+    tested = [item.metric for item in found.checks if item.role in (Role.GATE, Role.GUARD) and item.evidence]
     alone = replace(
         perf,
         rules=tuple(rule for rule in perf.rules if rule.name == "step_time"),
-        alpha_block=perf.alpha_block / len(tested),
+        alpha_block=perf.alpha_block * 6 / sum(rule.weight for rule in perf.rules if rule.name in tested),
     )
     one = judge(alone, side(*baseline), side(*candidate))
     told = [check(each, "step_time").evidence.smallest_detectable for each in (found, one)]
     assert told[0] == pytest.approx(told[1], rel=1e-9)
 
 
-def test_a_measured_prior_has_the_wobble_of_steps_in_it_already(smoke, make_run):
-    def width(kind):
-        prior = Prior(sd=0.02, df=4.0, kind=kind)
-        known = KnownPriors(name="here", when={}, rules={"step_time": (prior, "iqm", Scale.LOG)})
-        noisy = [
-            [make_run(f"{name}{at}", series_={"step_time": wild(10 * ord(name) + at)}) for at in range(2)]
-            for name in "ab"
-        ]
-        verdict = judge(replace(smoke, priors=(known,)), side(*noisy[0]), side(*noisy[1]))
-        found = check(verdict, "step_time").evidence
-        return found.change_high - found.change_low
-
-    def wild(number):
-        return 0.02 * np.exp(np.random.default_rng(number).normal(0, 0.15, 100))
-
-    assert width("shipped") > width("calibrated")
-
-
 def test_two_candidate_runs_beside_four_of_their_seeds_are_no_pairs(smoke, make_run):
     stored = runs_at(make_run, "a", (0.98, 1.0, 1.02, 1.007), (0, 0, 1, 1))
     now = runs_at(make_run, "b", (1.0, 1.01), (0, 1))
     assert not check(judge(smoke, side(*stored), side(*now)), "step_time").evidence.paired
-    assert check(judge(smoke, side(*stored[::2]), side(*now)), "step_time").evidence.paired
     assert judge(smoke, side(*stored), side(*now)).outcome is not Outcome.BLOCK
     assert math.isfinite(check(judge(smoke, side(*stored), side(*now)), "step_time").evidence.change)
 

@@ -8,7 +8,7 @@ import pytest
 from gates import Outcome, Run, Series, Version, judge
 
 STEPS = np.arange(1, 101)
-REPEATS = 200
+REPEATS = 120
 AUTOREGRESSION = np.tril(0.5 ** np.abs(np.subtract.outer(np.arange(100.0), np.arange(100.0))))
 
 

@@ -20,7 +20,7 @@ def test_unchanged_code_passes(smoke, make_version):
     verdict = judge(smoke, make_version("a"), make_version("b"))
     assert answer(verdict) == (Outcome.PASS, ReasonCode.PASS)
     gates = [item.metric for item in verdict.checks if item.role is Role.GATE]
-    assert gates == ["step_time", "tokens_per_second", "peak_memory", "eval_loss"]
+    assert gates == ["step_time", "peak_memory", "eval_loss"]
     assert verdict.baseline_runs == ("a0", "a1", "a2")
     assert verdict.candidate_runs == ("b0", "b1", "b2")
     assert verdict.more_runs is None
@@ -209,14 +209,15 @@ def test_the_configuration_differs_by_what_trains_alone(smoke, make_version):
 
 
 def test_clear_harm_is_said_by_its_interval_with_what_is_missing(smoke, make_run, make_version):
-    """Three runs that differ by more than the t test is believed for, all of them far beyond the limit."""
+    """Three runs that differ by much among themselves, all of them far beyond the limit: clear harm is not unclear."""
     losses = [1.1, 2.4, 3.2]
     wild = tuple(make_run(f"b{n}", series_={"eval_loss": [loss]}) for n, loss in enumerate(losses))
     found = check(judge(smoke, make_version("a"), Version(model="m", version="b", runs=wild)), "eval_loss")
-    assert (found.outcome, found.reason_code) == (CheckOutcome.INCONCLUSIVE, ReasonCode.TOO_NOISY)
+    assert (found.outcome, found.reason_code) == (CheckOutcome.BLOCK, ReasonCode.REGRESSION)
+    few = tuple(make_run(f"c{n}", series_={"eval_loss": [loss]}) for n, loss in enumerate(losses[:1]))
+    found = check(judge(smoke, make_version("a"), Version(model="m", version="c", runs=few)), "eval_loss")
+    assert (found.outcome, found.reason_code) == (CheckOutcome.INCONCLUSIVE, ReasonCode.TOO_FEW_RUNS)
     assert "harm beyond the limit over its whole range [+" in found.reason
-    assert "to BLOCK it takes 5 runs per side, each worse than the baseline's worst" in found.reason
-    assert found.more_runs == 5
 
 
 def test_environment_differences_are_listed_and_not_judged(smoke, make_version):
@@ -239,27 +240,10 @@ def test_a_metric_that_must_be_there_and_is_not(smoke, make_version, side):
 
 
 def test_a_gate_metric_that_vanished_from_the_candidate_does_not_pass(smoke, make_version):
-    verdict = judge(smoke, make_version("a"), make_version("b", series_={"tokens": None}))
+    verdict = judge(smoke, make_version("a"), make_version("b", series_={"peak_memory": None}))
     assert answer(verdict) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
-    newly_recorded = judge(smoke, make_version("a", series_={"tokens": None}), make_version("b"))
+    newly_recorded = judge(smoke, make_version("a", series_={"peak_memory": None}), make_version("b"))
     assert newly_recorded.outcome is Outcome.PASS
-
-
-def test_constant_tokens_make_tokens_per_second_a_copy_of_step_time(smoke, make_version):
-    flat = {"series_": {"tokens": np.full(100, 512)}}
-    verdict = judge(smoke, make_version("a", **flat), make_version("b", **flat))
-    assert verdict.outcome is Outcome.PASS
-    assert check(verdict, "tokens_per_second").outcome is CheckOutcome.NOT_JUDGED
-    assert "512 tokens" in check(verdict, "tokens_per_second").reason
-
-
-def test_rare_long_steps_make_it_none(smoke, make_version):
-    """Every tenth step takes twenty times as long: the middle of the step times does not see it."""
-    stalls = np.where(np.arange(100) % 10 == 9, 0.4, 0.02)
-    flat = {"tokens": np.full(100, 512)}
-    verdict = judge(smoke, make_version("a", series_=flat), make_version("b", series_={**flat, "step_time": stalls}))
-    assert check(verdict, "step_time").outcome is CheckOutcome.PASS
-    assert check(verdict, "tokens_per_second").outcome is CheckOutcome.BLOCK
 
 
 def test_fewer_tokens_in_the_same_time_block(smoke, make_version):
@@ -269,30 +253,33 @@ def test_fewer_tokens_in_the_same_time_block(smoke, make_version):
     assert check(verdict, "tokens_per_second").evidence.margin == pytest.approx(-0.12)
 
 
-def test_the_memory_limit_is_the_smaller_of_share_and_amount(smoke, make_version):
-    small = judge(smoke, make_version("a"), make_version("b"))
-    assert check(small, "peak_memory").evidence.margin == pytest.approx(0.2)
-    big = {"peak_memory": 40.0}
-    large = judge(smoke, make_version("a", factor=big), make_version("b", factor=big))
-    assert check(large, "peak_memory").evidence.margin == pytest.approx(1000 / (40 * 920), rel=0.01)
-
-
+@pytest.mark.parametrize(
+    ("capacity", "more", "margin", "outcome"),
+    [
+        ("", 1.01, 0.2, "PASS"),  # nobody knows what the device can hold
+        ("81920", 1.01, 0.2, "PASS"),
+        ("43000", 1.01, 0.0249, "PASS"),  # half of the 2040 MiB that are left
+        ("43000", 1.045, 0.0249, "BLOCK"),
+        ("81920", 1.3, 0.2, "BLOCK"),
+    ],
+)
 @pytest.mark.parametrize("tier", ["smoke", "perf", "nightly"])
-@pytest.mark.parametrize(("gib", "more", "outcome"), [(70, 0, "PASS"), (128, 0, "PASS"), (70, 2.0, "BLOCK")])
-def test_memory_of_a_large_gpu_is_resolved(tier, make_run, gib, more, outcome):
-    """The cap makes 200 MiB of the limit there; a spread of half a percent of 70 GiB would hide even equal numbers."""
+def test_the_memory_limit_follows_what_the_device_has_left(tier, make_run, capacity, more, margin, outcome):
+    """0.5 % between runs is what an allocator makes of 40 GiB."""
+    environment = {"gpu_memory": capacity} if capacity else {}
 
     def side(name, count, size):
         rng = np.random.default_rng(list(name.encode()))
-        series_ = [{"peak_memory": [1024 * size + rng.normal(0, 5)]} for _ in range(count)]
-        return Version(
-            model="m", version=name, runs=tuple(make_run(f"{name}{i}", None, series_=s) for i, s in enumerate(series_))
-        )
+        peaks = 40_960 * size * np.exp(0.001 * rng.standard_normal(count))
+        runs = [
+            make_run(f"{name}{i}", series_={"peak_memory": [peak]}, environment=environment)
+            for i, peak in enumerate(peaks)
+        ]
+        return Version(model="m", version=name, runs=tuple(runs))
 
-    found = judge(load_policy(tier), side("a", 5, gib), side("b", 3, gib + more))
-    assert check(found, "peak_memory").outcome == outcome
-    single = judge(load_policy(tier), side("a", 1, gib), side("b", 1, gib + more))
-    assert check(single, "peak_memory").outcome != Outcome.PASS, "one run a side says nothing of so small a spread"
+    found = check(judge(load_policy(tier), side("a", 5, 1.0), side("b", 3, more)), "peak_memory")
+    assert found.evidence.margin == pytest.approx(margin, abs=0.002)
+    assert found.outcome == outcome
 
 
 # --- pairs
@@ -312,7 +299,6 @@ def test_the_same_seeds_pair_up_and_bit_equal_series_need_no_test(smoke, make_ru
     assert verdict.outcome is Outcome.PASS
     assert check(verdict, "eval_loss").evidence.identical
     assert "bit-identical in all 3 seeds" in check(verdict, "loss").reason
-    assert check(verdict, "step_time").evidence.paired
     assert not check(verdict, "step_time").evidence.identical
 
 
@@ -398,19 +384,6 @@ def test_tails_and_drifts_of_short_runs_are_advice(make_version, steps, role):
     assert roles["step_time"] == "gate"
 
 
-def test_an_order_that_is_there_already_is_not_asked_for(perf, make_version, make_run):
-    """Ten runs of ten are worse, one of them by far: more of the same order would not make the t test surer."""
-
-    def side(name, factors):
-        runs = (make_run(f"{name}{i}", steps=300, factor={"step_time": by}) for i, by in enumerate(factors))
-        return Version(model="m", version=name, runs=tuple(runs))
-
-    wild = [1.02, 1.015, 1.03, 1.02, 1.6, 1.02, 1.02, 1.5, 1.03, 1.02]
-    found = check(judge(perf, side("a", [1.0] * 10), side("b", wild)), "step_time")
-    assert "every candidate run is worse, but they differ too much among themselves to BLOCK" in found.reason
-    assert found.more_runs is None
-
-
 def test_two_open_metrics_together_take_more_runs_than_either(perf, make_version):
     """Each with 4 chances of 5 would leave one of them open in a third of all cases."""
     both = {"factor": {"step_time": 1.06, "eval_loss": 1.04}}
@@ -422,14 +395,15 @@ def test_two_open_metrics_together_take_more_runs_than_either(perf, make_version
     assert alone.more_runs == check(alone, "step_time").more_runs
 
 
-def test_one_run_a_side_of_a_large_gpu_is_told_how_many_more_will_do(perf, make_run):
-    """More than one are judged by a prior that shrinks with the limit of 300 MiB; without it, 4 were asked for."""
+def test_where_a_step_has_more_tokens_the_cost_of_a_token_decides(smoke, make_version):
+    """Sequence packing: 40 % more tokens in steps that take 25 % longer; and padding, which costs as much for less."""
 
-    def side(name, count):
-        peaks = 31_000 + np.random.default_rng([*name.encode()]).normal(0, 20, count)
-        runs = [make_run(f"{name}{i}", series_={"peak_memory": np.full(100, peak)}) for i, peak in enumerate(peaks)]
-        return Version(model="m", version=name, runs=tuple(runs))
+    def packed(name, tokens, cost, backend):
+        changed = {"step_time": cost, "step_cpu_time": cost, "step_cost": cost, "tokens": tokens}
+        return make_version(name, factor=changed, hardware={"backend": backend, "device": "one"})
 
-    alone = check(judge(perf, side("a", 1), side("b", 1)), "peak_memory")
-    assert (alone.reason_code, alone.more_runs) == (ReasonCode.TOO_FEW_RUNS, 2)
-    assert check(judge(perf, side("a", 2), side("b", 2)), "peak_memory").outcome is CheckOutcome.PASS
+    for backend, decides in (("cuda", "tokens_per_second"), ("cpu", "token_cost")):
+        better = judge(smoke, packed("a", 1.0, 1.0, backend), packed("b", 1.4, 1.25, backend))
+        assert (better.outcome, check(better, decides).role) == (Outcome.PASS, Role.GATE)
+        worse = judge(smoke, packed("a", 1.0, 1.0, backend), packed("b", 0.7, 1.0, backend))
+        assert (worse.outcome, check(worse, decides).outcome) == (Outcome.BLOCK, CheckOutcome.BLOCK)

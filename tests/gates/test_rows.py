@@ -1,5 +1,5 @@
 """Each row of the shipped policy moves by its own fault, and no other row does: one series or fact is struck at a time,
-in runs of the perf tier on a GPU that have every series a row looks at. docs/gate.md has the same table."""
+in runs of the perf tier on a GPU that have every series a row looks at. docs/policy.md has the same table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from canary_mlflow.policies import load_policy
 from gates import Run, Series, Version, judge
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "gate.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "policy.md"
 STEPS = 520
 CONSTANT_TOKENS = 512.0
 POSITIVE = ("step_cpu_time", "step_cost", "iteration_time", "iteration_cpu_time", "iteration_cost", "grad_norm", "kl")
@@ -51,6 +51,10 @@ def every_twentieth_triple(values: Any) -> Any:
 def slower_and_slower(values: Any) -> Any:
     """By 14 % from the first step to the last, and not slower as a whole: the row of the step itself stays."""
     return values * np.linspace(0.93, 1.07, len(values))
+
+
+def slow_first_steps(values: Any) -> Any:
+    return values * np.where(np.arange(len(values)) < 10, 30.0, 1.0)
 
 
 def one_nan(values: Any) -> Any:
@@ -91,10 +95,11 @@ FAULTS: dict[str, tuple[Struck, dict[str, str]]] = {
     "memory 30 % higher": (Struck(series={"peak_memory": times(1.3)}), {"peak_memory": "BLOCK"}),
     "400 MiB leak": (
         Struck(series={"peak_memory": lambda values: values + np.linspace(0, 400, len(values))}),
-        {"peak_memory": "BLOCK"},
+        {"peak_memory": "BLOCK", "memory_growth": "BLOCK"},
     ),
+    "the first steps thirty times as long": (Struck(series={"step_time": slow_first_steps}), {"run_time": "BLOCK"}),
     "evaluation loss 8 % higher": (Struck(series={"eval_loss": times(1.08)}), {"eval_loss": "BLOCK"}),
-    "accuracy lower by 0.12": (Struck(series={"eval_accuracy": plus(-0.12)}), {"eval_accuracy": "WARN"}),
+    "accuracy lower by 0.12": (Struck(series={"eval_accuracy": plus(-0.12)}), {"eval_accuracy": "BLOCK"}),
     "reward margin lower by 0.2": (Struck(series={"eval_margin": plus(-0.2)}), {"eval_margin": "WARN"}),
     "evaluation reward lower by 1.2": (
         Struck(series={"eval_reward": plus(-1.2)}, algo="ppo"),
@@ -201,7 +206,9 @@ def test_healthy_runs_move_no_row(algo: str) -> None:
 def test_every_row_and_every_hard_check_has_its_fault() -> None:
     policy = load_policy("perf")
     hard = {name for name, value in vars(policy.hard).items() if value is True}
-    assert {rule.name for rule in policy.rules} | hard == set().union(*(expected for _, expected in FAULTS.values()))
+    on_a_cpu = {"token_cost", "run_cost", "step_cost_growth"}  # and on short runs: test_what_was_unseen.py
+    rules = {rule.name for rule in policy.rules} - on_a_cpu - {"step_time_growth"}
+    assert rules | hard == set().union(*(expected for _, expected in FAULTS.values()))
 
 
 def test_the_docs_have_the_same_table() -> None:

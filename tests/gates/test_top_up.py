@@ -10,33 +10,37 @@ import pytest
 from gates import Outcome, ReasonCode, Run, Series, Version, judge
 from gates.comparisons import compare
 from gates.looks import FreshBaseline, Looks, WithoutSource
+from gates.priors import Prior
 from gates.top_up import first_look, next_look, next_seeds, to_run_again
 
 SHARES, RUNS = (0.2, 0.3, 0.5), (1, 3, 5)
 
 
-def false_alarms(alphas, repeats=2000, spread=0.02):
+PRIOR = Prior(sd=0.02, df=4, kind="shipped")
+
+
+def false_alarms(alphas, repeats=600, spread=0.02):
     """How often unchanged runs are called worse at any look, and PASSed at the margin at any look."""
     rng = np.random.default_rng(5)
     worse = passed = 0
     for _ in range(repeats):
         baseline, candidate = rng.normal(0, spread, 5), rng.normal(0, spread, 5)
-        looks = [compare(baseline, candidate[:m], margin=0.05, prior=0.02, prior_df=4) for m in RUNS]
+        looks = [compare(baseline, candidate[:m], margin=0.0, prior=PRIOR) for m in RUNS]
         worse += any(look.p_harm <= alpha for look, alpha in zip(looks, alphas, strict=True))
-        late = [compare(baseline, candidate[:m] + 0.05, margin=0.05, prior=0.02, prior_df=4) for m in RUNS]
+        late = [compare(baseline, candidate[:m] + 0.05, margin=0.05, prior=PRIOR) for m in RUNS]
         passed += any(look.p_noninferior <= alpha for look, alpha in zip(late, alphas, strict=True))
     return worse / repeats, passed / repeats
 
 
 def test_what_is_spent_over_the_looks_stays_within_alpha():
     alpha = 0.05
-    for rate in false_alarms([alpha * share for share in SHARES]):
-        assert 0.02 < rate <= alpha
-    for rate in false_alarms([alpha] * 3):
-        assert rate > alpha, "peeking without spending"
+    worse, passed = false_alarms([alpha * share for share in SHARES])
+    assert 0.01 < worse <= alpha
+    assert 0.02 < passed <= alpha
+    assert false_alarms([alpha] * 3)[1] > alpha, "peeking without spending"
 
 
-def tried(harm, tries=10, repeats=1000, spread=0.02):
+def tried(harm, tries=10, repeats=200, spread=0.02):
     """p_noninferior of a candidate that is worse by `harm` margins, (repeats, tries): each try has three runs of its
     own beside the same three of the champion."""
     rng = np.random.default_rng(9)
@@ -45,7 +49,7 @@ def tried(harm, tries=10, repeats=1000, spread=0.02):
         champion = rng.normal(0, spread, 3)
         for number in range(tries):
             candidate = rng.normal(0.05 * harm, spread, 3)
-            row[number] = compare(champion, candidate, margin=0.05, prior=spread, prior_df=4).p_noninferior
+            row[number] = compare(champion, candidate, margin=0.05, prior=PRIOR).p_noninferior
     return found
 
 
@@ -99,10 +103,10 @@ def test_a_plan_decides_as_often_as_it_should(tier, spread, harm, outcome, least
     from canary_mlflow.policies import load_policy
 
     policy, rng = load_policy(tier), np.random.default_rng(7)
-    found = [followed(policy, rng, spread, harm) for _ in range(150)]
+    found = [followed(policy, rng, spread, harm) for _ in range(60)]
     wrong = Outcome.BLOCK if outcome is Outcome.PASS else Outcome.PASS
-    assert sum(each == outcome for each, _ in found) / 150 >= least
-    assert sum(each == wrong for each, _ in found) / 150 <= 0.01
+    assert sum(each == outcome for each, _ in found) / 60 >= least
+    assert sum(each == wrong for each, _ in found) / 60 <= 0.01
     assert min(spent for _, spent in found) < policy.looks.runs[-1] or outcome is Outcome.BLOCK, "it stops early"
 
 
@@ -327,20 +331,6 @@ def test_a_machine_that_is_another_today_is_answered_by_fresh_runs_only(tier, st
     assert verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT
     assert next_look(policy, verdict).look is None
     assert next_look(policy, verdict, fresh=True).look == 2
-
-
-def test_fresh_runs_that_were_perhaps_contended_are_named_and_the_t_test_is_not_believed(smoke):
-    def shared(run, share):
-        used = Series(name="step_cpu_time", steps=np.arange(1, 81), values=share * run.series["step_time"].values)
-        return replace(run, series={**run.series, "step_cpu_time": used})
-
-    fresh = [shared(run, 0.5 if run.run_id == "f1" else 1.0) for run in baseline_runs(4, "f")]
-    slow = [shared(run, 1.0) for run in baseline_runs(4, "b", 0.3)]
-    verdict = judge(smoke, side(*baseline_runs(5), fresh=fresh), side(*slow))
-    assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_NOISY)
-    assert any(
-        "clock perhaps not usable: 1 of 13 runs contended (fresh baseline run f1" in note for note in verdict.notes
-    )
 
 
 def test_nothing_is_made_again_of_a_seed_that_crashed(smoke):

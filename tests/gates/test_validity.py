@@ -25,18 +25,6 @@ def names(policy, baseline, candidate):
     return sorted(invalid_clocks(policy, baseline.runs, candidate.runs))
 
 
-def test_a_contended_run_is_named_and_takes_the_t_tests_word_away(smoke, make_version):
-    slow = make_version("b", factor={"step_time": 1.4})
-    busy = replace(slow, runs=(*slow.runs[:2], constant(slow.runs[2], step_time=0.05)))  # same CPU time
-    verdict = judge(smoke, make_version("a"), busy)
-    assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_NOISY)
-    assert "1 of 6 runs contended (candidate run b2: it had 0.399 s of CPU per second" in verdict.notes[0]
-    assert verdict.more_runs == 5
-    five = make_version("c", 5, factor={"step_time": 1.4})
-    busy = replace(five, runs=(*five.runs[:4], constant(five.runs[4], step_time=0.05)))
-    assert judge(smoke, make_version("a", 5), busy).outcome is Outcome.BLOCK, "the order of five and five shows it"
-
-
 def test_a_step_that_sleeps_in_every_run_is_a_slowdown_not_contention(smoke, make_version):
     verdict = judge(smoke, make_version("a"), make_version("b", factor={"step_time": 1.3}))
     assert (verdict.outcome, verdict.notes) == (Outcome.BLOCK, ())

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from watch_runs import DEFAULT, Rows, fail, policy, rl, said, sft, watch
+from watch_runs import DEFAULT, Rows, fail, policy, said, sft, watch
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.policies import load_watch, policy_names
@@ -44,24 +44,44 @@ def loss(*parts: Any) -> Rows:
     return column("loss", np.concatenate([np.atleast_1d(part) for part in parts]))
 
 
-clips = column("clip_fraction", [0.5] * 40)
+spikes = column("grad_norm", [*wavy(40, 1.0), 20, 20, 20, 20, *wavy(40, 1.0)])
 explosion = fail(sft(0), 200, 100, loss=lambda x, s: 8 * x)
 creep = fail(sft(0), 100, 250, grad_norm=lambda x, s: x * 60**s)
-turns = column("clip_fraction", ([0.1] * 30 + [0.9] * 5) * 8)
+turns = column("grad_norm", np.concatenate([wavy(30, 1.0), wavy(5, 30.0)] * 8))
 slow_loss = loss(wavy(60, 2.0, 0.02), np.linspace(2.0, 4.0, 200) + 0.02 * np.sin(np.arange(200)))
 steps_up = loss(wavy(60, 1.0, 0.02), wavy(60, 1.4, 0.02))
 fallen = np.concatenate([np.linspace(4.0, 1.0, 60) + 0.02 * np.sin(np.arange(60) * 2.4), wavy(60, 1.0, 0.02)])
 learned = loss(fallen, wavy(20, 1.45, 0.02))
 half_lost = loss(fallen, wavy(20, 2.3, 0.02))
-spiral = fail(
-    sft(1), 200, 80, loss=lambda x, s: x * (3 if s > 0.2 else 1), grad_norm=lambda x, s: x * (80 if s < 0.06 else 1)
-)
 early = fail(sft(0), 45, 60, grad_norm=lambda x, s: x * 8)
 sixfold = fail(sft(0), 200, 100, grad_norm=lambda x, s: x * 6)
-nan_gradients = column("grad_norm", [NAN, NAN, NAN, NAN, 1.0, 1.0])
+nan_gradients = column("grad_norm", [1.0] * 40 + [NAN, NAN, NAN, NAN, 1.0, 1.0])
 zeros = loss(wavy(10, 0.5), np.zeros(4), wavy(10, 0.5), np.zeros(9))
-entropy = column("entropy", np.concatenate([wavy(40, 2.0, 0.02), wavy(40, 0.8, 0.02)]))
-short = fail(rl(4, 60), 25, 30, entropy=lambda x, s: x * 0.3)
+short = fail(sft(4, 60), 25, 30, grad_norm=lambda x, s: x * 8)
+short_lost = fail(sft(0, 60), 40, 9, loss=lambda x, s: 8 * x)
+
+
+def rewards(*parts: Any, **beside: float) -> Rows:
+    """A reward that rises from 0 to 1 in 40 rows and then is what `parts` say."""
+    risen = 0.2 * np.sin(np.arange(40) * 2.4) / 4 + np.linspace(0.0, 1.0, 40)
+    return [row | beside for row in column("reward_mean", np.concatenate([risen, *parts]))]
+
+
+half_gone = rewards(wavy(20, 1.0, 0.03), wavy(30, 0.45, 0.06))
+noisy_fall = column(
+    "reward_mean",
+    np.random.default_rng(0).normal(size=300)
+    + 1.8 * np.clip(np.arange(300) / 80, 0, 1)
+    - 1.8 * (np.arange(300) >= 200),
+)
+collapsed = rewards(wavy(20, 1.0, 0.03), wavy(30, 0.1, 0.3))
+surer = [row | {"entropy": 2.0 if at < 62 else 0.7} for at, row in enumerate(collapsed)]
+equal = [{"reward_mean": 0.5, "zero_spread_share": 0.96} for _ in range(30)]
+capped = column("truncated_share", [0.3] * 20 + [0.97] * 12)
+preferred = [
+    {"reward_margin": 1.0, "chosen_reward": -0.7 * (at > 20), "chosen_logp": -10.0 - 24.0 * (at > 20)}
+    for at in range(60)
+]
 band_run = [row | {"loss": row["loss"] * 3} for row in sft(60)]
 leap_run = [row | {"loss": row["loss"] * (30 if at == 4 else 1)} for at, row in enumerate(sft(60))]
 
@@ -70,21 +90,24 @@ FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
     "rows__burn_in": (60, early),
     "rows__burn_in_share": (0.9, short, {"max_steps": 60}),
     "rows__burn_in_least": (29, short, {"max_steps": 60}),
-    "rows__burn_in_skip": (2, clips),
+    "rows__burn_in_skip": (25, early),
     "rows__window": (11, explosion),
     "rows__quiet": (200, turns),
     "rows__hold": (30, explosion),
+    "rows__hold_share": (0.5, short_lost, {"max_steps": 60}),
+    "rows__hold_least": (9, short_lost, {"max_steps": 60}),
     "drift__half_life": (400.0, creep),
     "drift__allowance": (3.5, sixfold),
     "drift__warn": (20.0, sixfold),
     "drift__critical": (200.0, explosion),
+    "drift__alone": (["kl"], sixfold),
     "band__min_runs": (6, band_run),
     "band__allowance": (6.0, band_run),
     "band__warn": (20.0, band_run),
     "band__critical": (200.0, band_run),
     "band__leap": (1e3, leap_run),
     "facts__nonfinite": (False, loss(2.0, NAN)),
-    "facts__benign_nan_gradients": (0, nan_gradients[2:]),
+    "facts__loss_scale_rows": (2, nan_gradients[40:]),
     "facts__nan_gradient_rows": (5, nan_gradients),
     "facts__zero_loss_rows": (3, zeros[:14]),
     "facts__zero_loss_from": (0.7, zeros),
@@ -92,8 +115,18 @@ FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
     "facts__flat_range": (0.001, loss(wavy(60, 2.0, 0.004))),
     "facts__no_gain": (0.5, loss(np.linspace(2.0, 1.5, 60))),
     "facts__no_gain_doubt": (2.0, loss(np.random.default_rng(5).normal(1.0, 0.25, 60))),
-    "facts__capped_share": (0.8, column("truncated_share", [0.9] * 30)),
-    "facts__capped_rows": (30, column("truncated_share", [1.0] * 27)),
+    "facts__stuck_rows": (60, loss(wavy(80, 2.0, 0.004))[:70]),
+    "facts__stuck_share": (0.9, loss(wavy(60, 2.0, 0.004)), {"max_steps": 100}),
+    "facts__capped_share": (0.98, capped),
+    "facts__capped_from": (0.2, capped),
+    "facts__capped_rows": (20, capped),
+    "gain__min_rows": (80, collapsed[:75]),
+    "gain__long_window": (5, noisy_fall),
+    "gain__noise": (60.0, half_gone),
+    "gain__floor": (2.0, half_gone),
+    "gain__warn_lost": (0.7, half_gone),
+    "gain__critical_lost": (0.95, collapsed),
+    "gain__critical_noise": (60.0, collapsed),
     "loss__min_rows": (80, loss(wavy(20, 1.0, 0.02), wavy(15, 4.0, 0.02), wavy(20, 1.0))),
     "loss__noise": (60.0, steps_up),
     "loss__floor": (1.0, steps_up),
@@ -102,16 +135,17 @@ FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
     "loss__critical_rise": (3.0, half_lost),
     "loss__critical_lost": (0.9, half_lost),
     "loss__critical_start": (0.3, steps_up),
-    "patterns__loss_rising_rows": (9, loss(wavy(60, 2.0, 0.02), np.linspace(2.0, 2.9, 7), wavy(9, 2.0, 0.02))),
-    "patterns__loss_rising_change": (0.9, loss(wavy(60, 2.0, 0.02), np.linspace(2.0, 2.9, 7), wavy(9, 2.0, 0.02))),
-    "patterns__grad_spike": (50, column("grad_norm", [*wavy(40, 1.0), 20, 20, 20, *wavy(40, 1.0)])),
-    "patterns__kl_spike": (50, column("kl", [*wavy(40, 1.0), 20, 20, 20, *wavy(40, 1.0)])),
-    "patterns__kl_spike_floor": (5.0, column("kl", [*wavy(40, 1.0), 20, 20, 20, *wavy(40, 1.0)])),
-    "patterns__entropy_drop": (0.7, entropy, {"algo": "ppo"}),
-    "patterns__entropy_rows": (10, column("entropy", np.linspace(2.0, 0.2, 40)), {"algo": "ppo"}),
-    "patterns__clip_fraction": (0.7, clips),
-    "patterns__persist": (5, clips),
-    "patterns__spiral_rows": (1, spiral),
+    "patterns__grad_spike": (50, spikes),
+    "patterns__persist": (5, spikes),
+    "patterns__entropy_drop": (0.9, surer),
+    "patterns__entropy_rows": (10, surer),
+    "patterns__no_spread": (0.99, equal),
+    "patterns__no_spread_rows": (40, equal),
+    "patterns__displaced_share": (0.9, [row | {"chosen_logp": max(row["chosen_logp"], -22.0)} for row in preferred]),
+    "patterns__displaced_times": (6.0, preferred),
+    "patterns__displaced_nats": (40.0, preferred),
+    "silent": (["grad_spike"], spikes),
+    "phases": ([201], explosion),
     "ceilings__kl": (0.2, column("kl", [0.1] * 20 + [0.3] * 20)),
     "ceilings__entropy": (0.5, column("entropy", [0.6] * 20 + [0.4] * 20)),
     "ceilings__grad_norm": (2.0, column("grad_norm", [1.0] * 20 + [3.0] * 20)),
@@ -176,9 +210,11 @@ def test_every_key_of_a_stream_changes_an_outcome(key: str, value: Any, rows: Ro
     changes, algo = {key: value}, "sft" if "__loss__" in key else "ppo"
     if key.endswith("__scale") and value == "log":  # which needs more
         changes |= {key.replace("__scale", "__floor"): 0.01}
-    # Both ways: the spike rules look at some of these streams too, so drift alone is compared.
+    # Other rules look at some of these streams too, so drift alone is compared.
+    alone = {"drift__alone": list(DEFAULT["drift"]["streams"])}
     before, after = (
-        [one for one in said(watch(rows, policy(**change), algo=algo)) if one[3] == "drift"] for change in ({}, changes)
+        [one for one in said(watch(rows, policy(**alone, **change), algo=algo)) if one[3] == "drift"]
+        for change in ({}, changes)
     )
     assert before != after
 
@@ -216,6 +252,12 @@ BAD = [
     (change("drift__streams__kl__critical_change", 2.0), "kl.critical_change: found 2; expected at least warn_change"),
     (change("drift__streams__kl__worse", "up"), "watch.drift.streams.kl.worse: found 'up'; valid: higher, lower"),
     (change("ceilings__kl", "0.2"), "watch.ceilings.kl: found '0.2'; expected a number of at least 0"),
+    (change("silent", ["grad_spikes"]), "watch.silent: unknown rule 'grad_spikes'; valid: band, ceiling"),
+    (change("silent", "drift"), "watch.silent: found 'drift'; expected a list, [] for none"),
+    (change("phases", [0]), "watch.phases: found 0; expected a whole number of at least 1"),
+    (change("drift__alone", ["los"]), "watch.drift.alone: unknown stream 'los'; valid: approx_kl"),
+    (lambda: parse_watch(DEFAULT | {"algos": {"grpo": {"gain": {"nois": 1}}}}),
+     "watch.algos.grpo.gain: unknown key 'nois'; valid: critical_lost"),
     (lambda: parse_watch(DEFAULT | {"ceilings": {"loss": 1}}), "watch.ceilings: unknown key 'loss'; valid: entropy"),
 ]  # fmt: skip
 
@@ -226,6 +268,19 @@ def test_nonsense_is_refused_by_name(parse: Callable[[], Any], expected: str) ->
         parse()
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_rule_that_bears_its_own_number_is_switched_off_by_null() -> None:
+    assert watch(spikes).verdict == "warned"
+    assert {one.rule for one in watch(spikes, policy(patterns__grad_spike=None)).warnings} == {"drift"}
+    assert watch(surer, policy(patterns__entropy_drop=None)).warnings
+    assert "entropy_drop" not in {one.rule for one in watch(surer, policy(patterns__entropy_drop=None)).warnings}
+
+
+def test_an_algorithm_has_rules_of_its_own() -> None:
+    rules = parse_watch(DEFAULT | {"algos": {"SFT": {"patterns": {"grad_spike": None}}}})
+    said_of = {algo: {one.rule for one in watch(spikes, rules, algo=algo).warnings} for algo in ("sft", "dpo", "")}
+    assert said_of == {"sft": {"drift"}, "dpo": {"drift", "grad_spike"}, "": {"drift", "grad_spike"}}
 
 
 def test_a_policy_file_that_is_not_there_is_one_line() -> None:

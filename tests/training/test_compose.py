@@ -13,18 +13,21 @@ import yaml
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.policies import load_watch
+from training.algorithms import schemas
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config, to_plain
-from training.config import ALGORITHMS, CanaryConfig
+from training.config import CanaryConfig
 from training.naming import run_name, run_params, session_name
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
 STEPS = {
+    ("facts", "sft"): 5, ("facts", "dpo"): 5, ("facts", "ppo"): 3,
     ("smoke", "sft"): 100, ("smoke", "dpo"): 100, ("smoke", "ppo"): 50,
     ("perf", "sft"): 500, ("perf", "dpo"): 500, ("perf", "ppo"): 200,
     ("nightly", "sft"): 2000, ("nightly", "dpo"): 2000, ("nightly", "ppo"): 500,
 }  # fmt: skip
+LIKE = {"grpo": "ppo", "rloo": "ppo", "kto": "dpo", "reward": "dpo"}  # whose steps they take
 
 
 def options(group: str) -> list[str]:
@@ -52,9 +55,9 @@ def refusal(*words: str) -> str:
 @pytest.mark.parametrize("algo", options("algo"))
 def test_every_algorithm_and_tier_composes(algo: str, tier: str) -> None:
     config = compose(f"algo={algo}", f"tier={tier}")
-    assert config.train.max_steps == STEPS[tier, algo]
+    assert config.train.max_steps == STEPS[tier, LIKE.get(algo, algo)]
     assert config.gate["name"] == tier
-    assert type(config.algo) is ALGORITHMS[algo]
+    assert type(config.algo) is schemas()[algo]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,7 @@ def test_overrides_are_split_as_a_shell_would() -> None:
     ("words", "expected"),
     [
         (["tier=nope"], ["tier", "nope", "nightly", "perf", "smoke"]),
-        (["algo=pppo"], ["algo", "pppo", "dpo", "ppo", "sft", "did you mean"]),
+        (["algo=pppo"], ["algo", "pppo", "dpo", "grpo", "kto", "ppo", "reward", "rloo", "sft", "did you mean"]),
         (["model=gpt5"], ["model", "gpt5", "tiny-neox", "local"]),
         (["model=./folder"], ["model=local model.path="]),
         (["gate=lax"], ["gate", "lax", "smoke"]),
@@ -136,6 +139,11 @@ def test_overrides_are_split_as_a_shell_would() -> None:
         (["register=false", "gate.top_up=true"], ["register is false", "gate.top_up is true"]),
         (["hardware.device=tpu"], ["tpu", "cpu", "cuda"]),
         (["algo=ppo", "algo.num_minibatches=3"], ["num_minibatches", "divisor"]),
+        (["algo=grpo", "algo.num_generations=5"], ["algo.num_generations is 5", "divisor", "32"]),
+        (["algo=grpo", "algo.num_generations=1"], ["algo.num_generations is 1", "at least 2"]),
+        (["algo=grpo", "algo.beta=-1"], ["algo.beta is -1"]),
+        (["algo=grpo", "algo.loss_type=foo"], ["foo", "dapo"]),
+        (["algo=grpo", "fault=temperature_ignored", "algo.temperature=1"], ["nothing to leave out"]),
         (["gate.alpha_block=2"], ["alpha_block"]),
         (["+gate.rules.speed.role=gate"], ["speed"]),
         (["--overrride=x"], ["--overrride"]),
@@ -161,7 +169,7 @@ def test_overrides_are_split_as_a_shell_would() -> None:
         (["fault=no_learning", "fault.settings.train={lerning_rate: 0}"], ["fault.settings.train", "lerning_rate"]),
         (["--config-dir", "/nowhere"], ["/nowhere"]),
         (["--config-name", "foo"], ["--config-name"]),
-        (["~algo"], ["~algo", "algo=NAME", "dpo, ppo, sft"]),
+        (["~algo"], ["~algo", "algo=NAME", "dpo, grpo, kto, ppo, reward, rloo, sft"]),
         (["~fault"], ["fault=NAME", "none"]),
         (["~train.learning_rate"], ["train.learning_rate=VALUE"]),
         (["algo=[dpo]"], ["algo=[dpo]", "algo=NAME"]),
@@ -169,8 +177,8 @@ def test_overrides_are_split_as_a_shell_would() -> None:
         (["+algo=ppo"], ["algo=NAME"]),
         (["algo.name=sft"], ["algo=sft"]),
         (["hydra.nope=1"], ["hydra.nope", "launcher", "sweeper"]),
-        (["gate.rules.foo.margin=1"], ["gate.rules.foo", "step_time, "]),
-        (["gate.rules.step_time.margn=1"], ["did you mean 'margin'?"]),
+        (["gate.rules.foo.margin=1"], ["rules.foo", "metric missing"]),
+        (["gate.rules.step_time.margn=1"], ["rules.step_time: unknown key 'margn'", "margin, "]),
         (["train=5"], ["train.KEY=VALUE"]),
         (["train.max_steps=1.5"], ["train.max_steps is 1.5", "whole number"]),
         (["train.max_steps=null"], ["train.max_steps is null"]),

@@ -5,7 +5,6 @@ Runs of a few steps in forked processes. A change is a patch that no configurati
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -47,8 +46,8 @@ Trainer.training_step = training_step
 MODEL = """
 from training import loading
 load = loading.load_model
-def changed(*given):
-    model = load(*given)
+def changed(*given, **named):
+    model = load(*given, **named)
     {change}
     return model
 loading.load_model = changed
@@ -56,13 +55,13 @@ loading.load_model = changed
 FROZEN = MODEL.format(change="[one.requires_grad_(False) for one in list(model.parameters())[:4]]")
 DROPOUT = MODEL.format(change="[setattr(one, 'p', 0.3) for one in model.modules() if type(one).__name__ == 'Dropout']")
 OTHER_ROW = """
-from training.algorithms import sft
-as_completions = sft.as_completions
+from training import datasets
+as_completions = datasets.as_completions
 def changed(rows):
     def one(row, number):
         return {**row, "completion": row["completion"][::-1]} if number == 0 else row
     return as_completions(rows).map(one, with_indices=True)
-sft.as_completions = changed
+datasets.as_completions = changed
 """
 CHANGES = [
     ("sft", OTHER_TOKEN, {"data.tokens.input_ids", "first.tokens", "first.loss.1", "tokenizer.digest"}),
@@ -77,10 +76,8 @@ CHANGES = [
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedRuns]:
-    forked = ForkedRuns(tmp_path_factory.mktemp("facts"))
-    yield forked
-    forked.close()
+def runs(tmp_path_factory: pytest.TempPathFactory) -> ForkedRuns:
+    return ForkedRuns(tmp_path_factory.mktemp("facts"))
 
 
 def train(runs: ForkedRuns, canary: str, seed: int = 0, patch: str = "") -> Run:

@@ -75,7 +75,9 @@ def test_sigterm_leaves_failed_runs_with_their_metrics_and_no_version(eager: Wor
 
 
 @pytest.mark.parametrize(
-    ("sent", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGHUP, "stopped by SIGHUP")], ids=["Ctrl-C", "closed"]
+    ("sent", "said"),
+    [(signal.SIGINT, "interrupted"), pytest.param(signal.SIGHUP, "stopped by SIGHUP", marks=pytest.mark.full)],
+    ids=["Ctrl-C", "closed"],
 )
 def test_what_a_terminal_sends_while_the_runs_load_is_one_line(
     workplace: Workplace, sent: signal.Signals, said: str
@@ -152,6 +154,7 @@ def test_a_session_that_is_killed_with_its_runs_is_ended_by_whoever_comes_next(e
         assert f"(pid {process.pid} on " in run.data.tags["canary.failure_reason"]
 
 
+@pytest.mark.full
 def test_sigterm_ends_a_sweep_and_starts_no_other_job(eager: Workplace) -> None:
     process = begun(eager, "--multirun", "seed=1,2")
     wait_for_step(eager, 5)
@@ -317,6 +320,7 @@ def test_scratch_files_without_room_are_one_line_with_the_way_to_find_out(workpl
     assert versions(workplace) == []
 
 
+@pytest.mark.full
 def test_three_sessions_at_once_on_a_fresh_folder(workplace: Workplace) -> None:
     python = forking.python()
     processes = [workplace.start("-m", "training", *TINY, "gate.bootstrap=auto", python=python) for _ in range(3)]

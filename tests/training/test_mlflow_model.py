@@ -21,7 +21,8 @@ from canary_mlflow.registry.door import guard_of
 from training.algorithms import build
 from training.config import CanaryConfig, TrainConfig
 from training.devices import settle
-from training.evaluation import EvaluateAtEnd, repeat_evaluation, rounding
+from training.evaluation import EvaluateAtEnd, repeat_evaluation
+from training.memory import rounding
 from training.mlflow_model import policy_of, read_model, write_model
 from training.parts import Parts, build_parts
 
@@ -167,7 +168,7 @@ def test_what_was_saved_evaluates_as_what_was_trained(
             if weight.requires_grad:
                 weight.fill_(torch.nan)  # nothing of the trained model may remain
     found = repeat_evaluation(
-        trainer, lambda: read_model(config, parts.tokenizer, device, place), rounding(quantization, precision)
+        trainer, lambda: read_model(config, parts.tokenizer, device, place), rounding(config, device)
     )
     assert found["recorded"].keys() >= {"eval_loss"}
     assert found["different"] == []

@@ -14,10 +14,11 @@ from canaries import a_config, hub_model, local_model
 
 from canary_mlflow.errors import UsageError
 from training.assets.tiny import LINEAR_LAYERS, tiny_model_folder
-from training.config import NotifyConfig, RewardConfig
+from training.config import NotifyConfig
 from training.errors import SetupError
 from training.models import layer_names
 from training.preflight import preflight
+from training.reward_config import RewardConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -24,10 +24,11 @@ from canary_mlflow.tracking.store import prepare_store
 from training.assets.tiny import tiny_model_folder
 from training.command_line import parse
 from training.compose import check, register_schemas
-from training.config import CanaryConfig, RewardConfig
+from training.config import CanaryConfig
 from training.devices import Device
 from training.naming import choose_model_name, default_model_name
 from training.parts import prepare_inputs
+from training.reward_config import RewardConfig
 from training.workload import describe
 
 CPU = Device(kind="cpu", precision="fp32")

@@ -2,27 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from transformers import Trainer, TrainerCallback
-from trl import DPOConfig, DPOTrainer
+from omegaconf import MISSING
 
-from training.arguments import checkpointing, common_arguments
-from training.config import CanaryConfig
-from training.devices import Device
-from training.parts import Parts
+from training import values
+from training.config import Algo, CanaryConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainerCallback
+
+    from training.devices import Device
+    from training.parts import Parts
+
+STACK = ("trl.trainer.dpo_trainer", "training.arguments")
+LOSSES = ("sigmoid", "hinge", "ipo", "robust", "apo_zero", "apo_down")
+
+
+@dataclass
+class Settings(Algo):
+    """Direct preference optimisation (trl.DPOTrainer)."""
+
+    beta: float = MISSING
+    loss_type: str = MISSING
+
+    def check(self, train: TrainConfig) -> None:
+        values.one_of("algo.loss_type", self.loss_type, LOSSES)
+        values.positive("algo.beta", self.beta)
+
+    def work(self) -> dict[str, str]:
+        return {"loss_type": self.loss_type}
 
 
 def build(
     config: CanaryConfig, parts: Parts, device: Device, output_dir: Path, callbacks: list[TrainerCallback]
 ) -> Trainer:
     """A DPOTrainer whose reference is the start model: a frozen copy, or the disabled adapter."""
+    from trl import DPOConfig, DPOTrainer
+
+    from training.arguments import trainer_arguments
+
     arguments = DPOConfig(
-        **common_arguments(config, output_dir, device),
-        **checkpointing(enabled=False),
-        beta=config.algo.beta,
-        loss_type=[config.algo.loss_type],
-        max_length=config.train.max_length,
+        **trainer_arguments(
+            config,
+            output_dir,
+            device,
+            beta=config.algo.beta,
+            loss_type=[config.algo.loss_type],
+            max_length=config.train.max_length,
+        )
     )
     return DPOTrainer(
         model=parts.model,

@@ -2,20 +2,73 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from transformers import Trainer, TrainerCallback
+from omegaconf import MISSING
 
-from training.arguments import checkpointing, common_arguments
-from training.config import CanaryConfig, PPOAlgo
-from training.devices import Device
-from training.parts import Parts
-from training.ppo.settings import PPOConfig
-from training.ppo.trainer import PPOTrainer
-from training.reward_model import reward_folder
-from training.rewards import RewardSpec, build_reward
+from training import values
+from training.config import Algo, CanaryConfig, TrainConfig
+from training.reward_config import RewardConfig
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainerCallback
+
+    from training.devices import Device
+    from training.parts import Parts
+    from training.ppo.settings import PPOConfig
+
+STACK = ("training.ppo.trainer", "training.scoring")
+WORK = ("ppo_epochs", "num_minibatches", "max_new_tokens", "max_prompt_length", "value_head")
+
+
+@dataclass
+class Settings(Algo):
+    """Proximal policy optimisation (training.ppo), with the knobs under their usual names."""
+
+    ppo_epochs: int = MISSING
+    num_minibatches: int = MISSING
+    init_kl_coef: float = MISSING
+    target_kl: float = MISSING  # nats per sequence
+    kl_horizon: int = MISSING  # sequences over which the KL coefficient may double
+    cliprange: float = MISSING
+    cliprange_value: float = MISSING
+    vf_coef: float = MISSING
+    gamma: float = MISSING
+    lam: float = MISSING
+    max_new_tokens: int = MISSING
+    max_prompt_length: int = MISSING
+    temperature: float = MISSING
+    whiten_rewards: bool = MISSING
+    missing_eos_penalty: float = MISSING
+    value_head: str = MISSING  # shared | separate
+    reward: RewardConfig = field(default_factory=RewardConfig)
+
+    def check(self, train: TrainConfig) -> None:
+        for key in ("ppo_epochs", "num_minibatches", "kl_horizon", "max_new_tokens", "max_prompt_length"):
+            values.at_least(f"algo.{key}", getattr(self, key), 1)
+        for key in ("cliprange", "cliprange_value", "temperature", "target_kl"):
+            values.positive(f"algo.{key}", getattr(self, key))
+        for key in ("gamma", "lam"):
+            values.share(f"algo.{key}", getattr(self, key))
+        for key in ("init_kl_coef", "vf_coef", "missing_eos_penalty"):
+            values.at_least(f"algo.{key}", getattr(self, key), 0)
+        values.divides("algo.num_minibatches", self.num_minibatches, "train.batch_size", train.batch_size)
+        values.one_of("algo.value_head", self.value_head, ("shared", "separate"))
+        self.reward.check()
+
+    def work(self) -> dict[str, str]:
+        return {key: str(getattr(self, key)) for key in WORK}
+
+    def updates(self) -> int:
+        return self.ppo_epochs * self.num_minibatches
+
+    def positions(self, train: TrainConfig) -> dict[str, int]:
+        return {"algo.max_prompt_length + algo.max_new_tokens": self.max_prompt_length + self.max_new_tokens}
+
+    def scored_by(self) -> RewardConfig | None:
+        return self.reward
 
 
 def build(
@@ -26,21 +79,16 @@ def build(
     train.max_steps counts PPO iterations and train.batch_size the answers of one iteration per
     device; warm-up counts optimizer steps, of which an iteration has ppo_epochs x num_minibatches.
     """
-    spec = {item.name: getattr(config.algo.reward, item.name) for item in fields(RewardSpec)}
-    if spec["kind"] == "model" and spec["path"]:
-        spec["path"] = str(reward_folder(spec["path"]))  # the files that the workload names
-    reward = build_reward(
-        RewardSpec(**spec),
-        parts.tokenizer,
-        torch.device(device.kind),
-    )
+    from training.ppo.trainer import PPOTrainer
+    from training.scoring import reward_of
+
     return PPOTrainer(
         model=parts.model,
         args=arguments(config, output_dir, device),
         tokenizer=parts.tokenizer,
         train_prompts=parts.train_dataset["prompt"],
         eval_prompts=parts.eval_dataset["prompt"],
-        reward=reward,
+        reward=reward_of(config.algo.reward, parts.tokenizer, device.kind),
         peft_config=parts.peft_config,
         callbacks=callbacks,
     )
@@ -48,8 +96,13 @@ def build(
 
 def arguments(config: CanaryConfig, output_dir: Path, device: Device) -> PPOConfig:
     """The configuration in PPOConfig's terms."""
-    common = common_arguments(config, output_dir, device)
-    iterations, rows = common.pop("max_steps"), common.pop("per_device_train_batch_size")
-    knobs = {item.name: getattr(config.algo, item.name) for item in fields(PPOAlgo)}
+    from training.arguments import trainer_arguments
+    from training.ppo.settings import PPOConfig
+
+    knobs = {item.name: getattr(config.algo, item.name) for item in fields(Settings)}
     del knobs["name"], knobs["reward"]
-    return PPOConfig(**common, **checkpointing(enabled=False), **knobs, iterations=iterations, rollout_batch_size=rows)
+    sizes = {"iterations": config.train.max_steps, "rollout_batch_size": config.train.batch_size}
+    given = trainer_arguments(config, output_dir, device, **knobs, **sizes)
+    return PPOConfig(
+        **{key: value for key, value in given.items() if key not in ("max_steps", "per_device_train_batch_size")}
+    )

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from transformers import Trainer, TrainerCallback
-from trl import SFTConfig, SFTTrainer
+from training.config import Algo, CanaryConfig
 
-from training.arguments import checkpointing, common_arguments
-from training.config import CanaryConfig
-from training.datasets import as_completions
-from training.devices import Device
-from training.parts import Parts
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainerCallback
+
+    from training.devices import Device
+    from training.parts import Parts
+
+STACK = ("trl.trainer.sft_trainer", "training.arguments")
+
+
+@dataclass
+class Settings(Algo):
+    """Supervised fine-tuning on prompt + chosen answer (trl.SFTTrainer)."""
 
 
 def build(
     config: CanaryConfig, parts: Parts, device: Device, output_dir: Path, callbacks: list[TrainerCallback]
 ) -> Trainer:
     """An SFTTrainer on prompt + chosen answer, with the loss on the answer alone."""
+    from trl import SFTConfig, SFTTrainer
+
+    from training.arguments import trainer_arguments
+    from training.datasets import as_completions
+
     arguments = SFTConfig(
-        **common_arguments(config, output_dir, device),
-        **checkpointing(enabled=False),
-        max_length=config.train.max_length,
-        completion_only_loss=True,
-        packing=False,
+        **trainer_arguments(
+            config,
+            output_dir,
+            device,
+            max_length=config.train.max_length,
+            completion_only_loss=True,
+            packing=False,
+        )
     )
     return SFTTrainer(
         model=parts.model,

@@ -75,6 +75,19 @@ def as_completions(dataset: Dataset) -> Dataset:
     return dataset.remove_columns("rejected").rename_column("chosen", "completion")
 
 
+def as_judged(dataset: Dataset, seed: int) -> Dataset:
+    """Return both answers of each pair as rows of their own (prompt, completion, label), in an order of the seed's."""
+    from datasets import Dataset
+
+    rows = [
+        {"prompt": row["prompt"], "completion": row[column], "label": column == "chosen"}
+        for row in dataset
+        for column in ("chosen", "rejected")
+        if row[column]
+    ]
+    return Dataset.from_list(rows).shuffle(seed=seed)
+
+
 def _source(config: CanaryConfig) -> ModuleType:
     if config.data.source not in SOURCES:
         raise SetupError(f"data.source is {config.data.source!r}; expected one of {', '.join(SOURCES)}")

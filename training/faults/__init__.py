@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import UsageError
 from training.config import CanaryConfig, FaultConfig
 from training.faults.fault import Fault
+from training.faults.groups import FlatRewards, TemperatureIgnored, TruncatedPrompts
 from training.faults.labels import FlippedLabels
 from training.faults.memory import MemoryBallast, MemoryLeak
 from training.faults.numbers import InfGradient, NanBatch
@@ -35,6 +36,9 @@ FAULTS: Mapping[str, Fault] = {
     "entropy_collapse": EntropyCollapse(),
     "value_divergence": ValueDivergence(),
     "reward_hack": RewardHack(),
+    "flat_rewards": FlatRewards(),
+    "truncated_prompts": TruncatedPrompts(),
+    "temperature_ignored": TemperatureIgnored(),
     "flipped_labels": FlippedLabels(),
     "wrong_reference": WrongReference(),
     "slow_loader": SlowLoader(),

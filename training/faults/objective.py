@@ -53,6 +53,9 @@ class RewardHack(Fault):
 
     def install(self, trainer: Any, fault: FaultConfig) -> None:
         assert fault.strength is not None
+        if hasattr(trainer, "reward_funcs"):
+            _bias_functions(trainer, fault.strength)
+            return
         true, collect = trainer.reward, trainer.collect
         biased = _biased(true, trainer.processing_class, fault.strength)
 
@@ -67,10 +70,7 @@ class RewardHack(Fault):
 
 
 def _biased(reward: Reward, tokenizer: Any, strength: float) -> Reward:
-    import torch
-
-    texts = (tokenizer.decode([token]) for token in range(len(tokenizer)))
-    gibberish = torch.tensor([not any(letter.isalpha() for letter in text) for text in texts])
+    gibberish = _gibberish(tokenizer)
 
     def score(answers: Answers) -> Tensor:
         # A model's output layer may be padded beyond its tokenizer.
@@ -79,3 +79,25 @@ def _biased(reward: Reward, tokenizer: Any, strength: float) -> Reward:
         return reward(answers) + strength * hits.sum(1) / answers.response_mask.sum(1)
 
     return score
+
+
+def _bias_functions(trainer: Any, strength: float) -> None:
+    """The same for a trainer of TRL's, whose rewards are functions of token ids: the first of them is biased."""
+    true, gibberish = trainer.reward_funcs[0], _gibberish(trainer.processing_class).tolist()
+
+    def biased(completion_ids: list[list[int]], **others: Any) -> list[float]:
+        scores: list[float] = true(completion_ids=completion_ids, **others)
+        if not trainer.model.training:
+            return scores
+        shares = (sum(gibberish[token] for token in ids) / len(ids) for ids in completion_ids)
+        return [score + strength * share for score, share in zip(scores, shares, strict=True)]
+
+    trainer.reward_funcs[0] = biased
+
+
+def _gibberish(tokenizer: Any) -> Tensor:
+    """Whether a token [V] has no letter."""
+    import torch
+
+    texts = (tokenizer.decode([token]) for token in range(len(tokenizer)))
+    return torch.tensor([not any(letter.isalpha() for letter in text) for text in texts])

@@ -35,8 +35,6 @@ class Pace:
         """Compute for as long as `units` healthy units take; for nothing while no healthy one is known."""
         if len(self.times) <= FIRST:
             return
-        if self.cuda:
-            torch.cuda.synchronize()  # work of ours that ran beside the GPU's would cost nothing
         began = self._now()
         until = began + units * statistics.median(self.times[FIRST:])
         while self._now() < until:
@@ -44,7 +42,11 @@ class Pace:
         self.burnt += self._now() - began
 
     def _now(self) -> float:
-        return time.perf_counter() if self.cuda else time.thread_time()
+        """After the GPU's work: a step only launched looks short, and what is burnt beside it costs nothing."""
+        if self.cuda:
+            torch.cuda.synchronize()
+            return time.perf_counter()
+        return time.thread_time()
 
     def _start(self) -> None:
         self._began, self.burnt = self._now(), 0.0

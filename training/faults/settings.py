@@ -17,17 +17,19 @@ GROUPS = ("train", "algo")  # what a trainer is built from; the rest says which 
 
 
 class Settings(Fault):
-    """`fault.settings` replaces values of `train` and `algo`."""
+    """`fault.settings` replaces values of `train` and `algo`; where an algorithm calls them otherwise, those of
+    `fault.settings_of` under its name."""
 
     def check(self, config: CanaryConfig) -> None:
-        wrong = sorted(set(config.fault.settings) - set(GROUPS))
-        if wrong or not config.fault.settings:
+        settings = _settings(config)
+        wrong = sorted(set(settings) - set(GROUPS))
+        if wrong or not settings:
             found = ", ".join(wrong) or "empty"
             raise UsageError(f"fault.settings: {found}; expected values under {' or '.join(GROUPS)}")
         self.configure(config)
 
     def configure(self, config: CanaryConfig) -> CanaryConfig:
-        changed = {group: _merge(group, config, values) for group, values in config.fault.settings.items()}
+        changed = {group: _merge(group, config, values) for group, values in _settings(config).items()}
         return replace(config, **changed)
 
 
@@ -41,6 +43,11 @@ class LearningRate(Fault):
         return replace(
             config, train=replace(config.train, learning_rate=config.train.learning_rate * config.fault.strength)
         )
+
+
+def _settings(config: CanaryConfig) -> dict[str, Any]:
+    found: dict[str, Any] = config.fault.settings_of.get(config.algo.name, config.fault.settings)
+    return found
 
 
 def _merge(group: str, config: CanaryConfig, values: Any) -> Any:

@@ -26,6 +26,7 @@ class Setting:
     resumed: bool = False  # from a checkpoint: the policy is no longer where it started
     # The policy is its reference and its adapter is new, as far as whoever started the run knows; None: nobody said.
     fresh: bool | None = None
+    samples: Any = None  # tracking.samples.Samples, which takes the texts; None: they are not kept
 
 
 class Probe:
@@ -85,6 +86,7 @@ class Probe:
 
 def standard_probes() -> dict[str, Probe]:
     """A fresh set for one run, by name. To add one: a file here, and a line below."""
+    from canary_mlflow.tracking.probes.answers import Answers
     from canary_mlflow.tracking.probes.clipping import Clipping
     from canary_mlflow.tracking.probes.clock import Clock
     from canary_mlflow.tracking.probes.facts import ExactFacts
@@ -110,6 +112,7 @@ def standard_probes() -> dict[str, Probe]:
         GPU(),
         Clipping(),
         ImpliedKL(),
+        Answers(),
         Invariants(),
         Finiteness(),
         Parameters(),

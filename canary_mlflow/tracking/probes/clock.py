@@ -28,9 +28,14 @@ class Clock(Probe):
         self._epochs_seen = False
         self._ready = 0.0  # when the next batch could be fetched
         self._began: float | None = None
+        self._wait: Callable[[], None] | None = None
 
     def start(self, setting: Setting) -> None:
         self._idle_cpu, self._iterates = setting.idle_cpu, setting.iterates
+        if setting.device == "cuda":
+            import torch
+
+            self._wait = torch.cuda.synchronize
         self._step = self._iteration = self._mark = self._now()
         self._ready = self._mark[0]
 
@@ -73,4 +78,6 @@ class Clock(Probe):
         self._iteration = now
 
     def _now(self) -> tuple[float, float]:
+        if self._wait is not None:
+            self._wait()
         return time.perf_counter(), time.process_time() - self._idle_cpu()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -43,8 +44,10 @@ class ExactFacts(Probe):
         self._groups: dict[str, Found] = {}
         self._hook: ForwardHook | None = None
         self._seen: list[dict[str, Any]] = []
+        self._model: weakref.ref[Any] | None = None
 
     def start(self, setting: Setting) -> None:
+        self._model = weakref.ref(setting.model)
         for group, find in GROUPS.items():
             with suppress(Exception):
                 self._groups[group] = find(setting)
@@ -70,6 +73,10 @@ class ExactFacts(Probe):
             self._hook = None
 
     def tags(self) -> Mapping[str, str]:
+        model = None if self._model is None else self._model()
+        if model is not None and "parameters" in self._groups:  # a checkpoint in mid-run may freeze them
+            moving = (one for one in model.parameters() if one.requires_grad)
+            self._groups["parameters"]["trainable_at_end"] = sum(map(size, moving))
         return to_tags(self._groups)
 
 

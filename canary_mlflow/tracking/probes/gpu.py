@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from canary_mlflow.tracking.gpus import driver_name, handle
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 
 MIB = 2**20
@@ -18,6 +19,9 @@ class GPU(Probe):
     The device is found by its UUID, because the driver's order of devices is not CUDA's. On a MIG slice memory is the
     slice's, power and clock the whole card's, and there is no utilisation. What the driver does not answer has no
     series; without a GPU, a driver or nvidia-ml-py there is none at all. The first rank's device only.
+
+    Read right before the optimizer's step, while the step's kernels run: at its end the GPU has been waited for and
+    idles, which says nothing of its clock. A trainer that does not say when that is, is asked at the end.
     """
 
     name = "gpu"
@@ -26,6 +30,7 @@ class GPU(Probe):
         self._readings: Mapping[str, Callable[[], float]] = {}
         self._shutdown: Callable[[], None] | None = None
         self._steps = 0
+        self._read: Row | None = None  # since the step's end; None: nothing was asked yet
 
     def start(self, setting: Setting) -> None:
         if setting.device != "cuda":
@@ -41,13 +46,18 @@ class GPU(Probe):
         self._shutdown = pynvml.nvmlShutdown
         self._readings = readings(pynvml, device_name())
 
+    def before_optimizer(self) -> None:
+        if self._readings and self._read is None:
+            self._read = self._ask()
+
     def step_ended(self, row: Row) -> None:
-        if not self._readings:
-            return
+        if self._readings:
+            row.update(self._ask() if self._read is None else self._read)
+            self._read = None
+
+    def _ask(self) -> Row:
         self._steps += 1
-        if self._steps % EVERY == 1:
-            for name, read in self._readings.items():
-                row[name] = read()
+        return {name: read() for name, read in self._readings.items()} if self._steps % EVERY == 1 else {}
 
     def stop(self) -> None:
         self._readings = {}
@@ -67,39 +77,9 @@ def device_name() -> str:
     return driver_name(os.environ.get("CUDA_VISIBLE_DEVICES"), index, None if uuid is None else str(uuid))
 
 
-def driver_name(visible: str | None, index: int, uuid: str | None) -> str:
-    """`GPU-…`, `MIG-…` or a device number, for a process's device `index`; `uuid` as torch gives it.
-
-    A slice is named in CUDA_VISIBLE_DEVICES or not at all; what torch knows of it is the card's. Else the UUID is
-    safe, and the list is what is left without it: names as they stand, numbers in the driver's order
-    (CUDA_DEVICE_ORDER=PCI_BUS_ID), no list at all means the driver's own.
-    """
-    names = visible_names(visible)
-    named = names[index] if index < len(names) else ""
-    if named.startswith("MIG-"):
-        return named
-    if uuid:
-        return uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
-    return named or str(index)
-
-
-def visible_names(visible: str | None) -> Sequence[str]:
-    """The entries of CUDA_VISIBLE_DEVICES that count: CUDA ignores all from the first that is none."""
-    names = []
-    for entry in (visible or "").split(","):
-        name = entry.strip()
-        if not name or name == "-1" or name in names:
-            break
-        names.append(name)
-    return names
-
-
 def readings(nvml: Any, name: str) -> Mapping[str, Callable[[], float]]:
     """Those of the readings that the driver answers for this device; `nvml` is the module pynvml."""
-    if name.isdigit():
-        device = nvml.nvmlDeviceGetHandleByIndex(int(name))
-    else:
-        device = nvml.nvmlDeviceGetHandleByUUID(full_name(nvml, name))
+    device = handle(nvml, name)
     card = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device) if name.startswith("MIG-") else device
     wanted: dict[str, Callable[[], float]] = {
         "gpu_utilization": lambda: float(nvml.nvmlDeviceGetUtilizationRates(device).gpu),
@@ -115,15 +95,3 @@ def readings(nvml: Any, name: str) -> Mapping[str, Callable[[], float]]:
             continue  # not supported here: no series
         answered[metric] = read
     return answered
-
-
-def full_name(nvml: Any, name: str) -> str:
-    """CUDA takes the beginning of a UUID where it is unique, the driver only all of it."""
-    if name.startswith("MIG-"):
-        return name
-    for index in range(nvml.nvmlDeviceGetCount()):
-        uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
-        found: str = uuid.decode() if isinstance(uuid, bytes) else uuid
-        if found.startswith(name):
-            return found
-    return name

@@ -1,4 +1,4 @@
-"""How fast this host is right now: a fixed kernel, timed beside the steps."""
+"""How fast this host or its GPU is right now: a fixed kernel, timed beside the steps."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import torch
 
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.clock import Clock
+from canary_mlflow.tracking.probes.stopwatch import Stopwatch
 
 EVERY = 4  # steps; at 4 ms the kernel takes a percent or two of a run
 REPEATS = 3  # of the kernel in one timing
+SIDE, PRODUCTS = 2048, 20  # of the GPU's kernel: 0.3 TFLOP in half precision; not timed on a card yet
 
 
 class Sentinel(Probe):
@@ -18,14 +20,16 @@ class Sentinel(Probe):
 
     On a shared CPU the same step takes half as much CPU time again, for seconds or minutes, while a neighbour uses
     the other half of the core; the kernel beside it slows down with it. `step_cost` and `iteration_cost` are CPU time
-    in kernels. Not on a GPU: there the host's speed is not what a step waits for.
+    in kernels. On CUDA they are wall time in kernels of the GPU's own, which its clock slows down: a side that ran
+    throttled as a whole is known by `sentinel_time`.
     """
 
     name = "sentinel"
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kernel: _Kernel | None = None
+        self._kernel: _Kernel | _GPUKernel | None = None
+        self._step, self._whole = "step_cpu_time", "iteration_cpu_time"  # what is counted in kernels
         self._steps = 0
         self._latest = 0.0
         self._iterates = False
@@ -33,9 +37,11 @@ class Sentinel(Probe):
 
     def start(self, setting: Setting) -> None:
         self._iterates = setting.iterates
-        if setting.device != "cpu":
+        if setting.device not in ("cpu", "cuda"):
             return
-        self._kernel = _Kernel()
+        if setting.device == "cuda":
+            self._step, self._whole = "step_time", "iteration_time"
+        self._kernel = _GPUKernel() if setting.device == "cuda" else _Kernel()
         self._kernel.seconds()  # the first call allocates
         self._latest = self._kernel.seconds()
         self._clock.paused()
@@ -52,18 +58,18 @@ class Sentinel(Probe):
             self._iteration.append(self._latest)
 
     def iteration_ended(self, row: Row) -> None:
-        if self._iteration and "iteration_cpu_time" in row:
-            row["iteration_cost"] = row["iteration_cpu_time"] * len(self._iteration) / sum(self._iteration)
+        if self._iteration and self._whole in row:
+            row["iteration_cost"] = row[self._whole] * len(self._iteration) / sum(self._iteration)
         self._iteration.clear()
 
     def row_closed(self, row: Row) -> None:
         if self._kernel is None:
             return
         # A row closes before the next step's sentinel, so the latest timing is the one nearest to it.
-        if "step_cpu_time" in row:
-            row["step_cost"] = row["step_cpu_time"] / self._latest
-        if "iteration_cpu_time" in row and "iteration_cost" not in row:
-            row["iteration_cost"] = row["iteration_cpu_time"] / self._latest
+        if self._step in row:
+            row["step_cost"] = row[self._step] / self._latest
+        if self._whole in row and "iteration_cost" not in row:
+            row["iteration_cost"] = row[self._whole] / self._latest
 
 
 class _Kernel:
@@ -85,3 +91,23 @@ class _Kernel:
                 outputs = torch.nn.functional.gelu(self.inputs @ first) @ second
                 torch.autograd.grad((outputs.softmax(-1) * outputs).sum(), self.weights)
         return time.thread_time() - began
+
+
+class _GPUKernel:
+    """Products of two matrices in half precision: no switch such as TF32 changes their speed, and each takes longer
+    than its launch, so that a slow host does not show. Takes 24 MiB for as long as the run goes on."""
+
+    def __init__(self, side: int = SIDE, device: str = "cuda") -> None:
+        draw = torch.Generator().manual_seed(0)
+        self._factors = [torch.randn(side, side, generator=draw).to(device, torch.float16) for _ in range(2)]
+        self._product = torch.empty_like(self._factors[0])
+        self._watch = Stopwatch("cuda")
+
+    def seconds(self) -> float:
+        """The GPU's seconds for one timing."""
+        self._watch.begin("kernel")
+        with torch.no_grad():
+            for _ in range(PRODUCTS):
+                torch.mm(*self._factors, out=self._product)
+        self._watch.end("kernel")
+        return self._watch.lap()["kernel"]

@@ -9,6 +9,7 @@ import torch
 from transformers import Trainer
 
 from canary_mlflow.tracking import fingerprint
+from canary_mlflow.tracking.probes.gpu import device_name
 
 
 def make_log_honest(args: Any, state: Any, every_step: bool) -> int:
@@ -48,4 +49,5 @@ def hardware_of(args: Any) -> dict[str, str]:
 def environment_of(args: Any) -> dict[str, str]:
     """Versions, host and commit, with what only torch knows."""
     facts = fingerprint.environment() | {"torch": torch.__version__}
-    return facts | {"cuda": str(torch.version.cuda), "device": str(args.device)}
+    device = f"{args.device} {device_name()}" if torch.device(args.device).type == "cuda" else str(args.device)
+    return facts | {"cuda": str(torch.version.cuda), "device": device}

@@ -33,8 +33,14 @@ class Invariant:
     def rollout_ended(self) -> None:
         """PPO: and the first optimizer step on it begins. Also before every other step."""
 
+    def step_ended(self, row: Row) -> None:
+        """An optimizer step is over: an invariant may add what it measured."""
+
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         """The row of the `step`th optimizer step since training began (0: before the first) is complete."""
+
+    def stop(self) -> None:
+        """Training is over: undo what was hooked."""
 
     def hold(self, good: bool, sentence: str) -> None:
         """Note the outcome of one check; the first that fails counts."""
@@ -70,10 +76,16 @@ class Invariants(Probe):
 
     def step_ended(self, row: Row) -> None:
         self._steps += 1
+        for invariant in self._invariants:
+            invariant.step_ended(row)
 
     def row_closed(self, row: Row) -> None:
         for invariant in self._invariants:
             invariant.row_closed(self._steps, row)
+
+    def stop(self) -> None:
+        for invariant in self._invariants:
+            invariant.stop()
 
     def tags(self) -> Mapping[str, str]:
         checked = [invariant for invariant in self._invariants if invariant.checked]
@@ -92,10 +104,16 @@ def standard_invariants() -> tuple[Invariant, ...]:
     from canary_mlflow.tracking.probes.invariants.definitions import Definitions
     from canary_mlflow.tracking.probes.invariants.first_epoch import FirstEpoch
     from canary_mlflow.tracking.probes.invariants.fresh_adapter import FreshAdapter
+    from canary_mlflow.tracking.probes.invariants.fresh_answers import FreshAnswers
+    from canary_mlflow.tracking.probes.invariants.pair_loss import PairLoss
     from canary_mlflow.tracking.probes.invariants.reference_start import ReferenceStart
     from canary_mlflow.tracking.probes.invariants.rollout_gradient import RolloutGradient
+    from canary_mlflow.tracking.probes.invariants.sampled_policy import SampledPolicy
 
-    return Definitions(), FreshAdapter(), ReferenceStart(), FirstEpoch(), RolloutGradient()
+    return (
+        Definitions(), FreshAdapter(), ReferenceStart(), FirstEpoch(), RolloutGradient(), FreshAnswers(),
+        SampledPolicy(), PairLoss(),
+    )  # fmt: skip
 
 
 def is_coarse(setting: Setting) -> bool:

@@ -1,4 +1,4 @@
-"""While the policy is still its reference, KL is 0 and DPO's loss is what it is for a margin of 0: ln 2."""
+"""While the policy is still its reference, KL is 0; DPO's loss is that of a margin of 0, ln 2, and KTO's is 0.5."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COARSE_SHARE = 0.02  # of an answer's log-probability, where passes are rounded
 
 
 class ReferenceStart(Invariant):
-    """The first optimizer step's row: DPO's `loss` and `implied_kl`, the `kl` of PPO, GRPO and RLOO.
+    """The first optimizer step's row: DPO's and KTO's `loss` and `implied_kl`, the `kl` of PPO, GRPO and RLOO.
 
     All its micro-batches are seen before any weight moves. Applies where the policy is its reference: as `fresh` says;
     else where adapters are new and switched off for the reference, or the reference model's weights are the policy's.
@@ -52,17 +52,18 @@ class ReferenceStart(Invariant):
         arguments = setting.arguments
         self._algo, self._coarse = setting.algo, is_coarse(setting)
         self._beta = float(arguments.get("beta") or 0.0)
-        if self._algo not in ("dpo", "grpo", "rloo", "ppo") or setting.resumed or drops_out(setting.model):
+        if self._algo not in ("dpo", "kto", "grpo", "rloo", "ppo") or setting.resumed or drops_out(setting.model):
             return
         if self._coarse and arguments.get("precompute_ref_log_probs"):
             return  # computed in other batches, and rounded
         self._applies = is_reference(setting)
-        self._loss = expected_loss(arguments) if self._algo == "dpo" else None
+        self._loss = LOSS[self._algo](arguments) if self._algo in LOSS else None
 
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         if not self._applies or step < 1:
             return
-        names = ("implied_kl",) if self._algo == "dpo" else ("kl",)
+        # A batch of KTO's may lack good or bad answers, and then has no implied KL.
+        names = {"dpo": ("implied_kl",), "kto": ("implied_kl", "kl")}.get(self._algo, ("kl",))
         kl = next((row[name] for name in names if name in row), None)
         if kl is None and self._algo == "ppo":
             return  # reported with the last step of the first iteration, measured before its first update
@@ -85,8 +86,8 @@ class ReferenceStart(Invariant):
         off = 1e-4 * max(1.0, self._loss) + allowed * max(2 * self._beta, 1 / self._beta if self._coarse else 0.0)
         self.hold(
             abs(loss - self._loss) <= off,
-            f"DPO's loss before the first update is {loss:.6g}; with policy and reference the same it must be "
-            f"{self._loss:.6g}",
+            f"{self._algo.upper()}'s loss before the first update is {loss:.6g}; with policy and reference the same it "
+            f"must be {self._loss:.6g}",
         )
 
     def _allowed(self, row: Mapping[str, float]) -> float:
@@ -108,6 +109,15 @@ def expected_loss(arguments: Mapping[str, Any]) -> float | None:
     if not known or not usual or not isinstance(beta, (int, float)) or beta <= 0:
         return None
     return float(sum(weight * DPO_LOSS[kind](beta) for kind, weight in zip(types, weights, strict=True)))
+
+
+def expected_kto_loss(arguments: Mapping[str, Any]) -> float | None:
+    """KTO's loss where every answer has a log ratio of 0: 1 - sigmoid(0); None where answers weigh differently."""
+    weights = arguments.get("desirable_weight"), arguments.get("undesirable_weight")
+    return 0.5 if weights == (1.0, 1.0) and arguments.get("loss_type") in ("kto", "apo_zero_unpaired") else None
+
+
+LOSS: Mapping[str, Callable[[Mapping[str, Any]], float | None]] = {"dpo": expected_loss, "kto": expected_kto_loss}
 
 
 def is_reference(setting: Setting) -> bool:

@@ -1,0 +1,230 @@
+"""Real regressions of trl, transformers and peft in two old environments: does `canary upgrade` see and name them?
+
+    python benchmarks/real_regressions.py [--only NAME …] [--harmless] [--releases] [--out FILE]
+
+Each row is a pair of releases from a public thread (docs/why.md). benchmarks/regressions/train.py, which does not
+import this project, trains in both and says first whether the regression is there at all; then `canary upgrade` tries
+the same script with its callback, with three or more packages moved that have nothing to do with it. Environments are
+built by uv from the package index, and kept (CANARY_ENVIRONMENTS). A row that cannot be built is said and skipped.
+`--harmless`: consecutive minor releases instead, which are to block on nothing but a fact that really differs. One
+JSON line for each row; rows that are in FILE already are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from canary_mlflow.errors import CanaryError
+from canary_mlflow.reports.upgrade import explained
+from canary_mlflow.upgrading.environments import build
+from canary_mlflow.upgrading.judging import other_facts
+from canary_mlflow.upgrading.pins import lock
+from canary_mlflow.upgrading.probing import Prober
+from canary_mlflow.upgrading.upgrade import Plan, Trial
+
+SCRIPT = Path(__file__).with_name("regressions") / "train.py"
+OURS = ("mlflow==3.17.2", "filelock>=3.15", "junitparser", "psutil", "click>=8.2", "pyyaml", "rich", "scipy",
+        "numpy>=2")  # fmt: skip
+"""What the callback needs beside the training stack."""
+OLD = {"trl": "0.13.0", "transformers": "4.47.1", "peft": "0.14.0", "accelerate": "1.2.1", "datasets": "3.2.0"}
+MIDDLE = {"transformers": "4.57.3", "peft": "0.17.1", "accelerate": "1.11.0", "datasets": "4.4.1"}
+NEW = {"trl": "1.14.2", "transformers": "5.19.0", "peft": "0.21.2", "accelerate": "1.14.0", "datasets": "5.2.0"}
+INNOCENT = {
+    "tqdm": ("4.67.0", "4.67.1"),
+    "regex": ("2025.11.3", "2026.1.15"),
+    "psutil": ("7.1.3", "7.2.2"),
+    "xxhash": ("3.5.0", "3.6.0"),
+}
+Seen = Mapping[str, Any]
+
+
+def loss(seen: Seen, at: int = 0) -> float:
+    return float(seen["rows"][at]["loss"])
+
+
+def loss_times(low: float, high: float) -> Callable[[Seen, Seen], bool]:
+    """The first loss of the bad side is so many times the good one's."""
+    return lambda good, bad: "rows" in bad and low <= abs(loss(bad) / loss(good)) <= high
+
+
+def crashes(kind: str) -> Callable[[Seen, Seen], bool]:
+    """The bad side ends with such an exception."""
+    return lambda good, bad: "rows" in good and kind in str(bad.get("ended", ""))
+
+
+def trains_less(good: Seen, bad: Seen) -> bool:
+    """Fewer parameters train at the end than at the beginning, on the bad side alone; none at all ends the training."""
+    if "ended" in bad:
+        return "rows" in good and "does not require grad" in str(bad["ended"])
+    return bad["trainable"][1] < bad["trainable"][0] and good["trainable"][1] == good["trainable"][0]
+
+
+def other_data(good: Seen, bad: Seen) -> bool:
+    return bool(good["data"] != bad["data"])
+
+
+def other_argument(*names: str) -> Callable[[Seen, Seen], bool]:
+    """An argument that the script does not set resolves otherwise."""
+    return lambda good, bad: any(good["arguments"][name] != bad["arguments"][name] for name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One regression: a set of packages, what moves (the culprit), the training that shows it, and how it is told."""
+
+    name: str
+    source: str
+    base: Mapping[str, str]
+    culprit: str
+    good: str
+    bad: str
+    kind: str
+    shows: Callable[[Seen, Seen], bool]
+    innocents: Mapping[str, tuple[str, str]] = field(default_factory=lambda: INNOCENT)
+
+
+ROWS = (
+    Row(name="loss-4-ln-2", source="transformers#35856, trl#2617", base=OLD, culprit="transformers", good="4.47.1",
+        bad="4.48.1", kind="dpo-accumulation", shows=loss_times(3.9, 4.1)),
+    Row(name="packing-tails", source="trl#5075", base=MIDDLE, culprit="trl", good="0.26.2", bad="0.27.0",
+        kind="sft-packing", shows=other_data),
+    Row(name="olora-save", source="peft#3290", base={**NEW, "peft": "0.21.2"}, culprit="peft", good="0.21.2",
+        bad="0.19.1", kind="olora-save", shows=trains_less),
+    Row(name="dpo-without-triton", source="found by canary ab", base=NEW, culprit="trl", good="1.14.2", bad="1.15.0",
+        kind="dpo", shows=crashes("AttributeError")),
+    Row(name="cpo-accumulation", source="transformers#34263", base={**OLD, "trl": "0.11.4", "transformers": "4.45.2"},
+        culprit="transformers", good="4.45.2", bad="4.46.0", kind="cpo-accumulation", shows=loss_times(1.5, 20)),
+    Row(name="orpo-accumulation", source="trl#2617", base=OLD, culprit="transformers", good="4.47.1", bad="4.48.1",
+        kind="orpo-accumulation", shows=loss_times(3.5, 4.5)),
+    Row(name="reward-accumulation", source="trl#4104", base=OLD, culprit="transformers", good="4.47.1", bad="4.48.1",
+        kind="reward-accumulation", shows=loss_times(3.5, 4.5)),
+    Row(name="defaults-flip", source="trl#3510, trl#3629",
+        base={**OLD, "transformers": "4.53.3", "accelerate": "1.8.1", "peft": "0.16.0"}, culprit="trl",
+        good="0.19.1", bad="0.20.0", kind="sft-defaults",
+        shows=other_argument("bf16", "gradient_checkpointing", "learning_rate")),
+    Row(name="kto-prompt-length", source="Soup#326", base=MIDDLE, culprit="trl", good="0.26.2", bad="0.27.0",
+        kind="kto-prompt-length", shows=crashes("TypeError")),
+    Row(name="orpo-prompt-length", source="Soup#326", base=MIDDLE, culprit="trl", good="0.26.2", bad="0.28.0",
+        kind="orpo-prompt-length", shows=crashes("TypeError")),
+    Row(name="dpo-prompt-length", source="Soup#326, ArXiv-RL#11", base=MIDDLE, culprit="trl", good="0.26.2",
+        bad="0.29.0", kind="dpo-prompt-length", shows=crashes("TypeError")),
+)  # fmt: skip
+HARMLESS = tuple(
+    Row(name=f"{package}-{good}-{bad}", source="consecutive releases", base=NEW, culprit=package, good=good, bad=bad,
+        kind=kind, shows=lambda good, bad: True)
+    for package, good, bad, kind in (
+        ("accelerate", "1.13.0", "1.14.0", "sft-accumulation"),
+        ("accelerate", "1.14.0", "1.15.0", "sft-accumulation"),
+        ("peft", "0.20.0", "0.21.2", "sft-lora"),
+        ("transformers", "5.18.0", "5.19.0", "sft-accumulation"),
+        ("transformers", "5.19.0", "5.20.2", "sft-accumulation"),
+        ("transformers", "5.20.2", "5.21.1", "sft-accumulation"),
+        ("transformers", "5.22.2", "5.23.0", "sft-accumulation"),
+        ("trl", "1.12.0", "1.13.0", "sft-accumulation"),
+        ("trl", "1.13.0", "1.14.2", "sft-accumulation"),
+        ("trl", "1.15.0", "1.16.0", "sft-accumulation"),
+    )
+)  # fmt: skip
+
+
+def sides(row: Row) -> Plan:
+    """Both locked sets; the innocent packages move with the culprit."""
+    moving = row.innocents.items()
+    before = {**row.base, row.culprit: row.good, **{name: old for name, (old, _) in moving}}
+    torch = os.environ.get("REGRESSIONS_TORCH", "2.13.0+cpu")
+    names = [word for word in OURS if word.partition("=")[0] not in before]
+    good = lock({**before, "torch": torch}, [name for name in names if "psutil" not in name], {})
+    bad = lock({row.culprit: row.bad, **{name: new for name, (_, new) in moving}}, good, good)
+    return Plan(before=good, now=bad, asked=(row.culprit, *row.innocents))
+
+
+def bare(python: Path, kind: str) -> dict[str, Any]:
+    """What the script says of itself, without this project."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [str(python), str(SCRIPT), kind], cwd=folder, capture_output=True, text=True, check=False,
+            env={**os.environ, "WATCHED": "0", "PYTHONPATH": ""},
+        )  # fmt: skip
+    line = next((line for line in done.stdout.splitlines() if line.startswith("SEEN ")), "")
+    if line:
+        found: dict[str, Any] = json.loads(line.removeprefix("SEEN "))
+        return found
+    return {"ended": (done.stderr.strip().splitlines() or ["nothing"])[-1][:200]}
+
+
+def try_(row: Row, work: Path, *, releases: bool) -> dict[str, Any]:
+    """One row: whether it reproduces, whether it was seen, by what, and which package was named."""
+    said: dict[str, Any] = {"name": row.name, "source": row.source, "pair": f"{row.culprit} {row.good} → {row.bad}"}
+    try:
+        plan = sides(row)
+        python = [build(pins) for pins in (plan.before, plan.now)]
+    except CanaryError as error:
+        return {**said, "skipped": str(error)[:300]}
+    good, bad = (bare(one, row.kind) for one in python)
+    try:
+        said["reproduces"] = bool(row.shows(good, bad))
+    except (KeyError, TypeError, ZeroDivisionError) as error:
+        said["reproduces"] = False
+        said["why"] = f"{error!r}: {good.get('ended', 'good')} / {bad.get('ended', 'bad')}"
+    prober = Prober(command=f"python {SCRIPT} {row.kind}", work=work, overrides={"WATCHED": "1"})
+    trial = Trial(plan=plan, prober=prober, say=lambda line: print(f"  {row.name}: {line}", file=sys.stderr))
+    try:
+        found = trial.carry_out(releases=releases)
+    except CanaryError as error:
+        return {**said, "skipped": str(error)[:300]}
+    named = [one.name for one in found.culprit.packages] if found.culprit else []
+    return {
+        **said,
+        "outcome": found.outcome,
+        "open": found.finding.open,
+        "seen": [one.said[:160] for one in found.finding.symptoms[:3]],
+        "named": explained(found.culprit) if found.culprit else "",
+        "right": named == [row.culprit],
+        "moved": len(plan.changes),
+        "defaults": [[one.key, one.before[:60], one.now[:60], one.explains] for one in found.defaults],
+        "besides": [one.key for one in other_facts(found.finding) if not one.decides][:8],
+        "probes": len(found.probes),
+        "minutes": round(found.seconds / 60, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--harmless", action="store_true")
+    parser.add_argument("--releases", action="store_true", help="halve over the culprit's releases too")
+    parser.add_argument("--out", type=Path, default=Path("real-regressions.jsonl"))
+    parser.add_argument("--work", type=Path, default=Path(".canary-upgrade"))
+    given = parser.parse_args()
+    there = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    rows = [row for row in (HARMLESS if given.harmless else ROWS) if not given.only or row.name in given.only]
+    for row in rows:
+        if any(one["name"] == row.name for one in there):
+            continue
+        found = try_(row, given.work.absolute(), releases=given.releases)
+        with given.out.open("a") as file:
+            file.write(json.dumps(found) + "\n")
+        there.append(found)
+        print(json.dumps(found))
+    done = [one for one in there if one["name"] in {row.name for row in rows}]
+    real = [one for one in done if one.get("reproduces")]
+    print(json.dumps({
+        "rows": len(done),
+        "skipped": sum("skipped" in one for one in done),
+        "reproduce": len(real),
+        "blocked": sum(one.get("outcome") == "BLOCK" for one in real),
+        "named": sum(bool(one.get("right")) for one in real),
+    }))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

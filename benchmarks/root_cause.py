@@ -1,0 +1,152 @@
+"""Is the cause that a verdict names the right one? Every fault x algorithm x strength beside a champion's runs.
+
+    python benchmarks/root_cause.py FOLDER [--algos sft dpo ppo] [--scales 0.5 1 2] [--unchanged N] [--minutes N]
+
+Each candidate is a session of one run, whose fault the rules are not told: they see the numbers that it recorded. Top-1
+and top-3 count those that the gate sees (BLOCK, or INCONCLUSIVE with a cause); unchanged sessions should name none.
+What FOLDER holds is not trained again. One JSON line at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from sessions import runs_of, train  # noqa: E402  # the path is set above
+
+from canary_mlflow.policies import load_policy  # noqa: E402
+from gates import Run, Version, judge  # noqa: E402
+
+ALGOS = ("sft", "dpo", "ppo")
+RATE = ("rate.learning",)
+RIGHT: dict[str, tuple[str, ...]] = {
+    "dpo_unstable_lr": RATE,
+    "sft_unstable": RATE,
+    "ppo_unstable": (*RATE, "rate.passes", "rate.kl"),
+    "ppo_unstable_kl": (*RATE, "rate.passes", "rate.kl"),
+    "lr_high": RATE,
+    "no_learning": RATE,
+    "kl_zero": ("rate.kl", "rate.passes"),
+    "entropy_collapse": ("policy.collapses",),
+    "value_divergence": ("critic.runs-away",),
+    "reward_hack": ("reward.parts",),
+    "flipped_labels": ("data.contradicts",),
+    "wrong_reference": ("start.reference",),
+    "nan_batch": ("numbers.loss",),
+    "inf_grad": ("numbers.gradient",),
+    "memory_leak": ("memory.grows",),
+    "memory_ballast": ("memory.at-once",),
+    "slow_loader": ("time.data_wait", "time.between", "time.time_generate"),
+    "slow_step_from_n": ("time.sets-in",),
+    "gc_storm": ("time.between", "time.time_optimizer", "time.time_update"),
+}
+"""What a fault is by its design, whatever it is called; several where it changes several things."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One candidate; `fault` '' for unchanged code."""
+
+    algo: str
+    fault: str
+    scale: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.algo}-{self.fault or 'unchanged'}-{self.scale:g}-{self.seed}"
+
+
+def cells(algos: list[str], scales: list[float], unchanged: int) -> Iterator[Cell]:
+    """Unchanged ones first, then all faults at each scale of their strength; those without degrees once."""
+    for algo in algos:
+        yield from (Cell(algo=algo, fault="", scale=1.0, seed=100 + at) for at in range(unchanged))
+    for scale in sorted(scales, key=lambda one: one != 1.0):
+        for algo in algos:
+            for name, body in faults().items():
+                if algo in body.get("signals", {}) and (scale == 1.0 or body.get("strength") is not None):
+                    yield Cell(algo=algo, fault=name, scale=scale, seed=11)
+
+
+def faults() -> dict[str, dict[str, Any]]:
+    """The faults by name."""
+    found = [yaml.safe_load(file.read_text()) for file in sorted((ROOT / "conf/fault").glob("[!_]*.yaml"))]
+    return {one["name"]: one for one in found}
+
+
+def runs(place: Path, words: list[str]) -> list[Run]:
+    """The runs of a session in this folder, trained where it holds none."""
+    if not (place / "done").exists():
+        train(place, words)
+        (place / "done").touch()
+    return [run for _, run in runs_of(f"sqlite:///{place}/mlflow.db")]
+
+
+def words_of(cell: Cell) -> list[str]:
+    """What its session is trained with."""
+    body = faults().get(cell.fault, {})
+    strength = body.get("strength")
+    most = 1.0 if cell.fault == "flipped_labels" else float("inf")
+    own = [f"fault={cell.fault}"] if cell.fault else []
+    if strength is not None and cell.scale != 1.0:
+        own.append(f"fault.strength={min(most, strength * cell.scale)}")
+    return [f"algo={cell.algo}", "hardware=cpu", "repeats=1", "register=false", f"seed={cell.seed}", *own]
+
+
+def score(cell: Cell, baseline: list[Run], candidate: list[Run]) -> dict[str, Any]:
+    """What the gate says, and whether the cause is right."""
+    sides = [Version(model="m", version=str(at), runs=tuple(side)) for at, side in enumerate((baseline, candidate))]
+    verdict = judge(load_policy("smoke"), *sides)
+    named = [one.rule for one in verdict.causes]
+    right = RIGHT.get(cell.fault, ())
+    return {
+        "name": cell.name,
+        "outcome": str(verdict.outcome),
+        "seen": str(verdict.outcome) == "BLOCK" or (str(verdict.outcome) == "INCONCLUSIVE" and bool(named)),
+        "named": named,
+        "top1": named[:1] != [] and named[0] in right,
+        "top3": any(one in right for one in named[:3]),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--algos", nargs="+", default=list(ALGOS), choices=ALGOS)
+    parser.add_argument("--scales", nargs="+", type=float, default=[0.5, 1.0, 2.0])
+    parser.add_argument("--unchanged", type=int, default=20)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    given = parser.parse_args()
+    last, found = time.monotonic() + 60 * given.minutes, []
+    for cell in cells(given.algos, given.scales, given.unchanged):
+        place = given.folder.absolute() / cell.name
+        if time.monotonic() > last and not (place / "done").exists():
+            continue
+        champion = runs(given.folder.absolute() / f"{cell.algo}-champion", [f"algo={cell.algo}", "hardware=cpu"])
+        found.append((cell, score(cell, champion, runs(place, words_of(cell)))))
+        print(json.dumps(found[-1][1]), flush=True)
+    seen = [one for cell, one in found if cell.fault and one["seen"]]
+    calm = [one for cell, one in found if not cell.fault]
+    print(json.dumps({
+        "faults": sum(bool(cell.fault) for cell, _ in found),
+        "seen": len(seen),
+        "top1": sum(one["top1"] for one in seen),
+        "top3": sum(one["top3"] for one in seen),
+        "unchanged": len(calm),
+        "unchanged_named": sum(bool(one["named"]) for one in calm),
+    }))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

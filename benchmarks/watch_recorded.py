@@ -1,0 +1,232 @@
+"""What the watch says of sessions that were made to fail at a known step, and of healthy ones; per trainer type.
+
+A session counts as failed by what it did after its fault's onset, never by what the watch said: over ten rows
+
+- GRPO, RLOO, PPO: the reward has lost half of what it had gained, and three of its own standard errors; or KL is five
+  times its highest mean of ten rows before; or nine tenths of the answers are cut off, where fewer than half were; or
+  all answers earn the same, and less than before;
+- DPO: the margin has lost half of what it had gained; or the preferred answers ten nats of log-probability;
+- SFT: the loss has taken back half of what it had learned;
+- or a value is not finite, or the session broke off.
+
+STOP is soon where it comes within 15 % of the session after the first of those ten rows.
+
+A fault that brought no failure makes its session none of the failing ones; a session without a fault that breaks off
+or runs to the length limit of itself is none of the healthy ones. Both are counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import watch_peers as peers
+from scipy.stats import binomtest
+
+from canary_mlflow.policies import load_watch
+from gates.watch import Level, WatchPolicy
+from gates.watch.advice import rules
+
+WINDOW, SOON = 10, 0.15  # rows that say that it failed; share of a run within which STOP is soon
+ONLINE = ("grpo", "rloo", "ppo")
+STEPS = 100
+
+
+def rows_of(one: dict[str, Any]) -> list[tuple[int, dict[str, float]]]:
+    """A session's rows; null is absent."""
+    series = one["series"].items()
+    return [
+        (step, {name: float(values[at]) for name, values in series if values[at] is not None})
+        for at, step in enumerate(one["step"])
+    ]
+
+
+def failed_from(one: dict[str, Any]) -> int | None:
+    """The first of the ten rows by which it failed of its fault; None: it did not."""
+    rows = [row for _, row in rows_of(one)]
+    onset = one["onset"]
+    before = rows[: onset - 1]
+    lost = _loses(one["algo"], before)
+    for at in range(onset - 1, len(rows)):
+        if not all(math.isfinite(value) for value in rows[at].values()):
+            return at + 1
+        if at + WINDOW <= len(rows) and lost(rows[at : at + WINDOW]):
+            return at + 1
+    return len(rows) if len(rows) < STEPS else None
+
+
+def _loses(algo: str, before: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
+    """Says of ten rows whether a session that began with `before` has failed in them."""
+    if algo == "sft":
+        return _half_lost(before, "loss", -1)
+    if algo == "dpo":
+        fell = _half_lost(before, "reward_margin", 1)
+        had = _mean(before[-WINDOW:], "chosen_logp")
+        return lambda rows: fell(rows) or had - _mean(rows, "chosen_logp") > 10
+    reward = "score_mean" if "score_mean" in before[0] else "reward_mean"
+    fell, had = _half_lost(before, reward, 1), _mean(before[-WINDOW:], reward)
+    means = [before[at - WINDOW : at] for at in range(WINDOW, len(before) + 1)]
+    was_cut = min(_mean(rows, "truncated_share") for rows in means) >= 0.5
+    kl = 5 * max(0.1, *(_mean(rows, "kl") for rows in means))
+    return lambda rows: fell(rows) or (not was_cut and _mean(rows, "truncated_share") > 0.9) or _mean(rows, "kl") > kl
+
+
+def _half_lost(before: Sequence[Any], name: str, sign: int) -> Callable[[Sequence[Any]], bool]:
+    had = [sign * row[name] for row in before if name in row]
+    level, begun = statistics.fmean(had[-WINDOW:]), statistics.fmean(had[:WINDOW])
+    error = statistics.stdev(had[-3 * WINDOW :]) * math.sqrt(2 / WINDOW)  # of the difference of two such means
+    least = level - max(0.5 * (level - begun), 3 * error)
+    return lambda rows: sign * _mean(rows, name) < least
+
+
+def _mean(rows: Sequence[Any], name: str) -> float:
+    """NaN, which is beyond no limit, where there is none."""
+    found = [row[name] for row in rows if name in row]
+    return statistics.fmean(found) if found else math.nan
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The sessions of a file."""
+    with gzip.open(path, "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def recorded(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The tables of all files."""
+    policy, result = load_watch(), {"benchmark": "watch recorded"}
+    for path in arguments.files:
+        result[path.name.split(".")[0]] = _file(path, policy)
+    if arguments.without:
+        result["without"] = _without([one for path in arguments.files for one in read(path)], policy)
+    return result
+
+
+def _without(sessions: list[dict[str, Any]], policy: WatchPolicy) -> dict[str, Any]:
+    """What each rule changes: the counts with it silent, less those with all rules."""
+    healthy, failing = _sorted(sessions)
+
+    def counts(those: WatchPolicy) -> dict[str, int]:
+        said = {algo: peers.warnings(those, algo) for algo in (*ONLINE, "dpo", "sft")}
+        false = [max((one.level for one in said[run["algo"]](rows_of(run))), default=0) for run in healthy]
+        after = [[one for one in said[run["algo"]](rows_of(run)) if one.step >= run["onset"]] for run in failing]
+        stops = [min((one.step for one in found if one.level == Level.STOP), default=STEPS) for found in after]
+        return {
+            "healthy warned": sum(level >= Level.WARN for level in false),
+            "healthy CRITICAL": sum(level >= Level.CRITICAL for level in false),
+            "failing warned": sum(bool(found) for found in after),
+            "failing CRITICAL": sum(any(one.level >= Level.CRITICAL for one in found) for found in after),
+            "steps saved": sum(STEPS - stop for stop in stops),
+        }
+
+    all_rules, found = counts(policy), {}
+    print(f"\n{'without':18s}" + "".join(f"{name:>18s}" for name in all_rules))
+    for rule in sorted(rules()):
+        less = counts(replace(policy, silent=policy.silent | {rule}))
+        found[rule] = {name: less[name] - count for name, count in all_rules.items()}
+        print(f"{rule:18s}" + "".join(f"{change:18d}" for change in found[rule].values()))
+    return found
+
+
+def _file(path: Path, policy: WatchPolicy) -> dict[str, Any]:
+    sessions = read(path)
+    print(f"\n{path.name}: {len(sessions)} sessions of {STEPS} rows")
+    print(f"{'':8s}{'healthy':>9s}{'warned':>20s}{'CRITICAL':>20s}{'failed':>9s}{'warned':>20s}{'CRITICAL':>20s}"
+          f"{'rows to it':>12s}{'STOP soon':>11s}{'saved':>7s}   left out")  # fmt: skip
+    found = {}
+    for algo in (*ONLINE, "dpo", "sft"):
+        own = [one for one in sessions if one["algo"] == algo]
+        if own:
+            found[algo] = _line(algo, own, policy)
+    found["peers"] = _peers(sessions, policy)
+    return found
+
+
+def _line(algo: str, sessions: list[dict[str, Any]], policy: WatchPolicy) -> dict[str, Any]:
+    said = peers.warnings(policy, algo)
+    healthy, failing = _sorted(sessions)
+    levels = [max((warning.level for warning in said(rows_of(one))), default=0) for one in healthy]
+    late, stops, saved, by_fault = [], [], [], defaultdict(lambda: [0, 0, 0, 0])
+    warned = 0
+    for one in failing:
+        after = [warning for warning in said(rows_of(one)) if warning.step >= one["onset"]]
+        critical = [warning.step for warning in after if warning.level >= Level.CRITICAL and warning.step < STEPS]
+        stop = [warning.step for warning in after if warning.level == Level.STOP]
+        warned += bool(after)
+        late += [critical[0] - one["onset"]] if critical else []
+        stops.append(bool(stop) and stop[0] - (failed_from(one) or 0) <= SOON * STEPS)
+        saved.append((STEPS - stop[0]) / STEPS if stop else 0.0)
+        counts = by_fault[one["fault"]]
+        for at, hit in enumerate((1, bool(after), bool(critical), bool(stop))):
+            counts[at] += hit
+    result = {
+        "healthy": len(healthy),
+        "healthy_warned": sum(level >= Level.WARN for level in levels),
+        "healthy_critical": sum(level >= Level.CRITICAL for level in levels),
+        "failing": len(failing),
+        "warned": warned,
+        "critical": len(late),
+        "rows_to_critical": statistics.median(late) if late else math.nan,
+        "stop_soon": sum(stops) / max(len(stops), 1),
+        "saved": statistics.fmean(saved) if saved else math.nan,
+        "healthy_that_failed": sum(not one["fault"] for one in sessions) - len(healthy),
+        "faults_without_failure": sum(bool(one["fault"]) for one in sessions) - len(failing),
+        "by_fault": {name: tuple(counts) for name, counts in sorted(by_fault.items())},
+    }
+    print(
+        f"{algo:8s}{len(healthy):9d}{share(result['healthy_warned'], len(healthy)):>20s}"
+        f"{share(result['healthy_critical'], len(healthy)):>20s}{len(failing):9d}{share(warned, len(failing)):>20s}"
+        f"{share(len(late), len(failing)):>20s}{result['rows_to_critical']:12.0f}{result['stop_soon']:11.0%}"
+        f"{result['saved']:7.0%}   {result['healthy_that_failed']} healthy, {result['faults_without_failure']} faults"
+    )
+    return result
+
+
+def _sorted(sessions: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Those that had no fault, and those that failed of theirs."""
+    healthy = [one for one in sessions if not one["fault"] and not _ran_off(one)]
+    return healthy, [one for one in sessions if one["fault"] and failed_from(one) is not None]
+
+
+def _ran_off(one: dict[str, Any]) -> bool:
+    """Whether a session without a fault broke off, or ran to the length limit, of itself."""
+    rows = [row for _, row in rows_of(one)]
+    means = [_mean(rows[at - WINDOW : at], "truncated_share") for at in range(WINDOW, len(rows) + 1)]
+    finite = all(math.isfinite(value) for row in rows for value in row.values())
+    return len(rows) < STEPS or not finite or (min(means) < 0.5 and max(means) > 0.9)
+
+
+def share(hits: int, count: int) -> str:
+    """Percent with its exact 95 % interval."""
+    if not count:
+        return "-"
+    low, high = binomtest(hits, count).proportion_ci(method="exact")
+    return f"{hits / count:.1%} [{low:.0%}, {high:.0%}]"
+
+
+def _peers(sessions: list[dict[str, Any]], policy: WatchPolicy) -> dict[str, Any]:
+    """Of how many healthy and failing sessions each judge says anything, and anything after the onset."""
+    judges: dict[str, Callable[[str], Callable[[Any], list[int]]]] = {
+        "the watch": lambda algo: lambda rows: peers.watched(policy, algo)(rows, 1.0),
+        "the watch, CRITICAL": lambda algo: lambda rows: peers.watched(policy, algo, level=2)(rows, 1.0),
+        "fixed limits": lambda algo: lambda rows: peers.dashboard(rows, 1.0),
+        "usual rules": lambda algo: lambda rows: peers.usual(rows, 1.0),
+        "z-score alert": lambda algo: lambda rows: peers.z_score(rows, 1.0),
+        "spike rule": lambda algo: lambda rows: peers.spikes(rows, 1.0),
+    }
+    healthy, failing = _sorted(sessions)
+    print(f"\n{'':22s}{f'alarms in {len(healthy)} healthy':>24s}{f'in {len(failing)} failing, after the onset':>40s}")
+    found = {}
+    for name, judge in judges.items():
+        false = sum(bool(judge(one["algo"])(rows_of(one))) for one in healthy)
+        true = sum(any(at >= one["onset"] - 1 for at in judge(one["algo"])(rows_of(one))) for one in failing)
+        found[name] = {"false": false / max(len(healthy), 1), "true": true / max(len(failing), 1)}
+        print(f"{name:22s}{share(false, len(healthy)):>24s}{share(true, len(failing)):>40s}")
+    return found

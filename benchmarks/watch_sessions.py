@@ -1,0 +1,296 @@
+"""Trains real sessions that fail from a known step on, beside healthy ones, and keeps what they logged.
+
+    python benchmarks/watch_sessions.py made|kept OUT.jsonl.gz [--algo grpo …] [--healthy 100] [--seeds 4] [--steps 100]
+
+`made`: the world and faults that the watch's rules were written on; `kept`: another model, other data, other faults
+(watch_worlds.py, watch_faults.py). TRL's trainers for GRPO, RLOO, DPO and SFT, our own for PPO; one row per optimizer
+step (PPO: per iteration). Sessions that OUT has already are not trained again. One line per session: world, algo,
+fault, seed, onset, settings, step, series.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import logging
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from datasets import Dataset
+from datasets.utils.logging import disable_progress_bar as disable_progress_bars
+from torch.utils.data import SequentialSampler
+from transformers import PrinterCallback, TrainerCallback
+from transformers.utils import logging as transformers_logging
+from watch_faults import KEPT, MADE, Fault
+from watch_recorded import read
+from watch_worlds import WORLDS, World, load
+
+from canary_mlflow.files.names import name_of_column
+
+ALGOS = ("grpo", "rloo", "ppo", "dpo", "sft")
+CACHE = Path(tempfile.gettempdir()) / "canary-watch-worlds"
+# The series that a judge may look at.
+_KEPT = frozenset((
+    "loss", "grad_norm", "learning_rate", "kl", "approx_kl", "entropy", "clip_fraction", "policy_loss", "value_loss",
+    "reward_mean", "reward_std", "score_mean", "zero_spread_share", "response_length", "truncated_share",
+    "chosen_reward", "rejected_reward", "reward_margin", "reward_accuracy", "chosen_logp", "rejected_logp",
+))  # fmt: skip
+
+
+def settings_of(algo: str, world: World, draw: random.Random) -> dict[str, Any]:
+    """What a user might choose; every draw of it learns."""
+    chosen: dict[str, Any] = {
+        "learning_rate": world.rates[algo] * draw.choice((0.5, 1.0, 2.0)),
+        "lr_scheduler_type": draw.choice(("constant", "linear", "cosine")),
+        "warmup_steps": draw.choice((0, 5, 10)),
+    }
+    if algo in ("grpo", "rloo"):
+        chosen |= {
+            "beta": draw.choice((0.0, 0.02, 0.1)),
+            "num_generations": draw.choice((4, 8)),
+            "temperature": draw.choice((0.8, 1.0)),
+            "per_device_train_batch_size": draw.choice((16, 24)),
+        }
+    if algo == "grpo":
+        chosen |= {
+            "loss_type": draw.choice(("grpo", "dr_grpo", "dapo", "bnpo")),
+            "scale_rewards": draw.choice(("group", "none")),
+        }
+    if algo == "ppo":
+        chosen |= {"init_kl_coef": draw.choice((0.02, 0.1)), "rollout_batch_size": draw.choice((16, 24)),
+                   "ppo_epochs": draw.choice((1, 2)), "kl_horizon": 640}  # fmt: skip
+    if algo == "dpo":
+        chosen |= {"beta": draw.choice((0.05, 0.1, 0.3)), "loss_type": draw.choice(("sigmoid", "ipo")),
+                   "per_device_train_batch_size": draw.choice((4, 8))}  # fmt: skip
+    if algo == "sft":
+        chosen |= {"per_device_train_batch_size": draw.choice((4, 8))}
+    return chosen
+
+
+class Striking(TrainerCallback):
+    """Lets a fault strike before each step from its onset on."""
+
+    def __init__(self, fault: Fault | None, onset: int) -> None:
+        self.fault, self.onset, self.trainer, self.since = fault, onset, None, 0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        iteration = state.global_step // getattr(args, "updates_per_iteration", 1) + 1
+        self.since = max(0, iteration - self.onset + 1)
+        if self.fault and self.fault.strike and self.since:
+            self.fault.strike(self.trainer, self.since)
+
+
+def session(world: World, algo: str, fault: Fault | None, seed: int, onset: int, steps: int) -> dict[str, Any]:
+    """Train one session; returns its settings and its rows as columns."""
+    draw = random.Random(f"{world.name} {algo} {seed}")
+    chosen = settings_of(algo, world, draw)
+    if fault and fault is MADE["kl_paid"]:
+        chosen |= {"init_kl_coef": 0.1} if algo == "ppo" else {"beta": 0.1}  # without a reference there is no KL
+    if fault:  # a rate that has come down to nothing can do no harm
+        chosen["lr_scheduler_type"] = "constant"
+    striking = Striking(fault, onset)
+    usual = {
+        "output_dir": str(CACHE / "out"), "seed": seed, "use_cpu": True, "bf16": False, "report_to": "none",
+        "disable_tqdm": True, "save_strategy": "no", "logging_nan_inf_filter": False,
+    }  # fmt: skip
+    trainer = _BUILD[algo](world, world.folder(CACHE), fault, striking, draw, usual | chosen, steps)
+    striking.trainer = trainer
+    trainer.remove_callback(PrinterCallback)
+    try:
+        trainer.train()
+    except (RuntimeError, ValueError) as error:  # sampling and our PPO refuse NaN: the rows so far are the run
+        print(f"  ended at {trainer.state.global_step}: {str(error)[:80]}", file=sys.stderr)
+    entries = [entry for entry in trainer.state.log_history if algo != "ppo" or "kl" in entry]
+    return {"settings": chosen, **_columns([entry for entry in entries if "loss" in entry], algo)}
+
+
+def _columns(entries: list[dict[str, Any]], algo: str) -> dict[str, Any]:
+    found: dict[str, list[float | None]] = {}
+    for at, entry in enumerate(entries):
+        for key, value in entry.items():
+            name = name_of_column(key)
+            if name in _KEPT and isinstance(value, int | float):
+                found.setdefault(name, [None] * len(entries))[at] = float(f"{value:.3g}")
+    return {"step": list(range(1, len(entries) + 1)), "series": found}
+
+
+def _online(world: World, folder: str, fault: Fault | None, striking: Striking, draw: random.Random,
+            chosen: dict[str, Any], steps: int, *, kind: str) -> Any:  # fmt: skip
+    import trl
+
+    prompts = [{"prompt": prompt} for prompt, _ in world.pairs]
+    _, tokenizer = load(folder)
+
+    def reward(prompts: list[str], completions: list[str], **_: Any) -> list[float]:
+        return _rewards(world, fault, striking, prompts, completions)
+
+    fixed = {"max_steps": steps, "max_completion_length": world.answer_tokens, "logging_steps": 1}
+    fixed |= {"gradient_checkpointing": False, "activation_checkpointing": False}
+    return getattr(trl, f"{kind}Trainer")(
+        model=folder,
+        reward_funcs=reward,
+        args=getattr(trl, f"{kind}Config")(**fixed, **chosen),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(prompts),
+        callbacks=[striking],
+    )
+
+
+def _rewards(world: World, fault: Fault | None, striking: Striking, prompts: list[str], answers: list[str]) -> Any:
+    hit = fault is not None and striking.since > 0
+    asked = prompts[len(prompts) // 2 :] + prompts[: len(prompts) // 2] if hit and fault.shuffled else prompts
+    scores = [world.score(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)]
+    if hit and fault.reward:
+        scores = [fault.reward(one, answer, striking.since) for one, answer in zip(scores, answers, strict=True)]
+    return scores
+
+
+def _ppo(world: World, folder: str, fault: Fault | None, striking: Striking, draw: random.Random,
+         chosen: dict[str, Any], steps: int) -> Any:  # fmt: skip
+    from training.ppo.settings import PPOConfig
+    from training.ppo.trainer import PPOTrainer
+
+    model, tokenizer = load(folder)
+
+    def reward(answers: Any) -> torch.Tensor:
+        asked = tokenizer.batch_decode(answers.prompt_ids, skip_special_tokens=True)
+        given = [ids[mask] for ids, mask in zip(answers.response_ids, answers.response_mask, strict=True)]
+        said = tokenizer.batch_decode(given, skip_special_tokens=True)
+        return torch.tensor(_rewards(world, fault, striking, asked, said))
+
+    fixed = {"iterations": steps, "max_new_tokens": world.answer_tokens}
+    return PPOTrainer(
+        model=model,
+        args=PPOConfig(**fixed, **chosen),
+        tokenizer=tokenizer,
+        train_prompts=[prompt for prompt, _ in world.pairs],
+        reward=reward,
+        callbacks=[striking],
+    )
+
+
+def _dpo(world: World, folder: str, fault: Fault | None, striking: Striking, draw: random.Random,
+         chosen: dict[str, Any], steps: int) -> Any:  # fmt: skip
+    from trl import DPOConfig, DPOTrainer
+
+    model, tokenizer = load(folder)
+    rows, from_row = _drawn(world, striking, draw, steps * chosen["per_device_train_batch_size"], steps)
+    pairs = []
+    for at, (prompt, good) in enumerate(rows):
+        poor = world.poor(prompt, good, draw)
+        kind = fault.data if fault and at >= from_row else ""
+        if kind == "swapped":
+            good, poor = poor, good
+        pairs.append({"prompt": prompt, "chosen": good, "rejected": poor})
+    args = DPOConfig(max_steps=steps, logging_steps=1, activation_checkpointing=False, **chosen)
+    return _in_order(DPOTrainer(model=model, args=args, processing_class=tokenizer,
+                                train_dataset=Dataset.from_list(pairs), callbacks=[striking]))  # fmt: skip
+
+
+def _sft(world: World, folder: str, fault: Fault | None, striking: Striking, draw: random.Random,
+         chosen: dict[str, Any], steps: int) -> Any:  # fmt: skip
+    from trl import SFTConfig, SFTTrainer
+
+    model, tokenizer = load(folder)
+    rows, from_row = _drawn(world, striking, draw, steps * chosen["per_device_train_batch_size"], steps)
+    texts = []
+    for at, (prompt, good) in enumerate(rows):
+        kind = fault.data if fault and at >= from_row else ""
+        if kind == "random":
+            good = "".join(draw.sample(good, len(good)))
+        elif kind == "wrong":
+            good = world.poor(prompt, world.poor(prompt, good, draw), draw)[::-1]
+        texts.append({"text": prompt + good})
+    args = SFTConfig(max_steps=steps, logging_steps=1, activation_checkpointing=False, **chosen)
+    return _in_order(SFTTrainer(model=model, args=args, processing_class=tokenizer,
+                                train_dataset=Dataset.from_list(texts), callbacks=[striking]))  # fmt: skip
+
+
+def _drawn(
+    world: World, striking: Striking, draw: random.Random, count: int, steps: int
+) -> tuple[list[tuple[str, str]], int]:
+    return draw.choices(world.pairs, k=count), (striking.onset - 1) * count // steps
+
+
+def _in_order(trainer: Any) -> Any:
+    trainer._get_train_sampler = lambda dataset=None: SequentialSampler(trainer.train_dataset)
+    return trainer
+
+
+_BUILD: dict[str, Any] = {
+    "grpo": lambda *words: _online(*words, kind="GRPO"),
+    "rloo": lambda *words: _online(*words, kind="RLOO"),
+    "ppo": _ppo,
+    "dpo": _dpo,
+    "sft": _sft,
+}
+
+
+def wanted(part: str, algos: list[str], healthy: int, seeds: int, steps: int) -> Iterator[tuple[str, str, int, int]]:
+    """Algorithm, fault ("" for none), seed, onset (0 for none); the algorithms in turns, so that any end is even."""
+    faults = MADE if part == "made" else KEPT
+    plans = []
+    for algo in algos:
+        plan = [(algo, "", seed, 0) for seed in range(healthy)]
+        for name, fault in faults.items():
+            if algo in fault.algos:
+                where = random.Random(f"{part} {algo} {name}")
+                plan += [(algo, name, 1000 + at, where.randint(4 * steps // 10, 3 * steps // 4)) for at in range(seeds)]
+        random.Random(part).shuffle(plan)
+        plans.append(plan)
+    for at in range(max(map(len, plans))):
+        yield from (plan[at] for plan in plans if at < len(plan))
+
+
+def main() -> int:
+    """Train what is missing and write it, session by session."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("made", "kept"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--algo", nargs="*", choices=ALGOS, default=list(ALGOS))
+    parser.add_argument("--healthy", type=int, default=100)
+    parser.add_argument("--seeds", type=int, default=4, help="sessions of each fault")
+    parser.add_argument("--steps", type=int, default=100)
+    words = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    disable_progress_bars()
+    transformers_logging.disable_progress_bar()
+    world, faults = WORLDS["words" if words.part == "made" else "sums"], MADE | KEPT
+    there = {(one["algo"], one["fault"], one["seed"]) for one in read(words.out)} if words.out.exists() else set()
+    for algo, name, seed, onset in wanted(words.part, words.algo, words.healthy, words.seeds, words.steps):
+        if (algo, name, seed) in there:
+            continue
+        started = time.process_time()
+        digest = hashlib.sha256(f"{words.part} {algo} {name} {seed}".encode()).digest()
+        torch.manual_seed(int.from_bytes(digest[:4], "big"))
+        found = session(world, algo, faults.get(name), seed, onset, words.steps)
+        line = {"world": world.name, "algo": algo, "fault": name, "seed": seed, "onset": onset, **found}
+        with gzip.open(words.out, "at") as out:
+            out.write(json.dumps(line) + "\n")
+        print(f"{algo} {name or 'healthy'} {seed}: {time.process_time() - started:.1f} s CPU", file=sys.stderr)
+    _pack(words.out)
+    return 0
+
+
+def _pack(path: Path) -> None:
+    """Sorted and compressed as one: the sessions were appended one by one."""
+    sessions = sorted(read(path), key=lambda one: (one["algo"], one["fault"], one["seed"]))
+    with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, 0) as out:
+        out.writelines((json.dumps(one, separators=(",", ":")) + "\n").encode() for one in sessions)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

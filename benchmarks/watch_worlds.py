@@ -1,0 +1,139 @@
+"""Two small worlds that the watch's sessions train in: a model that knows a little, its data, and a reward.
+
+`words` (GPT-NeoX, byte-level BPE): household tips; a graded reward. `sums` (Llama, one token a character): additions;
+right or wrong. The rules of the watch were made on the first one; the second one was kept for the final table.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers.trainers import BpeTrainer, WordLevelTrainer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPTNeoXConfig,
+    LlamaConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerFast,
+)
+
+from training.assets import sentences
+
+PAD, END = "<pad>", "<eos>"
+Score = Callable[[str, str], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """`pairs`: prompt and a good answer. `poor`: a worse answer to the same prompt. `score`: of a prompt's answer.
+    `lessons`: steps of pretraining, after which a policy is far from perfect."""
+
+    name: str
+    config: Callable[[int], PretrainedConfig]
+    tokenizer: Callable[[list[str]], Tokenizer]
+    pairs: list[tuple[str, str]]
+    poor: Callable[[str, str, random.Random], str]
+    score: Score
+    answer_tokens: int
+    lessons: int
+    rates: dict[str, float]  # algorithm → a learning rate at which it learns
+
+    def folder(self, place: Path) -> str:
+        """Where the pretrained model lies; made on first use."""
+        folder = place / self.name
+        if not (folder / "done").exists():
+            _pretrain(self, folder)
+            (folder / "done").write_text("")
+        return str(folder)
+
+
+def _pretrain(world: World, folder: Path) -> None:
+    torch.manual_seed(7)
+    texts = [prompt + answer for prompt, answer in world.pairs]
+    made = world.tokenizer(texts)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, pad_token=PAD, eos_token=END, padding_side="left")
+    model = AutoModelForCausalLM.from_config(world.config(len(tokenizer)))
+    optimizer, draw = torch.optim.AdamW(model.parameters(), 3e-3), random.Random(7)
+    for _ in range(world.lessons):
+        batch = tokenizer([text + END for text in draw.sample(texts, 16)], return_tensors="pt", padding=True)
+        labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def load(folder: str) -> tuple[Any, Any]:
+    """Model and tokenizer."""
+    return AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder, padding_side="left")
+
+
+def _bpe(texts: list[str]) -> Tokenizer:
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(
+        texts,
+        BpeTrainer(vocab_size=400, special_tokens=[PAD, END], initial_alphabet=alphabet, show_progress=False),
+    )
+    return made
+
+
+def _characters(texts: list[str]) -> Tokenizer:
+    made = Tokenizer(models.WordLevel(unk_token=PAD))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Split(Regex("."), "isolated"), decoders.Fuse()
+    made.train_from_iterator(texts, WordLevelTrainer(special_tokens=[PAD, END], show_progress=False))
+    return made
+
+
+_SIZES = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 96}
+_ENDS = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
+
+
+def _words_score(prompt: str, answer: str) -> float:
+    """The share of at least four words that begin with a, t or s."""
+    words = answer.split()
+    return sum(word[0] in "ats" for word in words) / max(len(words), 4)
+
+
+def _sums_score(prompt: str, answer: str) -> float:
+    """1 for the right number, and 0.2 for a full stop behind it."""
+    left, right = prompt.rstrip("=").split("+")
+    return float(answer.rstrip(".") == str(int(left) + int(right))) + 0.2 * answer.endswith(".")
+
+
+_TIPS = [(f"{task}:", f" {tip}") for task, tips in sentences.TASKS for tip in tips]
+_SUMS = [(f"{a}+{b}=", f"{a + b}.") for a in range(20) for b in range(20)]
+
+WORLDS = {
+    "words": World(
+        name="words",
+        config=lambda size: GPTNeoXConfig(vocab_size=size, max_position_embeddings=64, **_SIZES, **_ENDS),
+        tokenizer=_bpe,
+        pairs=_TIPS,
+        poor=lambda prompt, answer, draw: " ".join(draw.sample(answer.split(), len(answer.split()))),
+        score=_words_score,
+        answer_tokens=12,
+        lessons=90,
+        rates={"grpo": 1e-3, "rloo": 1e-3, "ppo": 1e-3, "dpo": 2e-4, "sft": 1e-3},
+    ),
+    "sums": World(
+        name="sums",
+        config=lambda size: LlamaConfig(vocab_size=size, max_position_embeddings=64, **_SIZES, **_ENDS),
+        tokenizer=_characters,
+        pairs=_SUMS,
+        poor=lambda prompt, answer, draw: f"{max(0, int(answer[:-1]) + draw.choice((-10, -2, -1, 1, 2, 10)))}.",
+        score=_sums_score,
+        answer_tokens=6,
+        lessons=500,
+        rates={"grpo": 1e-3, "rloo": 1e-3, "ppo": 1e-3, "dpo": 2e-4, "sft": 1e-3},
+    ),
+}

@@ -1,0 +1,78 @@
+"""`canary upgrade`: what another set of packages does, before it is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from canary_mlflow.commands.shared import print_json, say
+from canary_mlflow.edge import EXIT_CODES, unwinding
+from canary_mlflow.errors import UsageError
+from canary_mlflow.shown import echo
+
+MINUTES_A_PROBE = 1.5  # an environment from a warm cache, and a few steps
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("overrides", nargs=-1, metavar="[OVERRIDES]...")
+@click.option("--to", multiple=True, metavar="PKG==VER|FILE", help="Also requirements.txt, pylock.toml, uv.lock.")
+@click.option("--from", "from_", metavar="FILE", help="The packages at hand. Without it: those of this Python.")
+@click.option("--command", metavar="COMMAND", help="A training of your own with CanaryCallback in it.")
+@click.option("--no-bisect", is_flag=True, help="Only both ends; not which package it is.")
+@click.option("--work", default=".canary-upgrade", show_default=True, metavar="DIR", help="What was tried, kept there.")
+@click.option("--timeout", "minutes", default=30.0, show_default=True, metavar="MINUTES", help="For one training.")
+@click.option("--dry-run", is_flag=True, help="Say what would move, how many environments and minutes it takes.")
+@click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
+@click.pass_context
+def upgrade(
+    ctx: click.Context,
+    overrides: tuple[str, ...],
+    to: tuple[str, ...],
+    from_: str | None,
+    command: str | None,
+    no_bisect: bool,
+    work: str,
+    minutes: float,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Try other packages, and name the one that breaks.
+
+    Two locked environments are built through uv, one as it is here and one as asked for; the same short training runs
+    in both and is compared exactly. If it blocks, the packages that moved are taken apart, then the releases of the
+    culprit, then the defaults that it flipped. Sets that cannot be installed are skipped. What was tried is kept: the
+    same command goes on where it was stopped.
+
+    Without --command the facts tier of a canary is trained; OVERRIDES are Hydra's, as for `canary run`: algo=sft
+    """
+    from canary_mlflow.reports.upgrade import lines, planned
+    from canary_mlflow.upgrading import environments, pins
+    from canary_mlflow.upgrading.probing import Prober, canary_command
+    from canary_mlflow.upgrading.upgrade import Trial, plan
+    from canary_mlflow.upgrading.uv import located
+
+    if not to:
+        raise UsageError("canary upgrade: expected --to PKG==VERSION or --to FILE; for example --to trl==1.16.0")
+    if command and overrides:
+        raise UsageError(f"found --command and {overrides[0]!r}; expected one of them: OVERRIDES are the canary's")
+    asked = pins.read(to)
+    located()
+    at_hand = pins.here() if from_ is None else pins.read([from_])
+    found = plan(at_hand, asked, whole=any(Path(word).is_file() for word in to))
+    there = sum(map(environments.is_there, (found.before, found.now)))
+    if dry_run:
+        if as_json:
+            print_json({"changes": [vars(one) for one in found.changes], "environments": 2, "there": there,
+                        "minutes": 2 * MINUTES_A_PROBE})  # fmt: skip
+        for line in planned(found, MINUTES_A_PROBE, there):
+            echo(line, err=as_json)
+        return
+    ctx.with_resource(unwinding())
+    prober = Prober(command=command or canary_command(overrides), work=Path(work).absolute(), minutes=minutes)
+    result = Trial(plan=found, prober=prober, say=say).carry_out(bisect=not no_bisect)
+    if as_json:
+        print_json(result.to_dict())
+    for line in lines(result):
+        echo(line, err=as_json)
+    ctx.exit(result.exit_code)

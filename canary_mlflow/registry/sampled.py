@@ -1,0 +1,64 @@
+"""The samples of what a user names, and those of the champion of the same model."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files.source import read_bytes
+from canary_mlflow.registry.evidence import champion_runs, find_evidence
+from canary_mlflow.tracking.samples import FILE, Answer, read
+from canary_mlflow.tracking.session import get_run
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """One run's answers; `champion`: those of a run of the champion's, none where there is none."""
+
+    run_id: str
+    answers: list[Answer]
+    champion_run: str
+    champion: list[Answer]
+
+
+def find_samples(client: MlflowClient, text: str) -> Sampled:
+    """`text`: as for registry.evidence. Raises UsageError where no run of it has samples."""
+    side = find_evidence(client, text)
+    runs = [run.run_id for run in side.evidence.runs]
+    found = first_with_samples(client, runs)
+    if found is None:
+        raise UsageError(
+            f"{side.label}: no run has {FILE}; expected one that was recorded with samples (tracking.samples, "
+            "CanaryCallback(samples=True)), of an algorithm that answers"
+        )
+    model = side.evidence.model or _model_of(client, runs[0])
+    others = [run for run in champion_runs(client, model) if run not in runs] if model else []
+    champion = first_with_samples(client, others)
+    return Sampled(
+        run_id=found[0],
+        answers=found[1],
+        champion_run="" if champion is None else champion[0],
+        champion=[] if champion is None else champion[1],
+    )
+
+
+def first_with_samples(client: MlflowClient, run_ids: list[str]) -> tuple[str, list[Answer]] | None:
+    """The first run that has a table, and its answers."""
+    for run_id in run_ids:
+        if any(item.path == FILE for item in client.list_artifacts(run_id)):
+            with tempfile.TemporaryDirectory(prefix="canary-samples-") as folder:
+                path = Path(client.download_artifacts(run_id, FILE, folder))
+                text = read_bytes(path).decode("utf-8", errors="replace")
+            return run_id, read(text, f"{FILE} of run {run_id}")
+    return None
+
+
+def _model_of(client: MlflowClient, run_id: str) -> str:
+    parent = get_run(client, run_id).data.tags.get("mlflow.parentRunId", "")
+    return str(get_run(client, parent).data.tags.get("canary.model_name", "")) if parent else ""

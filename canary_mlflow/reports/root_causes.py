@@ -1,0 +1,27 @@
+"""What explains a verdict by what was measured, in a sentence: the paragraph after what changed."""
+
+from __future__ import annotations
+
+from canary_mlflow.reports.decision import Decision
+from gates.verdict import Outcome
+from gates.wording import sentence_case
+
+SHOWN = 2  # besides the first, only what explains much
+
+
+def because(decision: Decision, most: int = SHOWN) -> str:
+    """`Measured cause: waiting for data 4 → 29 ms explains 92 % of the slower step (time.data_wait).`; '' where nothing
+    explains it, or nothing is to be explained."""
+    found = decision.verdict.causes[: max(1, most)]
+    if decision.verdict.outcome is Outcome.PASS or not found:
+        return ""
+    said = "; ".join(f"{one.said} ({one.rule})" for one in found)
+    return f"Measured cause: {said}." if len(found) == 1 else f"Measured causes: {said}."
+
+
+def listed(decision: Decision) -> list[str]:
+    """All of them, a sentence each; of a verdict that is no PASS and has none, that there is none."""
+    verdict = decision.verdict
+    if verdict.outcome is Outcome.PASS or not verdict.baseline_runs:
+        return []
+    return [f"{sentence_case(one.said)} ({one.rule})." for one in verdict.causes] or ["No cause found."]

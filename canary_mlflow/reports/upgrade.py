@@ -1,0 +1,70 @@
+"""What an upgrade would do, in lines: the verdict first, then the package, the release, and what to set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from canary_mlflow.upgrading.judging import other_facts
+from canary_mlflow.upgrading.upgrade import Culprit, Plan, Upgrade
+from gates.fact_check import said
+
+SHOWN = 5
+
+
+def lines(found: Upgrade) -> Iterator[str]:
+    """The report for people."""
+    yield f"{found.outcome}  {_changes(found)}"
+    if found.finding.open:
+        yield f"  Not comparable: {found.finding.open}."
+    for one in found.finding.symptoms[:SHOWN]:
+        yield f"  BLOCK {one.said}"
+    if len(found.finding.symptoms) > SHOWN:
+        yield f"  and {len(found.finding.symptoms) - SHOWN} more"
+    if found.culprit is not None:
+        yield f"  {explained(found.culprit)}"
+    for default in found.defaults:
+        word = {True: "explains it", False: "does not explain it", None: "not tried"}[default.explains]
+        yield f"  Default flipped: {default.key} {default.before} → {default.now} ({word}; to keep it, set it)."
+    shown = [one for one in other_facts(found.finding) if not one.decides]
+    if shown:
+        more = f"; and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+        yield f"  Differs besides: {'; '.join(map(said, shown[:SHOWN]))}{more}."
+    if found.outcome == "PASS":
+        yield "  Every exact fact is equal, or differs by rounding alone. What it costs, canary ab tells."
+    elif found.outcome == "INCONCLUSIVE" and not found.finding.open:
+        yield "  No fact that differs is harm by itself; what it costs canary ab tells."
+    yield f"  {len(found.probes)} sets of packages tried, {found.seconds / 60:.1f} minutes."
+
+
+def explained(culprit: Culprit) -> str:
+    """`trl 1.14.2 → 1.15.0 explains it; 1.16.0 is fine.`"""
+    if len(culprit.packages) > 1:
+        return f"Together they explain it: {', '.join(map(str, culprit.packages))}."
+    (package,) = culprit.packages
+    if not culprit.release:
+        return f"{package} explains it."
+    skipped = f" ({', '.join(culprit.skipped)} between could not be tried)" if culprit.skipped else ""
+    fixed = f"; {culprit.fixed_in} is fine" if culprit.fixed_in else ""
+    return f"{package.name} {culprit.good_release} → {culprit.release} explains it{skipped}{fixed}."
+
+
+def planned(plan: Plan, minutes: float, there: int) -> Iterator[str]:
+    """What a dry run says."""
+    count = len(plan.changes)
+    yield f"{count} {'package' if count == 1 else 'packages'} would move: {', '.join(map(str, plan.changes)) or 'none'}"
+    probes = 2 + most_probes(len(plan.changes))
+    yield (
+        f"2 environments first ({there} of them there already), about {2 * minutes:.0f} minutes; if it blocks up to "
+        f"{probes} in all, about {probes * minutes:.0f} minutes."
+    )
+
+
+def most_probes(changes: int) -> int:
+    """About how many sets a search over so many packages and the releases of one tries."""
+    return 1 + 2 * max(0, (changes - 1).bit_length()) + 5
+
+
+def _changes(found: Upgrade) -> str:
+    names = [str(one) for one in found.changes[:SHOWN]]
+    more = f" and {len(found.changes) - SHOWN} more" if len(found.changes) > SHOWN else ""
+    return f"{', '.join(names) or 'nothing moves'}{more}"

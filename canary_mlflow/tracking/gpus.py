@@ -1,0 +1,111 @@
+"""The GPUs that a process may use, by the names that NVIDIA's driver knows. Loads no torch.
+
+CUDA_VISIBLE_DEVICES counts in CUDA's order (the fastest first), the driver in that of the bus: only a UUID means the
+same card to both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def driver() -> Iterator[Any]:
+    """The module pynvml, ready to be asked; None without a driver or nvidia-ml-py."""
+    try:
+        import pynvml
+    except ImportError:
+        yield None
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def visible(nvml: Any) -> Sequence[str]:
+    """The names of the devices that CUDA shows to this process, its first one first; `nvml` as `driver` gives it.
+
+    UUIDs as far as the driver says them; a number stays where CUDA's order is not known from here: cards of several
+    kinds without CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    """
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = None if listed is None else visible_names(listed)
+    if nvml is None:
+        return names or []
+    try:
+        return _known(nvml, names)
+    except nvml.NVMLError:
+        return names or []  # a card that fell off the bus
+
+
+def _known(nvml: Any, names: Sequence[str] | None) -> Sequence[str]:
+    cards = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    same_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({*map(nvml.nvmlDeviceGetName, cards)}) < 2
+    found = []
+    for name in names if names is not None else map(str, range(len(cards))):
+        if not name.isdigit():
+            found.append(full_name(nvml, name))
+        elif int(name) >= len(cards):
+            break  # CUDA ignores all from the first that is none
+        else:
+            found.append(text(nvml.nvmlDeviceGetUUID(cards[int(name)])) if same_order else name)
+    return found
+
+
+def visible_names(listed: str | None) -> Sequence[str]:
+    """The entries of CUDA_VISIBLE_DEVICES that count: CUDA ignores all from the first that is none."""
+    names: list[str] = []
+    for entry in (listed or "").split(","):
+        name = entry.strip()
+        if not name or name == "-1" or name in names:
+            break
+        names.append(name)
+    return names
+
+
+def driver_name(listed: str | None, index: int, uuid: str | None) -> str:
+    """`GPU-…`, `MIG-…` or a device number, for a process's device `index`; `uuid` as torch gives it.
+
+    A slice is named in CUDA_VISIBLE_DEVICES or not at all; what torch knows of it is the card's. Else the UUID is
+    safe, and the list is what is left without it: names as they stand, numbers in the driver's order
+    (CUDA_DEVICE_ORDER=PCI_BUS_ID), no list at all means the driver's own.
+    """
+    names = visible_names(listed)
+    named = names[index] if index < len(names) else ""
+    if named.startswith("MIG-"):
+        return named
+    if uuid:
+        return uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+    return named or str(index)
+
+
+def handle(nvml: Any, name: str) -> Any:
+    """The driver's handle of the device with this name. Raises NVMLError for one that it does not know."""
+    if name.isdigit():
+        return nvml.nvmlDeviceGetHandleByIndex(int(name))
+    return nvml.nvmlDeviceGetHandleByUUID(full_name(nvml, name))
+
+
+def full_name(nvml: Any, name: str) -> str:
+    """CUDA takes the beginning of a UUID where it is unique, the driver only all of it."""
+    if name.startswith("MIG-"):
+        return name
+    for index in range(nvml.nvmlDeviceGetCount()):
+        found = text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index)))
+        if found.startswith(name):
+            return found
+    return name
+
+
+def text(value: str | bytes) -> str:
+    """Old releases of nvidia-ml-py answer in bytes."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,1 @@
+"""What a training step does, counted operation by operation on one fixture batch: no clock, so no noise."""

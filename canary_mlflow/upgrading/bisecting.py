@@ -1,0 +1,72 @@
+"""Which of the packages that moved is it, and since which release? Delta debugging over sets (Zeller and Hildebrandt,
+2002), then halving over releases; what cannot be installed or fails otherwise tells nothing, and is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from itertools import pairwise
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+class Answer(StrEnum):
+    """What trying a set says."""
+
+    BAD = "bad"
+    GOOD = "good"
+    UNTESTABLE = "untestable"
+
+
+Test = Callable[[Sequence[Item]], Answer]
+
+
+def smallest(items: Sequence[Item], test: Test[Item]) -> list[Item]:
+    """A smallest set of these that is BAD, where all of them together are. `items`: the likeliest first, which is tried
+    alone before anything is halved."""
+    left = list(items)
+    for one in left[:1]:
+        if len(left) > 1 and test([one]) is Answer.BAD:
+            return [one]
+    parts = 2
+    while len(left) > 1:
+        chunks = _chunks(left, parts)
+        bad = next((chunk for chunk in chunks if test(chunk) is Answer.BAD), None)
+        if bad is not None:
+            left, parts = bad, 2
+            continue
+        if parts > 2:
+            rests = [[one for one in left if one not in chunk] for chunk in chunks]
+            rest = next((each for each in rests if test(each) is Answer.BAD), None)
+            if rest is not None:
+                left, parts = rest, max(parts - 1, 2)
+                continue
+        if parts >= len(left):
+            return left
+        parts = min(len(left), 2 * parts)
+    return left
+
+
+def first_bad(releases: Sequence[Item], test: Callable[[Item], Answer]) -> tuple[Item, list[Item]]:
+    """The first BAD of releases in order, whose last is BAD and before whose first all is good; and those between the
+    last GOOD one and it that could not be tried."""
+    good, bad = -1, len(releases) - 1
+    skipped: set[int] = set()
+    while True:
+        open_ones = [at for at in range(good + 1, bad) if at not in skipped]
+        if not open_ones:
+            return releases[bad], [releases[at] for at in sorted(skipped) if good < at < bad]
+        at = min(open_ones, key=lambda place: abs(place - (good + bad) / 2))
+        answer = test(releases[at])
+        if answer is Answer.BAD:
+            bad = at
+        elif answer is Answer.GOOD:
+            good = at
+        else:
+            skipped.add(at)
+
+
+def _chunks(items: list[Item], parts: int) -> list[list[Item]]:
+    edges = [round(at * len(items) / parts) for at in range(parts + 1)]
+    return [items[a:b] for a, b in pairwise(edges) if b > a]

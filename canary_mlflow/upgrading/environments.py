@@ -1,0 +1,82 @@
+"""Environments of locked packages in a cache of their own: built once, by hard links, and used again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from filelock import FileLock
+
+from canary_mlflow.errors import CanaryError, one_line
+from canary_mlflow.upgrading.pins import Pins
+from canary_mlflow.upgrading.uv import uv
+
+FOLDER = "CANARY_ENVIRONMENTS"
+COMPLETE = "canary-complete"
+OWN = ("canary_mlflow", "gates", "training")
+SOURCE = Path(__file__).resolve().parents[2]
+
+
+def folder() -> Path:
+    """Where environments are kept: CANARY_ENVIRONMENTS, else the user's cache."""
+    if given := os.environ.get(FOLDER):
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "canary-mlflow" / "environments"
+
+
+def key_of(pins: Pins) -> str:
+    """The name of an environment of these packages for this Python."""
+    text = "\n".join([sys.version, *(f"{name}=={version}" for name, version in sorted(pins.items()))])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def is_there(pins: Pins) -> bool:
+    """Whether it was built already."""
+    return (folder() / key_of(pins) / COMPLETE).exists()
+
+
+def build(pins: Pins) -> Path:
+    """The Python of an environment with exactly these packages. Raises CanaryError, with nothing half-made."""
+    place = folder() / key_of(pins)
+    python = place / "bin" / "python"
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{place}.lock"):
+            if (place / COMPLETE).exists():
+                return python
+            _make(place, pins)
+    except OSError as error:
+        raise CanaryError(f"environments in {folder()}: {one_line(error)}; expected a folder with room") from error
+    return python
+
+
+def _make(place: Path, pins: Pins) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    try:
+        uv("venv", "--quiet", str(place))
+        wanted = place / "canary-packages.txt"
+        wanted.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
+        python = str(place / "bin" / "python")
+        uv("pip", "install", "--quiet", "--no-deps", "--python", python, "--requirement", str(wanted))
+        (place / COMPLETE).touch()
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+
+
+def own_code() -> Path:
+    """A folder with this project's packages and nothing else, for another environment's path: beside them lie, where
+    they are installed, packages of this one."""
+    place = folder() / f"own-{hashlib.sha256(str(SOURCE).encode()).hexdigest()[:8]}"
+    place.mkdir(parents=True, exist_ok=True)
+    for name in OWN:
+        link = place / name
+        if (SOURCE / name).is_dir() and not link.is_symlink():
+            link.symlink_to(SOURCE / name, target_is_directory=True)
+    hook = place / "sitecustomize.py"
+    if not hook.is_symlink():
+        hook.symlink_to(Path(__file__).with_name("old_defaults.py"))
+    return place

@@ -1,0 +1,137 @@
+"""Sets of packages as name → version: those at hand, those asked for, and what uv resolves them to."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+
+from canary_mlflow.errors import CanaryError, UsageError, one_line
+from canary_mlflow.files.source import read_bytes
+from canary_mlflow.upgrading.uv import NO_SOLUTION, UVFailed, uv
+
+Pins = Mapping[str, str]
+NOT_MOVED = frozenset({"canary-mlflow", "pip", "setuptools", "wheel", "uv"})
+"""What builds or judges, and is no part of a training."""
+
+_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*===?\s*([A-Za-z0-9][A-Za-z0-9.+!_-]*)$")
+
+
+class Unresolvable(CanaryError):
+    """A set of packages that contradict each other: it cannot be tested."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One package and its two versions; '' where a side lacks it."""
+
+    name: str
+    before: str
+    now: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.before or 'absent'} → {self.now or 'absent'}"
+
+
+def normal(name: str) -> str:
+    """A package's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def here() -> dict[str, str]:
+    """The packages of this Python."""
+    found = {normal(one.metadata["Name"]): one.version for one in distributions() if one.metadata["Name"]}
+    return {name: version for name, version in sorted(found.items()) if name not in NOT_MOVED}
+
+
+def read(words: Sequence[str]) -> dict[str, str]:
+    """What `--to` asks for: PKG==VER, or a requirements.txt, pylock.toml or uv.lock. Raises UsageError in one line."""
+    found: dict[str, str] = {}
+    for word in words:
+        pin = _PIN.match(word.strip())
+        found |= {normal(pin[1]): pin[2]} if pin else _file(Path(word))
+    return {name: version for name, version in found.items() if name not in NOT_MOVED}
+
+
+def moved(before: Pins, now: Pins) -> list[Change]:
+    """The packages of which the two sets do not have the same version; build tags such as +cpu make no other."""
+    names = sorted((before.keys() | now.keys()) - NOT_MOVED)
+    pairs = [Change(name, before.get(name, ""), now.get(name, "")) for name in names]
+    return [one for one in pairs if one.before.partition("+")[0] != one.now.partition("+")[0]]
+
+
+def lock(exact: Pins, names: Iterable[str], preferred: Pins) -> dict[str, str]:
+    """A whole set that installs: `exact` as it is, the other `names` at their preferred versions where that can be.
+    Raises Unresolvable, UsageError for a package or version that no index has, CanaryError."""
+    wanted = [f"{name}=={version}" for name, version in sorted(exact.items())]
+    wanted += sorted(set(names) - exact.keys())
+    with tempfile.TemporaryDirectory(prefix="canary-lock-") as folder:
+        asked, found = Path(folder, "asked.in"), Path(folder, "locked.txt")
+        asked.write_text("\n".join(wanted) + "\n")
+        found.write_text("".join(f"{name}=={version}\n" for name, version in sorted({**preferred, **exact}.items())))
+        try:
+            uv("pip", "compile", str(asked), "--output-file", str(found), "--no-header", "--no-annotate", "--quiet")
+        except UVFailed as error:
+            raise _said(error, exact) from error
+        return _pinned_in(found.read_text())
+
+
+def _said(error: UVFailed, exact: Pins) -> CanaryError:
+    text = " ".join(error.text.split())
+    for name, version in exact.items():
+        if f"{name} was not found in the package registry" in text or f"{name} was not found in the provided" in text:
+            return UsageError(f"{name}: no such package in the index; expected a name that pip install would take")
+        if f"there is no version of {name}=={version}" in text:
+            return UsageError(f"{name}=={version}: no such version in the index; expected one that it has")
+    if NO_SOLUTION in text:
+        return Unresolvable(
+            f"these packages contradict each other: {text.rpartition(NO_SOLUTION)[2][:300].strip(' :╰─▶')}"
+        )
+    return error
+
+
+def _file(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        raise UsageError(f"{path}: found neither a package with ==VERSION nor a file; expected one of them")
+    try:
+        text = read_bytes(path).decode("utf-8")
+        if path.suffix == ".toml" or path.name == "uv.lock":
+            return _lock_file(path, tomllib.loads(text))
+        return _requirements(path, text)
+    except (OSError, ValueError) as error:
+        said = one_line(error)
+        raise UsageError(
+            f"{path}: cannot be read ({said}); expected requirements.txt, pylock.toml or uv.lock"
+        ) from error
+
+
+def _lock_file(path: Path, body: Mapping[str, object]) -> dict[str, str]:
+    """pylock.toml (PEP 751) calls its list `packages`, uv.lock `package`; both name versions alike."""
+    rows = body.get("packages", body.get("package"))
+    if not isinstance(rows, list) or not rows:
+        raise UsageError(f"{path}: found no packages in it; expected pylock.toml or uv.lock")
+    return {normal(str(row["name"])): str(row["version"]) for row in rows if "name" in row and "version" in row}
+
+
+def _requirements(path: Path, text: str) -> dict[str, str]:
+    lines = [line.partition("#")[0].partition(";")[0].strip() for line in text.replace("\\\n", " ").splitlines()]
+    lines = [line.partition(" --hash")[0].strip() for line in lines if line and not line.startswith("-")]
+    found = _pinned_in(text)
+    if loose := [line for line in lines if line and not _PIN.match(line)]:
+        raise UsageError(f"{path}: found {loose[0]!r}; expected each package with ==VERSION, as pip freeze writes")
+    if not found:
+        raise UsageError(f"{path}: found no packages in it; expected lines such as trl==1.16.0")
+    return found
+
+
+def _pinned_in(text: str) -> dict[str, str]:
+    found = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        pin = _PIN.match(line.partition("#")[0].partition(";")[0].partition(" --hash")[0].strip())
+        if pin:
+            found[normal(pin[1])] = pin[2]
+    return found

@@ -1,0 +1,161 @@
+"""One set of packages tried: a command in its environment, and what the runs that it made say."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from canary_mlflow.errors import CanaryError, one_line
+from canary_mlflow.interpreter import CHOSEN
+from canary_mlflow.upgrading.environments import OWN, SOURCE, build, key_of, own_code
+from canary_mlflow.upgrading.pins import Pins
+from gates.records import Run
+
+RESULT = "result.json"
+LAST = 30  # lines kept of what a command says
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning))(?::\s*(.*))?$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What one set of packages did. `ended`: '' where the command finished, else the exception with its place."""
+
+    key: str
+    folder: str
+    seconds: float
+    code: int
+    ended: str = ""
+    kind: str = ""  # of the exception
+    last: list[str] = field(default_factory=list)
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs that it recorded, read when they are asked for."""
+        return _runs(Path(self.folder))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prober:
+    """Tries sets of packages with one command, each once: what was tried is kept in `work`, for the next time too."""
+
+    command: str
+    work: Path
+    minutes: float = 30.0
+    overrides: Mapping[str, str] = field(default_factory=dict)  # environment variables of the command
+
+    def try_(self, pins: Pins, repeat: int = 0) -> Probe:
+        """The probe of these packages. Raises CanaryError where no environment can be had."""
+        place = self.place(pins, repeat)
+        if (known := self.known(pins, repeat)) is not None:
+            return known
+        python = build(pins)
+        place.mkdir(parents=True, exist_ok=True)
+        for name in ("mlflow.db", "mlflow.db-journal"):
+            (place / name).unlink(missing_ok=True)
+        found = self._run(python, place, pins)
+        draft = place / f"{RESULT}.draft"
+        draft.write_text(json.dumps(asdict(found)))
+        draft.replace(place / RESULT)
+        return found
+
+    def known(self, pins: Pins, repeat: int = 0) -> Probe | None:
+        """What was tried already."""
+        path = self.place(pins, repeat) / RESULT
+        return Probe(**json.loads(path.read_text())) if path.is_file() else None
+
+    @cached_property
+    def code(self) -> str:
+        """A digest of what trains: this project, and the files that the command names.
+
+        What was tried with other code is tried again; modules that a script imports are not looked at.
+        """
+        named = [Path(word) for word in shlex.split(self.command) if Path(word).is_file()]
+        ours = sorted(path for name in OWN for path in (SOURCE / name).rglob("*.py"))
+        return hashlib.sha256(b"".join(path.read_bytes() for path in (*named, *ours))).hexdigest()
+
+    def place(self, pins: Pins, repeat: int = 0) -> Path:
+        """Its folder."""
+        words = json.dumps([self.command, sorted(self.overrides.items()), self.code])
+        return self.work / f"{key_of({**pins, '': words})}{f'-{repeat}' if repeat else ''}"
+
+    def _run(self, python: Path, place: Path, pins: Pins) -> Probe:
+        began = time.monotonic()
+        words = shlex.split(self.command)
+        words[0] = str(python) if words[0] in ("python", "python3") else words[0]
+        try:
+            done = subprocess.run(
+                words, env=self._environment(python, place), capture_output=True, text=True, errors="replace",
+                timeout=60 * self.minutes, check=False,
+            )  # fmt: skip
+            code, said = done.returncode, done.stderr
+            (place / "output.txt").write_text(done.stdout + done.stderr)
+        except subprocess.TimeoutExpired:
+            code, said = 124, f"TimeoutError: not finished after {self.minutes:g} minutes"
+        except OSError as error:
+            raise CanaryError(f"--command {self.command}: {one_line(error)}; expected a command") from error
+        kind, ended = ("", "") if code == 0 else last_raised(said, code)
+        seconds = round(time.monotonic() - began, 1)
+        lines = [line for line in said.splitlines() if line.strip()][-LAST:]
+        key = key_of(pins)
+        return Probe(key=key, folder=str(place), seconds=seconds, code=code, ended=ended, kind=kind, last=lines)
+
+    def _environment(self, python: Path, place: Path) -> dict[str, str]:
+        dropped = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "PYTHONHOME", "CANARY_SESSION")
+        kept = {name: value for name, value in os.environ.items() if name not in dropped}
+        path = [str(own_code()), *([os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else [])]
+        return {
+            **kept,
+            "PATH": os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)]),
+            "VIRTUAL_ENV": str(python.parent.parent),
+            "PYTHONPATH": os.pathsep.join(path),
+            "MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db",
+            CHOSEN: str(python),
+            "CANARY_KEYS": str(place / "keys"),
+            **self.overrides,
+        }
+
+
+def last_raised(text: str, code: int) -> tuple[str, str]:
+    """(type, `AttributeError at trl/trainer/utils.py:1638 in apply: …`) of the last traceback of a text."""
+    lines = text.splitlines()
+    said = next((found for line in reversed(lines) if (found := _RAISED.match(line.strip()))), None)
+    frame = next((found for line in reversed(lines) if (found := _FRAME.search(line))), None)
+    kind = said[1].rpartition(".")[2] if said else ""
+    if not kind:
+        return "exit", f"exit code {code}" + (f": {lines[-1].strip()[:200]}" if lines else "")
+    place = f" at {_relative(frame[1])}:{frame[2]} in {frame[3]}" if frame else ""
+    words = f": {said[2][:200]}" if said and said[2] else ""
+    return kind, f"{kind}{place}{words}"
+
+
+def _relative(path: str) -> str:
+    return path.rpartition("site-packages/")[2]
+
+
+def _runs(place: Path) -> tuple[Run, ...]:
+    """All runs of a store that say what they are; none where there is no store."""
+    if not (place / "mlflow.db").is_file():
+        return ()
+    from mlflow import MlflowClient
+
+    from canary_mlflow.tracking.histories import read_runs
+
+    client = MlflowClient(f"sqlite:///{place}/mlflow.db")
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    found = client.search_runs(experiments, filter_string="tags.`canary.role` = 'run'", order_by=["start_time ASC"])
+    return read_runs(client, [run.info.run_id for run in found])
+
+
+def canary_command(words: Sequence[str]) -> str:
+    """The facts tier of a canary, judged beside nothing, as a command."""
+    return shlex.join(["python", "-m", "training", "tier=facts", "register=false", *words])

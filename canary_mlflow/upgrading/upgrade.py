@@ -1,0 +1,285 @@
+"""An upgrade tried before it is made: facts of both sets of packages, and where they block, which package it is, since
+which release, and which default to set back."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from canary_mlflow.errors import CanaryError
+from canary_mlflow.upgrading import environments
+from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
+from canary_mlflow.upgrading.judging import Finding, compare
+from canary_mlflow.upgrading.pins import Change, Pins, Unresolvable, lock, moved
+from canary_mlflow.upgrading.probing import Probe, Prober
+from gates.facts import bare
+
+LIKELY = ("trl", "transformers", "peft", "accelerate", "torch", "datasets", "tokenizers", "bitsandbytes", "numpy")
+"""Where regressions of trainings came from, the commonest first (docs/why.md)."""
+BY_FACT = (
+    (("parameters.", "adapter.", "outcome.trainable"), ("peft", "trl", "transformers")),
+    (("first.tokens", "first.labels", "data."), ("trl", "tokenizers", "transformers", "datasets")),
+    (("first.loss", "first.grad_norm"), ("transformers", "trl", "accelerate", "peft")),
+)
+CHAINED = re.compile(r"\bat (trl|transformers|peft|accelerate|torch|datasets|tokenizers)/")
+MOST_RELEASES = 40
+MOST_DEFAULTS = 6
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Both sets of packages and what moves between them."""
+
+    before: Pins
+    now: Pins
+    asked: tuple[str, ...]  # the packages that were named
+
+    @property
+    def changes(self) -> list[Change]:
+        """The packages that move."""
+        return moved(self.before, self.now)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Culprit:
+    """The packages that explain what blocks; of a single one its first bad release, and a later one that is fine."""
+
+    packages: tuple[Change, ...]
+    release: str = ""
+    good_release: str = ""  # the last one before
+    fixed_in: str = ""
+    skipped: tuple[str, ...] = ()  # releases between that could not be tried
+
+
+@dataclass(frozen=True, kw_only=True)
+class Default:
+    """A setting that nobody gave and that resolves otherwise now; `explains`: with the old value nothing blocks."""
+
+    key: str
+    before: str
+    now: str
+    explains: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upgrade:
+    """What came of it."""
+
+    outcome: str  # PASS, BLOCK, INCONCLUSIVE
+    changes: tuple[Change, ...]
+    finding: Finding
+    culprit: Culprit | None = None
+    defaults: tuple[Default, ...] = ()
+    probes: tuple[dict[str, Any], ...] = ()  # each set that was tried, in order
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 or 3, as for a verdict."""
+        return {"PASS": 0, "BLOCK": 1}.get(self.outcome, 3)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "exit_code": self.exit_code}
+
+
+def plan(at_hand: Pins, asked: Pins, *, whole: bool) -> Plan:
+    """Both sets, locked. `whole`: `asked` is a whole set (a lock file), of which only what is at hand counts: the rest
+    follows. Raises UsageError, Unresolvable, CanaryError."""
+    before = dict(at_hand)
+    exact = {name: version for name, version in asked.items() if name in before or not whole}
+    if not exact:
+        raise Unresolvable("none of the packages asked for is installed here")
+    now = lock(exact, before, before)
+    return Plan(before=before, now=now, asked=tuple(exact))
+
+
+@dataclass
+class Trial:
+    """The probes of one upgrade."""
+
+    plan: Plan
+    prober: Prober
+    say: Say
+    tried: list[dict[str, Any]] = field(default_factory=list)
+    baseline: Probe | None = None
+    _answers: dict[str, Finding | str] = field(default_factory=dict)
+
+    def probe(self, pins: Pins, what: str) -> Probe:
+        """One set, tried; said and kept."""
+        cached = self.prober.known(pins) is not None
+        warm = environments.is_there(pins)
+        self.say(f"{what}: {'known' if cached else 'trying' if warm else 'building its environment'}")
+        found = self.prober.try_(pins)
+        self.tried.append({"what": what, "key": found.key, "seconds": found.seconds, "ended": found.ended})
+        return found
+
+    def finding(self, moves: Sequence[Change], what: str) -> Finding | str:
+        """What moving these packages alone does; why that cannot be tried, as text."""
+        try:
+            pins = self.set_of(moves)
+        except Unresolvable as error:
+            self.say(f"{what}: skipped, {error}")
+            return str(error)
+        key = environments.key_of(pins)
+        if key not in self._answers:
+            assert self.baseline is not None
+            self._answers[key] = compare(self.baseline, self.probe(pins, what))
+        return self._answers[key]
+
+    def set_of(self, moves: Sequence[Change]) -> dict[str, str]:
+        """The packages at hand with these moved, and what has to move with them. Raises Unresolvable."""
+        wanted = {one.name: one.now for one in moves if one.now}
+        moving = {one.name for one in moves}
+        kept = {one.name: one.before for one in self.plan.changes if one.name not in moving and one.before}
+        found = lock({**wanted, **kept}, self.plan.before, self.plan.before)
+        lost = {one.name for one in moves if not one.now}
+        return {name: version for name, version in found.items() if name not in lost}
+
+    def carry_out(self, *, bisect: bool = True, releases: bool = True) -> Upgrade:
+        """Both ends; then, where the candidate blocks, which package it is, and since which of its `releases`."""
+        self.baseline = self.probe(self.plan.before, "the packages at hand")
+        candidate = self.probe(self.plan.now, "the packages asked for")
+        finding = compare(self.baseline, candidate)
+        result = Upgrade(outcome=outcome_of(finding), changes=tuple(self.plan.changes), finding=finding)
+        if finding.blocks and bisect:
+            culprit = self.culprit(finding, releases=releases)
+            result = replace(result, culprit=culprit, defaults=self.defaults(finding, culprit))
+        elif finding.flipped:
+            result = replace(result, defaults=tuple(_default(one) for one in finding.flipped))
+        spent = sum(float(one["seconds"]) for one in self.tried)
+        return replace(result, probes=tuple(self.tried), seconds=round(spent, 1))
+
+    def culprit(self, finding: Finding, *, releases: bool = True) -> Culprit:
+        """The smallest set of packages that shows the symptom, and the release of a single one."""
+        order = likeliest(finding, self.plan.changes)
+
+        def test(moves: Sequence[Change]) -> Answer:
+            if len(moves) == len(order):
+                return Answer.BAD
+            return self.answer(self.finding(moves, listed(moves)), finding)
+
+        packages = smallest(order, test)
+        found = Culprit(packages=tuple(packages))
+        single = len(packages) == 1 and packages[0].before and packages[0].now
+        return self.release(found, finding) if single and releases else found
+
+    def answer(self, found: Finding | str, wanted: Finding) -> Answer:
+        """BAD where it has a symptom of the candidate's; a failure of another kind says nothing."""
+        if isinstance(found, str) or found.open:
+            return Answer.UNTESTABLE
+        if found.shows(wanted.symptoms):
+            return Answer.BAD
+        return Answer.UNTESTABLE if any(one.key.startswith("crash:") for one in found.symptoms) else Answer.GOOD
+
+    def release(self, found: Culprit, finding: Finding) -> Culprit:
+        """The first bad release of the package, and whether the newest one is fine again."""
+        (package,) = found.packages
+        between = releases(package, self.say)
+        others = [replace_version(package, version) for version in between]
+
+        def test(one: Change) -> Answer:
+            return Answer.BAD if one == package else self.answer(self.finding([one], str(one)), finding)
+
+        first, skipped = first_bad(others, test)
+        before = [package.before, *between]
+        good = before[before.index(first.now) - len(skipped) - 1]
+        fixed = self.newest_is_fine(package, finding)
+        return replace(
+            found, release=first.now, good_release=good, fixed_in=fixed, skipped=tuple(one.now for one in skipped)
+        )
+
+    def newest_is_fine(self, package: Change, finding: Finding) -> str:
+        """The newest release, where it is later than the one asked for and does not show it any more."""
+        newest = next(iter(known_releases(package.name)), package.now)
+        if _order(newest) <= _order(package.now):
+            return ""
+        one = replace_version(package, newest)
+        return newest if self.answer(self.finding([one], str(one)), finding) is Answer.GOOD else ""
+
+    def defaults(self, finding: Finding, culprit: Culprit) -> tuple[Default, ...]:
+        """What flipped, each set back to its old value beside the candidate's packages, to see whether it explains."""
+        flipped = [_default(one) for one in finding.flipped if bare(one.key).startswith("arguments.")]
+        return tuple(replace(one, explains=self.explains(one, finding)) for one in flipped[:MOST_DEFAULTS])
+
+    def explains(self, default: Default, finding: Finding) -> bool | None:
+        """Whether nothing blocks with the old value; None where that cannot be tried."""
+        name = bare(default.key).partition(".")[2]
+        given = {"CANARY_OLD_DEFAULTS": json.dumps({name: default.before})}
+        again = replace(self.prober, overrides={**self.prober.overrides, **given})
+        self.say(f"{name} set back to {default.before}")
+        try:
+            found = again.try_(self.plan.now)
+        except CanaryError:
+            return None
+        assert self.baseline is not None
+        self.tried.append({"what": f"{name}={default.before}", "key": found.key, "seconds": found.seconds,
+                           "ended": found.ended})  # fmt: skip
+        other = compare(self.baseline, found)
+        return None if found.ended or other.open else not other.blocks
+
+
+def outcome_of(finding: Finding) -> str:
+    """PASS where every fact is equal or differs by rounding alone, BLOCK where one is shown to be worse."""
+    if finding.blocks:
+        return "BLOCK"
+    return "INCONCLUSIVE" if finding.open or any(not one.rounding for one in finding.differences) else "PASS"
+
+
+def likeliest(finding: Finding, changes: Sequence[Change]) -> list[Change]:
+    """What moved, the package first that a traceback lies in, then by the kind of fact, then by experience."""
+    said = " ".join(one.said for one in finding.symptoms)
+    named = [found[1] for found in CHAINED.finditer(said)]
+    by_fact = [name for heads, names in BY_FACT if any(bare(one.key).startswith(heads) for one in finding.symptoms)
+               for name in names]  # fmt: skip
+    order = list(dict.fromkeys([*named, *by_fact, *LIKELY]))
+    return sorted(changes, key=lambda one: (order.index(one.name) if one.name in order else len(order), one.name))
+
+
+def known_releases(package: str) -> list[str]:
+    """Its final releases, the newest first, as pip tells them. Empty where it does not."""
+    command = [sys.executable, "-m", "pip", "index", "versions", package, "--disable-pip-version-check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    line = next((line for line in done.stdout.splitlines() if line.startswith("Available versions:")), "")
+    return [word.strip() for word in line.partition(":")[2].split(",") if word.strip()]
+
+
+def releases(package: Change, say: Say) -> list[str]:
+    """Those after its version at hand, up to the one asked for, in order."""
+    low, high = _order(package.before), _order(package.now)
+    found = [one for one in reversed(known_releases(package.name)) if low < _order(one) < high]
+    if len(found) > MOST_RELEASES:
+        every = len(found) // MOST_RELEASES + 1
+        say(f"{package.name}: {len(found)} releases between; only one of {every} is looked at")
+        found = found[::every]
+    return [*found, package.now]
+
+
+def _order(version: str) -> Any:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(version)
+    except InvalidVersion:
+        return Version("0")
+
+
+def replace_version(package: Change, version: str) -> Change:
+    """The same package at another release."""
+    return Change(package.name, package.before, version)
+
+
+def listed(moves: Sequence[Change]) -> str:
+    """`trl 1.14.2 → 1.15.0 and 2 more alone`."""
+    more = f" and {len(moves) - 1} more" if len(moves) > 1 else ""
+    return f"{moves[0]}{more} alone"
+
+
+def _default(one: Any) -> Default:
+    return Default(key=one.key, before=one.baseline, now=one.candidate)

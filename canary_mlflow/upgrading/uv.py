@@ -1,0 +1,70 @@
+"""uv, called with what pip was told of indexes here; its errors in one line."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from canary_mlflow.errors import CanaryError
+
+NO_SOLUTION = "No solution found when resolving dependencies"
+FROM_PIP = {"PIP_FIND_LINKS": "UV_FIND_LINKS", "PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_EXTRA_INDEX_URL": "UV_INDEX"}
+"""Where pip looks uv looks too, unless it was told otherwise itself."""
+SECONDS = 1800
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+CAUSES = (
+    (
+        "No space left on device",
+        "the disk is full; expected room for an environment (CANARY_ENVIRONMENTS says where)",
+    ),
+    ("Network connectivity is disabled", "uv is offline (UV_OFFLINE) and its cache lacks a package that is needed"),
+    (
+        "error sending request",
+        "the package index does not answer; expected a network, or UV_OFFLINE=1 and a cache",
+    ),
+    ("dns error", "the package index is not found; expected a network, or UV_OFFLINE=1 and a cache"),
+)
+
+
+class UVFailed(CanaryError):
+    """uv could not do what it was asked for; `text` is all that it said."""
+
+    def __init__(self, text: str) -> None:
+        lines = [line.strip() for line in _COLOUR.sub("", text).splitlines() if line.strip()]
+        cause = next((said for word, said in CAUSES if word in text), lines[0] if lines else "it said nothing")
+        super().__init__(f"uv: {cause}"[:500])
+        self.text = _COLOUR.sub("", text)
+
+
+def uv(*words: str) -> str:
+    """Its stdout. Raises CanaryError where there is no uv, UVFailed."""
+    program = located()
+    try:
+        done = subprocess.run(
+            [program, *words], capture_output=True, text=True, env=environment(os.environ), timeout=SECONDS, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UVFailed(str(error)) from error
+    if done.returncode:
+        raise UVFailed(done.stderr or done.stdout)
+    return done.stdout
+
+
+def located() -> str:
+    """Where uv is: beside this Python, or on the path."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    found = shutil.which("uv", path=path)
+    if found is None:
+        raise CanaryError("no uv here, which builds the environments; expected it beside Python; pip install uv")
+    return found
+
+
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+    """uv's environment variables, with what pip was told where uv was not."""
+    from_pip = {FROM_PIP[name]: given[name] for name in FROM_PIP if name in given and FROM_PIP[name] not in given}
+    return {**given, **from_pip, "UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}

@@ -1,0 +1,253 @@
+"""The rules: each looks at both sides' numbers, and says what it found and how much of the harm that explains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from gates.root_causes.evidence import Sides, ratio
+from gates.verdict import RootCause
+
+COSTLIER = 1.08  # times the baseline's cost: below, clocks differ by as much
+HEAVIER = 1.05  # times its peak
+LEAST_MIB = 8.0
+CLEAR = 0.25  # share of the harm that a phase must explain to be named
+SETS_IN = 1.12  # times the cost before, for a slowdown to have begun in mid-run
+SURE = 0.95  # rank of a phase that explains all of a slowdown: below what is no number, or frozen
+FACTOR = 1.25  # by which a rate or a coefficient is another
+RATES = (
+    ("learning_rate", "learning rate", "rate.learning", 0.93),
+    ("kl_coef", "KL coefficient", "rate.kl", 0.8),
+)
+PARTS = ("data_wait", "time_forward", "time_backward", "time_optimizer")
+PARTS_OF_ITERATION = ("time_generate", "time_reward", "time_score", "time_update")
+NAMES = {
+    "data_wait": "waiting for data",
+    "time_forward": "the forward pass",
+    "time_backward": "the backward pass",
+    "time_optimizer": "the optimizer",
+    "time_generate": "generation",
+    "time_reward": "the reward",
+    "time_score": "scoring",
+    "time_update": "the updates",
+}
+
+
+def slower(sides: Sides) -> Iterator[RootCause]:
+    """Where a step's time went, phase by phase, in units of the fixed kernel where one was timed: a machine that is
+    slower as a whole makes no phase longer."""
+    whole, cost, parts = ("step_time", "step_cost", PARTS)
+    if sides.has("iteration_time"):
+        whole, cost, parts = ("iteration_time", "iteration_cost", PARTS_OF_ITERATION)
+    judged = cost if sides.has(cost) else whole
+    if not (ratio(sides.level(judged)) >= COSTLIER and sides.apart(judged)):
+        return
+    late = sets_in(sides, "step_cost" if sides.has("step_cost") else "step_time")
+    if late is not None:
+        step, times = late
+        yield RootCause(
+            rule="time.sets-in", said=f"each step takes {_percent(times - 1)} longer from step {step} on", rank=0.96
+        )
+    pace = ratio(sides.level("sentinel_time")) if sides.has("sentinel_time") else 1.0
+    pace = pace if math.isfinite(pace) else 1.0
+    before, now = sides.level(whole)
+    more = now / pace - before
+    if not more > 0.05 * before:
+        return
+    if not any(sides.has(part) for part in parts):
+        return
+    explained, what = 0.0, whole.removesuffix("_time")
+    for part in parts:
+        here, there = sides.level(part)
+        if not (math.isfinite(here) and math.isfinite(there)):
+            continue
+        share = (there / pace - here) / more
+        explained += max(0.0, share)
+        if share >= CLEAR:
+            said = f"{NAMES[part]} {_ms(here)} → {_ms(there)} explains {_percent(min(1.0, share))} of the slower {what}"
+            yield _measured(f"time.{part}", said, share, SURE)
+    if (left := 1.0 - explained) >= CLEAR:
+        said = f"{_percent(left)} of the slower {what} is in no phase: Python, callbacks, garbage collection"
+        yield _measured("time.between", said, left, SURE)
+
+
+def sets_in(sides: Sides, name: str) -> tuple[int, float] | None:
+    """The step from which each takes longer than before, and how many times; None where it does so from the start."""
+    ratios = sides.ratios(name)
+    if len(ratios) < 30:
+        return None
+    smooth = np.array([np.median(ratios[max(0, at - 2) : at + 3]) for at in range(len(ratios))])
+    edges = range(10, len(ratios) - 10)
+    best = min(edges, key=lambda at: float(np.var(smooth[5:at]) * (at - 5) + np.var(smooth[at:]) * (len(smooth) - at)))
+    early, late = float(np.median(smooth[5:best])), float(np.median(smooth[best:]))
+    noise = float(np.median(np.abs(smooth[5:best] - early)) + np.median(np.abs(smooth[best:] - late)))
+    return (best + 1, late / early) if late >= SETS_IN * early and late - early > 3 * noise else None
+
+
+def heavier(sides: Sides) -> Iterator[RootCause]:
+    """Memory that grows with each step, that was taken at once in mid-run, or that is there from the first step."""
+    if not sides.has("peak_memory"):
+        return
+    before, now = _peaks(sides.baseline), _peaks(sides.candidate)
+    if min(len(before), len(now)) < 2:
+        return
+    excess = now[-1] - before[-1]
+    if not (excess >= LEAST_MIB and now[-1] >= HEAVIER * before[-1]):
+        return
+    rises = np.diff(now) - np.interp(
+        np.linspace(0, 1, len(now) - 1), np.linspace(0, 1, len(before) - 1), np.diff(before)
+    )
+    offset = now[0] - before[0]
+    at = int(np.argmax(rises))
+    if rises[at] >= 0.6 * excess:
+        share = min(1.0, float(rises[at]) / excess)
+        said = f"{rises[at]:.0f} MiB more at once at step {at + 2} explain {_percent(share)} of the higher peak"
+        yield _measured("memory.at-once", said, share)
+    elif offset >= 0.6 * excess:
+        said = f"{offset:.0f} MiB more from the first step on"
+        yield _measured("memory.from-start", said, offset / excess)
+    grown = excess - max(0.0, offset) - max(0.0, float(rises[at]))
+    steps = int(np.sum(rises > 0.002 * excess))
+    if grown >= 0.5 * excess and steps > len(rises) / 2:
+        said = f"memory grows by {grown / len(rises):.1f} MiB a step and never falls"
+        yield _measured("memory.grows", said, grown / excess)
+
+
+def rates(sides: Sides) -> Iterator[RootCause]:
+    """The learning rate, the KL coefficient and the number of passes, as the runs logged them."""
+    for name, said, rule, rank in RATES:
+        if not sides.has(name):
+            continue
+        before, now = sides.level(name)
+        times = float(np.median(found)) if len(found := sides.ratios(name)) else math.nan
+        if math.isfinite(before) and before > 0 and (not times > 0 or times >= FACTOR or times <= 1 / FACTOR):
+            if name == "kl_coef" and times > 0 and 0.2 < times < 5:
+                continue  # a controller moves it
+            factor = f" ({times:.3g} times)" if times > 0 else ""
+            yield RootCause(rule=rule, said=f"the {said} is {now:.3g}, not {before:.3g}{factor}", rank=rank)
+    before, now = sides.per_iteration()
+    if math.isfinite(before) and math.isfinite(now) and before != now:
+        yield RootCause(rule="rate.passes", said=f"{now:g} optimizer steps for each rollout, not {before:g}", rank=0.75)
+
+
+def not_numbers(sides: Sides) -> Iterator[RootCause]:
+    """Which value was no number first: a loss, or a gradient of a loss that was one."""
+    for run in sides.candidate:
+        first = {
+            name: int(series.steps[int(np.argmin(series.finite))])
+            for name, series in run.series.items()
+            if name in ("loss", "grad_norm") and not series.finite.all()
+        }
+        if not first:
+            continue
+        step, loss = min(first.values()), first.get("loss")
+        if loss == step:
+            yield RootCause(
+                rule="numbers.loss", said=f"the loss of step {step} is no number, before any weight was", rank=0.97
+            )
+        else:
+            yield RootCause(
+                rule="numbers.gradient",
+                said=f"a gradient of step {step} is no number, of a loss that is one",
+                rank=0.97,
+            )
+        return
+
+
+def invariants(sides: Sides) -> Iterator[RootCause]:
+    """An invariant of the first step that only the candidate breaks."""
+    broken = [
+        run.invariants.partition(":")[2].strip() for run in sides.candidate if run.invariants.startswith("broken")
+    ]
+    if broken and not any(run.invariants.startswith("broken") for run in sides.baseline):
+        yield RootCause(rule="start.reference", said=f"the first step is not where it must be: {broken[0]}", rank=0.96)
+
+
+def frozen(sides: Sides) -> Iterator[RootCause]:
+    """Gradients that are exactly nothing from some step on."""
+    for run in sides.candidate:
+        series = run.series.get("grad_norm")
+        if series is None or not len(series.values) or series.values[-1] != 0.0:
+            continue
+        step = int(series.steps[np.nonzero(series.values)[0][-1] + 1]) if series.values.any() else int(series.steps[0])
+        yield RootCause(
+            rule="numbers.frozen", said=f"grad_norm is 0 from step {step} on: nothing trains any more", rank=0.98
+        )
+        return
+
+
+def signals(sides: Sides) -> Iterator[RootCause]:
+    """What a training's own signals say against each other; nothing once a value is no number or nothing trains."""
+    if any(not_numbers(sides)) or any(frozen(sides)):
+        return
+    if sides.has("reward_accuracy"):
+        before, now = sides.tail("reward_accuracy")
+        room = max(0.08, 1.5 * _known(sides.spread("reward_accuracy")))
+        if before - now > room and before > 0.6:
+            said = (
+                f"{_percent(now)} of the pairs end in their order, not {_percent(before)}: they contradict each other"
+            )
+            yield RootCause(rule="data.contradicts", said=said, rank=0.7)
+    yield from paid_otherwise(sides)
+    if sides.has("value_loss"):
+        times = ratio(sides.tail("value_loss"))
+        if times >= 5:
+            yield RootCause(rule="critic.runs-away", said=f"the value loss ends {times:.3g} times as high", rank=0.74)
+    if sides.has("entropy"):
+        times = ratio(sides.tail("entropy"))
+        if times <= 0.5:
+            yield RootCause(
+                rule="policy.collapses",
+                said=f"the policy's entropy ends at {_percent(times)} of the baseline's",
+                rank=0.7,
+            )
+
+
+def paid_otherwise(sides: Sides) -> Iterator[RootCause]:
+    """A reward in training that goes another way than that of held-out answers."""
+    score = next((name for name in ("score_mean", "reward_mean") if sides.has(name, "eval_reward")), None)
+    if score is None:
+        return
+    paid, held = (now - before for before, now in (sides.tail(score), sides.tail("eval_reward")))
+    room = max(0.3, 1.5 * _known(sides.spread("eval_reward")))
+    if held < -room and paid > held + max(0.5, 0.3 * abs(held)):
+        said = f"the reward in training changed by {paid:+.2f}, of held-out answers by {held:+.2f}"
+        yield RootCause(rule="reward.parts", said=f"{said}: what is paid for is not what is wanted", rank=0.72)
+
+
+def _peaks(runs: object) -> np.ndarray:
+    """The median run's peak so far, step by step."""
+    rows = [run.series["peak_memory"].finite_only().values for run in runs if "peak_memory" in run.series]  # type: ignore[attr-defined]
+    length = min(len(row) for row in rows)
+    return np.maximum.accumulate(np.median([row[:length] for row in rows], axis=0))
+
+
+def _known(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
+
+
+def _measured(rule: str, said: str, share: float, sure: float = 1.0) -> RootCause:
+    share = min(1.0, share)
+    return RootCause(rule=rule, said=said, rank=share * sure, share=share)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+RULES: Mapping[str, Callable[[Sides], Iterator[RootCause]]] = {
+    "frozen": frozen,
+    "not_numbers": not_numbers,
+    "invariants": invariants,
+    "rates": rates,
+    "slower": slower,
+    "heavier": heavier,
+    "signals": signals,
+}
+"""To add one: a function here, and a line."""

@@ -1,0 +1,189 @@
+"""What one series says of another: rules that look at two, and what they have to know of each other."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+
+from gates.watch.policy import PatternRules
+from gates.watch.warning import Finding, Level
+from gates.wording import figure
+
+_ENDS = 3  # rows at either end whose medians are compared: a policy can collapse within ten
+_LESS_LIKELY = 1.5  # times the first log-probability, where more is lost than the margin has won
+_FIRST = 10  # rows that say where a preference run began
+
+
+class Outcome:
+    """What the rewards of a run say at the moment, for the rules that ask for it.
+
+    `gained`: one was better than at the beginning. `seen`: there are rewards.
+    """
+
+    __slots__ = ("_falls", "gained", "no_spread", "seen")
+
+    def __init__(self) -> None:
+        self._falls: dict[str, Level] = {}
+        self.gained = self.seen = self.no_spread = False
+
+    @property
+    def falls(self) -> Level | None:
+        """How bad the fall of a reward is; what goes with it is no worse. None: none falls."""
+        return max(self._falls.values()) if self._falls else None
+
+    def note(self, stream: str, finding: Finding | None, gained: bool) -> None:
+        """Take where a reward stands after a row."""
+        self.seen = True
+        if finding is not None:
+            self._falls[stream] = finding.level
+        else:
+            self._falls.pop(stream, None)
+        self.gained = self.gained or gained
+
+
+class EntropyDrop:
+    """Entropy that has lost a share of itself within a number of rows, or most of its highest level.
+
+    A policy that becomes sure while its reward rises has learned; one whose reward falls, or whose answers are all
+    worth the same before it gained anything, has collapsed.
+    """
+
+    rule = "entropy_drop"
+    __slots__ = ("_ago", "_high", "_outcome", "_share")
+
+    def __init__(self, share: float, patterns: PatternRules, outcome: Outcome) -> None:
+        self._share = share
+        self._outcome = outcome
+        self._ago: deque[float] = deque(maxlen=patterns.entropy_rows)
+        self._high = 0.0
+
+    def update(self, step: int, value: float) -> Finding | None:
+        ago, outcome = self._ago, self._outcome
+        ago.append(value)
+        if len(ago) < 2 * _ENDS:
+            return None
+        before = sorted((ago[0], ago[1], ago[2]))[1]
+        if before > self._high:
+            self._high = before
+        if outcome.seen and not outcome.falls and (outcome.gained or not outcome.no_spread):
+            return None
+        now = sorted((ago[-1], ago[-2], ago[-3]))[1]
+        gone = now < (1 - self._share) ** 4 * self._high
+        if now >= (1 - self._share) * before and not gone:
+            return None
+        if not outcome.seen:
+            seen = f"fell from {figure(self._high)} to {figure(now)}"
+            return Finding(Level.WARN, f"{seen}; no reward is logged beside it") if gone else None
+        why = "the reward falls" if outcome.falls else "all answers of a group earn the same"
+        seen = f"fell from {figure(before)} to {figure(now)} within {len(ago)} rows, and {why}"
+        return Finding(outcome.falls or Level.CRITICAL, seen)
+
+    def finish(self, completed: bool) -> Finding | None:
+        return None
+
+
+class NoSpread:
+    """Groups whose answers all earn the same, row after row: no advantage, no gradient.
+
+    After a reward has gained that is success, as long as it stays there.
+    """
+
+    rule = "no_spread"
+    __slots__ = ("_inside", "_outcome", "_share", "_wanted")
+
+    def __init__(self, share: float, patterns: PatternRules, outcome: Outcome) -> None:
+        self._share = share
+        self._wanted = patterns.no_spread_rows
+        self._outcome = outcome
+        self._inside = 0
+
+    def update(self, step: int, value: float) -> Finding | None:
+        self._inside = self._inside + 1 if value >= self._share else 0
+        outcome = self._outcome
+        outcome.no_spread = self._inside >= self._wanted
+        seen = f"{value:.0%} of the groups without any spread of rewards, for {self._inside} rows"
+        if outcome.no_spread and outcome.falls:
+            return Finding(Level.CRITICAL, f"{seen}, and the reward fell")
+        if self._inside < 2 * self._wanted or outcome.gained:
+            return None
+        return Finding(Level.WARN, f"{seen}, and the reward has gained nothing")
+
+    def finish(self, completed: bool) -> Finding | None:
+        return None
+
+
+class Displacement:
+    """DPO's preferred answers become less likely together with the rejected ones.
+
+    `chosen_reward` is beta times what their log-probability has gained over the reference. What they lose is held
+    against what the margin has won; and against their own log-probability at the beginning, where that is logged.
+    Each series feeds it through a part of its own (`part`); the chosen reward's tells what was found.
+    """
+
+    __slots__ = ("_first", "_recent", "_rules", "_window")
+
+    def __init__(self, patterns: PatternRules, window: int) -> None:
+        self._rules = patterns
+        self._window = window
+        self._recent: dict[str, deque[float]] = {}
+        self._first: dict[str, list[float]] = {"chosen_reward": [], "chosen_logp": []}
+
+    def part(self, stream: str) -> Part:
+        """The detector of one of the series."""
+        self._recent[stream] = deque(maxlen=2 * self._window)
+        return Part(self, stream)
+
+    def take(self, stream: str, value: float) -> None:
+        self._recent[stream].append(value)
+        first = self._first.get(stream)
+        if first is not None and len(first) < _FIRST:
+            insort(first, value)
+
+    def judge(self, now: float) -> Finding | None:
+        if len(self._recent["chosen_reward"]) < 2 * self._window or now >= self._begun("chosen_reward"):
+            return None
+        rules, logp = self._rules, self._level("chosen_logp")
+        chosen, margin = self._level("chosen_reward"), self._level("reward_margin")
+        if rules.displaced_share is None or chosen is None or margin is None or margin <= 0:
+            return None
+        # ORPO's are log-probabilities without a reference: below 0 from the start, and rising.
+        lost = (self._begun("chosen_reward") - chosen) / margin
+        if lost <= 0:
+            return None
+        if logp is not None:
+            begun = min(self._begun("chosen_logp"), -1e-9)
+            if begun - logp < rules.displaced_nats:
+                return None
+            if logp < rules.displaced_times * begun or (lost > 1 and logp < _LESS_LIKELY * begun):
+                seen = f"at {figure(logp)}, {logp / begun:.1f} times its first {figure(begun)}"
+                return Finding(Level.CRITICAL, f"the preferred answers' log-probability stands {seen}")
+        if lost <= rules.displaced_share:
+            return None
+        return Finding(Level.WARN, f"{figure(chosen)}, and that of the rejected ones {figure(chosen - margin)}")
+
+    def _begun(self, stream: str) -> float:
+        first = self._first[stream]  # in order
+        return first[len(first) // 2]
+
+    def _level(self, stream: str) -> float | None:
+        """Median of the last rows; None before there are enough."""
+        recent = self._recent.get(stream, ())
+        return sorted(recent)[self._window] if len(recent) == 2 * self._window else None
+
+
+class Part:
+    """One series of a `Displacement`."""
+
+    rule = "displacement"
+    __slots__ = ("_of", "_stream")
+
+    def __init__(self, of: Displacement, stream: str) -> None:
+        self._of = of
+        self._stream = stream
+
+    def update(self, step: int, value: float) -> Finding | None:
+        self._of.take(self._stream, value)
+        return self._of.judge(value) if self._stream == "chosen_reward" else None
+
+    def finish(self, completed: bool) -> Finding | None:
+        return None

@@ -1,0 +1,199 @@
+"""`canary upgrade`: sets of packages read, locked, tried and taken apart. Environments are built with --full alone, and
+by benchmarks/real_regressions.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from canary_mlflow.cli import canary
+from canary_mlflow.errors import UsageError
+from canary_mlflow.upgrading import pins, uv
+from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
+from canary_mlflow.upgrading.judging import Finding, Symptom, compare
+from canary_mlflow.upgrading.old_defaults import set_back
+from canary_mlflow.upgrading.probing import Probe, last_raised
+from canary_mlflow.upgrading.upgrade import likeliest, outcome_of
+from gates.verdict import Difference
+
+PYLOCK = 'lock-version = "1.0"\n[[packages]]\nname = "trl"\nversion = "1.16.0"\n'
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/me/train.py", line 3, in <module>
+    trainer.train()
+  File "/env/lib/python3.11/site-packages/trl/trainer/utils.py", line 1638, in apply
+    return kernel.apply()
+AttributeError: 'NoneType' object has no attribute 'apply'
+"""
+
+
+def said(*words: str, code: int) -> Result:
+    result = CliRunner().invoke(canary, ["upgrade", *words], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_packages_are_read_from_words_and_from_each_kind_of_lock(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(
+        "trl==1.16.0 \\\n  --hash=sha256:ab\nPyYAML==6.0 ; python_version > '3'\n"
+    )
+    (tmp_path / "pylock.toml").write_text(PYLOCK)
+    (tmp_path / "uv.lock").write_text(PYLOCK.replace("packages", "package"))
+    assert pins.read([str(tmp_path / "requirements.txt")]) == {"trl": "1.16.0", "pyyaml": "6.0"}
+    assert pins.read([str(tmp_path / "pylock.toml")]) == pins.read([str(tmp_path / "uv.lock")]) == {"trl": "1.16.0"}
+    assert pins.read(["TRL==1.15.0", "torch==2.13.0+cpu"]) == {"trl": "1.15.0", "torch": "2.13.0+cpu"}
+    moves = pins.moved({"torch": "2.13.0", "a": "1", "b": "1"}, {"torch": "2.13.0+cpu", "a": "2", "c": "1"})
+    assert list(map(str, moves)) == ["a 1 → 2", "b 1 → absent", "c absent → 1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("trl>=1\n", "found 'trl>=1'; expected each package with ==VERSION"), ("# nothing\n", "found no packages in it")],
+)
+def test_a_file_without_pins_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "requirements.txt").write_text(text)
+    with pytest.raises(UsageError, match=words):
+        pins.read([str(tmp_path / "requirements.txt")])
+
+
+def test_wrong_use_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "expected --to PKG==VERSION or --to FILE" in said(code=2).stderr
+    assert "found neither a package with ==VERSION nor a file" in said("--to", "trl", code=2).stderr
+    assert "found --command and 'algo=sft'" in said("--to", "trl==1.0", "--command", "true", "algo=sft", code=2).stderr
+    monkeypatch.setattr(uv.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    alone = said("--to", "trl==1.0", code=4).stderr
+    assert "no uv here" in alone
+    assert alone.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("stderr", "words", "code"),
+    [
+        ("nope was not found in the package registry", "nope: no such package in the index", 2),
+        ("there is no version of nope==9", "nope==9: no such version in the index", 2),
+        (
+            "No solution found when resolving dependencies:\n a needs b",
+            "these packages contradict each other: a needs b",
+            4,
+        ),
+        ("error sending request for url", "the package index does not answer", 4),
+        ("failed to write: No space left on device", "the disk is full", 4),
+    ],
+)
+def test_what_uv_cannot_do_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stderr: str, words: str, code: int
+) -> None:
+    program = tmp_path / "uv"
+    program.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{stderr}\nEND\nexit 2\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(uv.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    (tmp_path / "at_hand.txt").write_text("nope==8\n")
+    words_of = said("--to", "nope==9", "--from", str(tmp_path / "at_hand.txt"), "--dry-run", code=code).stderr
+    assert words in words_of
+    assert words_of.count("\n") == 1
+
+
+def test_a_traceback_ends_in_its_place() -> None:
+    kind, text = last_raised(TRACEBACK, 1)
+    assert (kind, text) == (
+        "AttributeError",
+        "AttributeError at trl/trainer/utils.py:1638 in apply: 'NoneType' object has no attribute 'apply'",
+    )
+    assert last_raised("killed", 137) == ("exit", "exit code 137: killed")
+
+
+def probe(ended: str = "", kind: str = "") -> Probe:
+    return Probe(key="k", folder="/nowhere", seconds=1.0, code=bool(ended), ended=ended, kind=kind)
+
+
+def test_a_crash_of_the_candidate_blocks_and_one_of_both_says_nothing() -> None:
+    found = compare(probe(), probe("AttributeError at trl/a.py:1 in b", "AttributeError"))
+    assert (found.blocks, outcome_of(found), found.symptoms[0].key) == (True, "BLOCK", "crash:AttributeError")
+    alike = compare(probe("no", "X"), probe("no", "X"))
+    assert (alike.blocks, outcome_of(alike)) == (False, "INCONCLUSIVE")
+    assert "recorded no run; expected CanaryCallback" in compare(probe(), probe()).open
+
+
+def test_equal_facts_pass_and_a_flipped_default_is_listed() -> None:
+    assert outcome_of(Finding(symptoms=(), differences=())) == "PASS"
+    other = Difference(key="arguments.bf16", baseline="absent", candidate="True", group="facts")
+    found = Finding(symptoms=(), differences=(other,))
+    assert (outcome_of(found), found.flipped) == ("INCONCLUSIVE", (other,))
+
+
+def test_the_package_of_the_traceback_is_looked_at_first() -> None:
+    changes = [pins.Change(name, "1", "2") for name in ("abc", "transformers", "trl", "peft")]
+    crash = Finding(symptoms=(Symptom(key="crash:E", said="E at peft/a.py:1 in b"),), differences=())
+    assert likeliest(crash, changes)[0].name == "peft"
+    tokens = Finding(symptoms=(Symptom(key="first.tokens", said="tokens"),), differences=())
+    assert [one.name for one in likeliest(tokens, changes)] == ["trl", "transformers", "peft", "abc"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_smallest_set_is_found_whatever_it_is(seed: int) -> None:
+    draw = random.Random(seed)
+    items = list(range(draw.randint(1, 12)))
+    guilty = set(draw.sample(items, k=min(len(items), draw.choice([1, 1, 2]))))
+    blind = set() if seed % 2 else {frozenset(draw.sample(items, k=len(items) // 2))} - {frozenset(guilty)}
+    tried: list[frozenset[int]] = []
+
+    def test(some: Sequence[int]) -> Answer:
+        tried.append(frozenset(some))
+        if frozenset(some) in blind:
+            return Answer.UNTESTABLE
+        return Answer.BAD if guilty <= set(some) else Answer.GOOD
+
+    found = set(smallest(items, test))
+    assert guilty <= found
+    if not blind:
+        assert found == guilty
+    assert len(tried) <= 80
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_first_bad_release_is_found_and_those_between_are_named(seed: int) -> None:
+    draw = random.Random(seed)
+    count = draw.randint(1, 20)
+    bad = draw.randrange(count)
+    lost = set(draw.sample(range(count - 1), k=draw.randint(0, (count - 1) // 2)))
+
+    def test(at: int) -> Answer:
+        return Answer.UNTESTABLE if at in lost else Answer.BAD if at >= bad else Answer.GOOD
+
+    found, skipped = first_bad(list(range(count)), test)
+    assert found == min(at for at in range(bad, count) if at not in lost)
+    assert set(skipped) <= lost
+
+
+def test_an_old_default_is_set_back_where_all_configurations_meet() -> None:
+    class Arguments:
+        bf16 = True
+        seen = None
+
+        def __post_init__(self) -> None:
+            self.seen = self.bf16
+
+    set_back(Arguments, {"bf16": "absent", "nope": "1"})
+    made = Arguments()
+    made.__post_init__()
+    assert made.seen is False
+
+
+def test_a_dry_run_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
+    monkeypatch.setattr(pins, "uv", lambda *words: "")  # what is preferred stays in its file: it is the answer
+    (tmp_path / "at_hand.txt").write_text("trl==1.14.2\ntqdm==4.70.1\n")
+    found = said("--to", "trl==1.15.0", "--from", str(tmp_path / "at_hand.txt"), "--dry-run", "--json", code=0)
+    plan = json.loads(found.stdout)
+    assert (plan["environments"], plan["there"]) == (2, 0)
+    assert plan["changes"] == [{"name": "trl", "before": "1.14.2", "now": "1.15.0"}]
+    assert "1 package would move" in found.stderr
+    assert not (tmp_path / "none").exists()

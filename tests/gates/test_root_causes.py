@@ -1,0 +1,158 @@
+"""Root causes by what was measured: each rule where it applies, none where nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from canary_mlflow.policies import load_policy
+from gates import Outcome, Run, Series, Version, judge
+from gates.root_causes import root_causes
+from gates.verdict import verdict_from_dict, verdict_to_dict
+
+STEPS = 100
+Numbers = Mapping[str, np.ndarray]
+
+
+def run(seed: int, numbers: Mapping[str, object], **facts: object) -> Run:
+    series = {
+        name: Series.from_pairs(name, zip(range(1, len(values) + 1), values, strict=True))  # type: ignore[arg-type]
+        for name, values in numbers.items()
+    }
+    plain = Run(run_id=f"{seed}-{id(numbers)}", seed=seed, series=series, learned=True, last_step=STEPS,
+                workload={"algo": "dpo"}, hardware={"backend": "cpu"}, critical_held="", invariants="ok")  # fmt: skip
+    return replace(plain, **facts)  # type: ignore[arg-type]
+
+
+def numbers(seed: int) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    parts = {"data_wait": 4e-3, "time_forward": 30e-3, "time_backward": 50e-3, "time_optimizer": 10e-3}
+    found = {name: size * draw.lognormal(0, 0.03, STEPS) for name, size in parts.items()}
+    found["step_time"] = sum(found.values()) + 2e-3
+    found["step_cost"] = found["step_time"] * 100
+    found["sentinel_time"] = np.full(STEPS, 1e-3)
+    found["peak_memory"] = np.maximum.accumulate(700 + draw.normal(0, 0.2, STEPS))
+    found["learning_rate"] = np.linspace(2e-3, 1e-5, STEPS)
+    found["loss"] = np.linspace(0.7, 0.5, STEPS) + draw.normal(0, 0.01, STEPS)
+    found["grad_norm"] = draw.lognormal(0, 0.2, STEPS)
+    found["reward_accuracy"] = np.clip(np.linspace(0.5, 0.8, STEPS) + draw.normal(0, 0.05, STEPS), 0, 1)
+    return found
+
+
+def slower(part: str, by: float) -> Callable[[dict[str, np.ndarray]], None]:
+    def change(found: dict[str, np.ndarray]) -> None:
+        if part:
+            found[part] = found[part] + by
+        found["step_time"] = found["step_time"] + by
+        found["step_cost"] = found["step_cost"] + 100 * by
+
+    return change
+
+
+def late(found: dict[str, np.ndarray]) -> None:
+    more = np.where(np.arange(STEPS) >= 40, 30e-3, 0.0)
+    found["step_time"], found["step_cost"] = found["step_time"] + more, found["step_cost"] + 100 * more
+
+
+def leak(found: dict[str, np.ndarray]) -> None:
+    found["peak_memory"] = found["peak_memory"] + 4.0 * np.arange(STEPS)
+
+
+def ballast(found: dict[str, np.ndarray]) -> None:
+    found["peak_memory"] = found["peak_memory"] + np.where(np.arange(STEPS) >= 5, 200.0, 0.0)
+
+
+def fast(found: dict[str, np.ndarray]) -> None:
+    found["learning_rate"] = found["learning_rate"] * 200
+
+
+def stopped(found: dict[str, np.ndarray]) -> None:
+    found["learning_rate"] = np.zeros(STEPS)
+
+
+def frozen(found: dict[str, np.ndarray]) -> None:
+    found["grad_norm"] = np.where(np.arange(STEPS) >= 50, 0.0, found["grad_norm"])
+
+
+def no_loss(found: dict[str, np.ndarray]) -> None:
+    for name in ("loss", "grad_norm"):
+        found[name] = np.where(np.arange(STEPS) >= 20, np.nan, found[name])
+
+
+def no_gradient(found: dict[str, np.ndarray]) -> None:
+    found["grad_norm"] = np.where(np.arange(STEPS) >= 20, np.inf, found["grad_norm"])
+    found["loss"] = np.where(np.arange(STEPS) >= 21, np.nan, found["loss"])
+
+
+def contradicts(found: dict[str, np.ndarray]) -> None:
+    found["reward_accuracy"] = np.full(STEPS, 0.5)
+
+
+CASES: list[tuple[str, Callable[[dict[str, np.ndarray]], None], str]] = [
+    ("time.data_wait", slower("data_wait", 25e-3), "waiting for data 4 ms → 29 ms explains 99 % of the slower step"),
+    ("time.time_backward", slower("time_backward", 25e-3), "the backward pass 49.6 ms → 75.2 ms explains 100 % of"),
+    ("time.between", slower("", 25e-3), "is in no phase"),
+    ("time.sets-in", late, "from step 41 on"),
+    ("memory.grows", leak, "memory grows by 4.0 MiB a step"),
+    ("memory.at-once", ballast, "200 MiB more at once at step 6"),
+    ("rate.learning", fast, "(200 times)"),
+    ("rate.learning", stopped, "the learning rate is 0, not 0.00"),
+    ("numbers.frozen", frozen, "grad_norm is 0 from step 51 on"),
+    ("numbers.loss", no_loss, "the loss of step 21 is no number"),
+    ("numbers.gradient", no_gradient, "a gradient of step 21 is no number"),
+    ("data.contradicts", contradicts, "50 % of the pairs end in their order, not 7"),
+]
+
+
+def sides(change: Callable[[dict[str, np.ndarray]], None]) -> tuple[list[Run], list[Run]]:
+    before, now = [run(seed, numbers(seed)) for seed in range(3)], []
+    for seed in range(3):
+        found = numbers(seed + 10)
+        change(found)
+        now.append(run(seed, found))
+    return before, now
+
+
+@pytest.mark.parametrize(("rule", "change", "said"), CASES)
+def test_what_explains_most_is_named_first(
+    rule: str, change: Callable[[dict[str, np.ndarray]], None], said: str
+) -> None:
+    found = root_causes(*sides(change))
+    assert found[0].rule == rule, found
+    assert said in found[0].said
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_is_named_where_nothing_changed(seed: int) -> None:
+    runs = [run(at, numbers(1000 * seed + at)) for at in range(6)]
+    assert not root_causes(runs[:3], runs[3:])
+
+
+def test_a_machine_that_is_slower_as_a_whole_is_no_phase() -> None:
+    def contended(found: dict[str, np.ndarray]) -> None:
+        for name in ("data_wait", "time_forward", "time_backward", "time_optimizer", "step_time", "sentinel_time"):
+            found[name] = 1.6 * found[name]
+
+    assert not root_causes(*sides(contended))
+
+
+def test_a_broken_start_and_other_passes_are_named() -> None:
+    before, now = sides(lambda found: None)
+    broken = [replace(one, invariants="broken: first loss 0.9; expected 0.693") for one in now]
+    assert root_causes(before, broken)[0].rule == "start.reference"
+    assert not root_causes(broken, broken)
+
+
+def test_a_verdict_carries_them_and_a_pass_none() -> None:
+    before, now = sides(slower("data_wait", 60e-3))
+    policy = load_policy("smoke")
+    versions = [Version(model="m", version=str(at), runs=tuple(side)) for at, side in enumerate((before, now))]
+    verdict = judge(policy, *versions)
+    assert verdict.outcome is not Outcome.PASS
+    assert verdict.causes[0].rule == "time.data_wait"
+    assert verdict_from_dict(verdict_to_dict(verdict)).causes == verdict.causes
+    assert judge(policy, versions[0], replace(versions[0], version="2")).causes == ()
+    assert judge(policy, None, versions[1]).causes == ()

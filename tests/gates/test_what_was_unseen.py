@@ -1,0 +1,139 @@
+"""Harm and gain that the middle of a run's steps does not show: each is judged, and no gain is blocked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from canary_mlflow.policies import load_policy
+from gates import Outcome, Run, Series, Version, judge
+
+CPU, GPU = {"backend": "cpu", "device": "one"}, {"backend": "cuda", "device": "one"}
+TIERS = {"smoke": 100, "perf": 500, "nightly": 2000}
+
+
+def made(name, number, steps, hardware, change):
+    """A run whose numbers are as noisy as their priors say; `change` alters its series."""
+    rng = np.random.default_rng([*name.encode(), number])
+    host = np.exp(rng.normal(0, 0.01))
+    warm = 1 + 2.0 * np.exp(-np.arange(steps) / 3)
+
+    def each(level, sd):
+        return level * np.exp(rng.normal(0, sd, steps))
+
+    loss = np.linspace(0.69, 0.55, steps) * np.exp(rng.normal(0, 0.01, steps))
+    series = {
+        "step_time": each(0.02 * host, 0.04) * warm,
+        "step_cpu_time": each(0.02 * host, 0.04) * warm,
+        "step_cost": each(12 * host, 0.08) * warm,
+        "tokens": np.round(each(500, 0.05)),
+        "peak_memory": 40_960 * np.exp(rng.normal(0, 0.005)) + np.minimum(np.arange(steps), 20),
+        "loss": loss,
+        "eval_loss": np.array([0.58 * np.exp(rng.normal(0, 0.008))]),
+        "eval_accuracy": np.array([0.8 + rng.normal(0, 0.015)]),
+    }
+    series = {key: np.asarray(values, float) for key, values in change(series).items()}
+    return Run(
+        run_id=f"{name}{number}",
+        seed=None,
+        learned=True,
+        last_step=steps,
+        workload={"algo": "dpo"},
+        hardware=hardware,
+        environment={"gpu_memory": "81920"},
+        series={
+            key: Series(name=key, steps=np.arange(1, steps + 1) if len(x) > 1 else np.array([steps]), values=x)
+            for key, x in series.items()
+        },
+    )
+
+
+def outcomes(tier, change, hardware=GPU, which=range(3), trials=4):
+    """What is said of three candidate runs, those in `which` changed, beside five."""
+
+    def same(series):
+        return series
+
+    found = []
+    for trial in range(trials):
+        left = [made(f"a{trial}", i, TIERS[tier], hardware, same) for i in range(5)]
+        right = [made(f"b{trial}", i, TIERS[tier], hardware, change if i in which else same) for i in range(3)]
+        sides = (Version(model="m", version=None, runs=tuple(side)) for side in (left, right))
+        found.append(judge(load_policy(tier), *sides).outcome)
+    return found
+
+
+def factor(**factors):
+    return lambda series: {key: x * factors.get(key, 1.0) for key, x in series.items()}
+
+
+def slow_warm_up(series):
+    slow = np.where(np.arange(len(series["step_time"])) < 8, 20.0, 1.0)
+    return {key: x * slow if key in ("step_time", "step_cost") else x for key, x in series.items()}
+
+
+def leak(series):
+    small = series["peak_memory"] - series["peak_memory"][0] + 900
+    return {**series, "peak_memory": small + 0.5 * np.arange(len(small))}
+
+
+def at_the_end(name, share, times):
+    def change(series):
+        count = len(series[name])
+        late = np.arange(count) >= (1 - share) * count
+        return {**series, name: series[name] * np.where(late, times, 1.0)}
+
+    return change
+
+
+def without_evaluation(change):
+    return lambda series: {key: x for key, x in change(series).items() if not key.startswith("eval_")}
+
+
+HARMS = {
+    "warm-up steps twenty times as long": (slow_warm_up, "smoke perf", GPU),
+    "warm-up steps twenty times as long, CPU": (slow_warm_up, "smoke perf", CPU),
+    "accuracy falls while the loss is halved": (factor(eval_loss=0.5, eval_accuracy=0.69), "smoke perf nightly", GPU),
+    "the last fifth 30 % slower": (at_the_end("step_time", 0.2, 1.3), "smoke perf", GPU),
+    "a third slower from step 40 on, CPU": (at_the_end("step_cost", 0.6, 1.33), "smoke perf", CPU),
+}
+
+
+@pytest.mark.parametrize("name", HARMS)
+def test_harm_that_the_middle_of_the_steps_hides_is_no_pass(name):
+    change, tiers, hardware = HARMS[name]
+    for tier in tiers.split():
+        assert Outcome.PASS not in outcomes(tier, change, hardware), tier
+
+
+def test_a_leak_of_half_a_mebibyte_a_step_is_no_pass():
+    small = factor(peak_memory=900 / 40_960)
+    for tier in ("smoke", "perf"):
+        left = [made("a", i, TIERS[tier], GPU, small) for i in range(5)]
+        right = [made("b", i, TIERS[tier], GPU, leak) for i in range(3)]
+        sides = (Version(model="m", version=None, runs=tuple(side)) for side in (left, right))
+        assert judge(load_policy(tier), *sides).outcome is not Outcome.PASS
+
+
+@pytest.mark.parametrize("tier", ["smoke", "perf"])
+def test_one_seed_of_three_that_diverges_in_its_last_steps_is_no_pass(tier):
+    diverges = without_evaluation(at_the_end("loss", 0.04, 3.0))
+    assert outcomes(tier, diverges, which=[1], trials=3).count(Outcome.BLOCK) == 3
+
+
+GAINS = {
+    "unchanged": factor(),
+    "sequence packing": factor(tokens=1.6, step_time=1.3, step_cost=1.3, step_cpu_time=1.3),
+    "six times as fast": factor(step_time=1 / 6, step_cpu_time=1 / 6, step_cost=1 / 6),
+    "evaluation loss a fifth": factor(eval_loss=0.2),
+    "1 % more of 40 GiB": factor(peak_memory=1.01),
+}
+
+
+@pytest.mark.parametrize("hardware", [CPU, GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("name", GAINS)
+def test_a_gain_is_never_blocked(name, hardware):
+    for tier in ("smoke", "perf"):
+        found = outcomes(tier, GAINS[name], hardware, trials=3)
+        assert Outcome.BLOCK not in found
+        assert Outcome.PASS in found, tier

@@ -1,0 +1,143 @@
+"""Where a run computes. No GPU is here: the driver's answers are made up; processes and torch's own code are real."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from canaries import a_config
+from fake_gpu import Driver
+
+from canary_mlflow.tracking import fingerprint
+from training import devices, process
+from training.errors import SetupError
+from training.workload import describe
+
+AUTO = replace(a_config().hardware, name="auto", device="auto", precision="auto")
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    def use(*models):
+        made = Driver(*models)
+        monkeypatch.setitem(sys.modules, "pynvml", made)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+        fingerprint.gpu_facts.cache_clear()
+        return made
+
+    yield use
+    fingerprint.gpu_facts.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("models", "listed", "pinned"),
+    [
+        (("H100", "H100"), None, "GPU-aa11"),
+        (("H100", "H100"), "1,0", "GPU-bb22"),
+        (("H100", "H100"), "GPU-bb,GPU-aa", "GPU-bb22"),
+        (("T4", "H100"), "1,0", "1"),  # CUDA puts the fastest first: number 1 need not be the driver's
+        (("H100", "H100"), "1", None),  # one already
+        (("H100", "H100"), "1,7,0", None),  # CUDA stops at the 7
+        (("H100", "H100"), "", None),
+    ],
+)
+def test_a_run_gets_one_of_several_devices(driver, monkeypatch, models, listed, pinned):
+    driver(*models)
+    if listed is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    expected = {} if pinned is None else {"CUDA_VISIBLE_DEVICES": pinned}
+    assert devices.environment({"device": "auto"}) == expected
+    assert devices.environment({"device": "cpu"}) == {}
+
+
+def test_the_order_of_the_bus_makes_numbers_safe(driver, monkeypatch):
+    driver("T4", "H100")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert devices.environment({"device": "cuda"}) == {"CUDA_VISIBLE_DEVICES": "GPU-aa11"}
+
+
+def test_a_runs_process_sees_one_device(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-one,GPU-two")
+    shell = tmp_path / "python"
+    shell.write_text(
+        '#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $CUBLAS_WORKSPACE_CONFIG" > "$3/seen"\necho {} > "$3/ready.json"\n'
+    )
+    shell.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(shell))
+    config = {"hardware": {"device": "auto", "deterministic": True}}
+    with process.workers([tmp_path / "seed-0"], config, "sft", 1) as crew:
+        (worker,) = crew
+        worker.process.wait()
+    assert (tmp_path / "seed-0" / "seen").read_text() == "GPU-one :4096:8\n"
+
+
+def test_the_fingerprint_is_of_the_device_in_use(driver, monkeypatch):
+    driver("T4", "H100")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bb22")
+    assert fingerprint.gpu_facts() == {"driver": "570.86", "gpu": "H100", "gpu_count": "1", "gpu_memory": "81920"}
+    fingerprint.gpu_facts.cache_clear()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert fingerprint.gpu_facts() == {}
+
+
+def old_driver():
+    warnings.warn(
+        "CUDA initialization: The NVIDIA driver on your system is too old (found version 11040). Please update your "
+        "GPU driver. (Triggered internally at c10/cuda/CUDAFunctions.cpp:119.)",
+        stacklevel=1,
+    )
+    return False
+
+
+def test_a_gpu_that_torch_cannot_use_is_said(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(devices, "_has_driver", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", old_driver)
+    found = devices.settle(AUTO)
+    assert (found.kind, found.precision) == ("cpu", "fp32")
+    assert "the runs use the CPU" in found.note
+    assert "driver on your system is too old (found version 11040)" in found.note
+    assert "Triggered" not in found.note
+    with pytest.raises(SetupError, match=r"too old \(found version 11040\).*use hardware=cpu"):
+        devices.settle(replace(AUTO, device="cuda"))
+    assert devices.settle(a_config().hardware).note == ""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert devices.settle(AUTO).note == ""  # hidden on purpose
+
+
+def test_without_any_gpu_nothing_is_said(monkeypatch):
+    monkeypatch.setattr(devices, "_has_driver", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert devices.settle(AUTO) == devices.Device(kind="cpu", precision="fp32")
+
+
+@pytest.mark.parametrize(("major", "precision"), [(7, "fp32"), (8, "bf16")])
+def test_emulated_bf16_is_no_bf16(monkeypatch, major, precision):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=major))
+    monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    assert torch.cuda.is_bf16_supported()  # with emulation, as on a T4
+    assert devices.settle(AUTO).precision == precision
+    asked = devices.settle(replace(AUTO, precision="bf16"))
+    assert asked.precision == "bf16"
+    assert ("emulates bf16" in asked.note) == (major < 8)
+
+
+def test_determinism_is_torchs_and_another_canary(monkeypatch):
+    called = []
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", called.append)
+    hardware = replace(a_config().hardware, deterministic=True)
+    device = devices.settle(hardware)
+    assert called == [True]
+    inputs = SimpleNamespace(model_revision="r", data=SimpleNamespace(digest="d"), reward_revision="")
+    plain, switched = a_config(), replace(a_config(), hardware=hardware)
+    assert describe(switched, inputs, device).items() - describe(plain, inputs, device).items() == {
+        ("deterministic", "true")
+    }

@@ -1,0 +1,79 @@
+"""Kahneman-Tversky optimisation through TRL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from omegaconf import MISSING
+
+from training import values
+from training.config import Algo, CanaryConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainerCallback
+
+    from training.devices import Device
+    from training.parts import Parts
+
+STACK = ("trl.trainer.kto_trainer", "training.arguments")
+LOSSES = ("kto", "apo_zero_unpaired")
+
+
+@dataclass
+class Settings(Algo):
+    """Kahneman-Tversky optimisation on answers that are good or bad, each alone (trl.KTOTrainer)."""
+
+    like: str = MISSING  # whose steps and learning rate it takes where tier and model have none of its own
+    beta: float = MISSING
+    loss_type: str = MISSING
+    desirable_weight: float = MISSING
+    undesirable_weight: float = MISSING
+
+    def check(self, train: TrainConfig) -> None:
+        values.one_of("algo.loss_type", self.loss_type, LOSSES)
+        for key in ("beta", "desirable_weight", "undesirable_weight"):
+            values.positive(f"algo.{key}", getattr(self, key))
+        values.at_least(
+            "train.batch_size", train.batch_size, 2
+        )  # its KL is taken from pairs that do not belong together
+
+    def work(self) -> dict[str, str]:
+        return {"loss_type": self.loss_type}
+
+
+def build(
+    config: CanaryConfig, parts: Parts, device: Device, output_dir: Path, callbacks: list[TrainerCallback]
+) -> Trainer:
+    """A KTOTrainer on both answers of each pair; its reference is the start model.
+
+    TRL takes the rows in their order, from which it makes its KL, so that the order is drawn here, from the seed.
+    """
+    from trl import KTOConfig, KTOTrainer
+
+    from training.arguments import trainer_arguments
+    from training.datasets import as_judged
+
+    algo = config.algo
+    arguments = KTOConfig(
+        **trainer_arguments(
+            config,
+            output_dir,
+            device,
+            beta=algo.beta,
+            loss_type=algo.loss_type,
+            desirable_weight=algo.desirable_weight,
+            undesirable_weight=algo.undesirable_weight,
+            max_length=config.train.max_length,
+        )
+    )
+    return KTOTrainer(
+        model=parts.model,
+        args=arguments,
+        processing_class=parts.tokenizer,
+        train_dataset=as_judged(parts.train_dataset, seed=config.seed),
+        eval_dataset=as_judged(parts.eval_dataset, seed=0),
+        peft_config=parts.peft_config,
+        callbacks=callbacks,
+    )

@@ -1,0 +1,49 @@
+"""A reward model through TRL: a score for each answer, learned from pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from omegaconf import MISSING
+
+from training.config import Algo, CanaryConfig
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainerCallback
+
+    from training.devices import Device
+    from training.parts import Parts
+
+STACK = ("trl.trainer.reward_trainer", "training.arguments")
+
+
+@dataclass
+class Settings(Algo):
+    """A reward model after Bradley and Terry (trl.RewardTrainer)."""
+
+    head: ClassVar[str] = "score"
+    like: str = MISSING  # whose steps and learning rate it takes where tier and model have none of its own
+
+
+def build(
+    config: CanaryConfig, parts: Parts, device: Device, output_dir: Path, callbacks: list[TrainerCallback]
+) -> Trainer:
+    """A RewardTrainer on the pairs; the model has a new head that gives one score."""
+    from trl import RewardConfig, RewardTrainer
+
+    from training.arguments import trainer_arguments
+
+    arguments = RewardConfig(
+        **trainer_arguments(config, output_dir, device, max_length=config.train.max_length),
+    )
+    return RewardTrainer(
+        model=parts.model,
+        args=arguments,
+        processing_class=parts.tokenizer,
+        train_dataset=parts.train_dataset,
+        eval_dataset=parts.eval_dataset,
+        peft_config=parts.peft_config,
+        callbacks=callbacks,
+    )

@@ -1,0 +1,66 @@
+"""Faults of learning from answers: what they are drawn for, what they are drawn from, and how they are told apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import UsageError
+from training.config import CanaryConfig, FaultConfig
+from training.faults.fault import ANY_AMOUNT, Fault
+
+if TYPE_CHECKING:
+    import torch
+
+    from training.parts import Parts
+
+
+class TruncatedPrompts(Fault):
+    """Of each training prompt, only its last `strength` tokens are left; the held-out prompts stay as they are."""
+
+    strengths = ANY_AMOUNT
+
+    def prepare(self, parts: Parts, fault: FaultConfig) -> Parts:
+        kept = max(1, round(fault.strength or 0.0))
+
+        def cut(row: dict[str, Any]) -> dict[str, Any]:
+            ids = parts.tokenizer(row["prompt"], add_special_tokens=False)["input_ids"]
+            return {**row, "prompt": parts.tokenizer.decode(ids[-kept:])}
+
+        return replace(parts, train_dataset=parts.train_dataset.map(cut))
+
+
+class FlatRewards(Fault):
+    """Every answer of a group gets the group's mean score, as a reward does that sees the prompt alone."""
+
+    def install(self, trainer: Any, fault: FaultConfig) -> None:
+        calculate = trainer._calculate_rewards
+
+        def flat(*given: Any, **named: Any) -> torch.Tensor:
+            scores: torch.Tensor = calculate(*given, **named)
+            if not trainer.model.training:
+                return scores
+            groups = scores.view(-1, trainer.num_generations, scores.shape[1])
+            return groups.mean(1, keepdim=True).expand_as(groups).reshape(scores.shape)
+
+        trainer._calculate_rewards = flat
+
+
+class TemperatureIgnored(Fault):
+    """Answers are drawn at the configured temperature; their log-probabilities are those of temperature 1."""
+
+    def check(self, config: CanaryConfig) -> None:
+        if config.algo.temperature == 1.0:
+            raise UsageError(
+                f"fault={config.fault.name} with algo.temperature=1: there is nothing to leave out; expected another "
+                "temperature"
+            )
+
+    def install(self, trainer: Any, fault: FaultConfig) -> None:
+        from trl.trainer.utils import add_fused_lm_head
+
+        policy = trainer.accelerator.unwrap_model(trainer.model)
+        base = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
+        add_fused_lm_head(base, temperature=1.0, outputs=("log_probs", "entropy"))  # over the trainer's own
+        if trainer.ref_model is not None:
+            add_fused_lm_head(trainer.accelerator.unwrap_model(trainer.ref_model), temperature=1.0)

@@ -1,0 +1,92 @@
+"""What the trainers of GRPO and RLOO are given: arguments, prompts, rewards, and an evaluation that can be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.arguments import trainer_arguments
+from training.config import CanaryConfig
+from training.devices import Device
+from training.parts import Parts
+from training.rewards import Answers, Reward
+from training.scoring import reward_of
+
+EVALUATION_SEED = 20_240_229  # added to the run's: evaluation draws other noise than training
+
+
+class RepeatableEvaluation:
+    """For a trainer that draws answers: evaluates with the same noise each time, and takes none from the training's."""
+
+    args: Any
+
+    def evaluate(self, *given: Any, **named: Any) -> dict[str, float]:
+        """As the trainer's own."""
+        with torch.random.fork_rng():
+            torch.manual_seed(self.args.seed + EVALUATION_SEED)
+            found: dict[str, float] = super().evaluate(*given, **named)  # type: ignore[misc]
+        return found
+
+
+def group_arguments(config: CanaryConfig, output_dir: Path, device: Device) -> dict[str, Any]:
+    """Keyword arguments for GRPOConfig and RLOOConfig."""
+    algo = config.algo
+    return trainer_arguments(
+        config,
+        output_dir,
+        device,
+        num_generations=algo.num_generations,
+        num_generations_eval=1,  # one answer to each held-out prompt, as PPO's evaluation has
+        num_iterations=algo.num_iterations,
+        max_completion_length=algo.max_new_tokens,
+        temperature=algo.temperature,
+        beta=algo.beta,
+        epsilon=algo.epsilon,
+    )
+
+
+def group_parts(config: CanaryConfig, parts: Parts, device: Device) -> dict[str, Any]:
+    """Keyword arguments for both trainers: the model, the prompts, and what their answers are paid for."""
+    reward = reward_of(config.algo.reward, parts.tokenizer, device.kind)
+    return {
+        "model": parts.model,
+        "processing_class": parts.tokenizer,
+        "train_dataset": parts.train_dataset.select_columns("prompt"),
+        "eval_dataset": parts.eval_dataset.select_columns("prompt"),
+        "peft_config": parts.peft_config,
+        "reward_funcs": [reward_function(reward, config.algo.reward.kind, parts.tokenizer, torch.device(device.kind))],
+    }
+
+
+def reward_function(reward: Reward, name: str, tokenizer: Any, device: torch.device) -> Callable[..., list[float]]:
+    """The reward as TRL calls one: with texts and token ids, for a list of scores. `name`: in its series."""
+
+    def score(prompts: list[Any], completion_ids: list[list[int]], **others: Any) -> list[float]:
+        answers = answers_of(tokenizer(prompts)["input_ids"], completion_ids, tokenizer.pad_token_id, device)
+        with torch.no_grad():
+            return [float(value) for value in reward(answers)]
+
+    score.__name__ = name
+    return score
+
+
+def answers_of(prompts: list[list[int]], answers: list[list[int]], padding: int, device: torch.device) -> Answers:
+    """Token ids as the tensors that our rewards read: prompts padded on the left, answers on the right."""
+    prompt_ids, prompt_mask = _padded(prompts, padding, device, left=True)
+    response_ids, response_mask = _padded(answers, padding, device, left=False)
+    return Answers(
+        prompt_ids=prompt_ids, prompt_mask=prompt_mask, response_ids=response_ids, response_mask=response_mask
+    )
+
+
+def _padded(rows: list[list[int]], padding: int, device: torch.device, left: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    width = max((len(row) for row in rows), default=0)
+    ids = torch.full((len(rows), width), padding, dtype=torch.long)
+    seen = torch.zeros(len(rows), width, dtype=torch.bool)
+    for at, row in enumerate(rows):
+        where = slice(width - len(row), width) if left else slice(0, len(row))
+        ids[at, where], seen[at, where] = torch.tensor(row, dtype=torch.long), True
+    return ids.to(device), seen.to(device)

@@ -1,0 +1,47 @@
+"""What GRPO and RLOO have in common: groups of answers to one prompt, each judged beside the others. Without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+from training import values
+from training.config import Algo, TrainConfig
+from training.reward_config import RewardConfig
+
+WORK = ("num_generations", "num_iterations", "max_new_tokens", "max_prompt_length", "temperature")
+
+
+@dataclass
+class GroupSettings(Algo):
+    """The knobs of both, under the names that TRL gives them, but for the lengths, which are called as in PPO."""
+
+    like: str = MISSING  # whose steps and learning rate it takes where tier and model have none of its own
+    num_generations: int = MISSING  # answers to each prompt
+    num_iterations: int = MISSING  # passes over each batch of answers
+    beta: float = MISSING  # weight of the KL
+    epsilon: float = MISSING  # clipping range of the probability ratio
+    max_new_tokens: int = MISSING
+    max_prompt_length: int = MISSING
+    temperature: float = MISSING
+    reward: RewardConfig = field(default_factory=RewardConfig)
+
+    def check(self, train: TrainConfig) -> None:
+        for key in ("num_iterations", "max_new_tokens", "max_prompt_length"):
+            values.at_least(f"algo.{key}", getattr(self, key), 1)
+        values.at_least("algo.num_generations", self.num_generations, 2)  # alone, an answer has nothing beside it
+        values.divides("algo.num_generations", self.num_generations, "train.batch_size", train.batch_size)
+        values.at_least("algo.beta", self.beta, 0)
+        for key in ("epsilon", "temperature"):
+            values.positive(f"algo.{key}", getattr(self, key))
+        self.reward.check()
+
+    def work(self) -> dict[str, str]:
+        return {key: str(getattr(self, key)) for key in WORK}
+
+    def positions(self, train: TrainConfig) -> dict[str, int]:
+        return {"algo.max_prompt_length + algo.max_new_tokens": self.max_prompt_length + self.max_new_tokens}
+
+    def scored_by(self) -> RewardConfig | None:
+        return self.reward

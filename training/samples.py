@@ -1,0 +1,93 @@
+"""The model's own answers to a few held-out prompts: during RL again and again, else when training is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from canary_mlflow.tracking.samples import Answer, Samples
+from training.config import CanaryConfig
+from training.mlflow_model import policy_of
+
+PROMPTS = 4
+LOOKS = 5  # times in a run of RL, beside its first and its last step
+LONGEST = 64  # tokens of an answer where the algorithm draws none
+
+
+class FixedPrompts(TrainerCallback):
+    """Asks greedily: takes nothing from any random stream. `paused` is called when it is through: its time is no
+    step's. On quantized weights only at the end, because a pass in eval mode may repack them."""
+
+    def __init__(
+        self, config: CanaryConfig, prompts: Sequence[str], samples: Samples, paused: Callable[[], None]
+    ) -> None:
+        self.trainer: Any = None  # set once it is built
+        self._prompts, self._samples, self._paused = list(prompts[:PROMPTS]), samples, paused
+        self._tokens = int(getattr(config.algo, "max_new_tokens", LONGEST))
+        self._temperature = float(getattr(config.algo, "temperature", 1.0))
+        again = config.algo.scored_by() is not None and config.quantization.name == "none"
+        steps = config.train.max_steps * config.algo.updates()
+        self._last, self._every = steps, max(1, steps // LOOKS) if again else steps
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An optimizer step is over."""
+        step = state.global_step
+        if step == self._last or step % self._every == 0 or (step == 1 and self._every < self._last):
+            self._samples.add(self._asked(step))
+            self._paused()
+
+    @torch.no_grad()
+    def _asked(self, step: int) -> list[Answer]:
+        policy, tokenizer = policy_of(self.trainer), self.trainer.processing_class
+        was_training = policy.training
+        policy.eval()
+        try:
+            given = tokenizer(self._prompts, return_tensors="pt", padding=True, padding_side="left")
+            given = {name: given[name].to(policy.device) for name in ("input_ids", "attention_mask")}
+            out = policy.generate(
+                **given, do_sample=False, max_new_tokens=self._tokens, pad_token_id=tokenizer.pad_token_id
+            )
+            answers = out[:, given["input_ids"].shape[1] :]
+            kls = self._kl(policy, out, given["attention_mask"], answers)
+            rewards = self._rewards(answers)
+        finally:
+            policy.train(was_training)
+        lengths = [int((row != tokenizer.pad_token_id).sum()) for row in answers]
+        texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
+        return [
+            Answer(step=step, kind="fixed", prompt=prompt, answer=text, length=length, kl=kl, reward=reward)
+            for prompt, text, length, kl, reward in zip(self._prompts, texts, lengths, kls, rewards, strict=True)
+        ]
+
+    def _rewards(self, answers: Any) -> Sequence[float | None]:
+        """What GRPO's and RLOO's reward, or PPO's, gives for the answers; None where nothing is drawn for one."""
+        tokenizer = self.trainer.processing_class
+        ids = [[token for token in row if token != tokenizer.pad_token_id] for row in answers.tolist()]
+        if hasattr(self.trainer, "reward_funcs"):
+            found: Sequence[float] = self.trainer.reward_funcs[0](prompts=self._prompts, completion_ids=ids)
+            return found
+        if not hasattr(self.trainer, "reward"):
+            return [None] * len(ids)
+        from training.group_trainer import answers_of
+
+        prompts = tokenizer(self._prompts)["input_ids"]
+        given = answers_of(prompts, ids, tokenizer.pad_token_id, answers.device)
+        return [float(score) for score in self.trainer.reward(given)]
+
+    def _kl(self, policy: Any, ids: Any, prompt_mask: Any, answers: Any) -> list[float | None]:
+        """log policy - log reference of each greedy answer; None without a reference model of its own."""
+        reference = getattr(self.trainer, "ref_model", None) or getattr(self.trainer, "reference", None)
+        if reference is None:
+            return [None] * len(ids)
+        kept = answers != self.trainer.processing_class.pad_token_id
+        mask = torch.cat([prompt_mask, kept.long()], dim=1)
+        own, base = (self._logps(model, ids, mask, answers) for model in (policy, reference))
+        return [float(one) for one in ((own - base) * kept).sum(1)]
+
+    def _logps(self, model: Any, ids: Any, mask: Any, answers: Any) -> Any:
+        width = answers.shape[1]
+        logits = model(input_ids=ids, attention_mask=mask).logits[:, -width - 1 : -1].float() / self._temperature
+        return logits.log_softmax(-1).gather(2, answers.unsqueeze(2)).squeeze(2)
