@@ -32,7 +32,7 @@ def dashboard(rows: Rows, severity: float) -> list[int]:
 
 def usual(rows: Rows, severity: float) -> list[int]:
     """rlhf-canary's notebooks: loss up five times in a row, grad norm and KL beyond multiples of their median, entropy
-    halved within 20 rows, clip fraction > 0.3, anything that is no number."""
+    halved within 20 rows, clip fraction > 0.3, anything that is not a number."""
     columns = {name: [row.get(name) for _, row in rows] for name in ("loss", "grad_norm", "kl", "entropy")}
 
     def bad(at: int, row: Mapping[str, float]) -> bool:

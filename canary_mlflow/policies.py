@@ -140,11 +140,11 @@ def read_priors(path: Path) -> dict[str, Any]:
     body = _read(path, key="priors")
     others = [str(key) for key in body if key != "priors"]
     if others:
-        raise UsageError(f"policy file {path}: unknown key '{others[0]}'; valid: priors; remove it, or mend its name")
+        raise UsageError(f"policy file {path}: unknown key '{others[0]}'; valid: priors; remove it, or fix its name")
     priors = body.get("priors", {})
     if not isinstance(priors, Mapping):
         raise UsageError(
-            f"policy file {path}: priors: found {priors!r:.40}; expected a mapping of names to spreads; mend it, or "
+            f"policy file {path}: priors: found {priors!r:.40}; expected a mapping of names to spreads; fix it, or "
             "remove the file"
         )
     return dict(priors)

@@ -52,7 +52,7 @@ def what_differs(
 def fact_checks(
     policy: Policy, found: Sequence[Difference], compared: Sequence[str], accepted: Sequence[Difference]
 ) -> tuple[Check, ...]:
-    """The check, where both sides recorded facts and the policy asks for it. Equal facts are no evidence of anything
+    """The check, where both sides recorded facts and the policy asks for it. Equal facts are not evidence of anything
     else: it passes, and decides nothing."""
     if not policy.hard.facts:
         return ()

@@ -11,7 +11,7 @@ from typing import Any
 from gates.policy import PolicyError
 
 Reader = Callable[[str, Any], Any]
-_HUGE = 1e15  # no number of a policy is; beyond 1e308 an integer is no float
+_HUGE = 1e15  # no number of a policy is; beyond 1e308 an integer is not a float
 
 
 def fields(

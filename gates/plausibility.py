@@ -68,7 +68,7 @@ def _odd_one(ratio: float, rule: MetricRule, side: Sequence[Reading], everyone: 
     factor = max(odd.value / middle, middle / odd.value)
     return (
         f"{rule.info.label} of {odd.called} is {_shown(odd.value, rule)}, {_times(factor)} off the median of all "
-        f"runs ({_shown(middle, rule)}): a slip in its file or unit, or a machine in trouble; mend it or leave it out"
+        f"runs ({_shown(middle, rule)}): a slip in its file or unit, or a machine in trouble; fix it or leave it out"
     )
 
 

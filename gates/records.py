@@ -34,7 +34,7 @@ class Series:
 
     @property
     def finite(self) -> NDArray[np.bool_]:
-        """Mask of the values that are numbers. SQL stores turn +-Inf into +-1.797e308, which is no number
+        """Mask of the values that are numbers. SQL stores turn +-Inf into +-1.797e308, which is not a number
         either."""
         return np.asarray(np.isfinite(self.values) & (np.abs(self.values) < sys.float_info.max))
 
@@ -78,7 +78,7 @@ class Run:
 
     `invariants`: "ok", "broken: <sentence>", or "" where none were checked. `critical_held`: the warning that stayed
     critical, "" for none, None where nobody watched. `note`: what a reader should know of its data, in one sentence.
-    `not_promotable`: why this run is no standard for others, such as a fault that was put in on purpose or a profiler;
+    `not_promotable`: why this run sets no standard for others, such as a fault put in on purpose or a profiler;
     "" for an ordinary run.
 
     `failure` is "" or one of instability, oom, timeout, crash (a fault of the version), interrupted, error (no

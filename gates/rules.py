@@ -10,7 +10,7 @@ from gates.records import Run, Series
 from gates.summaries import SUMMARIES
 
 LOGGED = "trl/"
-"""Before the names of what a trainer logs that is no metric of ours."""
+"""Before the names of what a trainer logs that is not a metric of ours."""
 
 
 class Role(StrEnum):

@@ -66,7 +66,7 @@ def candidate_side(version: Version) -> Side:
 
 
 def baseline_side(version: Version | None, candidate: Side) -> Side:
-    """As for the candidate, less runs that are no standard to hold others to, or stand on the candidate's
+    """As for the candidate, less runs that set no standard for others, or stand on the candidate's
     side."""
 
     def why_not(run: Run) -> str:

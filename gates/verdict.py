@@ -172,7 +172,7 @@ class Verdict:
     `planned_runs`: the candidate's runs as a plan counts them, those of one seed once.
     `notes`: what a reader should know about the runs besides, such as which were left out and why; those of the checks
     among them. `compared`: the groups of facts that both sides recorded, so that no difference there means none.
-    `causes`: of a verdict that is no PASS, what explains it, the most first.
+    `causes`: of a verdict that is not PASS, what explains it, the most first.
     `attempt`: which try of the same code beside this baseline it was, counted from 1.
     """
 

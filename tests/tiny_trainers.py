@@ -163,7 +163,7 @@ class Line(torch.nn.Module):
 
 
 def trainer(tiny: str, place: Path, callbacks: list[Any], **own: Any) -> Trainer:
-    """Transformers' own, on a module that is no language model."""
+    """Transformers' own, on a module that is not a language model."""
     torch.manual_seed(1)
     x = torch.randn(64, 4)
     data = [{"x": row, "labels": row.sum()} for row in x]

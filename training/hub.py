@@ -77,7 +77,7 @@ def _cached(repository: Repository) -> Path | None:
         )
     except HFValidationError as error:
         raise SetupError(
-            f"{repository.asked_by}: {repository.name!r} is no hub repository; expected OWNER/NAME"
+            f"{repository.asked_by}: {repository.name!r} is not a hub repository; expected OWNER/NAME"
         ) from error
     if not isinstance(found, str):
         return None

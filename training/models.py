@@ -96,7 +96,9 @@ def _from_folder(model: ModelConfig) -> Path:
         raise SetupError(f"model={model.name} names no folder; expected model.path=FOLDER with a Transformers model")
     folder = Path(model.path).expanduser()
     if not folder.is_dir():
-        raise SetupError(f"model.path={model.path} is no folder; expected one with config.json, weights and tokenizer")
+        raise SetupError(
+            f"model.path={model.path} is not a folder; expected one with config.json, weights and tokenizer"
+        )
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         raise SetupError(f"model.path={model.path} holds an adapter only; expected a whole model; merge it first")
     if lacks := missing_model_files(folder):
@@ -106,7 +108,7 @@ def _from_folder(model: ModelConfig) -> Path:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:
-        raise SetupError(f"{folder / 'config.json'} is no JSON ({error}); expected a Transformers config") from error
+        raise SetupError(f"{folder / 'config.json'} is not JSON ({error}); expected a Transformers config") from error
     if "model_type" not in config:
         raise SetupError(f"{folder / 'config.json'} has no model_type; expected a Transformers config")
     _check_files(folder)
@@ -123,13 +125,13 @@ def _check_files(folder: Path) -> None:
             with safe_open(path, framework="numpy"):
                 pass
         except (SafetensorError, OSError) as error:
-            raise SetupError(f"{path} is no whole safetensors file ({first_line(error)}); copy it again") from error
+            raise SetupError(f"{path} is not a whole safetensors file ({first_line(error)}); copy it again") from error
     if (folder / "tokenizer.json").is_file():
         try:
             Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # tokenizers raises no type of its own
             raise SetupError(
-                f"{folder / 'tokenizer.json'} is no tokenizer ({first_line(error)}); expected one that "
+                f"{folder / 'tokenizer.json'} is not a tokenizer ({first_line(error)}); expected one that "
                 "save_pretrained wrote"
             ) from error
 

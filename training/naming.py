@@ -125,7 +125,7 @@ def _differences(client: MlflowClient, model: str, workload: Mapping[str, str]) 
 
 def flatten(tree: dict[str, Any], prefix: str = "cfg/") -> dict[str, str]:
     """Nested configuration as MLflow params; the policies are left to verdict.json and config.yaml, variants to their
-    own facts, and who is told of a run is no part of it."""
+    own facts, and who is told of a run is not part of it."""
     flat: dict[str, str] = {}
     for key, value in tree.items():
         if isinstance(value, dict):

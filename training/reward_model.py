@@ -19,7 +19,7 @@ def reward_folder(path: str) -> Path:
             )
         return folder
     if path.startswith((".", "/", "~")):
-        raise SetupError(f"algo.reward.path={path} is no folder; expected one with a sequence classifier")
+        raise SetupError(f"algo.reward.path={path} is not a folder; expected one with a sequence classifier")
     return locate(
         Repository(
             name=path,

@@ -85,7 +85,7 @@ def model_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Rewa
     if spec.path is None:
         raise SetupError("reward kind is 'model' without a path; expected the folder or hub id of a reward model")
     if spec.path.startswith((".", "/")) and not Path(spec.path).is_dir():
-        raise SetupError(f"reward path {spec.path} is no folder; expected one with a sequence classifier")
+        raise SetupError(f"reward path {spec.path} is not a folder; expected one with a sequence classifier")
     try:
         model = AutoModelForSequenceClassification.from_pretrained(spec.path, trust_remote_code=False).to(device).eval()
         reader = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=False)

@@ -127,7 +127,7 @@ def _keep_weights(job: Job, end: End, saved: Path) -> None:
 
     try:
         upload(prepare_store(job.tracking_uri), job.run_id, saved, WEIGHTS, scratch=True)
-    except BaseException as error:  # noqa: BLE001 - a signal too: what is not kept is no version
+    except BaseException as error:  # noqa: BLE001 - a signal too: what is not kept is not a version
         end.failure, said = classify(error)
         end.reason = f"its weights were not kept: {error if isinstance(error, StoreError) else said}"
         _say_end(job, end)

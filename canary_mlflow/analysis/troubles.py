@@ -24,7 +24,7 @@ ENDINGS: Mapping[str, tuple[str, str]] = {
     "timeout": ("the run was slower than its tier allows, or hung", "look at step time and data wait; raise the limit"),
     "crash": ("the process died without saying why", "look at the run's log; run it again with the same seed"),
     "interrupted": ("somebody or something ended it from outside", "run it again: it says nothing about the change"),
-    "error": ("an exception ended the training, or something outside", "mend what the reason names and run it again"),
+    "error": ("an exception ended the training, or something outside", "fix what the reason names and run it again"),
 }
 
 

@@ -28,7 +28,7 @@ def each_once(groups: Sequence[Sequence[Run]]) -> tuple[list[tuple[Run, ...]], l
 def healthy(
     policy: Policy, groups: Sequence[Sequence[Run]], left_out: Sequence[str]
 ) -> tuple[list[tuple[Run, ...]], list[str]]:
-    """The groups without runs that a hard check blocks, which are no standard, and without runs that are alone; and
+    """The groups without runs that a hard check blocks, which set no standard, and without runs that are alone; and
     what is left out, after `left_out`. Raises UsageError where no two runs of a group are left."""
     good, notes = [], list(left_out)
     for group in groups:

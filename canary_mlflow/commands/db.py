@@ -25,7 +25,7 @@ def db() -> None:
 @click.option("--server-role", default="", metavar="ROLE", help="PostgreSQL: the role that a server serves as.")
 @store_option
 def install(guards: tuple[str, ...], operators: tuple[str, ...], server_role: str, tracking_uri: str | None) -> None:
-    """Make the ledger's tables and triggers, or mend and change them. On PostgreSQL: as the tables' owner.
+    """Create, repair or change the ledger's tables and triggers. On PostgreSQL: as the tables' owner.
 
     Guarded are champion and anchor of every model that the ledger has a row about, and with --guard more: an alias of
     those models, or of every model whose name matches MODELS (* for all). Without --guard and --operator what is

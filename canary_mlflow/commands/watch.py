@@ -44,7 +44,7 @@ def watch(ctx: click.Context, run: str | None, every: float, once: bool, trackin
     """Follow a run in the terminal until it ends. Shows progress, curves, and what the watch says.
 
     A session is followed from run to run. Without RUN: the one that began last and goes on. Reads only; works over a
-    tracking server too. Where stdout is no terminal it prints a line for whatever is new.
+    tracking server too. Where stdout is not a terminal it prints a line for whatever is new.
     """
     from canary_mlflow.tracking.following import newest_running
 

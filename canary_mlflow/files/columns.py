@@ -46,7 +46,7 @@ class Columns:
             self.add_all(rows, first)
 
     def _add_alike(self, rows: list[Mapping[str, Any]]) -> bool:
-        """Take rows that need no mending: equal keys, numbers only, rising steps. False: nothing was taken."""
+        """Take rows that need no fixing: equal keys, numbers only, rising steps. False: nothing was taken."""
         keys, step_key = rows[0].keys(), self.step_key
         if step_key not in keys or any(row.keys() != keys for row in rows):
             return False
@@ -73,7 +73,7 @@ class Columns:
         return True
 
     def add(self, row: Mapping[str, Any], number: int) -> None:
-        """Add one row. Raises UsageError for a step or a known metric that is no number."""
+        """Add one row. Raises UsageError for a step or a known metric that is not a number."""
         self.rows += 1
         step = self._step(row, number)
         if step is None:
@@ -141,11 +141,11 @@ class Columns:
     def _bad_step(self, key: str, step: Any, number: int) -> UsageError:
         return UsageError(
             f"{self.path}: {self.row_word} {number}: {key} is {_shown(step)}; expected a whole number from 0; "
-            "mend that row"
+            "fix that row"
         )
 
     def _number(self, column: Column, key: str, value: Any, number: int) -> float | None:
-        """The value as a float; None where a column is no metric at all."""
+        """The value as a float; None where a column is not a metric at all."""
         found = None
         if isinstance(value, int | float) and not isinstance(value, bool):
             try:
@@ -162,7 +162,7 @@ class Columns:
         if is_canonical(column.name):
             raise UsageError(
                 f"{self.path}: {self.row_word} {number}: {key} is {_shown(value)}; expected a number, null or NaN; "
-                "mend that row"
+                "fix that row"
             )
         self._ignored.add(key)
         if len(self.columns.pop(key).values):

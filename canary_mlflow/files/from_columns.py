@@ -1,4 +1,4 @@
-"""What was read becomes a history: a series per metric, and a sentence for each thing that was mended."""
+"""What was read becomes a history: a series per metric, and a sentence for each thing that was fixed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def is_padded(column: Column, rows: int) -> bool:
 
 
 def notes_of(read: Columns) -> tuple[str, ...]:
-    """One sentence for each thing that was mended."""
+    """One sentence for each thing that was fixed."""
     notes = []
     if read.stepless:
         notes.append(f"{_count(read.stepless, read.row_word)} without a step left out")

@@ -16,7 +16,7 @@ class History:
     """What one file holds about one run.
 
     `series` by canonical name (`trl/<key>` for what has none): NaN and infinities kept, absent values absent.
-    `notes`: one sentence for each oddity that could be mended. `max_steps`: how many optimizer steps the run was
+    `notes`: one sentence for each oddity that could be fixed. `max_steps`: how many optimizer steps the run was
     meant to have; None where the file does not say.
     """
 

@@ -16,7 +16,7 @@ MAX_LINE = 4 << 20
 """Bytes: a row of 20,000 columns has half of that."""
 MAX_COLUMNS = 20_000
 MAX_DOCUMENT = 1 << 20
-"""Bytes of what is no history: a policy, a configuration, a key, the JSON beside a history."""
+"""Bytes of what is not a history: a policy, a configuration, a key, the JSON beside a history."""
 MAX_VERDICT = 32 << 20
 """Bytes of a verdict.json, which names each run, and of the event that GitHub starts a job with."""
 MAX_DEPTH = 50
@@ -27,7 +27,7 @@ MAX_EVENT = 64 << 20
 MAX_RESTARTS = 20
 """A run is resumed a few times; a file that goes back more often is not in the order of training."""
 MOST_TWICE = 0.1
-"""Of the steps: a row for each rank, split or micro-step is no history of optimizer steps."""
+"""Of the steps: a row for each rank, split or micro-step is not a history of optimizer steps."""
 SHOWN = 8  # columns named in an error
 
 

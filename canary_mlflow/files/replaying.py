@@ -57,7 +57,7 @@ def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replay
         found = ", ".join(list(history.series)[:8])
         why = f"{file}: nothing that the watch looks at; found {found}; expected loss, grad_norm, kl or others"
         raise UsageError(f"{why}; rename the columns")
-    # A checkpoint's trainer_state.json is the beginning of a run: that it learned nothing yet is no finding.
+    # A checkpoint's trainer_state.json is the beginning of a run: that it learned nothing yet is not a finding.
     watch.finish(history.completed)
     short = watch.verdict == HEALTHY and not watch.enough
     least = policy.rows.burn_in_least

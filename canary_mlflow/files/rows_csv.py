@@ -41,14 +41,14 @@ def read_csv(path: Path, rest: TextIO, header: str, notes: list[str]) -> History
         for number, cells in enumerate(csv.reader(rest, delimiter=delimiter), 2):
             if len(cells) > len(names):
                 raise UsageError(
-                    f"{path}: row {number} has {len(cells)} cells; expected {len(names)} as in the header; mend it"
+                    f"{path}: row {number} has {len(cells)} cells; expected {len(names)} as in the header; fix it"
                 )
             if cells:
                 columns.add({name: _value(cell) for name, cell in zip(names, cells, strict=False)}, number)
             if number > MAX_ROWS + 1:
                 raise too_many_rows(path)
     except csv.Error as error:
-        raise UsageError(f"{path}: is no CSV ({error}); expected a header and one row per step; mend it") from None
+        raise UsageError(f"{path}: is not CSV ({error}); expected a header and one row per step; fix it") from None
     return history_of(columns, "csv", notes)
 
 

@@ -75,11 +75,11 @@ def _line_by_line(path: Path, lines: list[str], number: int, notes: list[str]) -
                 notes.append(f"line {at} is cut off; read without it")
                 return
             raise UsageError(
-                f"{path}: line {at} is no JSON ({error}); expected one object per line; mend or remove it"
+                f"{path}: line {at} is not JSON ({error}); expected one object per line; fix or remove it"
             ) from None
         if not isinstance(row, dict):
             raise UsageError(
-                f"{path}: line {at} is {type(row).__name__}; expected one JSON object per line; mend that line"
+                f"{path}: line {at} is {type(row).__name__}; expected one JSON object per line; fix that line"
             )
         yield at, row
 
@@ -87,9 +87,9 @@ def _line_by_line(path: Path, lines: list[str], number: int, notes: list[str]) -
 def broken(path: Path, error: ValueError) -> UsageError:
     """What to say of JSON that does not parse: most are files whose writing was cut short."""
     if not isinstance(error, json.JSONDecodeError):
-        return UsageError(f"{path}: is no JSON that can be read ({error}); expected numbers; mend that value")
+        return UsageError(f"{path}: cannot be read as JSON ({error}); expected numbers; fix that value")
     cut = error.pos >= len(error.doc.rstrip()) - 1 or error.msg.startswith("Unterminated")
     return UsageError(
-        f"{path}: {'is cut off' if cut else 'is no JSON'} (line {error.lineno}: {error.msg}); "
+        f"{path}: {'is cut off' if cut else 'is not JSON'} (line {error.lineno}: {error.msg}); "
         "expected a whole trainer_state.json or one object per line; copy it again"
     )

@@ -39,13 +39,13 @@ def sidecar_of(path: Path) -> Path | None:
 
 
 def read_sidecar(path: Path) -> Sidecar:
-    """Read it. Raises UsageError for what is no JSON object, and for values of known keys that cannot be meant."""
+    """Read it. Raises UsageError for what is not a JSON object, and for values of known keys that cannot be meant."""
     try:
         body = read_json(path)
     except (OSError, ValueError) as error:  # ValueError: neither JSON nor UTF-8
-        raise UsageError(f"{path}: no readable JSON ({' '.join(str(error).split())}); mend or remove it") from None
+        raise UsageError(f"{path}: no readable JSON ({' '.join(str(error).split())}); fix or remove it") from None
     if not isinstance(body, Mapping):
-        raise UsageError(f'{path}: found {type(body).__name__}; expected an object such as {{"seed": 1}}; mend it')
+        raise UsageError(f'{path}: found {type(body).__name__}; expected an object such as {{"seed": 1}}; fix it')
     found: dict[str, Any] = {"metrics": {}}
     unread = []
     for key, value in body.items():
@@ -71,19 +71,19 @@ def _number(where: str, value: Any) -> float:
             return float(value)  # NaN and Infinity may stand bare
     except (TypeError, ValueError, OverflowError):
         pass  # refused below
-    raise UsageError(f"{where}: found {repr(value)[:60]}; expected a number; mend it")
+    raise UsageError(f"{where}: found {repr(value)[:60]}; expected a number; fix it")
 
 
 def _whole(where: str, value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise UsageError(f"{where}: found {value!r}; expected a whole number; mend it")
+    raise UsageError(f"{where}: found {value!r}; expected a whole number; fix it")
 
 
 def _flag(where: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    raise UsageError(f"{where}: found {value!r}; expected true or false; mend it")
+    raise UsageError(f"{where}: found {value!r}; expected true or false; fix it")
 
 
 def _failure(where: str, value: Any) -> str:
@@ -95,7 +95,7 @@ def _failure(where: str, value: Any) -> str:
 def _facts(where: str, value: Any) -> dict[str, str]:
     if isinstance(value, Mapping):
         return {str(key): str(item) for key, item in value.items()}
-    raise UsageError(f'{where}: found {value!r}; expected an object of facts such as {{"backend": "cpu"}}; mend it')
+    raise UsageError(f'{where}: found {value!r}; expected an object of facts such as {{"backend": "cpu"}}; fix it')
 
 
 _FIELDS = {

@@ -35,7 +35,7 @@ def open_regular(path: Path, within: Path | None = None) -> BinaryIO:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
             kind = next((name for is_one, name in _KINDS if is_one(mode)), "something else")
-            raise OSError(errno.EINVAL, f"is {kind}, no regular file", str(path))
+            raise OSError(errno.EINVAL, f"is {kind}, not a regular file", str(path))
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)

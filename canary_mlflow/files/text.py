@@ -46,7 +46,7 @@ def opened(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def text_lines(path: Path) -> Iterator[TextIO]:
-    """The lines of a file that is no history; what is not UTF-8 in it is replaced. Raises UsageError as `opened`."""
+    """The lines of a file that is not a history; what is not UTF-8 in it is replaced. Raises UsageError as `opened`."""
     try:
         with open_regular(path) as raw:
             source = cast(IO[bytes], Bounded(raw).buffered())

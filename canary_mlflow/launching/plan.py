@@ -52,8 +52,8 @@ class Plan(Making):
             self.stop_if_ended()
             if missing.seeds and self.made() <= before and not self.broke_off:
                 raise CanaryError(
-                    f"{self.model} version {self.version}: the runs that were made are no evidence; expected runs that "
-                    "say how they ended (canary.completed); look at the last run of its session"
+                    f"{self.model} version {self.version}: the runs that were made are not evidence; expected runs "
+                    "that say how they ended (canary.completed); look at the last run of its session"
                 )
             self.make_again()
 

@@ -41,7 +41,7 @@ def line(row: Row, *, place: bool = False) -> str:
     """One row for people. `place`: with the model's workspace."""
     facts = facts_of(row)
     if facts is None:
-        return f"{row.seq:>5}  its text is no JSON object; see: canary audit verify"
+        return f"{row.seq:>5}  its text is not a JSON object; see: canary audit verify"
     when = str(facts.get("time", ""))[:19]
     if row.kind == Kind.POLICY:
         return (

@@ -69,7 +69,7 @@ def install(
     operators: Sequence[str] | None = None,
     server_role: str = "",
 ) -> None:
-    """Tables, triggers, what is guarded and who may override, in one transaction; again to change or mend them.
+    """Tables, triggers, what is guarded and who may override, in one transaction; again to change or fix them.
 
     `guarded`: besides ALIASES of every model that the ledger has a row about. It and `operators` None: as they are, at
     first no more than that, and no names. Raises StoreError.

@@ -81,7 +81,7 @@ class Row:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The body as values; empty where it is no JSON object, which `faults` names."""
+        """The body as values; empty where it is not a JSON object, which `faults` names."""
         return facts_of(self) or {}
 
     @property
@@ -117,8 +117,8 @@ def signed(record: Record, after: Row | None, signer: Signer) -> Row:
 
 
 def facts_of(row: Row) -> dict[str, Any] | None:
-    """The body as values; None where it is no JSON object. By pydantic's parser, which MLflow brings: it takes half as
-    long as Python's own."""
+    """The body as values; None where it is not a JSON object. By pydantic's parser, which MLflow brings: half
+    the time of Python's own."""
     try:
         try:
             found = from_json(row.body)
@@ -148,7 +148,7 @@ def faults(row: Row, previous: str | None, keys: PublicKeys) -> Iterator[str]:
         return  # most rows: nothing of their text need be read
     facts = facts_of(row)
     if facts is None:
-        yield "its text is no JSON object"
+        yield "its text is not a JSON object"
         return
     different = [name for name in COLUMNS if facts.get(name) != columns[name]]
     if facts.get("key") != row.key_id:

@@ -50,7 +50,7 @@ def check(connection: Any, signer: Signer) -> None:
 
 
 def refusal(connection: Any, signer: Signer, problem: str) -> str:
-    """What is wrong with a key, and what would mend it."""
+    """What is wrong with a key, and what would fix it."""
     folder = key_folder()
     file = next((one for one in public_files(folder) if one.stem == signer.key_id), folder)
     unknown = sorted(table.first_of_keys(connection).keys() - trusted().keys.keys())

@@ -105,7 +105,7 @@ def read_history(registry: str, model: str) -> History:
 
 
 def facts_of(row: Row) -> dict[str, Any]:
-    """What the row says; nothing where its text is no JSON object."""
+    """What the row says; nothing where its text is not a JSON object."""
     try:
         found = row.facts
     except ValueError:

@@ -176,5 +176,5 @@ def range_at(band: Band | None, latest: Latest, unit_of: str) -> str:
 
 
 def spelled(value: float) -> str:
-    """A value that is no number."""
+    """A value that is not a number."""
     return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"

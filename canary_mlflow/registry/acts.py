@@ -65,7 +65,7 @@ def bless(
     if act.kind is Kind.OVERRIDE and not despite_block:
         why = reason_of_block(found)
         raise UsageError(
-            f"version {act.version} of {model!r}: the gate blocked it ({why}); expected one without a BLOCK; mend it "
+            f"version {act.version} of {model!r}: the gate blocked it ({why}); expected one without a BLOCK; fix it "
             "and run again, or add --despite-block when the change is meant"
         )
     return carry_out(client, weighed(client, act, found, without_weights), found)

@@ -61,7 +61,7 @@ def not_granted(alias: str, model: str, version: object, word: str, held_back: A
             f"{gate_command(model, version)}"
         )
     return forbidden(
-        f"{subject(alias, model, version)}: its verdict is {word}, a PASS is missing; mend it and run "
+        f"{subject(alias, model, version)}: its verdict is {word}, a PASS is missing; fix it and run "
         f"{gate_command(model, version)}, or {override_command(model, version, alias)}"
     )
 

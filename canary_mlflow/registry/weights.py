@@ -86,7 +86,7 @@ def tensors(stream: Any, size: int) -> list[Tensor]:
         found.sort(key=lambda tensor: tensor.start)
         expected = {name: elements(one["shape"]) for name, one in header.items() if name != "__metadata__"}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise Unfit("its header is no safetensors header") from error
+        raise Unfit("its header is not a safetensors header") from error
     if not any(expected.values()):
         raise Unfit("it has no numbers" if found else "it has no tensor")
     place = 8 + length
@@ -136,7 +136,7 @@ def missing_shard(place: Path) -> str:
         try:
             named = set(read_json(index, HEADER_LIMIT)["weight_map"].values())
         except (ValueError, TypeError, KeyError, AttributeError):
-            return f"{name}: it is no index of weights"
+            return f"{name}: it is not an index of weights"
         for shard in sorted(map(str, named)):
             if not (index.parent / shard).is_file():
                 return f"{name}: {shard}, which it names, is missing"

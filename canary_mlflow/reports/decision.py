@@ -24,7 +24,7 @@ class Question(StrEnum):
     FILES = "files"  # what would the gate say about these files? Nothing is written.
 
 
-LABELLED = (Question.COMPARISON, Question.REVISIONS, Question.FILES)  # their sides are no versions
+LABELLED = (Question.COMPARISON, Question.REVISIONS, Question.FILES)  # their sides are not versions
 
 
 class HeldBy(StrEnum):

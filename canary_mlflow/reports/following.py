@@ -135,7 +135,7 @@ def ending(sight: Sight) -> str:
 
 
 def lines(before: Sight | None, sight: Sight, now: int) -> Iterator[str]:
-    """What is new since `before`, for a stream that is no terminal: the run, its warnings, its progress, its end."""
+    """What is new since `before`, for a stream that is not a terminal: the run, its warnings, its progress, its end."""
     other = before is None or before.run.run_id != sight.run.run_id
     if other:
         yield heading(sight).plain

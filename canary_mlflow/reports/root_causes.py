@@ -20,7 +20,7 @@ def because(decision: Decision, most: int = SHOWN) -> str:
 
 
 def listed(decision: Decision) -> list[str]:
-    """All of them, a sentence each; of a verdict that is no PASS and has none, that there is none."""
+    """All of them, a sentence each; of a verdict that is not PASS and has none, that there is none."""
     verdict = decision.verdict
     if verdict.outcome is Outcome.PASS or not verdict.baseline_runs:
         return []

@@ -83,7 +83,7 @@ def evaluation(value: Any) -> dict[str, Any]:
             raise UsageError(f"evaluation: {printable(key)} is unknown or of another type; expected {', '.join(known)}")
     for name, number in [pair for side in ("recorded", "repeated") for pair in value.get(side, {}).items()]:
         if isinstance(number, bool) or not isinstance(number, int | float | None):
-            raise UsageError(f"evaluation: {printable(name)} is no number; expected one, or null; see openapi.json")
+            raise UsageError(f"evaluation: {printable(name)} is not a number; expected one, or null; see openapi.json")
     names = [*value.get("recorded", {}), *value.get("repeated", {}), *value.get("different", ())]
     for name in names:
         if not isinstance(name, str) or not NAME.fullmatch(name):

@@ -65,7 +65,7 @@ def guard() -> GuardedStore:
 
     found = guard_of(client())
     if found is None:
-        raise Refused("this server's registry is no SQLite or PostgreSQL database; expected one that the guard knows")
+        raise Refused("this server's registry is not in SQLite or PostgreSQL; expected a database that the guard knows")
     return found
 
 

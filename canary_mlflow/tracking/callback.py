@@ -114,7 +114,7 @@ class CanaryCallback(Hooks):
         return {} if self.journal is None else self.journal.rows
 
     def paused(self) -> None:
-        """What was done since the last step was no training: its time is no step's."""
+        """What was done since the last step was not training: its time is no step's."""
         self._tell("paused")
 
     @property

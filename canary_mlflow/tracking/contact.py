@@ -63,7 +63,7 @@ def check_file(file: Path) -> None:
 
 
 def check_sqlite(file: Path) -> None:
-    """Raise StoreError for a file that is no SQLite database."""
+    """Raise StoreError for a file that is not a SQLite database."""
     import sqlite3
 
     try:

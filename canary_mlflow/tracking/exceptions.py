@@ -14,7 +14,7 @@ RAISED_TAGS = ("canary.exception", "canary.exception.place", "canary.exception.o
 
 
 def raised(error: BaseException | None) -> Raised | None:
-    """What an exception says of the code that ran; None for what is no exception, but a signal or Ctrl-C."""
+    """What an exception says of the code that ran; None for what is not an exception, but a signal or Ctrl-C."""
     if not isinstance(error, Exception):
         return None
     return Raised(kind=type(error).__name__, place=_place(error), outside=_outside(error))

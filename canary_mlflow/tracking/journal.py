@@ -82,7 +82,7 @@ class Journal:
         self.last_step = max(self.last_step, step)
 
     def logged(self, step: int, logs: Mapping[str, object]) -> None:
-        """The trainer logged something; what is no number is left out."""
+        """The trainer logged something; what is not a number is left out."""
         values = {
             name_of(key): number
             for key, value in logs.items()

@@ -50,7 +50,7 @@ def prepare_store(uri: str | None = None) -> MlflowClient:
         except MlflowException as error:
             if "unsupported URI" in str(error):
                 raise UsageError(
-                    f"tracking store {found}: {urlsplit(found).scheme}:// is no kind of store that MLflow has here; "
+                    f"tracking store {found}: {urlsplit(found).scheme}:// is not a kind of store that MLflow has here; "
                     "expected sqlite:///mlflow.db, another database's URI, or a server's http address"
                 ) from error
             raise StoreError(refusal(found, error)) from error

@@ -1,4 +1,4 @@
-"""CPU time of a thread that writes while another trains: it counts in the process's, and is no part of training."""
+"""CPU time of a thread that writes while another trains: it counts in the process's, and is not part of training."""
 
 from __future__ import annotations
 

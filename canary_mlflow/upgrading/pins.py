@@ -16,7 +16,7 @@ from canary_mlflow.upgrading.uv import NO_SOLUTION, UVFailed, uv
 
 Pins = Mapping[str, str]
 NOT_MOVED = frozenset({"canary-mlflow", "pip", "setuptools", "wheel", "uv"})
-"""What builds or judges, and is no part of a training."""
+"""What builds or judges, and is not part of a training."""
 
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*===?\s*([A-Za-z0-9][A-Za-z0-9.+!_-]*)$")
 

@@ -15,7 +15,7 @@ HEAVIER = 1.05  # times its peak
 LEAST_MIB = 8.0
 CLEAR = 0.25  # share of the harm that a phase must explain to be named
 SETS_IN = 1.12  # times the cost before, for a slowdown to have begun in mid-run
-SURE = 0.95  # rank of a phase that explains all of a slowdown: below what is no number, or frozen
+SURE = 0.95  # rank of a phase that explains all of a slowdown: below what is not a number, or frozen
 FACTOR = 1.25  # by which a rate or a coefficient is another
 RATES = (
     ("learning_rate", "learning rate", "rate.learning", 0.93),
@@ -133,7 +133,7 @@ def rates(sides: Sides) -> Iterator[RootCause]:
 
 
 def not_numbers(sides: Sides) -> Iterator[RootCause]:
-    """Which value was no number first: a loss, or a gradient of a loss that was one."""
+    """Which value was not a number first: a loss, or a gradient of a loss that was one."""
     for run in sides.candidate:
         first = {
             name: int(series.steps[int(np.argmin(series.finite))])
@@ -145,12 +145,12 @@ def not_numbers(sides: Sides) -> Iterator[RootCause]:
         step, loss = min(first.values()), first.get("loss")
         if loss == step:
             yield RootCause(
-                rule="numbers.loss", said=f"the loss of step {step} is no number, before any weight was", rank=0.97
+                rule="numbers.loss", said=f"the loss of step {step} is not a number, before any weight was", rank=0.97
             )
         else:
             yield RootCause(
                 rule="numbers.gradient",
-                said=f"a gradient of step {step} is no number, of a loss that is one",
+                said=f"a gradient of step {step} is not a number, although the loss is one",
                 rank=0.97,
             )
         return
@@ -179,7 +179,7 @@ def frozen(sides: Sides) -> Iterator[RootCause]:
 
 
 def signals(sides: Sides) -> Iterator[RootCause]:
-    """What a training's own signals say against each other; nothing once a value is no number or nothing trains."""
+    """What a training's own signals say against each other; nothing once a value is not a number or nothing trains."""
     if any(not_numbers(sides)) or any(frozen(sides)):
         return
     if sides.has("reward_accuracy"):

@@ -8,7 +8,7 @@ _LOOK_AT_DATA = "look at the batches around this step"
 # (rule, stream) or (rule, "") for every stream → meaning, advice.
 _TEXTS: dict[tuple[str, str], tuple[str, str]] = {
     ("nonfinite", ""): (
-        "an overflow or a division by zero; from here on the weights are no numbers",
+        "an overflow or a division by zero; from here on the weights are not numbers",
         "go back to the last good checkpoint; bf16 instead of fp16, a lower learning rate; " + _LOOK_AT_DATA,
     ),
     ("nan_gradients", ""): (

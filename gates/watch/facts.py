@@ -29,7 +29,7 @@ class NonFinite:
 
 
 class NanGradients:
-    """Gradients that are no numbers, row after row.
+    """Gradients that are not numbers, row after row.
 
     fp16's loss scaling begins too high (at 65536) and halves it until gradients are finite: the rows before the first
     finite one are that search, if it comes. A few more in the first rows are no news either; later on single ones are

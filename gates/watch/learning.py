@@ -112,7 +112,7 @@ class Flat:
 class NoGainInReward:
     """At the end of a run: a reward that is lower than at the start by more than its standard error, or the same.
 
-    One that rose too little to be told from noise is no finding: short runs at small rates are like that.
+    One that rose too little to be told from noise is not a finding: short runs at small rates are like that.
     """
 
     rule = "no_learning"

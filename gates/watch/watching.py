@@ -20,7 +20,7 @@ _VERDICTS = (HEALTHY, "warned", "critical", "failed")
 
 
 class _Stream:
-    """The alarms of one stream: all of them see numbers, `always` sees what is no number too."""
+    """The alarms of one stream: all of them see numbers, `always` sees what is not a number too."""
 
     __slots__ = ("always", "numbers")
 

@@ -191,7 +191,8 @@ def test_an_unreachable_store_is_one_line(uri: str) -> None:
 
 
 def test_a_kind_of_store_that_there_is_not_is_wrong_use() -> None:
-    assert "nonsense:// is no kind of store" in one_line(canary("gate", "m", "1", "--tracking-uri", "nonsense://x"), 2)
+    refusal = one_line(canary("gate", "m", "1", "--tracking-uri", "nonsense://x"), 2)
+    assert "nonsense:// is not a kind of store" in refusal
 
 
 def test_a_version_without_a_tier_asks_for_a_policy(recorded: Any) -> None:

@@ -258,7 +258,7 @@ BAD = [
     ('{"step": 1.5, "loss": 1}\n', "line 1: step is 1.5; expected a whole number"),
     ('{"step": -3, "loss": 1}\n', "line 1: step is -3; expected a whole number from 0"),
     ('{"step": 99999999999999999999999, "loss": 1}\n', "expected a whole number from 0"),
-    ('{"step": 1, "loss": 1}\n{"step": 2, "lo\n{"step": 3, "loss": 1}\n', "line 2 is no JSON"),
+    ('{"step": 1, "loss": 1}\n{"step": 2, "lo\n{"step": 3, "loss": 1}\n', "line 2 is not JSON"),
     ('{"step": 1, "loss": 1}\n7\n', "line 2 is int; expected one JSON object per line"),
     (lines([{"step": step % 7, "loss": 1.0} for step in range(300)]), "steps go back 42 times (loss)"),
     ("loss,kl\n1,2\n", "no step column; found loss, kl"),

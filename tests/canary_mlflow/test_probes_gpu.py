@@ -98,7 +98,7 @@ def costs(late: LateGPU, monkeypatch: pytest.MonkeyPatch, slowness: float) -> tu
         probe.step_ended(row)
         probe.row_closed(row)
         seen |= row
-    assert seen["step_time"] == pytest.approx(0.012 * slowness, rel=0.01)  # the kernel is no part of it
+    assert seen["step_time"] == pytest.approx(0.012 * slowness, rel=0.01)  # the kernel is not part of it
     return seen["sentinel_time"], seen["step_cost"]
 
 

@@ -145,7 +145,7 @@ def test_the_sentinel_leaves_the_random_numbers_alone() -> None:
 
 def test_each_run_gets_probes_of_its_own_under_their_names() -> None:
     first, second = standard_probes(), standard_probes()
-    assert next(iter(first)) == "clock"  # what the others do after a step is no part of it
+    assert next(iter(first)) == "clock"  # what the others do after a step is not part of it
     assert {name for name, probe in first.items() if probe.essential} == {"gradients", "finiteness", "parameters"}
     assert not set(map(id, first.values())) & set(map(id, second.values()))
     assert all(probe.name == name for name, probe in first.items())

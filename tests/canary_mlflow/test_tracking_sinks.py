@@ -48,7 +48,7 @@ def rows_of(journal: Journal) -> list[dict[str, Any]]:
     path = journal.target.client.download_artifacts(journal.target.run_id, "stability.jsonl")
 
     def no_number(word: str) -> None:
-        raise ValueError(f"{word} is no JSON")
+        raise ValueError(f"{word} is not JSON")
 
     return [json.loads(line, parse_constant=no_number) for line in Path(path).read_text().splitlines()]
 
@@ -163,7 +163,7 @@ def test_a_missing_writer_is_one_line_and_stops_nothing(
 
 
 def test_an_unknown_sink_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"'wandb': there is none of that name; expected mlflow, jsonl, tensorboard"):
+    with pytest.raises(UsageError, match=r"'wandb': no such sink; expected mlflow, jsonl, tensorboard"):
         check_names(["mlflow", "wandb"])
 
 

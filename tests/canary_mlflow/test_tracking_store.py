@@ -99,7 +99,7 @@ def test_a_store_that_cannot_be_used_is_refused_fast_and_in_one_line(uri: str, s
 
 
 def test_a_kind_of_store_that_does_not_exist_is_wrong_use() -> None:
-    with pytest.raises(UsageError, match="gopher:// is no kind of store that MLflow has here") as refused:
+    with pytest.raises(UsageError, match="gopher:// is not a kind of store that MLflow has here") as refused:
         prepare_store("gopher://there")
     assert "\n" not in str(refused.value)
 

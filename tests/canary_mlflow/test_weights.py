@@ -52,10 +52,10 @@ def with_header(header: Any, body: bytes = b"\0" * 8) -> bytes:
         (b"", "its header is cut off"),
         (b"\xff" * 64, "its header is cut off"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "its header is cut off"),
-        (with_header(b"{]"), "its header is no safetensors header"),
-        (with_header({"a": {"dtype": "F32"}}), "its header is no safetensors header"),
-        (with_header({"a": 1}), "its header is no safetensors header"),
-        (with_header([]), "its header is no safetensors header"),
+        (with_header(b"{]"), "its header is not a safetensors header"),
+        (with_header({"a": {"dtype": "F32"}}), "its header is not a safetensors header"),
+        (with_header({"a": 1}), "its header is not a safetensors header"),
+        (with_header([]), "its header is not a safetensors header"),
         (with_header({"__metadata__": {}}), "it has no tensor"),
         (
             with_header({"a": {"dtype": "f32", "shape": [2], "data_offsets": [0, 8]}}),
@@ -89,4 +89,4 @@ def test_every_shard_that_an_index_names_is_there(tmp_path: Path) -> None:
     (tmp_path / "b.safetensors").write_bytes(safetensors())
     assert fault_of(tmp_path) == ""
     index.write_text("[]")
-    assert fault_of(tmp_path) == "model.safetensors.index.json: it is no index of weights"
+    assert fault_of(tmp_path) == "model.safetensors.index.json: it is not an index of weights"

@@ -101,8 +101,8 @@ CASES: list[tuple[str, Callable[[dict[str, np.ndarray]], None], str]] = [
     ("rate.learning", fast, "(200 times)"),
     ("rate.learning", stopped, "the learning rate is 0, not 0.00"),
     ("numbers.frozen", frozen, "grad_norm is 0 from step 51 on"),
-    ("numbers.loss", no_loss, "the loss of step 21 is no number"),
-    ("numbers.gradient", no_gradient, "a gradient of step 21 is no number"),
+    ("numbers.loss", no_loss, "the loss of step 21 is not a number"),
+    ("numbers.gradient", no_gradient, "a gradient of step 21 is not a number"),
     ("data.contradicts", contradicts, "50 % of the pairs end in their order, not 7"),
 ]
 

@@ -150,7 +150,7 @@ FACTS: list[tuple[str, Rows, list[tuple[int, str, str, str]]]] = [
         [(41, "WARN", "grad_norm", "nan_gradients")],
     ),
     (
-        "the probe counts values that are no numbers",
+        "the probe counts values that are not numbers",
         constant(40, nonfinite=0.0) + constant(6, nonfinite=3.0),
         [(41, "WARN", "nonfinite", "nan_gradients"), (44, "STOP", "nonfinite", "nan_gradients")],
     ),

@@ -260,7 +260,7 @@ def test_a_set_without_any_difference_is_refused(tmp_path, tokenizer):
 
 
 def test_a_missing_or_unnamed_file_is_said(tmp_path):
-    with pytest.raises(SetupError, match=r"nowhere\.jsonl is no file; expected"):
+    with pytest.raises(SetupError, match=r"nowhere\.jsonl is not a file; expected"):
         datasets.check(a_config("jsonl", tmp_path / "nowhere.jsonl"))
     with pytest.raises(SetupError, match=r"expected data\.path=FILE"):
         datasets.check(a_config("jsonl"))

@@ -93,7 +93,7 @@ def test_a_hub_that_refuses_or_keeps_silent_is_given_up_soon(hub_cache, monkeypa
 
 @pytest.mark.parametrize("name", ["too/many/parts", "bad name"])
 def test_a_name_that_is_no_repository_is_said(hub_cache, name, refusal):
-    assert "is no hub repository; expected OWNER/NAME" in refusal(hub_model(name))
+    assert "is not a hub repository; expected OWNER/NAME" in refusal(hub_model(name))
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -187,7 +187,7 @@ def test_a_missing_shard_is_named(folder, refusal):
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"), [("{not json", "is no JSON"), ("{}", "has no model_type"), ("[]", "has no model_type")]
+    ("content", "expected"), [("{not json", "is not JSON"), ("{}", "has no model_type"), ("[]", "has no model_type")]
 )
 def test_a_config_that_is_none_is_said(folder, content, expected, refusal):
     (folder / "config.json").write_text(content)
@@ -196,7 +196,7 @@ def test_a_config_that_is_none_is_said(folder, content, expected, refusal):
 
 
 def test_a_path_that_is_no_folder_is_said(tmp_path, refusal):
-    assert "is no folder; expected one with config.json" in refusal(local_model(tmp_path / "nowhere"))
+    assert "is not a folder; expected one with config.json" in refusal(local_model(tmp_path / "nowhere"))
     assert "expected model.path=FOLDER" in refusal(ModelConfig(name="local", source="local"))
 
 
@@ -225,8 +225,8 @@ def test_damaged_weights_are_refused_in_one_line(folder):
 @pytest.mark.parametrize(
     ("name", "keep", "expected"),
     [
-        ("model.safetensors", 1000, "model.safetensors is no whole safetensors file"),
-        ("tokenizer.json", 200, "tokenizer.json is no tokenizer"),
+        ("model.safetensors", 1000, "model.safetensors is not a whole safetensors file"),
+        ("tokenizer.json", 200, "tokenizer.json is not a tokenizer"),
     ],
 )
 def test_a_half_copied_file_is_found_before_anything_is_loaded(folder, name, keep, expected, refusal):

@@ -31,7 +31,7 @@ def test_the_default_canary_passes():
     ("config", "expected"),
     [
         (lambda path: a_config(quantization="nf4"), "use adapter=lora"),
-        (lambda path: a_config("jsonl", path / "no.jsonl"), r"no\.jsonl is no file"),
+        (lambda path: a_config("jsonl", path / "no.jsonl"), r"no\.jsonl is not a file"),
         (lambda path: a_config("hh-rlhf", path), r"has no train\.jsonl\.gz"),
         (lambda path: a_config("parquet"), r"data\.source is 'parquet'; expected one of embedded, hh-rlhf, jsonl"),
         (lambda path: a_config(model=local_model(path)), r"lacks config\.json"),

@@ -96,7 +96,7 @@ def test_a_reward_model_reads_prompt_and_answer(tmp_path: Path) -> None:
         (RewardSpec(kind="token_share", tokens=[]), "reward tokens are"),
         (RewardSpec(kind="token_share", tokens=["€"]), "reward tokens are"),
         (RewardSpec(kind="model"), "without a path"),
-        (RewardSpec(kind="model", path="./nowhere"), "./nowhere is no folder"),
+        (RewardSpec(kind="model", path="./nowhere"), "./nowhere is not a folder"),
     ],
 )
 def test_a_reward_that_cannot_be_built_says_so(spec: RewardSpec, words: str) -> None:

@@ -20,7 +20,7 @@ HELD_OUT = PROMPTS // 8  # prompts that no training row has, whatever the tier
 
 
 def check(config: CanaryConfig) -> None:
-    """Raise SetupError if more held-out rows are wanted than there are, or the noise is no share."""
+    """Raise SetupError if more held-out rows are wanted than there are, or the noise is not a share."""
     if config.tier.eval_rows > HELD_OUT:
         raise SetupError(
             f"tier.eval_rows is {config.tier.eval_rows}; the embedded data holds out {HELD_OUT} rows; "

@@ -72,7 +72,7 @@ def data_folder(data: DataConfig) -> Path:
         return folder
     if data.path.count("/") != 1 or data.path.startswith((".", "/", "~")):
         raise SetupError(
-            f"data.path={data.path} is no folder; expected one with files such as {SUBSETS[1]}/train.jsonl.gz"
+            f"data.path={data.path} is not a folder; expected one with files such as {SUBSETS[1]}/train.jsonl.gz"
         )
 
     def missing(snapshot: Path) -> list[str]:
@@ -134,7 +134,7 @@ def _first_record(path: Path) -> dict[str, Any]:
         with opener(path, "rt", encoding="utf-8") as file:
             record = json.loads(file.readline() or "null")
     except (OSError, EOFError, ValueError) as error:
-        raise SetupError(f"{path} is no gzipped JSON lines file ({error}); fetch it again") from error
+        raise SetupError(f"{path} is not a gzipped JSON lines file ({error}); fetch it again") from error
     if not isinstance(record, dict):
-        raise SetupError(f"{path} is empty or its first line is no object; expected chosen and rejected texts")
+        raise SetupError(f"{path} is empty or its first line is not an object; expected chosen and rejected texts")
     return record

@@ -53,7 +53,7 @@ def _lines(config: CanaryConfig) -> Iterator[tuple[str, str]]:
         raise SetupError(f"data={config.data.name} names no file; expected data.path=FILE")
     path = Path(config.data.path).expanduser()
     if not path.is_file():
-        raise SetupError(f"data.path={path} is no file; expected one with a JSON object per line")
+        raise SetupError(f"data.path={path} is not a file; expected one with a JSON object per line")
     number = 0
     try:
         with _open(path) as file:

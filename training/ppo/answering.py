@@ -40,7 +40,7 @@ class Answerer:
         *,
         step: int,
     ) -> Answers:
-        """One answer to each of the numbered prompts; `step` is named when the policy's logits are no numbers."""
+        """One answer to each of the numbered prompts; `step` is named when the policy's logits are not numbers."""
         prompt_ids, prompt_mask = prompts.batch(rows, generator.device)
         responses = self._sampler(policy, prompt_ids, prompt_mask, self.spec, generator, step)
         return Answers(

@@ -45,7 +45,7 @@ class PPOConfig(TrainingArguments):
         self.per_device_train_batch_size = self.rollout_batch_size // (
             self.num_minibatches * self.gradient_accumulation_steps
         )
-        # What the loader yields is no dataset row, and a log line per optimizer step is what the
+        # What the loader yields is not a dataset row, and a log line per optimizer step is what the
         # per-iteration metrics ride on; a filtered NaN would look like a perfect loss.
         self.remove_unused_columns = False
         self.logging_strategy = "steps"

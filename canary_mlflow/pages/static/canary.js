@@ -226,7 +226,7 @@ class Figure {
     };
   }
 
-  // Warnings as lines with a flag on top, values that are no numbers as crosses at the bottom.
+  // Warnings as lines with a flag on top, values that are not numbers as crosses at the bottom.
   mark(u) {
     const { ctx, bbox } = u;
     const ratio = devicePixelRatio;

@@ -61,7 +61,7 @@ class Probe:
         """The trainer has logged; what follows until the next step is its fetching of data."""
 
     def paused(self) -> None:
-        """What happened since the last step or pause was no training: evaluation, saving."""
+        """What happened since the last step or pause was not training: evaluation, saving."""
 
     def iteration_began(self) -> None:
         """An epoch begins, which for PPO is an iteration."""

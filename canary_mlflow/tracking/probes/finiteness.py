@@ -13,7 +13,7 @@ from canary_mlflow.tracking.schema import is_fault
 
 
 class Finiteness(Probe):
-    """Counts the values of a step that are no numbers and never may be (`is_fault`), and the steps that had any.
+    """Counts the values of a step that are not numbers and never may be (`is_fault`), and the steps that had any.
 
     Transformers misreports a NaN loss in two ways, and both are put right where the model computes its own loss:
     with `logging_nan_inf_filter` (which the callback turns off; something may turn it on again) it logs 0.0; without,

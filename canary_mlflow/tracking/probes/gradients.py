@@ -114,7 +114,7 @@ def norms_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def broken_among(names: Sequence[str], norms: Sequence[float]) -> list[str]:
-    """Those whose norm is no finite number."""
+    """Those whose norm is not a finite number."""
     return [name for name, value in zip(names, norms, strict=True) if not math.isfinite(value)]
 
 

@@ -64,7 +64,7 @@ class RunningProbes:
         if self.lost_sight:
             raise BlindProbe(f"{self.lost_sight}; expected it to start; a run without it would be no evidence")
         self._hook_optimizer(setting.optimizer)
-        self.tell("paused")  # what starting took is no part of the first step
+        self.tell("paused")  # what starting took is not part of the first step
 
     def before_optimizer(self) -> None:
         """The trainer says that the optimizer is about to move."""

@@ -51,5 +51,5 @@ def check_names(names: Iterable[str]) -> tuple[str, ...]:
     wanted = tuple(names)
     for name in wanted:
         if name not in SINKS:
-            raise UsageError(f"sink {name!r}: there is none of that name; expected {', '.join(SINKS)}; mend the name")
+            raise UsageError(f"sink {name!r}: no such sink; expected {', '.join(SINKS)}; fix the name")
     return wanted

@@ -39,7 +39,7 @@ class StabilityLog(BatchedSink):
     """Writes timestamp, step and FIELDS, null where nothing was measured, then the row's other canonical series.
 
     For PPO one object per iteration, which is what has a KL; besides one for each step that holds NaN or infinity. Its
-    tokens per second are those of prompts and answers over the whole iteration. What is no number is the text "NaN",
+    tokens per second are those of prompts and answers over the whole iteration. What is not a number is the text "NaN",
     "Infinity" or "-Infinity": JSON has no such numbers.
 
     The file grows among the run's artifacts where MLflow keeps them on this machine, else in the run's folder, from
