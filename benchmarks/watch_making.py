@@ -51,12 +51,12 @@ def fault_step(fault: str) -> int:
 
 
 def _recorded(place: Path) -> Iterator[list[tuple[int, dict[str, float]]]]:
-    from canary_mlflow.tracking.schema import STABILITY
+    from gates.metrics import METRICS
 
     for _, run in runs_of(f"sqlite:///{store_of(place)}"):
         rows: dict[int, dict[str, float]] = {}
         for name, series in run.series.items():
-            if name in STABILITY:
+            if name in METRICS and METRICS[name].group == "stability":
                 for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
                     rows.setdefault(step, {})[name] = value
         yield sorted(rows.items())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gates.check_builders import label, make_check
 from gates.matching import by_seeds
+from gates.metrics import metrics_with
 from gates.plausibility import implausible
 from gates.policy import Policy
 from gates.readings import Reading, yardstick
@@ -15,7 +16,7 @@ from gates.rules import MetricRule, Scale, Worse
 from gates.verdict import Check, CheckOutcome, Evidence
 from gates.wording import quantity
 
-TRAINING_LOSSES = ("loss", "policy_loss")
+_LOSSES = metrics_with("training_loss")
 
 
 def identical(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> bool:
@@ -34,7 +35,7 @@ def same_training(baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
         run.series[name].same_values(other.series[name])
         for run in candidate
         for other in baseline
-        for name in TRAINING_LOSSES
+        for name in _LOSSES
         if run.seed == other.seed and name in run.series and name in other.series
     )
 

@@ -7,12 +7,12 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gates.metrics import metrics_with
 from gates.policy import Policy
 from gates.records import Run, Series
 
 _COUNT = "nonfinite"
-NEVER_UNDEFINED = ("loss", "grad_norm", "policy_loss", "value_loss", "kl", "eval_loss", "eval_reward")
-"""Metrics of which a NaN is a fault; an explained variance or a reward spread may be undefined in a healthy run."""
+_NEVER_NAN = metrics_with("never_nan")
 OVERFLOWS = 3
 """fp16's loss scaling begins at 2**16 and halves after each overflow, which makes that step's gradient norm infinite
 and moves no weight (torch.amp.GradScaler); the watch calls as many benign."""
@@ -40,7 +40,7 @@ def scale_search(run: Run) -> frozenset[int]:
     if norms is None or not norms.finite.any() or run.workload.get("precision", "fp16") != "fp16":
         return frozenset()
     steps = frozenset(int(step) for step in norms.steps[: np.argmax(norms.finite)])
-    others = {step for name in NEVER_UNDEFINED if name != "grad_norm" for step in _bad(run, name)}
+    others = {step for name in _NEVER_NAN if name != "grad_norm" for step in _bad(run, name)}
     return steps if len(steps) <= OVERFLOWS and steps.isdisjoint(others) else frozenset()
 
 
@@ -55,7 +55,7 @@ def _mask(series: Series) -> NDArray[np.bool_]:
 
 def _first(run: Run, benign: Collection[int]) -> str:
     """'at step 12 (loss)' for the earliest non-finite count, or value of a metric that is never undefined."""
-    names = (_COUNT, *NEVER_UNDEFINED)
+    names = (_COUNT, *_NEVER_NAN)
     found = [(step, name == _COUNT, name) for name in names for step in _bad(run, name) if step not in benign]
     if not found:
         return ""

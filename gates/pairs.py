@@ -14,16 +14,6 @@ from gates.summaries import SUMMARIES
 from gates.validity import invalid_clocks
 from gates.wording import called
 
-SPEED = (
-    "step_time",
-    "step_cpu_time",
-    "step_cost",
-    "tokens_per_second",
-    "iteration_time",
-    "iteration_cpu_time",
-    "iteration_cost",
-)
-"""Metrics whose level follows the machine's speed; their tails and drifts are ratios within a run and do not."""
 LEAST = 2  # pairs; a single one says nothing about the spread between pairs
 
 
@@ -88,4 +78,4 @@ def _alone_with_their_seed(runs: Iterable[Run], invalid: Container[str]) -> dict
 
 def judged_in_pairs(rule: MetricRule) -> bool:
     """Whether a rule looks at the level of the machine's speed."""
-    return rule.metric in SPEED and not SUMMARIES[rule.reduction].logarithmic
+    return rule.info.speed and not SUMMARIES[rule.reduction].logarithmic

@@ -8,7 +8,6 @@ from statistics import median
 
 import numpy as np
 
-from gates.metrics import REWARDS
 from gates.readings import Reading, Yardstick
 from gates.rules import MetricRule, Worse
 from gates.wording import quantity
@@ -112,7 +111,7 @@ def limit_beyond_reach(
 ) -> str:
     """Rewards of right and wrong answers (0 or 1, -1 or 1, a little more for their format) by a limit in units of a
     reward model: one that lets more than half of what was reached be lost; '' for other rewards and limits."""
-    if rule.metric not in REWARDS or rule.worse is not Worse.LOWER or stick.relative:
+    if not rule.info.reward or rule.worse is not Worse.LOWER or stick.relative:
         return ""
     before, now = ([reading.series.finite_only().values for reading in side] for side in (baseline, candidate))
     # The baseline's lowest alone: a candidate that fell below it has not come by another kind of reward.

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from gates.fields import Reader, choice, fields, flag, number, one_of, optional, some_fields, text
-from gates.metrics import METRICS, MetricInfo
+from gates.metrics import METRICS, Metric
 from gates.policy import PolicyError
 from gates.rules import MetricRule, Role, Scale, Worse
 from gates.summaries import SUMMARIES
@@ -19,14 +19,15 @@ LARGEST_SHARE = 2.0
 """No limit of a relative change is larger: three times as much. What is meant as percent is."""
 
 
-def _own_metric(path: str, value: Any) -> str | tuple[str, MetricInfo]:
+def _own_metric(path: str, value: Any) -> str | tuple[str, Metric]:
     """The name of a metric of ours, or of one of the user's own with what it is."""
     if not isinstance(value, Mapping):
         return str(one_of(METRICS, "metric")(path, value))
     found = {"unit": "", **fields(path, {"unit": "", **value}, _OWN, instead="name a metric of ours")}
     worse = {Better.HIGHER: "lower", Better.LOWER: "higher"}[found["better"]]
     label = found["name"].replace("_", " ")
-    return found["name"], MetricInfo(label=label, unit=found["unit"], worse=worse, scale=found["scale"])
+    name = found["name"]
+    return name, Metric(name=name, label=label, unit=found["unit"], worse=worse, scale=found["scale"])
 
 
 class Better(StrEnum):

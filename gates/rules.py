@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gates.metrics import METRICS, MetricInfo
+from gates.metrics import METRICS, Metric
 from gates.records import Run, Series
 from gates.summaries import SUMMARIES
 
@@ -61,10 +61,10 @@ class MetricRule:
     must_have: bool
     headroom: float | None
     weight: float = 1.0
-    own: MetricInfo | None = None
+    own: Metric | None = None
 
     @property
-    def info(self) -> MetricInfo:
+    def info(self) -> Metric:
         """The metric's label, unit and nature."""
         return self.own or METRICS[self.metric]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gates.metrics import CLOCKS, METRICS, RECORDINGS
+from gates.metrics import METRICS, RECORDINGS, metrics_with
 from gates.records import Run, Series, Version
 from gates.verdict import Difference
 from gates.wording import called
@@ -18,6 +18,7 @@ LATE = 0.9
 """Share of a run that an evaluation must reach: with eval_steps=200 of 500 the last one stands at 400, and knows
 nothing of a collapse after it."""
 
+_CLOCKS = metrics_with("clock")
 OTHER_WORK = 1.05
 """Tokens of a step, as a factor, from which on its work is another: batches of other seeds differ by less."""
 
@@ -132,7 +133,7 @@ def _same_run(run: Run, other: Run) -> bool:
     shared = run.series.keys() & other.series.keys()
     if any(_contradict(pick(run), pick(other)) for pick in (_workload, _hardware)):
         return False
-    ticks = [name for name in CLOCKS if name in shared and _varies(run.series[name])]
+    ticks = [name for name in _CLOCKS if name in shared and _varies(run.series[name])]
     return bool(ticks) and all(run.series[name].same_values(other.series[name]) for name in [*ticks, *sorted(shared)])
 
 

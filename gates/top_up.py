@@ -13,7 +13,7 @@ from gates.policy import Policy
 from gates.records import Run, Version
 from gates.rules import Role
 from gates.sides import Side, baseline_side, broken_off, candidate_side, facts, mismatches, planned
-from gates.validity import BY_THE_CLOCK, invalid_clocks
+from gates.validity import invalid_clocks
 from gates.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.wording import runs
 
@@ -130,7 +130,7 @@ def _broken_off(side: Side) -> dict[int, str]:
 
 
 def _without_clock(policy: Policy, clocks: Sequence[Run], right: Side) -> dict[int, str]:
-    if not any(rule.role is Role.GATE and rule.metric in BY_THE_CLOCK for rule in policy.rules):
+    if not any(rule.role is Role.GATE and rule.info.wall_clock for rule in policy.rules):
         return {}
     invalid = invalid_clocks(policy, clocks, right.finished)
     timed: dict[int, list[str]] = {}

@@ -17,9 +17,6 @@ from gates.records import Run
 from gates.summaries import SUMMARIES
 from gates.wording import quantity
 
-BY_THE_CLOCK = ("step_time", "tokens_per_second", "iteration_time")
-"""Metrics that waiting for a neighbour changes."""
-
 
 class Slow(NamedTuple):
     """Why a run's clock does not count: `what` happened to it in a word, and what was `seen`, as a clause that begins

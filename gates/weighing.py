@@ -19,7 +19,7 @@ from gates.records import Run
 from gates.rules import MetricRule
 from gates.sides import once
 from gates.testability import has, measurable, missing
-from gates.validity import BY_THE_CLOCK, invalid_clocks
+from gates.validity import invalid_clocks
 from gates.verdict import Check, Evidence, ReasonCode
 from gates.wording import listed, runs
 
@@ -48,7 +48,7 @@ def weigh_selected(
     if pairs and judged_in_pairs(rule):
         return weigh(policy, rule, pairs.baseline, pairs.candidate, beside=True)
     fresh: Sequence[Run] = pairs.beside
-    if rule.metric in BY_THE_CLOCK:
+    if rule.info.wall_clock:
         invalid = invalid_clocks(policy, left, right, fresh)
         left, fresh, right = ([run for run in side if run.run_id not in invalid] for side in (left, fresh, right))
         if invalid and not (left and right):

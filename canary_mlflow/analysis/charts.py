@@ -13,7 +13,7 @@ from canary_mlflow.pages.curves import envelope, said_of
 from canary_mlflow.pages.downsampling import keep_envelope, keep_peaks
 from canary_mlflow.reports.charts import Chart, Curve, Mark, Range
 from canary_mlflow.reports.panels import PANELS, PROMISED, SERIES, Panel, label, target_of
-from canary_mlflow.tracking.schema import BY_NAME
+from gates.metrics import METRICS
 from gates.records import Run, Series
 
 MOST = 400  # points of a curve: more than a picture of this width shows
@@ -50,7 +50,7 @@ def told_apart(charts: Iterable[Chart]) -> Iterator[Chart]:
 def rest_of(runs: Sequence[Run]) -> Iterator[Panel]:
     """A panel for each series that no panel of the live page shows and that is more than one number."""
     names = list(dict.fromkeys(name for run in runs for name in run.series if name not in SERIES))
-    names.sort(key=lambda name: (name not in BY_NAME, name))
+    names.sort(key=lambda name: (name not in METRICS, name))
     changing = [name for name in names if any(name in run.series and changes(run.series[name]) for run in runs)]
     return (Panel(title=label(name)[:1].upper() + label(name)[1:], lines=(name,)) for name in changing[:REST])
 
@@ -83,7 +83,7 @@ def chart_of(
     return Chart(
         title=panel.title,
         slug=re.sub(r"[^a-z0-9]+", "-", panel.title.lower()).strip("-")[:60] or "series",
-        unit=BY_NAME[shown[0]].unit if shown[0] in BY_NAME else "",
+        unit=METRICS[shown[0]].unit if shown[0] in METRICS else "",
         log=panel.log,
         target=target,
         curves=curves,

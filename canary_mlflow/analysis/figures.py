@@ -10,7 +10,7 @@ import numpy as np
 
 from canary_mlflow.reports.panels import SERIES
 from canary_mlflow.reports.study import Compared, Correlation, Figures
-from canary_mlflow.tracking.schema import BY_NAME, METRICS
+from gates.metrics import METRICS
 from gates.records import Run, Series
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ def correlation_of(runs: Sequence[Run]) -> Correlation:
 def performance_of(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Compared]:
     """Time, work and memory of both sides; metrics that no candidate has are left out."""
     rows = []
-    for name in (metric.name for metric in METRICS if metric.group == "perf"):
+    for name, metric in METRICS.items():
+        if metric.group != "perf":
+            continue
         left, right = middles(baseline, name), middles(candidate, name)
         if not right:
             continue
@@ -79,8 +81,8 @@ def performance_of(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Co
         rows.append(
             Compared(
                 metric=name,
-                unit=BY_NAME[name].unit,
-                worse=BY_NAME[name].worse,
+                unit=metric.unit,
+                worse=metric.worse,
                 baseline=before,
                 candidate=now,
                 change=now / before - 1 if before is not None and before > 0 else None,
@@ -99,7 +101,7 @@ def middles(runs: Iterable[Run], name: str) -> list[float]:
 
 def summaries(run: Run) -> Mapping[str, Figures]:
     """Every series in numbers: canonical ones in the order of the schema, then what a trainer logged besides."""
-    order = {metric.name: place for place, metric in enumerate(METRICS)}
+    order = {name: place for place, name in enumerate(METRICS)}
     return {
         name: figures_of(run.series[name]) for name in sorted(run.series, key=lambda one: (order.get(one, 10**6), one))
     }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from canary_mlflow.tracking.schema import BY_KEY, BY_NAME, FOREIGN, canonical
+from canary_mlflow.tracking.schema import BY_KEY, FOREIGN, canonical
+from gates.metrics import METRICS
 
 # Beside the trainers' own names (tracking/schema.py): the columns of `stability.jsonl`, of the tables that
 # Transformers prints in notebooks, and what older releases of TRL logged.
@@ -105,7 +106,7 @@ def name_of_column(column: str) -> str:
 
 def is_canonical(name: str) -> bool:
     """Whether a name that `name_of_column` gave is one of the schema's."""
-    return name in BY_NAME
+    return name in METRICS
 
 
 def step_column(columns: Iterable[str]) -> str | None:
@@ -115,5 +116,5 @@ def step_column(columns: Iterable[str]) -> str | None:
 
 
 def _known(column: str) -> str | None:
-    own = column if column in BY_NAME else None  # a file has no trainer's step_time beside ours, as a live log may
+    own = column if column in METRICS else None  # a file has no trainer's step_time beside ours, as a live log may
     return canonical(column) or RENAMED.get(column) or BY_KEY.get(column) or own

@@ -14,7 +14,8 @@ from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.sidecar import Sidecar, read_sidecar, sidecar_of
 from canary_mlflow.files.verl import MARKS
 from canary_mlflow.tracking.schema import FOREIGN
-from gates.nonfinite import NEVER_UNDEFINED, OVERFLOWS
+from gates.metrics import metrics_with
+from gates.nonfinite import OVERFLOWS
 from gates.records import Run, Series, Version
 from gates.wording import listed
 
@@ -112,7 +113,7 @@ def cut_short(run: Run, history: History) -> Run:
 
 def broken_down(run: Run) -> Run:
     """The run as one that ended by instability, where the last numbers of what is never undefined are none."""
-    for name in NEVER_UNDEFINED:
+    for name in metrics_with("never_nan"):
         series = run.series.get(name)
         if series is None or series.finite[-1] or int(series.steps[-1]) + _gap(series) < run.last_step:
             continue  # none, fine, or of long before the end

@@ -16,8 +16,9 @@ from canary_mlflow.pages.models import champion_session
 from canary_mlflow.reports.panels import PROMISED, label, target_keys
 from canary_mlflow.tracking.facts import Latest, RunFacts
 from canary_mlflow.tracking.read_only import reading
-from canary_mlflow.tracking.schema import METRICS, mlflow_key
+from canary_mlflow.tracking.schema import mlflow_key
 from canary_mlflow.tracking.session import deleted
+from gates.metrics import METRICS
 from gates.wording import quantity
 
 
@@ -137,8 +138,8 @@ def value_rows(run: RunFacts, bands: Mapping[str, Band]) -> list[ValueRow]:
     """Latest values, those with a limit first, in the order of the schema."""
     limits = limits_of(run.tags)
     rows = []
-    for metric in METRICS:
-        latest = run.latest.get(metric.key)
+    for metric in METRICS.values():
+        latest = run.latest.get(mlflow_key(metric.name))
         if latest is None:
             continue
         limit = limits.get(metric.name)

@@ -16,8 +16,8 @@ from canary_mlflow.reports.times import duration
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.following import Sight
-from canary_mlflow.tracking.schema import BY_NAME
 from canary_mlflow.tracking.watching import sentence
+from gates.metrics import METRICS
 from gates.records import Series
 from gates.watch import WatchWarning
 from gates.wording import quantity
@@ -84,7 +84,7 @@ def curves(series: Iterable[Series]) -> Table:
     table.add_column("lowest", justify="right", no_wrap=True)
     table.add_column("highest", justify="right", no_wrap=True)
     for one in series:
-        unit = BY_NAME[one.name].unit
+        unit = METRICS[one.name].unit
         finite = one.values[np.isfinite(one.values)]
         ends = [quantity(float(end), unit) for end in (finite.min(), finite.max())] if len(finite) else ["", ""]
         table.add_row(label(one.name), value(float(one.values[-1]), unit), sparkline(scaled(one)), *ends)
@@ -150,4 +150,4 @@ def lines(before: Sight | None, sight: Sight, now: int) -> Iterator[str]:
 
 def brief(series: Series) -> str:
     """`loss 0.512`."""
-    return f"{label(series.name)} {value(float(series.values[-1]), BY_NAME[series.name].unit)}"
+    return f"{label(series.name)} {value(float(series.values[-1]), METRICS[series.name].unit)}"

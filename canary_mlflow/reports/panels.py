@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from canary_mlflow.tracking.schema import BY_NAME
 from gates.metrics import METRICS
 
 
@@ -27,7 +26,7 @@ class Panel:
     @property
     def unit(self) -> str:
         """The unit of its axis."""
-        return BY_NAME[self.lines[0]].unit
+        return METRICS[self.lines[0]].unit
 
     @property
     def marked(self) -> tuple[str, ...]:
@@ -61,12 +60,9 @@ PROMISED = ("loss", "kl", "kl_target_error", "entropy", "reward_mean", "advantag
 SERIES = tuple(dict.fromkeys(name for panel in PANELS for name in (*panel.lines, panel.spread) if name))
 
 
-LABELS = {"nonfinite": "non-finite values", "kl_target_error": "KL-target error", "implied_kl": "implied KL"}
-
-
 def label(name: str) -> str:
     """A series' name for people."""
-    return METRICS[name].label if name in METRICS else LABELS.get(name, name.replace("_", " "))
+    return METRICS[name].label if name in METRICS else name.replace("_", " ")
 
 
 def target_of(panel: Panel, params: Mapping[str, str]) -> float | None:

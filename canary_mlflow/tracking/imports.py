@@ -17,6 +17,7 @@ from canary_mlflow.files.runs import broken_down, run_of
 from canary_mlflow.tracking.learning import IMPROVES, learned
 from canary_mlflow.tracking.schema import CONFIG_PREFIX, is_fault, mlflow_key
 from canary_mlflow.tracking.session import NAME_TAG, PARENT_TAG, log_params, log_tags, start_run
+from gates.metrics import metrics_with
 from gates.records import Run
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 DIGEST = "canary.import.digest"
 BATCH = 1000  # MLflow's limit for one log_batch
-REWARDS = ("reward_mean", "score_mean")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ def _learned(run: Run, algo: str) -> Run:
     """Where the file does not say it: by the reward in reinforcement learning, else by the loss, as for any run."""
     if run.learned is not None:
         return run
-    kind = algo if algo else "ppo" if any(name in run.series for name in REWARDS) else ""
+    kind = algo if algo else "ppo" if any(name in run.series for name in metrics_with("reward")) else ""
     watched = [name for name, _ in IMPROVES.get(kind.lower(), (("loss", False),)) if name in run.series]
     if not watched:
         return run

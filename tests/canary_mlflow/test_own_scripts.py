@@ -86,12 +86,7 @@ def weights(tmp_path: Path) -> Path:
 
 
 LEARNING = """
-base: smoke
-overlays: {cpu: null}
-rules:
-  step_time: {role: advisory}
-  tokens_per_second: {role: advisory}
-  peak_memory: {role: advisory}
+base: files
 """  # the clocks of a test machine decide nothing
 
 

@@ -26,16 +26,16 @@ def test_an_iteration_is_an_epoch_from_end_to_end() -> None:
     rows: list[Row] = [{}, {}]
     for row in rows:
         clock.iteration_began()
-        time.sleep(0.02)  # the rollout
+        time.sleep(0.1)  # the rollout
         for _ in range(2):
             time.sleep(0.01)
             clock.step_ended(row)
-        time.sleep(0.02)
+        time.sleep(0.3)
         clock.paused()  # an evaluation
         clock.iteration_ended(row)
     for row in rows:
-        assert row["step_time"] == pytest.approx(0.01, abs=0.008)
-        assert 0.04 <= row["iteration_time"] < 0.058
+        assert 0.01 <= row["step_time"] < 0.1
+        assert 0.12 <= row["iteration_time"] < 0.3
         assert row["iteration_cpu_time"] < 0.02
 
 

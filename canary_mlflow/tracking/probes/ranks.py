@@ -11,29 +11,11 @@ import torch.distributed as dist
 
 from canary_mlflow.errors import one_line
 from canary_mlflow.tracking.probes import Row
+from gates.metrics import METRICS, metrics_with
 
-# A step is as slow as its slowest rank and needs the memory of the largest; what is counted is added up.
-LARGEST = (
-    "step_time",
-    "step_cpu_time",
-    "compute_time",
-    "data_wait",
-    "time_forward",
-    "time_backward",
-    "time_optimizer",
-    "time_generate",
-    "time_reward",
-    "time_reference",
-    "iteration_time",
-    "iteration_cpu_time",
-    "peak_memory",
-    "reserved_memory",
-    "allocated_memory",
-    "memory_growth",
-)
-SUMMED = ("tokens", "nonfinite")
+SUMMED = tuple(metric.name for metric in METRICS.values() if metric.ranks == "sum")
 STOP = "stop"  # whether a rank wants the training to end
-NAMES = (*LARGEST, *SUMMED, STOP)
+NAMES = (*metrics_with("ranks"), STOP)
 
 DEAD = timedelta(minutes=5)  # after which a rank that does not answer counts as dead, which ends the exchange alone
 PATIENCE = timedelta(seconds=30)  # for a row, which closes one whole step after it was sent
