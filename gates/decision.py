@@ -1,0 +1,66 @@
+"""From all checks to the answer: BLOCK, PASS or INCONCLUSIVE, with its code and its sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gates.fact_check import alone
+from gates.facts import FACTS
+from gates.policy import Policy
+from gates.rules import Role
+from gates.verdict import Check, CheckOutcome, Outcome, ReasonCode
+from gates.wording import listed, sentence_case
+
+# Which open question to name first: the one whose answer is needed before the next makes sense.
+_PRECEDENCE = (
+    ReasonCode.BROKEN_OFF,
+    ReasonCode.FAILS_ALIKE,
+    ReasonCode.NO_BASELINE,
+    ReasonCode.NOT_COMPARABLE,
+    ReasonCode.FACTS_DIFFER,
+    ReasonCode.INVALID_ENVIRONMENT,
+    ReasonCode.SUSPECT_DATA,
+    ReasonCode.MISSING_DATA,
+    ReasonCode.TOO_FEW_RUNS,
+    ReasonCode.TOO_NOISY,
+    ReasonCode.NEAR_MARGIN,
+)
+
+
+def decide(policy: Policy, checks: Sequence[Check]) -> tuple[Outcome, ReasonCode, str]:
+    """BLOCK if anything blocks; PASS if everything that decides passed and something was judged; else INCONCLUSIVE."""
+    deciding = [check for check in checks if check.role in (Role.HARD, Role.GATE, Role.GUARD)]
+    blocking = [check for check in deciding if check.outcome is CheckOutcome.BLOCK]
+    if blocking:
+        return Outcome.BLOCK, _code(blocking[0]), _sentence(blocking)
+    missing = [check for check in checks if check.outcome is CheckOutcome.INCONCLUSIVE]
+    if missing:
+        missing.sort(key=lambda check: _PRECEDENCE.index(_code(check)))
+        return Outcome.INCONCLUSIVE, _code(missing[0]), _sentence(missing)
+    passed = [check for check in deciding if check.role is Role.GATE and check.outcome is CheckOutcome.PASS]
+    if alone(policy) and any(check.metric == FACTS for check in deciding):
+        return Outcome.PASS, ReasonCode.PASS, "Every exact fact is equal, or differs by rounding alone."
+    if not passed:
+        return Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA, "No gate metric could be judged."
+    within = [check.metric for check in passed if not check.evidence or check.evidence.within]
+    besides = [check.metric for check in passed if check.metric not in within]
+    judged = "No worse than the baseline" + (
+        f", within every limit: {listed(within, most=len(within))}." if within else "."
+    )
+    if besides:
+        judged += f" No harm, because nothing takes longer for it: {listed(besides)}."
+    if warned := [check.metric for check in checks if check.outcome is CheckOutcome.WARN]:
+        judged += f" Beyond a limit that only warns: {listed(warned, most=len(warned))}."
+    return Outcome.PASS, ReasonCode.PASS, judged
+
+
+def _code(check: Check) -> ReasonCode:
+    assert check.reason_code, f"{check.metric}: a deciding check without a reason code"
+    return check.reason_code
+
+
+def _sentence(checks: Sequence[Check]) -> str:
+    first = checks[0]
+    named = f"{first.metric}: " if first.reason_code in (ReasonCode.HARD_GATE, ReasonCode.FAILS_ALIKE) else ""
+    also = f"; also {listed([check.metric for check in checks[1:]])}" if len(checks) > 1 else ""
+    return sentence_case(f"{named}{first.reason}{also}.")
