@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -23,6 +23,9 @@ Points = NDArray[np.float64]
 
 RUNS_AT_ONCE = 100  # the server's limit for one bulk request
 POINTS_AT_ONCE = 25_000  # the server's silent limit for one bulk answer
+KEYS_AT_ONCE = 500  # older SQLite takes 999 values in one statement
+NONE: Points = np.empty((0, 3))
+KEY = itemgetter(0)
 
 
 def read_points(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], Points]:
@@ -53,7 +56,7 @@ def _from_database(uri: str, keys: Mapping[str, Sequence[str]]) -> dict[tuple[st
 def points_over(
     connection: Any, keys: Mapping[str, Sequence[str]], after: int | None = None
 ) -> dict[tuple[str, str], Points]:
-    """One SELECT for each series, its points by step; no object for each point.
+    """One SELECT for each run, the points of its series by step; no object for each point.
 
     `after`: only the points of later steps. The order makes SQLite take MLflow's index over run, key and step: left to
     itself it takes the primary key, which begins with the metric, and reads that metric of every run of the store.
@@ -61,23 +64,32 @@ def points_over(
     import sqlalchemy as sa
 
     table = sa.table("metrics", *map(sa.column, ("run_uuid", "key", "step", "timestamp", "value", "is_nan")))
-    columns = (table.c.step, table.c.timestamp, table.c.value, table.c.is_nan)
-    query = sa.select(*columns).where(table.c.run_uuid == sa.bindparam("run"), table.c.key == sa.bindparam("key"))
-    query = query.order_by(table.c.step)
+    columns = (table.c.key, table.c.step, table.c.timestamp, table.c.value, table.c.is_nan)
+    mine = (table.c.run_uuid == sa.bindparam("run"), table.c.key.in_(sa.bindparam("keys", expanding=True)))
+    query = sa.select(*columns).where(*mine).order_by(table.c.key, table.c.step)
     if after is not None:
         query = query.where(table.c.step > after)
-    found = {}
+    found = {(run_id, key): NONE for run_id, names in keys.items() for key in names}
     for run_id, names in keys.items():
-        for key in names:
-            with connection.execute(query, {"run": run_id, "key": key}) as result:
-                found[run_id, key] = _as_points(result.cursor.fetchall())  # a Row for each point costs as much again
+        for start in range(0, len(names), KEYS_AT_ONCE):
+            values = {"run": run_id, "keys": names[start : start + KEYS_AT_ONCE]}
+            with connection.execute(query, values) as result:
+                rows = result.cursor.fetchall()  # a Row for each point costs as much again
+            found |= {(run_id, key): points for key, points in _by_key(rows)}
     return found
 
 
-def _as_points(rows: Sequence[Any]) -> Points:
-    flat = np.fromiter(chain.from_iterable(rows), dtype=np.float64, count=4 * len(rows)).reshape(-1, 4)
-    flat[flat[:, 3] != 0, 2] = math.nan
-    return flat[:, :3]
+def _by_key(rows: list[tuple[Any, ...]]) -> Iterator[tuple[str, Points]]:
+    """The points of each key, in the order of its rows."""
+    rows.sort(key=KEY)  # stable; a database's collation may take two keys for one
+    points = np.empty((len(rows), 3))
+    for at in range(3):
+        points[:, at] = np.fromiter(map(itemgetter(at + 1), rows), np.float64, len(rows))
+    points[np.fromiter(map(itemgetter(4), rows), np.bool_, len(rows)), 2] = math.nan
+    end = 0
+    for key, count in Counter(map(KEY, rows)).items():
+        start, end = end, end + count
+        yield key, points[start:end]
 
 
 def _from_server(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, int, int, float]]:
