@@ -29,7 +29,8 @@ from canary_mlflow.loading import collect_seldom
 from canary_mlflow.notify.webhooks import FILE as WEBHOOKS
 from canary_mlflow.policies import conf_dir
 from training.command_line import expand, parse
-from training.compose import check, register_schemas, to_config
+from training.compose import Composed, composed, register_schemas, to_config
+from training.config import CanaryConfig
 from training.edge import ended
 from training.preflight import check_outputs, check_signer, preflight
 
@@ -50,7 +51,8 @@ def _run(argv: list[str]) -> int:
     if line.helps:
         _with_hydra(argv)
         return 0
-    configs = check(line)
+    jobs = composed(line)
+    configs = [job.config for job in jobs]
     if line.informs:
         _with_hydra(argv)
         return 0
@@ -61,13 +63,22 @@ def _run(argv: list[str]) -> int:
         check_signer(configs[0])
     from canary_mlflow.tracking.store import prepare_store
 
-    prepare_store(configs[0].tracking.uri)  # here, because Hydra makes the output folder before it starts a job
+    prepare_store(configs[0].tracking.uri)  # here, because the output folder is made before a job starts
     if line.multirun:
         from training.sweep import run_sweep
 
         return run_sweep(configs, argv, _with_hydra)
+    if line.plain:
+        return _alone(jobs[0])
     (code,) = _with_hydra(argv)
     return code
+
+
+def _alone(job: Composed) -> int:
+    """What is left of Hydra's work for one job of which nobody says how to run it; it would compose it twice more."""
+    outputs = Path(job.outputs).absolute()
+    outputs.mkdir(parents=True, exist_ok=True)
+    return _job(job.config, outputs)
 
 
 def _with_hydra(argv: Sequence[str]) -> list[int]:
@@ -76,9 +87,10 @@ def _with_hydra(argv: Sequence[str]) -> list[int]:
     raised: list[BaseException] = []
 
     @hydra.main(version_base="1.3", config_path=str(conf_dir().resolve()), config_name="config")
-    def task(composed: DictConfig) -> int:
+    def task(tree: DictConfig) -> int:
         try:
-            code = _job(composed)
+            settings: Any = HydraConfig.get()
+            code = _job(to_config(tree), Path(settings.runtime.output_dir), in_sweep=settings.mode == RunMode.MULTIRUN)
         except BaseException as error:
             raised.append(error)
             if HydraConfig.get().mode == RunMode.MULTIRUN:
@@ -99,17 +111,12 @@ def _with_hydra(argv: Sequence[str]) -> list[int]:
     return codes
 
 
-def _job(composed: DictConfig) -> int:
+def _job(config: CanaryConfig, scratch: Path, *, in_sweep: bool = False) -> int:
     from training import launch, sweep
 
-    config = to_config(composed)
     if config.notify.webhooks:  # for the runs' processes too
         os.environ[WEBHOOKS] = str(Path(config.notify.webhooks).expanduser().absolute())
-    settings: Any = HydraConfig.get()
-    scratch = Path(settings.runtime.output_dir)
-    if settings.mode == RunMode.MULTIRUN:
-        return sweep.run_job(config, scratch)
-    return launch.run_session(config, scratch)
+    return sweep.run_job(config, scratch) if in_sweep else launch.run_session(config, scratch)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ class CommandLine:
     multirun: bool
     here: bool  # its runs are on this machine, not sent elsewhere by a launcher
     config_dir: str | None
-    outputs: str  # where Hydra is to make the folder for scratch files
+    outputs: str  # where the folder for scratch files is to be made
+    plain: bool  # one job, and no word on how Hydra is to run it
     informs: bool  # composes and shows, but runs nothing
     helps: bool  # does not even compose
 
@@ -73,12 +74,20 @@ def parse(argv: Sequence[str]) -> CommandLine:
     multirun = bool(arguments.multirun) or "MULTIRUN" in modes
     folder = "hydra.sweep.dir" if multirun else "hydra.run.dir"
     folders = [str(item.value()) for item in overrides if item.key_or_group == folder]
+    others = [item for item in overrides if item.key_or_group.startswith("hydra") and item.key_or_group != folder]
     return CommandLine(
         jobs=list(_grid(overrides)) if multirun else [list(arguments.overrides)],
         multirun=multirun,
         here=set(launchers) <= {"basic", "joblib"},
         config_dir=arguments.config_dir,
         outputs=folders[-1] if folders else "outputs",
+        plain=not (
+            multirun
+            or others
+            or any("$" in one for one in folders)
+            or arguments.config_dir
+            or arguments.experimental_rerun
+        ),
         informs=bool(arguments.cfg or arguments.info),
         helps=bool(arguments.help or arguments.hydra_help or arguments.shell_completion),
     )

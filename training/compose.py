@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from canary_mlflow.errors import UsageError, one_line
@@ -32,18 +32,31 @@ def register_schemas() -> None:
         store.store(group="algo", name=f"_schema_{name}_", node=schema)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Composed:
+    """A job. `outputs`: the folder that a run of it alone is to use for scratch files."""
+
+    config: CanaryConfig
+    outputs: str
+
+
 def check(line: CommandLine) -> list[CanaryConfig]:
+    """The configuration of every job that the command line asks for. Raises UsageError."""
+    return [job.config for job in composed(line)]
+
+
+def composed(line: CommandLine) -> list[Composed]:
     """Compose every job that the command line asks for (one, or the grid of a multirun).
 
     Raises UsageError with one line: what was found, what was expected.
     """
     with initialize_config_dir(config_dir=str(conf_dir().resolve()), version_base="1.3", job_name="canary"):
         extra = [f"hydra.searchpath=[file://{line.config_dir}]"] if line.config_dir else []
-        configs = [to_config(_compose(job + extra)) for job in line.jobs]
-    places = {(config.tracking.uri, config.tracking.experiment) for config in configs}
+        jobs = [_compose(job + extra, plain=line.plain) for job in line.jobs]
+    places = {(job.config.tracking.uri, job.config.tracking.experiment) for job in jobs}
     if len(places) > 1:
         raise UsageError(f"a sweep is one run with children; found {len(places)} stores or experiments; expected one")
-    return configs
+    return jobs
 
 
 def to_config(composed: DictConfig | Mapping[str, Any]) -> CanaryConfig:
@@ -69,17 +82,19 @@ def to_config(composed: DictConfig | Mapping[str, Any]) -> CanaryConfig:
 
 def to_plain(config: CanaryConfig) -> dict[str, Any]:
     """The configuration as JSON-ready dictionaries."""
-    plain = OmegaConf.to_container(OmegaConf.structured(config))
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+    return asdict(config)
 
 
-def _compose(overrides: list[str]) -> DictConfig:
+def _compose(overrides: list[str], *, plain: bool) -> Composed:
     try:
-        return compose("config", overrides=overrides)
+        tree = compose("config", overrides=overrides, return_hydra_config=True)
+        outputs = str(tree.hydra.run.dir) if plain else ""
+        with open_dict(tree):
+            del tree["hydra"]
     except MissingConfigException as error:
         raise UsageError(missing_option(error)) from error
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise UsageError(explain(error)) from error
     except ValueError as error:  # Hydra's own, for a path that leads nowhere
         raise UsageError(one_line(error)) from error
+    return Composed(config=to_config(tree), outputs=outputs)
