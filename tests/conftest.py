@@ -39,6 +39,11 @@ def pytest_configure(config: pytest.Config) -> None:
         forking.start()
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if "mlflow" in sys.modules:
+        forking.copy_new_stores()
+
+
 # The longest first, so that no worker ends up alone with one of them (make test keeps this order).
 LONG = ("test_launch", "test_faults", "test_launching", "test_journeys", "test_eligibility", "test_pages_browser")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import forking
@@ -62,3 +64,28 @@ def test_what_a_fork_would_not_be_is_a_process(tmp_path: Path, file: str, enviro
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
     assert start("-c", FORKED, folder=tmp_path, **code, **environment).communicate()[0] == "False\n"
+
+
+STORE = """
+import sys
+from canary_mlflow.tracking.store import prepare_store
+prepare_store(sys.argv[1]).create_experiment("mine")
+"""
+SAME = ("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY 1, 2", "SELECT * FROM alembic_version")
+
+
+def test_a_copied_store_is_what_mlflow_makes(tmp_path: Path) -> None:
+    found = []
+    for how in ("made", "copied"):
+        file = tmp_path / f"{how}.db"
+        process = start("-c", STORE, f"sqlite:///{file}", folder=tmp_path, CANARY_TEST_STORES=how)
+        assert process.communicate()[1] == ""
+        with closing(sqlite3.connect(file)) as store:
+            found.append([store.execute(query).fetchall() for query in SAME])
+    assert found[0] == found[1]
+
+
+def test_code_of_a_tests_own_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "first.py").write_text("import gates\ngates.mine = 'seen'\n")
+    process = start("-c", "import gates; print(gates.mine)", folder=tmp_path, CANARY_TEST_FIRST=f"{tmp_path}/first.py")
+    assert process.communicate() == ("seen\n", "")

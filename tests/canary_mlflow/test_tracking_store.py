@@ -41,6 +41,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """No tracking URI from the environment, or left behind by mlflow.set_tracking_uri."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)
+    monkeypatch.setenv("CANARY_TEST_STORES", "made")  # by MLflow, each of them
 
 
 def start(code: str, folder: Path, python: str = "") -> subprocess.Popen[str]:

@@ -17,6 +17,14 @@ def python() -> str:
     return os.environ.get(VARIABLE, sys.executable)
 
 
+def copy_new_stores() -> None:
+    """Have this process, too, copy a store where it would make one (ready_store)."""
+    from forking import ready_store
+
+    if VARIABLE in os.environ:
+        ready_store.install(Path(python()).parent)
+
+
 def start() -> None:
     """Have `python()` fork. What it started ends with this process, and so does what forks."""
     folder = Path(tempfile.mkdtemp(prefix="forking-"))  # short: a socket's name has at most 107 bytes

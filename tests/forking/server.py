@@ -50,14 +50,18 @@ READ_AT_START = ("PYTHON", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "OMP_", "MKL_"
 NOT_READ = ("PYTHON", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # a fork's path is made anew
 SITE = {"sitecustomize", "usercustomize"}  # Python loads them before it knows what it is to run
 CLEAN_PATH = sys.path[1:]
+FIRST = "CANARY_TEST_FIRST"  # a file of Python that a fork runs before all else, as a process does a sitecustomize
 
 
-def load() -> None:
+def load(folder: Path) -> None:
     """All that a session, its runs and the commands load: our own modules and with them the libraries."""
+    import ready_store
+
     import canary_mlflow
     import training
     from training import algorithms, process, worker
 
+    ready_store.install(folder)
     os.environ.update(process._environment(1))
     for algo in algorithms.NAMES:
         worker.load(algo)
@@ -134,6 +138,8 @@ def become(request: Request) -> int:
         usual = signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL
         signal.signal(each, signal.SIG_IGN if each in request.ignored else usual)
     signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
+    if first := os.environ.get(FIRST):
+        runpy.run_path(first)
     code = outcome(request.words)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -218,7 +224,7 @@ class Server:
             del request.words[0]
             request.environment["PYTHONUNBUFFERED"] = "1"
         if not self.loaded:
-            load()
+            load(self.place.parent)
             self.loaded = True
         if not request.forkable():
             connection.sendall(b"real\n")
