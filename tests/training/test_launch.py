@@ -36,19 +36,32 @@ def eager(workplace: Workplace) -> Workplace:
     """Its runs send what they record at once: one that is waited for would train ten seconds before it is seen to."""
     (workplace.folder / "eager").mkdir()
     (workplace.folder / "eager/sitecustomize.py").write_text(
-        "import sys\n"
+        "import os, pathlib, sys\n"
         "if 'training.worker' in ' '.join(sys.orig_argv):\n"
         "    from canary_mlflow.tracking.recorder import Recorder\n"
         "    Recorder.__init__.__kwdefaults__['period'] = 0.5\n"
+        f"    pathlib.Path({str(pid_of_run(workplace))!r}).write_text(str(os.getpid()))\n"
     )
     return workplace
 
 
-def begun(place: Workplace, *words: str, own_group: bool = False) -> subprocess.Popen[str]:
+def begun(place: Workplace, *words: str, own_group: bool = False, forked: bool = False) -> subprocess.Popen[str]:
     """An SFT session in an eager place that would take hours."""
-    path = f"{place.folder}/eager{os.pathsep}{ROOT}"
     session = ("-m", "training", *words, "algo=sft", "train.max_steps=100000")
+    if forked:
+        return place.start(*session, python=forking.python(), **first(place, "eager/sitecustomize.py"))
+    path = f"{place.folder}/eager{os.pathsep}{ROOT}"
     return place.start(*session, own_group=own_group, PYTHONPATH=path)
+
+
+def pid_of_run(place: Workplace) -> Path:
+    """Where a run in an eager place leaves the number of its process."""
+    return place.folder / "eager/pid"
+
+
+def first(place: Workplace, file: str) -> dict[str, str]:
+    """The environment in which each forked process runs this file first."""
+    return {"CANARY_TEST_FIRST": str(place.folder / file)}
 
 
 def versions(place: Workplace) -> list[str]:
@@ -56,7 +69,7 @@ def versions(place: Workplace) -> list[str]:
 
 
 def test_sigterm_leaves_failed_runs_with_their_metrics_and_no_version(eager: Workplace) -> None:
-    process = begun(eager, "repeats=2")
+    process = begun(eager, "repeats=2", forked=True)
     client = wait_for_step(eager, 20)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
@@ -112,11 +125,9 @@ def test_ctrl_c_while_python_loads_is_one_line(workplace: Workplace) -> None:
 
 
 def test_a_killed_run_is_recorded_by_its_session(eager: Workplace) -> None:
-    process = begun(eager, "repeats=1")
+    process = begun(eager, "repeats=1", forked=True)
     wait_for_step(eager, 5)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    worker = next(pid for pid in children if b"training.worker" in Path(f"/proc/{pid}/cmdline").read_bytes())
-    os.kill(int(worker), signal.SIGKILL)
+    os.kill(int(pid_of_run(eager).read_text()), signal.SIGKILL)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
     assert "SIGKILL" in err
@@ -261,10 +272,10 @@ def test_code_that_cannot_be_imported_is_an_exception_too(workplace: Workplace) 
 
 
 def test_a_run_that_dies_while_it_loads_is_one_line(workplace: Workplace) -> None:
-    (workplace.folder / "sitecustomize.py").write_text(
+    (workplace.folder / "dies.py").write_text(
         "import os, sys\nif 'training.worker' in ' '.join(sys.orig_argv):\n    os._exit(1)\n"
     )
-    done = workplace.train(*TINY, PYTHONPATH=f"{workplace.folder}{os.pathsep}{ROOT}")
+    done = workplace.train(*TINY, **first(workplace, "dies.py"))
     assert (done.returncode, len(done.stderr.strip().splitlines())) == (4, 1), done.stderr
     assert "its process ended with code 1 and left no word" in done.stderr
     assert [run.info.status for run in runs(workplace, "run")] == ["FAILED"]
