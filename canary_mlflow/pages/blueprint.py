@@ -11,6 +11,7 @@ from canary_mlflow.errors import CanaryError, NoSuchModel, NoSuchRun, NoSuchVers
 from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import READERS, Readers, as_answer
 from canary_mlflow.pages.views import ROUTES, overview
+from canary_mlflow.reports.forest import x_of
 from canary_mlflow.reports.times import ago, duration, iso, moment
 from canary_mlflow.reports.tones import tone
 from canary_mlflow.shown import visible
@@ -64,7 +65,7 @@ def blueprint() -> Blueprint:
 def helpers() -> dict[str, Any]:
     """What templates may call."""
     now = time.time() * 1000
-    words: dict[str, Any] = {"moment": moment, "duration": duration, "iso": iso, "tone": tone}
+    words: dict[str, Any] = {"moment": moment, "duration": duration, "iso": iso, "tone": tone, "x_of": x_of}
     return {**words, "ago": lambda at: ago(at, now), "now": now, "home": prefix().removesuffix("canary")}
 
 

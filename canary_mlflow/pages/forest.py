@@ -7,22 +7,19 @@ from dataclasses import dataclass
 
 from canary_mlflow.reports import figures, meanings, wording
 from canary_mlflow.reports.decision import Decision
+from canary_mlflow.reports.forest import within
 from gates.policy import Policy
 from gates.readings import Reading, read, yardstick
 from gates.records import Run
 from gates.rules import MetricRule, Role
 from gates.verdict import Check
 
-WIDTH, HEIGHT = 360, 30  # of a row's drawing, in its own units
-FARTHEST = 2.5  # limits; what lies beyond is drawn at the edge
-EDGE = 12.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Dot:
-    """One run of a row: where it lies, its value as text, and whose it is."""
+    """One run of a row: where it lies in limits, its value as text, and whose it is."""
 
-    x: float
+    at: float
     run_id: str
     seed: str
     side: str
@@ -30,26 +27,11 @@ class Dot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawing:
-    """A row's marks, as x in the drawing; `low` and `high` None where no interval is known. `beyond_…`: it goes on."""
-
-    zero: float
-    limits: Sequence[float]
-    centre: float | None
-    low: float | None
-    high: float | None
-    dots: Sequence[Dot]
-    beyond_left: bool
-    beyond_right: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class ForestRow:
-    """One check: its cells as every report has them, its drawing (None without figures), and the evidence itself."""
+    """One check: its cells as every report has them, its runs, and the evidence itself."""
 
     check: Check
     cells: wording.Row
-    drawing: Drawing | None
     dots: Sequence[Dot]
     facts: Sequence[tuple[str, str]]
 
@@ -77,29 +59,9 @@ def forest_row(
     """One row."""
     found = check.evidence
     margin = found.margin if found is not None else None
-    if found is None or not margin:
-        return ForestRow(check=check, cells=cells, drawing=None, dots=(), facts=facts_of(check))
-    dots = dots_of(policy, rule, baseline, candidate, margin) if policy is not None and rule is not None else []
-    both = rule is not None and str(rule.worse) == "both"
-    reach = [0.0, *(one / margin for one in (found.change, found.change_low, found.change_high) if one is not None)]
-    ends = sorted(x_of(end, margin) for end in (found.change_low, found.change_high) if end is not None)
-    drawing = Drawing(
-        zero=x_of(0.0, margin),
-        limits=[x_of(margin, margin), *([x_of(-margin, margin)] if both else [])],
-        centre=None if found.change is None else x_of(found.change, margin),
-        low=ends[0] if len(ends) == 2 else None,
-        high=ends[-1] if len(ends) == 2 else None,
-        dots=dots,
-        beyond_left=min(reach) < -FARTHEST,
-        beyond_right=max(reach) > FARTHEST,
-    )
-    return ForestRow(check=check, cells=cells, drawing=drawing, dots=dots, facts=facts_of(check))
-
-
-def x_of(change: float, margin: float) -> float:
-    """Where a change lies in the drawing; harm to the right, whichever way the metric gets worse."""
-    limits = max(-FARTHEST, min(FARTHEST, change / margin))
-    return round(WIDTH / 2 + limits / FARTHEST * (WIDTH / 2 - EDGE), 1)
+    known = margin and policy is not None and rule is not None
+    dots = dots_of(policy, rule, baseline, candidate, margin) if known else []  # type: ignore[arg-type]
+    return ForestRow(check=check, cells=cells, dots=dots, facts=facts_of(check))
 
 
 def dots_of(
@@ -118,7 +80,7 @@ def dots_of(
         change = stick.change(stick.harm(reading) - middle)
         seed = "" if reading.seed is None else str(reading.seed)
         shown = figures.quantity(reading.value, rule.unit)
-        return Dot(x=x_of(change, margin), run_id=reading.run_id, seed=seed, side=side, shown=shown)
+        return Dot(at=within(change / margin), run_id=reading.run_id, seed=seed, side=side, shown=shown)
 
     return [*(dot(one, "baseline") for one in left), *(dot(one, "candidate") for one in right)]
 

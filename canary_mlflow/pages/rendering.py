@@ -18,6 +18,10 @@ def rendered(template: str, **values: Any) -> str:
 
     made: Environment | None = current_app.config.get(ENVIRONMENT)
     if made is None:
-        made = current_app.config[ENVIRONMENT] = current_app.jinja_env.overlay(finalize=finalized)
+        from jinja2 import ChoiceLoader, PackageLoader
+
+        ours = PackageLoader("canary_mlflow.reports")  # the verdict card, which the report in HTML shows too
+        loader = ChoiceLoader([one for one in (current_app.jinja_env.loader, ours) if one is not None])
+        made = current_app.config[ENVIRONMENT] = current_app.jinja_env.overlay(finalize=finalized, loader=loader)
     current_app.update_template_context(values)
     return made.get_template(template).render(values)

@@ -22,7 +22,6 @@ from canary_mlflow.pages.run import find_run
 from canary_mlflow.pages.signature import Signature, signature_of
 from canary_mlflow.registry.server_files import behind_server
 from canary_mlflow.registry.workspaces import active_workspace
-from canary_mlflow.reports import advice
 from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict, holds_from_list
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.numbers import count, whole
@@ -47,7 +46,6 @@ class VerdictPage:
     row: Row | None
     facts: Mapping[str, Any]
     decision: Decision | None
-    next_step: str
     signature: Signature | None
     rows: Sequence[ForestRow]
     runs: Mapping[str, RunFacts]
@@ -145,7 +143,6 @@ def complete(
         row=row,
         facts=facts,
         decision=decision,
-        next_step="" if decision is None else advice.next_step(decision),
         signature=signature,
         rows=rows,
         runs=runs,

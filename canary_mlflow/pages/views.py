@@ -15,7 +15,8 @@ from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
 from canary_mlflow.pages.run import RunPage, find_run, read_run
 from canary_mlflow.pages.verdict import read_ledger_page, read_session_page
-from canary_mlflow.reports import causes, changes, facts, root_causes, wording
+from canary_mlflow.reports import causes, wording
+from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.panels import PANELS, target_of
 from canary_mlflow.tracking.read_only import reading
 
@@ -77,15 +78,11 @@ def verdict() -> str:
             raise Refused("session: in an experiment that you may not read")
     found = page.decision
     told = {} if found is None else {
-        "title": wording.title(found),
-        "reason": wording.reason(found),
+        "card": card_of(found, then=page.row is not None),
         "note": wording.evidence_note(found),
         "hard": wording.hard_gates(found),
         "obstacles": wording.obstacles(found),
         "not_judged": wording.by_reason(wording.not_judged(found)),
-        "exact": facts.exact(found),
-        "because": root_causes.because(found),
-        "changed": changes.changed(found),
         "warned": causes.of_warnings(found.warnings),
     }  # fmt: skip
     return rendered("canary/verdict.html", page=page, decision=found, words=wording.WORDS, **told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from urllib.parse import quote
 
@@ -94,7 +95,7 @@ def held_back(decision: Decision) -> str:
         return ""
     held = f"{stays} Version {number} is not promoted: {decision.holds[0].reason}."
     if decision.hold(HeldBy.OLDER):
-        return f"{held} To promote it all the same: canary gate {shlex.quote(decision.model)} {number} --promote"
+        return f"{held} To promote it all the same: {promote_command(decision)}"
     if short is None or short.runs is None:
         return held
     again = f"train it again with repeats={short.runs}."
@@ -124,11 +125,10 @@ def after_block(decision: Decision) -> str:
     """BLOCK of a version."""
     anchored = ""
     if decision.verdict.reason.startswith(SLOW_DRIFT):
-        anchor = f'canary override {shlex.quote(decision.model)} {decision.version} --alias anchor --reason "…"'
-        anchored = f", and so that the next ones are not held to the old anchor: {anchor}"
+        anchored = f", and so that the next ones are not held to the old anchor: {anchor_command(decision)}"
     meant = f"{bless_command(decision)} --despite-block{anchored}"
     if [check.metric for check in decision.verdict.checks if check.outcome is CheckOutcome.BLOCK] == [FACTS]:
-        meant = f'canary accept-facts {shlex.quote(decision.model)} {decision.version} --reason "…", then gate it again'
+        meant = f"{accept_command(decision)}, then gate it again"
     return (
         f"{champion_stays(decision)} Fix what is marked BLOCK and run again; if the change is meant: "
         f"{meant}{dry(decision)}"
@@ -203,7 +203,7 @@ def after_revisions(decision: Decision) -> str:
     have = verdict.planned_runs or 0
     needed = max(verdict.more_runs or 0, have + 1)
     about = f"About {needed} pairs would decide (now {have})" if verdict.more_runs else "To try it with one pair more"
-    return f"{about}: canary ab --continue {decision.session_id} --pairs {needed}. {done}"
+    return f"{about}: {pairs_command(decision, needed)}. {done}"
 
 
 def champion_stays(decision: Decision) -> str:
@@ -249,11 +249,53 @@ def dry(decision: Decision) -> str:
     return f" ({how}, nothing was written.)"
 
 
+def promote_command(decision: Decision) -> str:
+    """Puts a version in the place of a newer champion."""
+    return f"canary gate {shlex.quote(decision.model)} {decision.version} --promote"
+
+
+def anchor_command(decision: Decision) -> str:
+    """Moves the anchor by hand."""
+    return f'canary override {shlex.quote(decision.model)} {decision.version} --alias anchor --reason "…"'
+
+
+def accept_command(decision: Decision) -> str:
+    """Takes the facts of a version for those that are meant."""
+    return f'canary accept-facts {shlex.quote(decision.model)} {decision.version} --reason "…"'
+
+
+def pairs_command(decision: Decision, pairs: int) -> str:
+    """Goes on with two revisions."""
+    return f"canary ab --continue {decision.session_id} --pairs {pairs}"
+
+
+def in_steps(decision: Decision) -> tuple[tuple[str, bool], ...]:
+    """`next_step` in pieces, (text, whether it is a command): joined they are the sentence."""
+    said = next_step(decision)
+    pairs = max(decision.verdict.more_runs or 0, (decision.verdict.planned_runs or 0) + 1)
+    top_up, bless = top_up_command(decision), bless_command(decision)
+    known = (f"{top_up}{over_newer(decision)}", top_up, f"{bless} --despite-block", bless, promote_command(decision),
+             anchor_command(decision), accept_command(decision), pairs_command(decision, pairs))  # fmt: skip
+    named = [one for one in dict.fromkeys(known) if one in said]
+    if not named:
+        return ((said, False),)
+    longest_first = "|".join(map(re.escape, sorted(named, key=len, reverse=True)))
+    pieces = re.split(f"({longest_first})", said)
+    return tuple((piece, at % 2 == 1) for at, piece in enumerate(pieces) if piece)
+
+
 def open_ui(store: str, page: str) -> tuple[str, str]:
-    """The command that serves the UI (empty for a server, which already does) and the address to open."""
+    """The command that serves the pages (empty for a server, which already does) and the address to open."""
     if store.startswith(("http://", "https://")):
         return "", f"{store.rstrip('/')}{page}"
-    return f"mlflow ui --backend-store-uri {shlex.quote(store)}", f"http://127.0.0.1:5000{page}"
+    return f"canary ui --tracking-uri {shlex.quote(store)}", f"http://127.0.0.1:5000{page}"
+
+
+def page_of(decision: Decision) -> str:
+    """Where our own pages show what was judged, below the server's address; '' where no page does."""
+    if not decision.session_id or decision.question is Question.FILES:
+        return ""
+    return f"/canary/session/{quote(decision.session_id, safe='')}"
 
 
 def version_page(model: str, version: str) -> str:

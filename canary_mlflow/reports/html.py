@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.reports import advice, changes, facts, figures, pictures, root_causes, wording
+from canary_mlflow.reports import figures, forest, pictures, wording
+from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.study import Study
@@ -33,7 +34,7 @@ def page(study: Study, drawn: Mapping[str, str]) -> str:
         study=study,
         decision=decision,
         images={slug: as_address(svg) for slug, svg in drawn.items()},
-        told=told(decision) if decision is not None else {},
+        told=told(decision, then="ledger" in study.origin) if decision is not None else {},
         fingerprint=fingerprint(study),
     )
 
@@ -55,22 +56,16 @@ def template() -> Template:
         "tone": tone,
         "figure": figure,
         "described": described,
+        "x_of": forest.x_of,
     }
     return made.get_template("study.html")
 
 
-def told(decision: Decision) -> dict[str, Any]:
-    """The sentences and rows that every report shares."""
+def told(decision: Decision, *, then: bool) -> dict[str, Any]:
+    """The card, and the sentences and rows behind it."""
     checks = {check.metric: check for check in decision.verdict.checks}
-    command, address = advice.open_ui(decision.store, decision.page) if decision.store else ("", "")
     return {
-        "heading": wording.heading(decision),
-        "title": wording.title(decision),
-        "reason": wording.reason(decision),
-        "exact": facts.exact(decision),
-        "changed": changes.changed(decision),
-        "because": root_causes.because(decision),
-        "next": advice.next_step(decision),
+        "card": card_of(decision, then=then),
         "note": wording.evidence_note(decision),
         "rows": [(row, checks[row.metric]) for row in wording.judged(decision)],
         "hard": wording.hard_gates(decision),
@@ -78,7 +73,6 @@ def told(decision: Decision) -> dict[str, Any]:
         "not_judged": wording.by_reason(wording.not_judged(decision)),
         "words": wording.WORDS,
         "policy": written(decision.verdict.policy),
-        "open": (command, address),
     }
 
 

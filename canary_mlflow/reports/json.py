@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from canary_mlflow.reports import changes, facts
+from typing import Any
+
+from canary_mlflow.reports.card import card_of, card_to_dict
 from canary_mlflow.reports.decision import Decision, decision_to_dict
 from canary_mlflow.reports.study import Study, study_to_dict
 from canary_mlflow.shown import json_text
@@ -10,12 +12,17 @@ from canary_mlflow.shown import json_text
 
 def render(decision: Decision) -> str:
     """Indented JSON without NaN, ready to print."""
-    found = {**decision_to_dict(decision), "exact": facts.exact(decision), "changed": changes.changed(decision)}
-    return json_text(found) + "\n"
+    return json_text({**decision_to_dict(decision), **with_card(decision)}) + "\n"
 
 
 def render_study(study: Study) -> str:
     """The same of a whole study, with the figures of its runs."""
-    one = study.decision
-    said = {"exact": "", "changed": ""} if one is None else {"exact": facts.exact(one), "changed": changes.changed(one)}
-    return json_text({**study_to_dict(study), **said}) + "\n"
+    return json_text({**study_to_dict(study), **with_card(study.decision)}) + "\n"
+
+
+def with_card(decision: Decision | None) -> dict[str, Any]:
+    """The card, and two of its sentences under their own names; None where nothing was judged."""
+    if decision is None:
+        return {"exact": "", "changed": "", "card": None}
+    card = card_to_dict(card_of(decision))
+    return {"exact": card["exact"], "changed": card["changed"], "card": card}

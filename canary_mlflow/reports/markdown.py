@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from canary_mlflow.reports import advice, causes, changes, facts, root_causes, wording
+from canary_mlflow.reports import causes, wording
+from canary_mlflow.reports.card import SHOWN, Card, Link, card_of, others
 from canary_mlflow.reports.decision import Decision
+from canary_mlflow.reports.forest import in_letters
 from canary_mlflow.shown import shown, visible
 from gates.verdict import Check, CheckOutcome, Difference
 
@@ -19,6 +21,7 @@ SIGNS = str.maketrans({
 })  # fmt: skip
 UNDERSCORE = re.compile(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")  # inside of a word it marks nothing
 BLOCK = re.compile(r"^(\s*\d{0,9})([#+=.)-])(?=[\s#+=.)-]|$)")  # a heading, a list's item, a rule
+UNSAFE_CODE = re.compile(r"[`<>\[\]@!|\\&$]")
 # Both make links of bare addresses, of @names (who are told) and of #numbers, after Markdown itself. An entity hides
 # the sign from them; the blank without width (&#8203;) breaks the word, as Renovate writes release notes of others.
 BAITS = (
@@ -58,24 +61,40 @@ def cut_note(missing: int, whole: str) -> str:
 
 
 def lines(decision: Decision) -> Iterator[str]:
-    """Verdict, what differs exactly, what changed, next step, evidence: what matters most cannot be cut off."""
+    """The card, then the evidence: what matters most cannot be cut off."""
     decision = shown(decision)
-    yield f"**{wording.heading(decision)}** {plain(wording.title(decision))}"
-    yield ""
-    yield plain(wording.reason(decision))
-    yield ""
-    for said in filter(None, (facts.exact(decision), changes.changed(decision), root_causes.because(decision))):
-        yield plain(said)
-        yield ""
-    yield f"**Next:** {plain(advice.next_step(decision))}"
+    yield from card_lines(card_of(decision))
     yield from details(decision)
 
 
+def card_lines(card: Card) -> Iterator[str]:
+    """Verdict, why, what changed, its cause, the rows that decide, next step with its commands, where to look."""
+    yield f"**{card.heading}** {plain(card.title)}"
+    for said in card.paragraphs:
+        yield from ("", plain(said))
+    if card.rows:
+        yield ""
+        yield from table(card.rows[:SHOWN])
+    yield ""
+    yield f"**{card.label}:** {''.join(code(piece) if command else plain(piece) for piece, command in card.steps)}"
+    if card.links:
+        yield from ("", " · ".join(map(link, card.links)))
+
+
+def link(one: Link) -> str:
+    """A link where a server answers, else what to type and the address. Not of characters that end a link."""
+    name = one.name[0].upper() + one.name[1:]
+    needs = f" ({plain(one.needs)})" if one.needs else ""
+    if one.command:
+        return f"{plain(name)}: {code(one.command)}, then {code(one.address)}"
+    safe = re.fullmatch(r"https?://[A-Za-z0-9._~:/%#?=&@+,;-]+", one.address)
+    return (f"[{plain(name)}](<{one.address}>)" if safe else f"{plain(name)}: {code(one.address)}") + needs
+
+
 def details(decision: Decision) -> Iterator[str]:
-    """Everything behind the verdict."""
+    """Everything behind the verdict that the card has not."""
     decision = shown(decision)
-    rows = wording.judged(decision)
-    if rows:
+    if rows := others(decision, card_of(decision).rows[:SHOWN]):
         yield ""
         yield from table(rows)
     yield ""
@@ -94,13 +113,17 @@ def details(decision: Decision) -> Iterator[str]:
 
 
 def table(rows: Sequence[wording.Row]) -> Iterator[str]:
-    """One line per metric."""
-    yield "| | metric | baseline | candidate | change [range] | limit | what it means |"
-    yield "|---|---|---:|---:|---:|---:|---|"
+    """One line per metric; the drawing in letters, for GitHub and MLflow show no picture of a page's own."""
+    yield "| | metric | baseline | candidate | change [range] | limit | right is worse | what it means |"
+    yield "|---|---|---:|---:|---:|---:|---|---|"
     for row in rows:
         word = f"**{row.word}**" if row.outcome is CheckOutcome.BLOCK else row.word
-        cells = (row.metric, row.baseline, row.candidate, f"{row.change} {row.range}".rstrip(), row.limit, row.meaning)
-        yield f"| {word} | {' | '.join(plain(cell) for cell in cells)} |"
+        cells = (row.metric, row.baseline, row.candidate, f"{row.change} {row.range}".rstrip(), row.limit)
+        drawn = in_letters(row.forest)
+        yield (
+            f"| {word} | {' | '.join(plain(cell) for cell in cells)} | {code(drawn) if drawn else ''} | "
+            f"{plain(row.meaning)} |"
+        )
 
 
 def hard_gates(checks: Sequence[Check]) -> Iterator[str]:
@@ -138,6 +161,13 @@ def plain(text: str) -> str:
     for bait, instead in BAITS:
         text = bait.sub(instead, text)
     return text
+
+
+def code(text: str) -> str:
+    """One line as code; as `plain` text where a sign in it could mean anything outside of code, so that nothing hangs
+    on how a reader's parser finds the end of code."""
+    text = visible(text)
+    return plain(text) if UNSAFE_CODE.search(text) else f"`{text}`"
 
 
 def fenced(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from canary_mlflow.reports import figures
 from canary_mlflow.reports.decision import Decision
+from canary_mlflow.reports.forest import both_ways
 from gates.rules import Role
 from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing
 
@@ -12,6 +13,7 @@ KINDS = {
     "learnt": "as learnt from several sessions",
     "dropped": "in part far from what was expected, so judged by these runs alone",
 }
+WITHIN = "within the limit"
 HARM = {
     Standing.BEYOND: "harm beyond the limit, over the whole range",
     Standing.WORSE: "worse over the whole range, perhaps beyond the limit",
@@ -20,7 +22,7 @@ HARM = {
 
 def standing(decision: Decision, check: Check) -> Standing:
     """What the whole range of a check's change says."""
-    both = decision.verdict.policy.get("rules", {}).get(check.metric, {}).get("worse") == "both"
+    both = both_ways(decision.verdict.policy, check.metric)
     return check.evidence.standing(both) if check.evidence else Standing.OPEN
 
 
@@ -30,7 +32,7 @@ def meaning(decision: Decision, check: Check) -> str:
     if found is None:
         return check.reason
     if check.outcome is CheckOutcome.PASS:
-        return "within the limit" if found.within else "beyond the limit, but nothing takes longer for it"
+        return WITHIN if found.within else "beyond the limit, but nothing takes longer for it"
     if check.outcome in (CheckOutcome.BLOCK, CheckOutcome.WARN):
         return "beyond the limit"
     if (shown := standing(decision, check)) is not Standing.OPEN:

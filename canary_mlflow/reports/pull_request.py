@@ -1,11 +1,12 @@
-"""The study as Markdown for a pull request: the verdict in three lines, everything else folded."""
+"""The study as Markdown for a pull request: the verdict card, everything else folded."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from canary_mlflow.reports import advice, causes, changes, facts, figures, markdown, root_causes, wording
+from canary_mlflow.reports import causes, figures, markdown
+from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.markdown import plain
 from canary_mlflow.reports.study import Study
 from canary_mlflow.shown import shown
@@ -19,7 +20,7 @@ def render(study: Study) -> str:
 
 
 def lines(study: Study) -> Iterator[str]:
-    """Verdict, reason, next step; then what can be unfolded."""
+    """The card; then what can be unfolded."""
     study = shown(study)
     decision = study.decision
     if decision is None:
@@ -27,14 +28,7 @@ def lines(study: Study) -> Iterator[str]:
         yield ""
         yield plain(study.no_verdict)
     else:
-        yield f"**{wording.heading(decision)}** {plain(wording.title(decision))}"
-        yield ""
-        yield plain(wording.reason(decision))
-        yield ""
-        for said in filter(None, (facts.exact(decision), changes.changed(decision), root_causes.because(decision))):
-            yield plain(said)
-            yield ""
-        yield f"**Next:** {plain(advice.next_step(decision))}"
+        yield from markdown.card_lines(card_of(decision))
         yield from folded("Evidence", evidence(study))
     yield from folded(f"Instabilities: {len(study.troubles)}", troubles(study))
     if not study.troubles:
@@ -52,7 +46,7 @@ def folded(title: str, body: Iterable[str]) -> Iterator[str]:
 
 
 def evidence(study: Study) -> Iterator[str]:
-    """What the report of a version says, from its table on."""
+    """What the report of a version says below its card."""
     assert study.decision is not None
     without = replace(study.decision, warnings=())  # they stand under the instabilities
     yield from markdown.details(without)

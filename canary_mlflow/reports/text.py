@@ -8,7 +8,8 @@ from typing import IO
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from canary_mlflow.reports import advice, causes, changes, facts, root_causes, wording
+from canary_mlflow.reports import causes, changes, facts, root_causes, wording
+from canary_mlflow.reports.card import Card, Link, card_of
 from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, indented, labelled, print_on
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.evidence_table import STYLES, evidence
@@ -102,15 +103,13 @@ def everything(decision: Decision, width: int) -> Iterator[RenderableType]:
 
 
 def head(decision: Decision, most: int = changes.SHOWN) -> Iterator[RenderableType]:
-    """The verdict, why, what differs exactly, and what changed."""
-    yield Text.assemble((wording.heading(decision), HEADINGS[decision.word]), "  ", (wording.title(decision), "bold"))
-    yield indented(wording.reason(decision))
-    if exactly := facts.exact(decision, min(most, facts.SHOWN)):
-        yield indented(exactly)
-    if said := changes.changed(decision, most):
-        yield indented(said)
-    if cause := root_causes.because(decision, 2 if most > 1 else 1):
-        yield indented(cause)
+    """The card down to its rows; `most`: how many differences and causes there is space for."""
+    card = card_of(decision)
+    yield Text.assemble((card.heading, HEADINGS[card.word]), "  ", (card.title, "bold"))
+    yield indented(card.reason)
+    exact, changed = facts.exact(decision, min(most, facts.SHOWN)), changes.changed(decision, most)
+    cause = root_causes.because(decision, 2 if most > 1 else 1)
+    yield from (indented(said) for said in (exact, changed, cause) if said)
 
 
 def blockers(decision: Decision) -> Iterator[RenderableType]:
@@ -190,12 +189,22 @@ def labelled_lines(label: str, lines: Sequence[str]) -> Iterator[RenderableType]
 
 
 def steps(decision: Decision) -> Iterator[RenderableType]:
-    """What to do now, and where to look."""
-    yield labelled("next", advice.next_step(decision))
-    if decision.store:
-        command, address = advice.open_ui(decision.store, decision.page)
-        yield labelled("open", f"{command}\nthen {address}" if command else address)
+    """What to do now, and where to look: the end of the card."""
+    card = card_of(decision)
+    yield labelled(card.label.lower(), next_step(card))
+    yield from (labelled("open", where(one)) for one in card.links)
     yield labelled("details", details(decision))
+
+
+def next_step(card: Card) -> Text:
+    """The sentence, its commands set apart."""
+    return Text.assemble(*((piece, "cyan" if command else "") for piece, command in card.steps))
+
+
+def where(link: Link) -> str:
+    """A link as lines."""
+    needs = f" ({link.needs})" if link.needs else ""
+    return f"{link.command}\nthen {link.address}" if link.command else f"{link.address}{needs}"
 
 
 def details(decision: Decision) -> str:

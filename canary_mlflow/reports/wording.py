@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from canary_mlflow.reports import figures
 from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.reports.forest import Forest, both_ways, forest
 from canary_mlflow.reports.meanings import how_to_read, meaning, standing
 from gates.rules import Role
 from gates.verdict import Check, CheckOutcome, Standing
@@ -31,7 +32,8 @@ WORSE = "worse"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One metric's evidence, ready to print. `told`: the verdict's own reason says what it means."""
+    """One metric's evidence, ready to print. `told`: the verdict's own reason says what it means. `forest`: where its
+    change lies; None where there is none."""
 
     outcome: CheckOutcome
     word: str
@@ -44,6 +46,7 @@ class Row:
     meaning: str
     advisory: bool = False
     told: bool = False
+    forest: Forest | None = None
 
 
 def title(decision: Decision) -> str:
@@ -123,10 +126,9 @@ def is_judged(check: Check) -> bool:
 
 def row(decision: Decision, check: Check) -> Row:
     """One check as text."""
-    rule = decision.verdict.policy.get("rules", {}).get(check.metric, {})
     word = WORSE if is_worse(decision, check) else WORDS[check.outcome]
     word = f"({word})" if check.role is Role.ADVISORY else word
-    both = rule.get("worse") == "both"
+    both = both_ways(decision.verdict.policy, check.metric)
     cells = dict.fromkeys(("baseline", "candidate", "change", "limit"), figures.NOTHING) | {"range": ""}
     if (found := check.evidence) is not None:
         relative, unit = found.relative, found.unit
@@ -146,6 +148,7 @@ def row(decision: Decision, check: Check) -> Row:
         meaning=meaning(decision, check),
         advisory=check.role is Role.ADVISORY,
         told=check.outcome is CheckOutcome.PASS or check.reason.lower() in decision.verdict.reason.lower(),
+        forest=forest(check.evidence, both=both),
         **cells,
     )
 

@@ -50,7 +50,7 @@ def test_gate_ends_with_the_verdicts_code_and_prints_it_first(guarded: Any) -> N
     for version, code, word in ((slow, 1, "BLOCK"), (other, 3, "INCONCLUSIVE"), (same, 0, "PASS")):
         result = canary("gate", guarded.model, version, *store)
         assert (result.exit_code, result.stdout.split()[0], result.stderr) == (code, word, "")
-        assert f"mlflow ui --backend-store-uri {guarded.uri}" in result.stdout
+        assert f"canary ui --tracking-uri {guarded.uri}" in result.stdout
     assert guarded.champion() == same
 
 

@@ -139,13 +139,13 @@ def test_text_says_verdict_then_evidence_then_next_step_then_ui() -> None:
     report = text.render(decision())
     places = [
         report.index(part)
-        for part in ("BLOCK", "Changed:", "[+21.0, +30.5]", "hard gates", "next ", "mlflow ui --backend-store-uri")
+        for part in ("BLOCK", "Changed:", "[+21.0, +30.5]", "hard gates", "next ", "canary ui --tracking-uri")
     ]
     assert places == sorted(places)
     assert report.startswith("BLOCK  m version 3 against champion version 2\n")
     assert "+25.7 % [+21.0, +30.5]" in report
-    assert "sqlite:////data/mlflow.db" in report
-    assert "http://127.0.0.1:5000/#/models/m/versions/3" in report
+    assert "canary ui --tracking-uri sqlite:////data/mlflow.db" in report
+    assert "http://127.0.0.1:5000/canary/session/s1" in report
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 88, 107, 108, 140])
@@ -270,7 +270,7 @@ def test_advice_is_set_apart_and_comes_last() -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["text", "markdown"])
 def test_next_step_fits_what_happened(name: str, made: Decision, expected: str) -> None:
-    report = " ".join(REPORTS[name](made).split())
+    report = " ".join(REPORTS[name](made).split()).replace("`", "")
     assert expected in report
 
 
@@ -332,7 +332,7 @@ def test_names_are_text_not_markup() -> None:
     lines = [line for line in markdown.render(made).splitlines() if "red" in line]
     assert lines == [
         "| **BLOCK** | \\[red\\]a\\|b&lt;script&gt; | 21.4 ms | 26.9 ms | +25.7 % \\[+21.0, +30.5\\] | +15 % | "
-        "beyond the limit |"
+        "`··········│···┃·━●━··` | beyond the limit |"
     ]
     assert "<script>" not in markdown.render(made)
 
@@ -341,12 +341,13 @@ def test_commands_survive_odd_names() -> None:
     made = decision(model="my model", store="sqlite:////data/my store/mlflow.db")
     report = " ".join(text.render(made).split())
     assert "canary bless 'my model' 3" in report
-    assert "--backend-store-uri 'sqlite:////data/my store/mlflow.db'" in report
+    assert "--tracking-uri 'sqlite:////data/my store/mlflow.db'" in report
 
 
 def test_a_server_needs_no_ui_command() -> None:
     report = text.render(decision(store="http://mlflow.example:5000/"))
-    assert "mlflow ui" not in report
+    assert "canary ui" not in report
+    assert "http://mlflow.example:5000/canary/session/s1 (a server with --app-name canary)" in report
     assert "http://mlflow.example:5000/#/models/m/versions/3" in report
 
 
