@@ -33,6 +33,7 @@ from canary_mlflow.commands.replay import replay
 from canary_mlflow.commands.report import report
 from canary_mlflow.commands.run import run
 from canary_mlflow.commands.samples import samples
+from canary_mlflow.commands.schema import schema
 from canary_mlflow.commands.session import register, session
 from canary_mlflow.commands.ui import ui
 from canary_mlflow.commands.upgrade import upgrade
@@ -45,7 +46,7 @@ from canary_mlflow.loading import collect_seldom
 COMMANDS = (
     run, session, register, gate, ab, upgrade, compare, judge, watch, replay, report, ci, ui, import_, calibrate,
     power, bless, override, rollback, adopt, accept_facts, diff, samples, verify_weights, check_reward, policy, audit,
-    keys, webhooks, db, deliver, env, doctor,
+    keys, webhooks, db, deliver, env, doctor, schema,
 )  # fmt: skip
 
 

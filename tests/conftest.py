@@ -11,6 +11,7 @@ from pathlib import Path
 
 import forking
 import pytest
+import schemas
 from workplace import Workplace
 
 from canary_mlflow.loading import collect_seldom
@@ -35,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    schemas.listen()
     if not hasattr(config, "workerinput"):  # one for all processes that test
         forking.start()
 

@@ -134,7 +134,7 @@ def _plan(rules: Policy, sides: Mapping[str, Revision], until: int | None, as_js
     counts = [2 * each for each in pairs]
     if as_json:
         commits = {side: {"name": each.name, "commit": each.commit} for side, each in sides.items()}
-        print_json({**commits, "policy": rules.name, "runs": counts})
+        print_json("revisions-plan", {**commits, "policy": rules.name, "runs": counts})
         return
     until_then = ", until they decide" if until is None else " in all"
     echo(

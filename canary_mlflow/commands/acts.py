@@ -111,7 +111,7 @@ def done(what: Act | Request, as_json: bool, where: str = ", in the ledger") -> 
         show(what, as_json, where)
         return
     if as_json:
-        print_json(what.to_dict())
+        print_json("request", what.to_dict())
     echo(
         f"{what.who} asks to override the BLOCK of version {what.version} of {what.model} (row {what.row} of the "
         "ledger). Nothing has moved: the policy asks for two people. Somebody else now runs the same command.",
@@ -143,14 +143,14 @@ def accept_facts(
     rules = rules_for(policy, "" if policy else tier_of(client, model, version), f"{model}/{version}")
     act = accept(client, model, version, reason, rules)
     if as_json:
-        print_json(act.to_dict())
+        print_json("acceptance", act.to_dict())
     echo(in_words(act), err=as_json)
 
 
 def show(act: Act, as_json: bool, where: str = ", in the ledger") -> None:
     """What has been done. A blessing also works on a registry without a ledger."""
     if as_json:
-        print_json(act.to_dict())
+        print_json("act", act.to_dict())
     before = f" now (before: version {act.champion_before})" if act.champion_before else " now"
     if act.champion_before == act.version:
         before = " as before"

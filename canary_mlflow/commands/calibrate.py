@@ -52,7 +52,8 @@ def calibrate(
     found = calibrated(policy, groups, left_out)
     stored, lost = store(Path.cwd(), found) if write else (None, "")
     if as_json:
-        print_json({**as_dict(found), "stored": None if stored is None else str(stored), "lost": lost})
+        kept = {"stored": None if stored is None else str(stored), "lost": lost}
+        print_json("calibration", {**as_dict(found), **kept})
         return
     for line in lines(found):
         echo(line)

@@ -37,7 +37,7 @@ def diff(ctx: click.Context, a: str, b: str, as_json: bool, budget: tuple[str, .
     limits = dict(map(_limit, budget))
     found = compare_exactly(a, b, tracking_uri=tracking_uri)
     if as_json:
-        print_json(found.to_dict())
+        print_json("diff", found.to_dict())
     for line in lines(found):
         echo(line, err=as_json)
     over = found.over(limits)

@@ -17,7 +17,7 @@ def env(as_json: bool) -> None:
 
     facts = {"hardware": hardware("cuda" if gpu_facts() else "cpu"), "environment": environment()}
     if as_json:
-        print_json(facts)
+        print_json("environment", facts)
         return
     for group, values in facts.items():
         echo(group)
@@ -42,5 +42,5 @@ def doctor(ctx: click.Context, fix: bool, as_json: bool, tracking_uri: str | Non
         click.secho(visible(text), err=as_json, **style)
     failed = any(finding.level is Level.FAIL for finding in findings)
     if as_json:
-        print_json({"ok": not failed, "findings": [finding.to_dict() for finding in findings]})
+        print_json("doctor", {"ok": not failed, "findings": [finding.to_dict() for finding in findings]})
     ctx.exit(OUTSIDE if failed else 0)

@@ -71,7 +71,7 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
             raise UsageError(f"--png {png}: cannot be written ({error.strerror}); name another place") from error
         say(f"wrote {png}")
     if as_json:
-        print_json(as_dict(table, rules, chosen, known))
+        print_json("power", as_dict(table, rules, chosen, known))
         return
     for line in lines(table, rules, chosen, known):
         echo(line)

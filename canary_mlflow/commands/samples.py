@@ -24,7 +24,7 @@ def samples(run: str, full: bool, as_json: bool, tracking_uri: str | None) -> No
 
     found = find_samples(open_store(tracking_uri), run)
     if as_json:
-        print_json(as_dict(found))
+        print_json("samples", as_dict(found))
         return
     for line in lines(found, full=full):
         echo(line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,6 +63,8 @@ def print_decision(decision: Decision, as_json: bool = False, *, full: bool = Fa
         reader_left()
 
 
-def print_json(value: dict[str, Any]) -> None:
-    """One JSON object on stdout."""
-    click.echo(json_text(value))
+def print_json(schema: str, value: Mapping[str, Any]) -> None:
+    """One JSON object on stdout, with the name of its schema (canary_mlflow/schemas)."""
+    from canary_mlflow.schemas import stamped
+
+    click.echo(json_text(stamped(schema, value)))

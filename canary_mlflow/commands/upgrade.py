@@ -63,8 +63,9 @@ def upgrade(
     there = sum(map(environments.is_there, (found.before, found.now)))
     if dry_run:
         if as_json:
-            print_json({"changes": [vars(one) for one in found.changes], "environments": 2, "there": there,
-                        "minutes": 2 * MINUTES_A_PROBE})  # fmt: skip
+            moves = [vars(one) for one in found.changes]
+            takes = {"environments": 2, "there": there, "minutes": 2 * MINUTES_A_PROBE}
+            print_json("upgrade-plan", {"changes": moves, **takes})
         for line in planned(found, MINUTES_A_PROBE, there):
             echo(line, err=as_json)
         return
@@ -72,7 +73,7 @@ def upgrade(
     prober = Prober(command=command or canary_command(overrides), work=Path(work).absolute(), minutes=minutes)
     result = Trial(plan=found, prober=prober, say=say).carry_out(bisect=not no_bisect)
     if as_json:
-        print_json(result.to_dict())
+        print_json("upgrade", result.to_dict())
     for line in lines(result):
         echo(line, err=as_json)
     ctx.exit(result.exit_code)

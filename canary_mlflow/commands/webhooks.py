@@ -32,7 +32,7 @@ def list_(as_json: bool, tracking_uri: str | None) -> None:
     ours = [described(one) for one in configured()]
     theirs = list(of_mlflow(tracking_uri))
     if as_json:
-        print_json({"webhooks": ours, "mlflow": theirs})
+        print_json("webhooks", {"webhooks": ours, "mlflow": theirs})
         return
     for title, found in (("CANARY_WEBHOOKS", ours), ("MLflow", theirs)):
         echo(f"{title}: {len(found) or 'none'}")

@@ -188,7 +188,8 @@ def decision_of(row: Row, facts: Mapping[str, Any]) -> Decision | None:
         verdict = verdict_from_dict(facts["verdict"])
     except (KeyError, TypeError, ValueError):
         return None
-    before = facts.get("baseline_version")
+    number = facts.get("baseline_version")
+    before = None if number is None else str(number)
     return Decision(
         verdict=verdict,
         model=row.model,
@@ -196,7 +197,7 @@ def decision_of(row: Row, facts: Mapping[str, Any]) -> Decision | None:
         promoted=bool(row.moves),
         bootstrapped=row.kind in BEGINS,
         holds=holds_from_list(facts.get("held_back")),
-        champion_before=None if before is None else str(before),
+        champion_before=before,
         champion_after=str(row.version) if row.moves else before,
         session_id=facts.get("session"),
     )

@@ -7,17 +7,18 @@ from typing import Any
 from canary_mlflow.reports.card import card_of, card_to_dict
 from canary_mlflow.reports.decision import Decision, decision_to_dict
 from canary_mlflow.reports.study import Study, study_to_dict
+from canary_mlflow.schemas import stamped
 from canary_mlflow.shown import json_text
 
 
 def render(decision: Decision) -> str:
     """Indented JSON without NaN, ready to print."""
-    return json_text({**decision_to_dict(decision), **with_card(decision)}) + "\n"
+    return json_text(stamped("decision", {**decision_to_dict(decision), **with_card(decision)})) + "\n"
 
 
 def render_study(study: Study) -> str:
     """The same of a whole study, with the figures of its runs."""
-    return json_text({**study_to_dict(study), **with_card(study.decision)}) + "\n"
+    return json_text(stamped("report", {**study_to_dict(study), **with_card(study.decision)})) + "\n"
 
 
 def with_card(decision: Decision | None) -> dict[str, Any]:
