@@ -56,6 +56,16 @@ def loss_times(low: float, high: float) -> Callable[[Seen, Seen], bool]:
     return lambda good, bad: "rows" in bad and low <= abs(loss(bad) / loss(good)) <= high
 
 
+def gradient_times(low: float, high: float) -> Callable[[Seen, Seen], bool]:
+    """The first gradient norm of the bad side is so many times the good one's, of the same loss."""
+
+    def shows(good: Seen, bad: Seen) -> bool:
+        first, other = good["rows"][0], bad["rows"][0]
+        return bool(first["loss"] == other["loss"] and low <= other["grad_norm"] / first["grad_norm"] <= high)
+
+    return shows
+
+
 def crashes(kind: str) -> Callable[[Seen, Seen], bool]:
     """The bad side ends with such an exception."""
     return lambda good, bad: "rows" in good and kind in str(bad.get("ended", ""))
@@ -95,6 +105,10 @@ class Row:
 ROWS = (
     Row(name="loss-4-ln-2", source="transformers#35856, trl#2617", base=OLD, culprit="transformers", good="4.47.1",
         bad="4.48.1", kind="dpo-accumulation", shows=loss_times(3.9, 4.1)),
+    Row(name="gradient-quarter", source="the releases of the row above", base=OLD, culprit="transformers",
+        good="4.47.1", bad="4.48.0", kind="dpo-accumulation", shows=gradient_times(0.24, 0.26)),
+    Row(name="kto-accumulation", source="trl#2617", base=OLD, culprit="transformers", good="4.47.1", bad="4.48.1",
+        kind="kto-accumulation", shows=loss_times(3.5, 4.5)),
     Row(name="packing-tails", source="trl#5075", base=MIDDLE, culprit="trl", good="0.26.2", bad="0.27.0",
         kind="sft-packing", shows=other_data),
     Row(name="olora-save", source="peft#3290", base={**NEW, "peft": "0.21.2"}, culprit="peft", good="0.21.2",

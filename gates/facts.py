@@ -4,7 +4,7 @@ a regression explains."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gates.paradigm import Paradigm, paradigm_of
@@ -19,7 +19,9 @@ FIRST = "first."
 
 STEPS = 3
 SERIES = ("loss", "grad_norm")
-NOT_COMPARED = "defaults."
+DEFAULTS = "defaults."
+"""Arguments that nobody gave; compared with the same argument of the other side, where that has it too."""
+
 DEFAULTED = ("arguments", "model", "adapter", "generation")
 """Groups that hold what is not at its default: of these, one that only one side has differs."""
 
@@ -38,7 +40,7 @@ def facts_of(run: Run) -> dict[str, str]:
     nothing: its series alone do not say what they are of."""
     if not run.facts:
         return {}
-    found = {key: value for key, value in run.facts.items() if not bare(key).startswith(NOT_COMPARED)}
+    found = {key: value for key, value in run.facts.items() if not bare(key).startswith(DEFAULTS)}
     for name in SERIES:
         series = run.series.get(name)
         first = (
@@ -52,12 +54,19 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
     """What differs, each fact once, those that decide first. Runs of one seed are compared; where no seed is shared,
     facts that are the same in all runs of a side and do not follow from a seed."""
     left, right = _by_key(baseline), _by_key(candidate)
+    usual = [_by_key(side, defaults_of) for side in (baseline, candidate)]
+    flipped = usual[0].keys() & usual[1].keys()
     groups = {_group(key) for key in left} & {_group(key) for key in right}
     runs = [run for run in (*baseline, *candidate) if run.facts]
     scale = max(map(_scale, runs), default=0.0)
     found = [
-        _difference(key, left.get(key, {}), right.get(key, {}), (_rounding_of(key, runs), scale))
-        for key in sorted(left.keys() | right.keys())
+        _difference(
+            key,
+            left.get(key) or usual[0].get(key, {}),
+            right.get(key) or usual[1].get(key, {}),
+            (_rounding_of(key, runs), scale),
+        )
+        for key in sorted(left.keys() | right.keys() | flipped)
         if _group(key) in groups and not bare(key).startswith(WORK)
     ]
     return sorted((one for one in found if one is not None), key=lambda one: (_rank(one), one.key))
@@ -89,7 +98,7 @@ def regressions(differences: Iterable[Difference], runs: Sequence[Run]) -> list[
         for one in differences
         if one.group == FACTS
         and not one.rounding
-        and (_trains_less(one) or _ends_otherwise(one) or _other_tokens_or_loss(one))
+        and (_trains_less(one) or _ends_otherwise(one) or _other_tokens_or_loss(one) or _other_gradient(one))
         and not (one.key in rounds and bare(one.key).startswith(FIRST))
     ]
 
@@ -168,13 +177,22 @@ def _difference(key: str, before: Values, now: Values, rounding: Rounding) -> Di
     )
 
 
-def _by_key(runs: Sequence[Run]) -> dict[str, Values]:
+def defaults_of(run: Run) -> dict[str, str]:
+    """The arguments that nobody gave, under the keys of those that somebody did: `lora/arguments.optim`."""
+    return {
+        key.replace(DEFAULTS, "arguments.", 1): value
+        for key, value in run.facts.items()
+        if bare(key).startswith(DEFAULTS)
+    }
+
+
+def _by_key(runs: Sequence[Run], facts: Callable[[Run], Mapping[str, str]] = facts_of) -> dict[str, Values]:
     """Key → seed → value. A fact that is not the same in two runs of one seed on one side repeats nowhere, and is left
     out."""
     found: dict[str, Values] = {}
     unsteady: set[str] = set()
     for run in runs:
-        for key, value in facts_of(run).items():
+        for key, value in facts(run).items():
             held = found.setdefault(key, {})
             if held.setdefault(run.seed, value) != value and (run.seed is not None or bare(key).startswith(FIRST)):
                 unsteady.add(key)
@@ -246,6 +264,13 @@ def _other_tokens_or_loss(one: Difference) -> bool:
     return tokens or key == f"{FIRST}loss.1"
 
 
+def _other_gradient(one: Difference) -> bool:
+    """The first gradient by more than 1 %: a loss may be logged right and trained on wrongly."""
+    if bare(one.key) != f"{FIRST}grad_norm.1":
+        return False
+    return any(not math.isclose(float(before), float(now), rel_tol=1e-2) for before, now in _pairs(one).values())
+
+
 def _pairs(one: Difference) -> dict[int | None, tuple[str, str]]:
     """Seed → both values; under None where they are the same in all."""
     values = list(zip(one.baseline.split(SEPARATOR), one.candidate.split(SEPARATOR), strict=False))
@@ -287,10 +312,7 @@ def _reinforces(run: Run) -> bool:
 
 def _defaults(side: Sequence[Run]) -> frozenset[str]:
     """The arguments that no run of a side was given."""
-    each = [
-        {name for key, value in run.facts.items() if key.startswith(NOT_COMPARED) for name in value.split()}
-        for run in side
-    ]
+    each = [{key.removeprefix(DEFAULTS) for key in run.facts if key.startswith(DEFAULTS)} for run in side]
     return frozenset(set.intersection(*each)) if each else frozenset()
 
 

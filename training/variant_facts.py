@@ -45,6 +45,8 @@ def variant_tags(
         name = variant.variant.name
         folder = scratch / name
         groups = facts_of_variant(variant, inputs, device, folder)
+        if variant.variant.pinned:
+            groups.pop("defaults", None)  # as of the run itself, and only what is at a default tells of one
         shutil.rmtree(folder, ignore_errors=True)
         if (ended := groups[OUTCOME]["ended"]) != FINISHED:
             say(f"variant {name}: {ended}")

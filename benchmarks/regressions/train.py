@@ -45,6 +45,13 @@ def model(**more: object) -> LlamaForCausalLM:
     return LlamaForCausalLM(config(**more))
 
 
+def kept(folder: str) -> LlamaForCausalLM:
+    """From a folder, as people have theirs: some releases read the reference from it."""
+    place = str(Path(folder) / "model")
+    model().save_pretrained(place)
+    return LlamaForCausalLM.from_pretrained(place)
+
+
 def text(draw: random.Random, least: int, most: int) -> str:
     return " ".join(draw.choices(WORDS, k=draw.randint(least, most)))
 
@@ -125,7 +132,7 @@ def dpo(folder: str, *, own: dict[str, object] | None = None, **given: object) -
     seen = Seen()
     args = DPOConfig(**common(folder, **{"max_length": 32, **given}))
     return finish(
-        DPOTrainer(model=model(), args=args, processing_class=tokenizer(), train_dataset=pairs(),
+        DPOTrainer(model=kept(folder), args=args, processing_class=tokenizer(), train_dataset=pairs(),
                    callbacks=callbacks(seen), **(own or {})), seen
     )  # fmt: skip
 
@@ -243,6 +250,7 @@ KINDS = {
     "orpo-prompt-length": lambda folder: preference("ORPO", folder, max_prompt_length=16),
     "reward-accumulation": lambda folder: reward(folder, gradient_accumulation_steps=4),
     "kto": lambda folder: kto(folder, max_length=32),
+    "kto-accumulation": lambda folder: kto(folder, max_length=32, gradient_accumulation_steps=4),
     "kto-prompt-length": lambda folder: kto(folder, max_length=32, max_prompt_length=16),
     "sft": sft,
     "sft-accumulation": lambda folder: sft(folder, gradient_accumulation_steps=4),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from canary_mlflow.upgrading.judging import other_facts
-from canary_mlflow.upgrading.upgrade import Culprit, Plan, Upgrade
+from canary_mlflow.upgrading.upgrade import Culprit, Default, Plan, Upgrade
 from gates.fact_check import said
 
 SHOWN = 5
@@ -22,10 +22,9 @@ def lines(found: Upgrade) -> Iterator[str]:
         yield f"  and {len(found.finding.symptoms) - SHOWN} more"
     if found.culprit is not None:
         yield f"  {explained(found.culprit)}"
-    for default in found.defaults:
-        word = {True: "explains it", False: "does not explain it", None: "not tried"}[default.explains]
-        yield f"  Default flipped: {default.key} {default.before} → {default.now} ({word}; to keep it, set it)."
-    shown = [one for one in other_facts(found.finding) if not one.decides]
+    yield from _defaults(found.defaults)
+    flipped = {default.key for default in found.defaults}
+    shown = [one for one in other_facts(found.finding) if not one.decides and one.key not in flipped]
     if shown:
         more = f"; and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
         yield f"  Differs besides: {'; '.join(map(said, shown[:SHOWN]))}{more}."
@@ -46,6 +45,18 @@ def explained(culprit: Culprit) -> str:
     skipped = f" ({', '.join(culprit.skipped)} between could not be tried)" if culprit.skipped else ""
     fixed = f"; {culprit.fixed_in} is fine" if culprit.fixed_in else ""
     return f"{package.name} {culprit.good_release} → {culprit.release} explains it{skipped}{fixed}."
+
+
+def _defaults(defaults: Sequence[Default]) -> Iterator[str]:
+    """The defaults to set first; of the others that there are some."""
+    if guilty := [one for one in defaults if one.explains]:
+        old = ", ".join(f"{one.name}={one.before}" for one in guilty)
+        yield f"  Set {old} as it was by default: then nothing of this blocks."
+    word = {True: "it explains it", False: "it does not explain it", None: "not tried"}
+    for one in sorted(defaults, key=lambda one: not one.explains)[:SHOWN]:
+        yield f"  Default flipped: {one.key} {one.before} → {one.now} ({word[one.explains]})."
+    if len(defaults) > SHOWN:
+        yield f"  and {len(defaults) - SHOWN} more defaults"
 
 
 def planned(plan: Plan, minutes: float, there: int) -> Iterator[str]:

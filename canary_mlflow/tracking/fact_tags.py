@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,20 +17,23 @@ LONGEST_VALUE = 300  # characters; of a longer one its beginning and a digest
 LONGEST_TAG = 7500  # characters; MLflow refuses more than 8000, or cuts them, and what is left is not JSON
 DIGITS = 16
 
+_PART = re.compile(r"\.\d+$")
+
 Facts = Mapping[str, str]
 """`group.key` → value, as text."""
 
 
 def to_tags(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Group → key → value, as tags. What does not fit into a tag is left out, and so not recorded."""
-    found = {}
+    """Group → key → value, as tags. What does not fit into one tag goes on in the next, `<group>.2` and so on."""
+    found: dict[str, str] = {}
     for group, facts in groups.items():
-        kept: dict[str, str] = {}
+        parts: list[dict[str, str]] = [{}]
         for key, value in facts.items():
-            if len(json.dumps({**kept, key: as_text(value)})) <= LONGEST_TAG:
-                kept[key] = as_text(value)
-        if kept:
-            found[PREFIX + group] = json.dumps(kept)
+            if len(json.dumps({**parts[-1], key: as_text(value)})) > LONGEST_TAG:
+                parts.append({})
+            parts[-1][key] = as_text(value)
+        tags = (f"{PREFIX}{group}.{at}" if at > 1 else PREFIX + group for at in range(1, len(parts) + 1))
+        found |= {tag: json.dumps(part) for tag, part in zip(tags, parts, strict=True) if part}
     return found
 
 
@@ -65,4 +69,4 @@ def _objects(tags: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, str]]]
         except ValueError:
             continue
         if isinstance(found, dict):
-            yield name.removeprefix(PREFIX), {str(key): str(value) for key, value in found.items()}
+            yield _PART.sub("", name.removeprefix(PREFIX)), {str(key): str(value) for key, value in found.items()}

@@ -16,6 +16,7 @@ from canary_mlflow.upgrading.uv import uv
 
 FOLDER = "CANARY_ENVIRONMENTS"
 COMPLETE = "canary-complete"
+SHARED_FROM = 3  # environments, the newest
 OWN = ("canary_mlflow", "gates", "training")
 SOURCE = Path(__file__).resolve().parents[2]
 
@@ -61,10 +62,24 @@ def _make(place: Path, pins: Pins) -> None:
         wanted.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
         python = str(place / "bin" / "python")
         uv("pip", "install", "--quiet", "--no-deps", "--python", python, "--requirement", str(wanted))
+        _share_bytecode(place)
         (place / COMPLETE).touch()
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
+
+
+def _share_bytecode(place: Path) -> None:
+    """Link what another environment has compiled: half a first training is compiling torch and transformers. Python
+    takes a compiled file only for a source of the same size and time, which hard links have."""
+    others = [one.parent for one in place.parent.glob(f"*/{COMPLETE}") if one.parent != place]
+    for other in sorted(others, key=lambda one: (one / COMPLETE).stat().st_mtime)[-SHARED_FROM:]:
+        for compiled in other.glob("lib/python*/site-packages/**/__pycache__/*.pyc"):
+            link = place / compiled.relative_to(other)
+            source = link.parent.parent / f"{compiled.name.partition('.')[0]}.py"
+            if source.exists() and not link.exists():
+                link.parent.mkdir(exist_ok=True)
+                os.link(compiled, link)
 
 
 def own_code() -> Path:

@@ -110,7 +110,7 @@ class Prober:
         return Probe(key=key, folder=str(place), seconds=seconds, code=code, ended=ended, kind=kind, last=lines)
 
     def _environment(self, python: Path, place: Path) -> dict[str, str]:
-        dropped = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "PYTHONHOME", "CANARY_SESSION")
+        dropped = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "PYTHONHOME", "CANARY_SESSION", "PYTHONDONTWRITEBYTECODE")
         kept = {name: value for name, value in os.environ.items() if name not in dropped}
         path = [str(own_code()), *([os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else [])]
         return {

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from canary_mlflow.errors import CanaryError
 from canary_mlflow.upgrading import environments
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
-from canary_mlflow.upgrading.judging import Finding, compare
+from canary_mlflow.upgrading.judging import CRASH, Finding, compare
 from canary_mlflow.upgrading.pins import Change, Pins, Unresolvable, lock, moved
 from canary_mlflow.upgrading.probing import Probe, Prober
 from gates.facts import bare
+from gates.sides import ABSENT
 
 LIKELY = ("trl", "transformers", "peft", "accelerate", "torch", "datasets", "tokenizers", "bitsandbytes", "numpy")
 """Where regressions of trainings came from, the commonest first (docs/why.md)."""
@@ -26,9 +26,11 @@ BY_FACT = (
     (("first.tokens", "first.labels", "data."), ("trl", "tokenizers", "transformers", "datasets")),
     (("first.loss", "first.grad_norm"), ("transformers", "trl", "accelerate", "peft")),
 )
+OLD_DEFAULTS = "CANARY_OLD_DEFAULTS"
+"""What old_defaults.py reads."""
+
 CHAINED = re.compile(r"\bat (trl|transformers|peft|accelerate|torch|datasets|tokenizers)/")
 MOST_RELEASES = 40
-MOST_DEFAULTS = 6
 Say = Callable[[str], None]
 
 
@@ -59,12 +61,18 @@ class Culprit:
 
 @dataclass(frozen=True, kw_only=True)
 class Default:
-    """A setting that nobody gave and that resolves otherwise now; `explains`: with the old value nothing blocks."""
+    """A setting that nobody gave and that resolves otherwise now; `explains`: what blocks does so no more with its old
+    value, or with that of all that explain it. None where that was not or could not be tried."""
 
     key: str
     before: str
     now: str
     explains: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """The argument's own."""
+        return bare(self.key).partition(".")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +119,13 @@ class Trial:
     baseline: Probe | None = None
     _answers: dict[str, Finding | str] = field(default_factory=dict)
 
-    def probe(self, pins: Pins, what: str) -> Probe:
+    def probe(self, pins: Pins, what: str, prober: Prober | None = None) -> Probe:
         """One set, tried; said and kept."""
-        cached = self.prober.known(pins) is not None
+        prober = prober or self.prober
+        cached = prober.known(pins) is not None
         warm = environments.is_there(pins)
         self.say(f"{what}: {'known' if cached else 'trying' if warm else 'building its environment'}")
-        found = self.prober.try_(pins)
+        found = prober.try_(pins)
         self.tried.append({"what": what, "key": found.key, "seconds": found.seconds, "ended": found.ended})
         return found
 
@@ -150,9 +159,9 @@ class Trial:
         result = Upgrade(outcome=outcome_of(finding), changes=tuple(self.plan.changes), finding=finding)
         if finding.blocks and bisect:
             culprit = self.culprit(finding, releases=releases)
-            result = replace(result, culprit=culprit, defaults=self.defaults(finding, culprit))
-        elif finding.flipped:
-            result = replace(result, defaults=tuple(_default(one) for one in finding.flipped))
+            result = replace(result, culprit=culprit, defaults=self.defaults(finding))
+        else:
+            result = replace(result, defaults=tuple(map(_default, finding.flipped)))
         spent = sum(float(one["seconds"]) for one in self.tried)
         return replace(result, probes=tuple(self.tried), seconds=round(spent, 1))
 
@@ -176,7 +185,7 @@ class Trial:
             return Answer.UNTESTABLE
         if found.shows(wanted.symptoms):
             return Answer.BAD
-        return Answer.UNTESTABLE if any(one.key.startswith("crash:") for one in found.symptoms) else Answer.GOOD
+        return Answer.UNTESTABLE if any(one.key.startswith(CRASH) for one in found.symptoms) else Answer.GOOD
 
     def release(self, found: Culprit, finding: Finding) -> Culprit:
         """The first bad release of the package, and whether the newest one is fine again."""
@@ -203,26 +212,28 @@ class Trial:
         one = replace_version(package, newest)
         return newest if self.answer(self.finding([one], str(one)), finding) is Answer.GOOD else ""
 
-    def defaults(self, finding: Finding, culprit: Culprit) -> tuple[Default, ...]:
-        """What flipped, each set back to its old value beside the candidate's packages, to see whether it explains."""
-        flipped = [_default(one) for one in finding.flipped if bare(one.key).startswith("arguments.")]
-        return tuple(replace(one, explains=self.explains(one, finding)) for one in flipped[:MOST_DEFAULTS])
+    def defaults(self, finding: Finding) -> tuple[Default, ...]:
+        """What flipped, and the fewest of it that explain what blocks when they are set back to their old values."""
+        flipped = list(map(_default, finding.flipped))
+        known = [one for one in flipped if bare(one.key).startswith("arguments.") and one.before != ABSENT]
+        if not known:
+            return tuple(flipped)
+        together = self.set_back(known, finding)
+        guilty = smallest(known, lambda some: self.set_back(some, finding)) if together is Answer.BAD else []
+        told = {Answer.BAD: True, Answer.GOOD: False, Answer.UNTESTABLE: None}[together]
+        return tuple(replace(one, explains=told and one in guilty) if one in known else one for one in flipped)
 
-    def explains(self, default: Default, finding: Finding) -> bool | None:
-        """Whether nothing blocks with the old value; None where that cannot be tried."""
-        name = bare(default.key).partition(".")[2]
-        given = {"CANARY_OLD_DEFAULTS": json.dumps({name: default.before})}
+    def set_back(self, some: Sequence[Default], finding: Finding) -> Answer:
+        """BAD where these defaults are it: the candidate's packages with the old values block no more."""
+        old = {one.name: json_or_text(one.before) for one in some}
+        given = {OLD_DEFAULTS: json.dumps(old, sort_keys=True)}
         again = replace(self.prober, overrides={**self.prober.overrides, **given})
-        self.say(f"{name} set back to {default.before}")
-        try:
-            found = again.try_(self.plan.now)
-        except CanaryError:
-            return None
+        found = self.probe(self.plan.now, f"{given[OLD_DEFAULTS]} set back", again)
         assert self.baseline is not None
-        self.tried.append({"what": f"{name}={default.before}", "key": found.key, "seconds": found.seconds,
-                           "ended": found.ended})  # fmt: skip
         other = compare(self.baseline, found)
-        return None if found.ended or other.open else not other.blocks
+        if other.open or any(one.key.startswith(CRASH) for one in other.symptoms):
+            return Answer.UNTESTABLE
+        return Answer.GOOD if other.shows(finding.symptoms) else Answer.BAD
 
 
 def outcome_of(finding: Finding) -> str:
@@ -273,6 +284,14 @@ def _order(version: str) -> Any:
 def replace_version(package: Change, version: str) -> Change:
     """The same package at another release."""
     return Change(package.name, package.before, version)
+
+
+def json_or_text(text: str) -> Any:
+    """A value as canary_mlflow.tracking.fact_tags writes it: texts as they are, everything else as JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def listed(moves: Sequence[Change]) -> str:

@@ -8,6 +8,7 @@ import os
 import random
 import stat
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.upgrading import pins, uv
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
 from canary_mlflow.upgrading.judging import Finding, Symptom, compare
-from canary_mlflow.upgrading.old_defaults import set_back
+from canary_mlflow.upgrading.old_defaults import give
 from canary_mlflow.upgrading.probing import Probe, last_raised
 from canary_mlflow.upgrading.upgrade import likeliest, outcome_of
 from gates.verdict import Difference
@@ -174,17 +175,24 @@ def test_the_first_bad_release_is_found_and_those_between_are_named(seed: int) -
 
 
 def test_an_old_default_is_set_back_where_all_configurations_meet() -> None:
+    @dataclass
     class Arguments:
-        bf16 = True
-        seen = None
+        output_dir: str
+        bf16: bool | None = None
+
+    @dataclass
+    class Own(Arguments):
+        rate: float = 2e-5
 
         def __post_init__(self) -> None:
-            self.seen = self.bf16
+            self.bf16 = True if self.bf16 is None else self.bf16
 
-    set_back(Arguments, {"bf16": "absent", "nope": "1"})
-    made = Arguments()
-    made.__post_init__()
-    assert made.seen is False
+    give(Arguments, {"bf16": False, "rate": 5e-5, "output_dir": "nope", "nope": 1})
+    assert Own("out") == Own("out", bf16=None, rate=2e-5) == Own("out", bf16=False, rate=5e-5)
+    assert Own("out", True, rate=1e-3) == Own(output_dir="out", bf16=True, rate=1e-3)
+    assert (Own("out").bf16, Own("out").rate) == (False, 5e-5)
+    assert (Own("out", rate=1e-3).rate, Own("out", True).bf16) == (1e-3, True)
+    assert Arguments("out").bf16 is False
 
 
 def test_a_dry_run_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

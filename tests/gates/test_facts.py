@@ -19,7 +19,8 @@ FACTS_OF = {
     "first.tokens": "56 in 4 sequences, 91ef",
     "data.tokens.input_ids": "936 in 80 rows, longest 22, cd57",
     "arguments.learning_rate": "0.003",
-    "defaults.0": "bf16 warmup_steps",
+    "defaults.bf16": "false",
+    "defaults.warmup_steps": "0",
 }
 SETTINGS = {"train.learning_rate": "0.003", "seed": "0"}
 WORK = {"algo": "sft", "max_steps": "100", "data_digest": "ab12"}
@@ -194,3 +195,11 @@ def test_other_seeds_alone_are_not_what_was_accepted() -> None:
     assert covers(one, replace(one, baseline="2.0", candidate="8.0", seeds=(1,)))
     assert not covers(one, replace(one, seeds=(2, 3)))
     assert not covers(one, replace(one, key="first.tokens"))
+
+
+def test_a_default_that_flips_is_seen_and_one_that_is_new_is_not(smoke: Any, side: Any) -> None:
+    before, now = side("a"), side("b", facts={"defaults.bf16": "true", "defaults.new": "1"})
+    found = facts_in(judge(smoke, before, now))
+    assert {(key, one.baseline, one.candidate) for key, one in found.items()} == {("arguments.bf16", "false", "true")}
+    given = side("c", facts={"defaults.bf16": None, "arguments.bf16": "true"})
+    assert facts_in(judge(smoke, before, given))["arguments.bf16"].baseline == "false"

@@ -173,14 +173,12 @@ def arguments(setting: Setting) -> Found:
 
 
 def defaults(setting: Setting) -> Found:
-    """The names of the arguments that are at their default, by which a default that flips is no change on purpose."""
+    """The arguments that are at their class's default, by which one that a library flips is seen and is no change on
+    purpose."""
     args = setting.trainer.args
-    names = sorted(set(args.to_dict()) - set(changed_fields(args, args.to_dict())))
-    # Chunks, because a long value is cut.
-    return {str(at): " ".join(names[at : at + CHUNK]) for at in range(0, len(names), CHUNK)}
-
-
-CHUNK = 8  # names; together shorter than the longest value of a fact
+    values = args.to_dict()
+    changed = changed_fields(args, values)
+    return {name: values[name] for name in sorted(values) if name not in {*changed, *INCIDENTAL, *NO_SETTING}}
 
 
 def tokenizer(setting: Setting) -> Found:
