@@ -48,8 +48,9 @@ class Finding:
         return not {one.key for one in self.symptoms}.isdisjoint(one.key for one in others)
 
 
-def compare(before: Probe, now: Probe) -> Finding:
-    """What the candidate's probe shows beside the baseline's."""
+def compare(before: Probe, now: Probe, again: Probe | None = None) -> Finding:
+    """What the candidate's probe shows beside the baseline's. `again`: the baseline's once more; what those two do not
+    share repeats nowhere, as in a script without a seed, and tells nothing."""
     if before.ended:
         return Finding(symptoms=(), differences=(), open=f"the command fails with the packages at hand: {before.ended}")
     crash = (Symptom(key=f"{CRASH}:{now.kind}", said=now.ended),) if now.ended else ()
@@ -57,13 +58,14 @@ def compare(before: Probe, now: Probe) -> Finding:
         return Finding(symptoms=crash, differences=())
     if not before.runs or not now.runs:
         return Finding(symptoms=(), differences=(), open="it recorded no run; expected CanaryCallback in the training")
-    found = fact_differences(before.runs, now.runs)
-    decides = {one.key: one for one in regressions(found, (*before.runs, *now.runs))}
+    baseline = (*before.runs, *(again.runs if again else ()))
+    found = fact_differences(baseline, now.runs)
+    decides = {one.key: one for one in regressions(found, (*baseline, *now.runs))}
     facts = tuple(decides.get(one.key, one) for one in found)
     symptoms = [Symptom(key=one.key, said=said(one)) for one in decides.values()]
     unknown = "" if any(run.facts for run in now.runs) else "its runs recorded no facts"
     return Finding(
-        symptoms=(*crash, *symptoms, *_hard(before.runs, now.runs)),
+        symptoms=(*crash, *symptoms, *_hard(baseline, now.runs)),
         differences=facts,
         open="" if crash else unknown,
     )

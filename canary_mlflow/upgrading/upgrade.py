@@ -116,16 +116,21 @@ class Trial:
     prober: Prober
     say: Say
     tried: list[dict[str, Any]] = field(default_factory=list)
-    baseline: Probe | None = None
+    baseline: tuple[Probe, ...] = ()  # and once more, where something blocks
     _answers: dict[str, Finding | str] = field(default_factory=dict)
 
-    def probe(self, pins: Pins, what: str, prober: Prober | None = None) -> Probe:
+    def compare(self, candidate: Probe) -> Finding:
+        """It beside the baseline."""
+        before, *again = self.baseline
+        return compare(before, candidate, *again)
+
+    def probe(self, pins: Pins, what: str, prober: Prober | None = None, repeat: int = 0) -> Probe:
         """One set, tried; said and kept."""
         prober = prober or self.prober
-        cached = prober.known(pins) is not None
+        cached = prober.known(pins, repeat) is not None
         warm = environments.is_there(pins)
         self.say(f"{what}: {'known' if cached else 'trying' if warm else 'building its environment'}")
-        found = prober.try_(pins)
+        found = prober.try_(pins, repeat)
         self.tried.append({"what": what, "key": found.key, "seconds": found.seconds, "ended": found.ended})
         return found
 
@@ -138,8 +143,7 @@ class Trial:
             return str(error)
         key = environments.key_of(pins)
         if key not in self._answers:
-            assert self.baseline is not None
-            self._answers[key] = compare(self.baseline, self.probe(pins, what))
+            self._answers[key] = self.compare(self.probe(pins, what))
         return self._answers[key]
 
     def set_of(self, moves: Sequence[Change]) -> dict[str, str]:
@@ -153,9 +157,13 @@ class Trial:
 
     def carry_out(self, *, bisect: bool = True, releases: bool = True) -> Upgrade:
         """Both ends; then, where the candidate blocks, which package it is, and since which of its `releases`."""
-        self.baseline = self.probe(self.plan.before, "the packages at hand")
+        self.baseline = (self.probe(self.plan.before, "the packages at hand"),)
         candidate = self.probe(self.plan.now, "the packages asked for")
-        finding = compare(self.baseline, candidate)
+        finding = self.compare(candidate)
+        if finding.blocks and not candidate.ended:
+            again = self.probe(self.plan.before, "the packages at hand once more", repeat=1)
+            self.baseline = (*self.baseline, again)
+            finding = self.compare(candidate)
         result = Upgrade(outcome=outcome_of(finding), changes=tuple(self.plan.changes), finding=finding)
         if finding.blocks and bisect:
             culprit = self.culprit(finding, releases=releases)
@@ -229,8 +237,7 @@ class Trial:
         given = {OLD_DEFAULTS: json.dumps(old, sort_keys=True)}
         again = replace(self.prober, overrides={**self.prober.overrides, **given})
         found = self.probe(self.plan.now, f"{given[OLD_DEFAULTS]} set back", again)
-        assert self.baseline is not None
-        other = compare(self.baseline, found)
+        other = self.compare(found)
         if other.open or any(one.key.startswith(CRASH) for one in other.symptoms):
             return Answer.UNTESTABLE
         return Answer.GOOD if other.shows(finding.symptoms) else Answer.BAD

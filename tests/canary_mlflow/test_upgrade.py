@@ -11,17 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
+from canary_mlflow.reports.upgrade import lines
 from canary_mlflow.upgrading import pins, uv
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
 from canary_mlflow.upgrading.judging import Finding, Symptom, compare
 from canary_mlflow.upgrading.old_defaults import give
-from canary_mlflow.upgrading.probing import Probe, last_raised
-from canary_mlflow.upgrading.upgrade import likeliest, outcome_of
+from canary_mlflow.upgrading.probing import Probe, Prober, last_raised
+from canary_mlflow.upgrading.upgrade import Default, Plan, Trial, Upgrade, likeliest, outcome_of
+from gates.records import Run, Series
 from gates.verdict import Difference
 
 PYLOCK = 'lock-version = "1.0"\n[[packages]]\nname = "trl"\nversion = "1.16.0"\n'
@@ -205,3 +208,48 @@ def test_a_dry_run_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert plan["changes"] == [{"name": "trl", "before": "1.14.2", "now": "1.15.0"}]
     assert "1 package would move" in found.stderr
     assert not (tmp_path / "none").exists()
+
+
+def trained(loss: float, **facts: str) -> Probe:
+    """A probe whose one run began with this loss."""
+    found = probe()
+    series = {"loss": Series(name="loss", steps=np.array([1]), values=np.array([loss]))}
+    told = {"training.precision": "fp32", **{key.replace("_", ".", 1): value for key, value in facts.items()}}
+    found.__dict__["runs"] = (Run(run_id=f"{loss}", seed=0, series=series, facts=told),)
+    return found
+
+
+def test_what_the_packages_at_hand_do_not_repeat_themselves_tells_nothing() -> None:
+    before, now = trained(1.0, parameters_trainable="9"), trained(3.0, parameters_trainable="9")
+    assert [one.key for one in compare(before, now).symptoms] == ["first.loss.1"]
+    assert compare(before, now, trained(1.0)).blocks
+    assert not compare(before, now, trained(2.0)).blocks  # a script without a seed
+    fewer = trained(3.0, parameters_trainable="8")
+    assert [one.key for one in compare(before, fewer, trained(2.0)).symptoms] == ["parameters.trainable"]
+
+
+@pytest.mark.parametrize(
+    ("guilty", "told"),
+    [
+        ({"bf16"}, {"bf16": True, "optim": False, "rate": False, "new": None}),
+        ({"bf16", "rate"}, {"bf16": True, "optim": False, "rate": True, "new": None}),
+        ({"elsewhere"}, {"bf16": False, "optim": False, "rate": False, "new": None}),
+        (None, {"bf16": None, "optim": None, "rate": None, "new": None}),
+    ],
+)
+def test_the_fewest_defaults_that_explain_are_named(guilty: set[str] | None, told: dict[str, bool | None]) -> None:
+    class Answered(Trial):
+        def set_back(self, some: Sequence[Default], finding: Finding) -> Answer:
+            if guilty is None:
+                return Answer.UNTESTABLE
+            return Answer.BAD if guilty <= {one.name for one in some} else Answer.GOOD
+
+    flipped = (("bf16", "false"), ("optim", "adamw"), ("rate", "5e-05"), ("new", "absent"))
+    differences = tuple(Difference(key=f"arguments.{name}", baseline=old, candidate="other", group="facts")
+                        for name, old in flipped)  # fmt: skip
+    trial = Answered(plan=Plan(before={}, now={}, asked=()), prober=Prober(command="", work=Path()), say=print)
+    found = trial.defaults(Finding(symptoms=(), differences=differences))
+    assert {one.name: one.explains for one in found} == told
+    named = "\n".join(lines(Upgrade(outcome="BLOCK", changes=(), finding=Finding(symptoms=(), differences=()),
+                                    defaults=found)))  # fmt: skip
+    assert ("Set bf16=false" in named) is (guilty is not None and "bf16" in guilty)
