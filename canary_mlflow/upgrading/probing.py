@@ -21,7 +21,6 @@ from canary_mlflow.upgrading.pins import Pins
 from gates.records import Run
 
 RESULT = "result.json"
-LAST = 30  # lines kept of what a command says
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning))(?::\s*(.*))?$")
 
@@ -36,7 +35,6 @@ class Probe:
     code: int
     ended: str = ""
     kind: str = ""  # of the exception
-    last: list[str] = field(default_factory=list)
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
@@ -105,9 +103,7 @@ class Prober:
             raise CanaryError(f"--command {self.command}: {one_line(error)}; expected a command") from error
         kind, ended = ("", "") if code == 0 else last_raised(said, code)
         seconds = round(time.monotonic() - began, 1)
-        lines = [line for line in said.splitlines() if line.strip()][-LAST:]
-        key = key_of(pins)
-        return Probe(key=key, folder=str(place), seconds=seconds, code=code, ended=ended, kind=kind, last=lines)
+        return Probe(key=key_of(pins), folder=str(place), seconds=seconds, code=code, ended=ended, kind=kind)
 
     def _environment(self, python: Path, place: Path) -> dict[str, str]:
         dropped = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "PYTHONHOME", "CANARY_SESSION", "PYTHONDONTWRITEBYTECODE")

@@ -40,7 +40,6 @@ class Plan:
 
     before: Pins
     now: Pins
-    asked: tuple[str, ...]  # the packages that were named
 
     @property
     def changes(self) -> list[Change]:
@@ -104,8 +103,7 @@ def plan(at_hand: Pins, asked: Pins, *, whole: bool) -> Plan:
     exact = {name: version for name, version in asked.items() if name in before or not whole}
     if not exact:
         raise Unresolvable("none of the packages asked for is installed here")
-    now = lock(exact, before, before)
-    return Plan(before=before, now=now, asked=tuple(exact))
+    return Plan(before=before, now=lock(exact, before, before))
 
 
 @dataclass
@@ -199,7 +197,7 @@ class Trial:
         """The first bad release of the package, and whether the newest one is fine again."""
         (package,) = found.packages
         between = releases(package, self.say)
-        others = [replace_version(package, version) for version in between]
+        others = [replace(package, now=version) for version in between]
 
         def test(one: Change) -> Answer:
             return Answer.BAD if one == package else self.answer(self.finding([one], str(one)), finding)
@@ -217,7 +215,7 @@ class Trial:
         newest = next(iter(known_releases(package.name)), package.now)
         if _order(newest) <= _order(package.now):
             return ""
-        one = replace_version(package, newest)
+        one = replace(package, now=newest)
         return newest if self.answer(self.finding([one], str(one)), finding) is Answer.GOOD else ""
 
     def defaults(self, finding: Finding) -> tuple[Default, ...]:
@@ -286,11 +284,6 @@ def _order(version: str) -> Any:
         return Version(version)
     except InvalidVersion:
         return Version("0")
-
-
-def replace_version(package: Change, version: str) -> Change:
-    """The same package at another release."""
-    return Change(package.name, package.before, version)
 
 
 def json_or_text(text: str) -> Any:

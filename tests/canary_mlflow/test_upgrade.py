@@ -247,7 +247,7 @@ def test_the_fewest_defaults_that_explain_are_named(guilty: set[str] | None, tol
     flipped = (("bf16", "false"), ("optim", "adamw"), ("rate", "5e-05"), ("new", "absent"))
     differences = tuple(Difference(key=f"arguments.{name}", baseline=old, candidate="other", group="facts")
                         for name, old in flipped)  # fmt: skip
-    trial = Answered(plan=Plan(before={}, now={}, asked=()), prober=Prober(command="", work=Path()), say=print)
+    trial = Answered(plan=Plan(before={}, now={}), prober=Prober(command="", work=Path()), say=print)
     found = trial.defaults(Finding(symptoms=(), differences=differences))
     assert {one.name: one.explains for one in found} == told
     named = "\n".join(lines(Upgrade(outcome="BLOCK", changes=(), finding=Finding(symptoms=(), differences=()),
