@@ -1,6 +1,7 @@
 """Real regressions of trl, transformers and peft in two old environments: does `canary upgrade` see and name them?
 
     python benchmarks/real_regressions.py [--only NAME …] [--harmless] [--releases] [--out FILE]
+    python benchmarks/real_regressions.py --write docs/why.md
 
 Each row is a pair of releases from a public thread (docs/why.md). benchmarks/regressions/train.py, which does not
 import this project, trains in both and says first whether the regression is there at all; then `canary upgrade` tries
@@ -23,6 +24,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from campaign import write  # the path is set above
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.reports.upgrade import explained
@@ -116,8 +121,9 @@ ROWS = (
         bad="0.19.1", kind="olora-save", shows=trains_less),
     Row(name="dpo-without-triton", source="found by canary ab", base=NEW, culprit="trl", good="1.14.2", bad="1.15.0",
         kind="dpo", shows=crashes("AttributeError")),
-    Row(name="cpo-accumulation", source="transformers#34263", base={**OLD, "trl": "0.11.4", "transformers": "4.45.2"},
-        culprit="transformers", good="4.45.2", bad="4.46.0", kind="cpo-accumulation", shows=loss_times(1.5, 20)),
+    Row(name="cpo-batch-samples", source="trl#2292", base={**OLD, "trl": "0.11.4", "transformers": "4.45.2"},
+        culprit="transformers", good="4.45.2", bad="4.46.0", kind="cpo-accumulation",
+        shows=crashes("'generator' object has no attribute 'generate'")),
     Row(name="orpo-accumulation", source="trl#2617", base=OLD, culprit="transformers", good="4.47.1", bad="4.48.1",
         kind="orpo-accumulation", shows=loss_times(3.5, 4.5)),
     Row(name="reward-accumulation", source="trl#4104", base=OLD, culprit="transformers", good="4.47.1", bad="4.48.1",
@@ -181,9 +187,9 @@ def try_(row: Row, work: Path, *, releases: bool) -> dict[str, Any]:
         python = [build(pins) for pins in (plan.before, plan.now)]
     except CanaryError as error:
         return {**said, "skipped": str(error)[:300]}
-    good, bad = ({}, {}) if row in HARMLESS else (bare(one, row.kind) for one in python)
+    good, bad = (bare(one, row.kind) for one in python) if row in ROWS else ({}, {})
     try:
-        said["reproduces"] = bool(row.shows(good, bad))
+        said["reproduces"] = bool(row.shows(good, bad)) if good else None
     except (KeyError, TypeError, ZeroDivisionError) as error:
         said["reproduces"] = False
         said["why"] = f"{error!r}: {good.get('ended', 'good')} / {bad.get('ended', 'bad')}"
@@ -209,15 +215,53 @@ def try_(row: Row, work: Path, *, releases: bool) -> dict[str, Any]:
     }
 
 
+def table(found: list[dict[str, Any]]) -> list[str]:
+    """A line for each regression; then one for all harmless pairs, and one for each of those that is no PASS."""
+    lines = ["| pair | reproduces | `canary upgrade` says | named |", "|---|---|---|---|"]
+    real = {row.name for row in ROWS}
+    for one in (one for one in found if one["name"] in real):
+        if "skipped" in one:
+            lines.append(f"| {one['pair']}, {one['name']} | not tried: {cell(one['skipped'])} | | |")
+            continue
+        said = "; ".join(cell(each) for each in one["seen"][:2]) or cell(one["open"]) or "nothing that blocks"
+        bare = "yes" if one["reproduces"] else "no"
+        lines.append(f"| {one['pair']}, {one['name']} ({one['source']}) | {bare} | {one['outcome']}: {said} | "
+                     f"{cell(one['named']) or 'nothing'} |")  # fmt: skip
+    calm = [one for one in found if one["name"] not in real]
+    tried = [one for one in calm if "skipped" not in one]
+    passed = sum(one["outcome"] == "PASS" for one in tried)
+    if calm:
+        lines += ["", f"Of {len(calm)} consecutive releases {len(tried)} installed, {passed} PASS."]
+    if others := [one for one in tried if one["outcome"] != "PASS"]:
+        lines += ["", "| pair | `canary upgrade` says | because of |", "|---|---|---|"]
+    for one in others:
+        why = "; ".join(map(cell, one["seen"] or one["besides"][:4])) or cell(one["open"])
+        lines.append(f"| {one['pair']} | {one['outcome']} | {why} |")
+    return lines
+
+
+def cell(text: str) -> str:
+    """It in one cell of a table."""
+    return text.replace("|", "/").replace("`", "'").replace("\n", " ")[:110]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--harmless", action="store_true")
     parser.add_argument("--releases", action="store_true", help="halve over the culprit's releases too")
-    parser.add_argument("--out", type=Path, default=Path("real-regressions.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".jsonl"))
     parser.add_argument("--work", type=Path, default=Path(".canary-upgrade"))
+    parser.add_argument("--table", action="store_true", help="Try nothing: the table of what FILE holds.")
+    parser.add_argument("--write", type=Path, metavar="DOCUMENT", help="Put it between the marks of a document.")
     given = parser.parse_args()
     there = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    if given.table or given.write:
+        lines = table(there)
+        print("\n".join(lines))
+        if given.write:
+            write(given.write, "real regressions", lines)
+        return
     rows = [row for row in (HARMLESS if given.harmless else ROWS) if not given.only or row.name in given.only]
     for row in rows:
         if any(one["name"] == row.name for one in there):

@@ -1,6 +1,8 @@
 """Is the cause that a verdict names the right one? Every fault x algorithm x strength beside a champion's runs.
 
-    python benchmarks/root_cause.py FOLDER [--algos sft dpo ppo] [--scales 0.5 1 2] [--unchanged N] [--minutes N]
+    python benchmarks/root_cause.py FOLDER [--algos sft dpo ppo] [--faults NAME …] [--scales 0.5 1 2] [--seed N]
+                                           [--unchanged N] [--minutes N]
+    python benchmarks/root_cause.py --campaign    # each two sessions of unchanged code in campaign.jsonl.gz
 
 Each candidate is a session of one run, whose fault the rules are not told: they see the numbers that it recorded. Top-1
 and top-3 count those that the gate sees (BLOCK, or INCONCLUSIVE with a cause); unchanged sessions should name none.
@@ -10,14 +12,17 @@ What FOLDER holds is not trained again. One JSON line at the end.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, permutations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +32,8 @@ from sessions import runs_of, train  # noqa: E402  # the path is set above
 
 from canary_mlflow.policies import load_policy  # noqa: E402
 from gates import Run, Version, judge  # noqa: E402
+from gates.records import Series  # noqa: E402
+from gates.root_causes import root_causes  # noqa: E402
 
 ALGOS = ("sft", "dpo", "ppo")
 RATE = ("rate.learning",)
@@ -68,15 +75,16 @@ class Cell:
         return f"{self.algo}-{self.fault or 'unchanged'}-{self.scale:g}-{self.seed}"
 
 
-def cells(algos: list[str], scales: list[float], unchanged: int) -> Iterator[Cell]:
-    """Unchanged ones first, then all faults at each scale of their strength; those without degrees once."""
+def cells(algos: list[str], only: list[str], scales: list[float], unchanged: int, seed: int) -> Iterator[Cell]:
+    """Unchanged ones first, then the faults (none named: all) at each scale of their strength; those without degrees
+    once."""
     for algo in algos:
-        yield from (Cell(algo=algo, fault="", scale=1.0, seed=100 + at) for at in range(unchanged))
-    for scale in sorted(scales, key=lambda one: one != 1.0):
-        for algo in algos:
-            for name, body in faults().items():
-                if algo in body.get("signals", {}) and (scale == 1.0 or body.get("strength") is not None):
-                    yield Cell(algo=algo, fault=name, scale=scale, seed=11)
+        yield from (Cell(algo=algo, fault="", scale=1.0, seed=10 * seed + at) for at in range(unchanged))
+    for algo in algos:
+        for name, body in faults().items():
+            if algo in body.get("signals", {}) and name in (only or faults()):
+                own = scales if body.get("strength") is not None else scales[:1]
+                yield from (Cell(algo=algo, fault=name, scale=scale, seed=seed) for scale in own)
 
 
 def faults() -> dict[str, dict[str, Any]]:
@@ -120,16 +128,42 @@ def score(cell: Cell, baseline: list[Run], candidate: list[Run]) -> dict[str, An
     }
 
 
+def calm_pairs() -> dict[str, Any]:
+    """Each two sessions of unchanged code that the campaign kept: in how many a cause is named."""
+    sessions: dict[str, list[list[Run]]] = {}
+    with gzip.open(ROOT / "benchmarks/campaign.jsonl.gz", "rt") as lines:
+        for at, record in enumerate(map(json.loads, lines)):
+            if record["kind"] in ("baseline", "unchanged"):
+                sessions.setdefault(record["algo"], []).append([_kept(at, one) for one in record["runs"]])
+    pairs = [pair for each in sessions.values() for pair in permutations(each, 2)]
+    named = [[one.rule for one in root_causes(*pair)] for pair in pairs]
+    return {"unchanged_pairs": len(pairs), "named": sum(map(bool, named)), "rules": sorted({*chain(*named)})}
+
+
+def _kept(at: int, plain: dict[str, Any]) -> Run:
+    series = {
+        name: Series(name=name, steps=np.array(steps), values=np.array(values, float))
+        for name, (steps, values) in plain.pop("series").items()
+    }
+    return Run(run_id=f"{at}-{plain['seed']}", series=series, **plain)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--campaign", action="store_true", help="No training: the campaign's unchanged sessions.")
+    parser.add_argument("--faults", nargs="+", default=[], choices=sorted(faults()), metavar="NAME")
+    parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--algos", nargs="+", default=list(ALGOS), choices=ALGOS)
     parser.add_argument("--scales", nargs="+", type=float, default=[0.5, 1.0, 2.0])
     parser.add_argument("--unchanged", type=int, default=20)
     parser.add_argument("--minutes", type=float, default=1e9)
     given = parser.parse_args()
+    if given.campaign or given.folder is None:
+        print(json.dumps(calm_pairs()))
+        return
     last, found = time.monotonic() + 60 * given.minutes, []
-    for cell in cells(given.algos, given.scales, given.unchanged):
+    for cell in cells(given.algos, given.faults, given.scales, given.unchanged, given.seed):
         place = given.folder.absolute() / cell.name
         if time.monotonic() > last and not (place / "done").exists():
             continue

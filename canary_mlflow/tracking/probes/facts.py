@@ -24,8 +24,9 @@ from gates.differences import INCIDENTAL
 
 IGNORED_LABEL = -100
 LOOKED_AT = ("input_ids", "labels", "attention_mask", "position_ids")
-NO_SETTING = frozenset({"_name_or_path", "architectures", "base_model_name_or_path", "logging_nan_inf_filter",
-                        "model_type", "peft_version", "runtime_config", "transformers_version"})  # fmt: skip
+NO_SETTING = frozenset({"_attn_implementation_autoset", "_name_or_path", "architectures", "base_model_name_or_path",
+                        "logging_nan_inf_filter", "model_type", "peft_version", "runtime_config",
+                        "transformers_version"})  # fmt: skip
 """Keys of arguments and configurations that say where something is from, or that we set ourselves."""
 
 Found = dict[str, Any]
