@@ -65,6 +65,7 @@ def gate(
     dry_run: bool = False,
     top_up: bool = False,
     promote: bool | None = None,
+    launcher: str = "local",
     tracking_uri: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Decision:
@@ -73,8 +74,9 @@ def gate(
     `policy`: by default the one in force for the model; where the ledger or a server sets one, no other. `promote`:
     True lets a PASS also replace a newer champion; False records the verdict and moves nothing.
     `dry_run`: judge, write nothing. `top_up`: make the runs that are missing through MLflow Projects until they
-    decide; `say` hears what goes on. The decision's `exit_code` is the command's: 0 PASS or bootstrap, 1 BLOCK,
-    3 INCONCLUSIVE. Raises NoSuchModel, NoSuchVersion, UsageError, BaselineMoved, Refused, NoSource, StoreError.
+    decide, by the `launcher` "local" or "ray"; `say` hears what goes on. The decision's `exit_code` is the command's:
+    0 PASS or bootstrap, 1 BLOCK, 3 INCONCLUSIVE. Raises NoSuchModel, NoSuchVersion, UsageError, BaselineMoved,
+    Refused, NoSource, StoreError.
     """
     from canary_mlflow.analysis.publishing import publish_study
     from canary_mlflow.installation import require_training_stack
@@ -88,7 +90,7 @@ def gate(
     if top_up or rules.top_up:
         if not dry_run:
             require_training_stack()
-        decision = carry_out(client, model, number, rules, say, dry_run=dry_run, promote=promote)
+        decision = carry_out(client, model, number, rules, say, dry_run=dry_run, promote=promote, launcher=launcher)
     else:
         decision = judge_version(
             client, model, number, rules, dry_run=dry_run, promote=promote, policy_file=file_of(policy)

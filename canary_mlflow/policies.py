@@ -14,6 +14,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_yaml
 from canary_mlflow.files.source import read_bytes
 from gates import Policy, PolicyError, parse_policy, policy_to_dict
+from gates.metrics import METRICS
 from gates.watch import OnCritical, WatchPolicy, parse_watch
 
 _MAX_BASES = 10
@@ -77,6 +78,12 @@ def watch_of_canary(keys: Mapping[str, Any]) -> dict[str, Any]:
     the steps that remain add nothing."""
     auto = keys.get("on_critical") == OnCritical.AUTO
     return {**keys, "on_critical": OnCritical.STOP.value} if auto else dict(keys)
+
+
+def timed_metrics(policy: Policy) -> list[str]:
+    """The metrics of a policy's rules that a clock measures, which runs side by side on one device spoil."""
+    judged = {rule.metric for rule in policy.rules}
+    return sorted(name for name in judged if name in METRICS and METRICS[name].unit in ("s", "tokens/s", "kernels"))
 
 
 def shipped_tiers() -> list[str]:

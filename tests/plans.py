@@ -9,6 +9,7 @@ from mlflow.entities import Metric
 from recorded import RAISED
 
 from canary_mlflow.errors import BrokeOff, CanaryError, NoSource
+from canary_mlflow.launching.makers import OneByOne
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from gates.looks import FreshBaseline, WithoutSource
@@ -16,7 +17,7 @@ from gates.policy import Policy
 
 
 @dataclass
-class Recording:
+class Recording(OneByOne):
     """Makes recorded runs, as fast as it is told."""
 
     recorded: Any

@@ -57,7 +57,7 @@ def _run(argv: list[str]) -> int:
         _with_hydra(argv)
         return 0
     for config in configs:
-        preflight(config, here=line.here)
+        preflight(config, here=line.here and config.launcher.name == "local")
     check_outputs(line.outputs)
     if not line.multirun:  # a sweep registers nothing
         check_signer(configs[0])

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import BrokeOff, CanaryError
+from canary_mlflow.launching.cluster import Cluster, connected, needs_of
 from canary_mlflow.launching.makers import Launched
+from canary_mlflow.launching.on_cluster import OnCluster, Side
 from canary_mlflow.shown import echo
 from training.config import CanaryConfig
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+    from training.process import Result
 
 
 class InSession(Launched):
@@ -26,15 +32,59 @@ class InSession(Launched):
         return "the code that is running"
 
     def candidate(self, seed: int) -> None:
-        from training import launch
+        from training.crews import Here
+        from training.launch import crew_of
 
         self.made += 1
         seeded = replace(self.config, seed=seed)
-        with launch.crew_of(seeded, self.scratch / f"added-{self.made}", 1) as crew:
-            result = launch.train_one(self.client, self.session, seeded, next(crew), f"added {self.made}")
-        if launch.code_of(result) not in (0, 1):
-            said = f"the run with seed {seed} broke off ({result.failure}): {result.reason}"
-            raise BrokeOff(said, result.run_id) if result.raised else CanaryError(said)
+        with crew_of(seeded, self.scratch / f"added-{self.made}", 1) as loading:
+            require_end(Here(loading).train_one(self.client, self.session, seeded, f"added {self.made}"))
+
+
+class InSessionOnCluster(OnCluster):
+    """The same on the nodes of a cluster, as the session's first runs are made."""
+
+    def __init__(
+        self, client: MlflowClient, session: str, subject: str, config: CanaryConfig, cluster: Cluster
+    ) -> None:
+        super().__init__(client, session, subject, (), cluster)
+        self.config = config
+
+    def prepare(self) -> str:
+        return "the code that is running"
+
+    def own(self, seed: int) -> Side:
+        from training.crews import result_from, unit_of
+
+        unit = unit_of(self.client, self.session, replace(self.config, seed=seed), "added", ())
+        return Side(task=unit.tasks[0], settle=lambda returned: require_end(result_from(returned()["result"])))
+
+
+@contextmanager
+def maker_in_session(
+    client: MlflowClient, session: str, subject: str, config: CanaryConfig, scratch: Path
+) -> Iterator[Launched]:
+    """Who makes more runs of a session that goes on, where its launcher makes them."""
+    from training.compose import to_plain
+
+    if config.launcher.name == "ray":
+        with (
+            connected(needs_of(to_plain(config)), client.tracking_uri, say) as cluster,
+            InSessionOnCluster(client, session, subject, config, cluster) as maker,
+        ):
+            yield maker
+        return
+    with InSession(client, session, subject, config, scratch) as here:
+        yield here
+
+
+def require_end(result: Result) -> None:
+    """Raise BrokeOff for a run that an exception of its code ended, CanaryError for another that broke off."""
+    from training.launch import code_of
+
+    if code_of(result) not in (0, 1):
+        said = f"the run with seed {result.seed} broke off ({result.failure}): {result.reason}"
+        raise BrokeOff(said, result.run_id) if result.raised else CanaryError(said)
 
 
 def say(line: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.policies import load_policy, load_watch
+from canary_mlflow.policies import load_policy, load_watch, timed_metrics
 from training import faults, memory, values
 from training.config import CanaryConfig, FaultConfig
 from training.variants import variants_of
@@ -63,11 +63,29 @@ def check_values(config: CanaryConfig) -> None:
     values.one_of("hardware.device", config.hardware.device, ("auto", "cpu", "cuda"))
     values.one_of("hardware.precision", config.hardware.precision, ("auto", "fp32", "bf16"))
     memory.check_values(config)
+    _check_launcher(config)
     config.algo.check(train)
     load_policy(config.gate)
     load_watch(config.watch)
     variants_of(config)
     _check_fault(config)
+
+
+def _check_launcher(config: CanaryConfig) -> None:
+    launcher, gpus = config.launcher, config.hardware.gpus
+    values.one_of("launcher.name", launcher.name, ("local", "ray"))
+    values.at_least("launcher.attempts", launcher.attempts, 1)
+    values.at_least("launcher.wait_minutes", launcher.wait_minutes, 0)
+    if launcher.cpus is not None:
+        values.at_least("launcher.cpus", launcher.cpus, 0)
+    values.positive("hardware.gpus", gpus)
+    if gpus > 1:
+        raise UsageError(f"hardware.gpus is {gpus:g}; expected at most 1: several GPUs for one run are not supported")
+    if gpus < 1 and (timed := timed_metrics(load_policy(config.gate))):
+        raise UsageError(
+            f"hardware.gpus is {gpus:g}, and the policy judges {timed[0]}: runs that share a GPU slow each other; "
+            "expected 1, or a policy without times, as tier=facts has"
+        )
 
 
 def runs_of(config: CanaryConfig) -> int:

@@ -131,7 +131,21 @@ class HardwareConfig:
     device: str = MISSING  # auto | cpu | cuda
     precision: str = MISSING  # auto | fp32 | bf16
     threads: int = MISSING  # OMP threads of a run on CPU
+    gpus: float = 1.0  # of a cluster's node, for each pair; a share of one where nothing is judged by the clock
+    host_class: Optional[str] = None  # of a cluster: the nodes that declare this resource, one unit for each pair
     deterministic: bool = False  # the same numbers from the same seed, on a GPU too; slower, and a canary of its own
+
+
+@dataclass
+class LauncherConfig:
+    """Where the runs of a session are made, and how many at a time."""
+
+    name: str = "local"  # local | ray
+    address: str = "auto"  # of the cluster: host:port; auto: RAY_ADDRESS, else the one that runs on this machine
+    cpus: Optional[float] = None  # that a pair takes of its node; None: so many that no two pairs share a node's clock
+    attempts: int = 3  # how often a pair is begun whose node is lost
+    wait_minutes: float = 10  # for a node that fits
+    runtime_env: Dict[str, Any] = field(default_factory=dict)  # Ray's own keys; none: the code by a shared path
 
 
 @dataclass
@@ -206,6 +220,7 @@ class CanaryConfig:
     fault: FaultConfig = MISSING
     hardware: HardwareConfig = MISSING
     memory: MemoryConfig = field(default_factory=MemoryConfig)
+    launcher: LauncherConfig = field(default_factory=LauncherConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     seed: int = 0  # the first run's; run i uses seed + i
     repeats: Optional[int] = None  # None: the tier's; 1 under --multirun
@@ -225,4 +240,5 @@ GROUPS = {
     "fault": FaultConfig,
     "hardware": HardwareConfig,
     "memory": MemoryConfig,
+    "launcher": LauncherConfig,
 }

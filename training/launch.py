@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlflow import MlflowClient
 
@@ -26,9 +26,17 @@ from canary_mlflow.shown import echo
 from canary_mlflow.tracking.exceptions import raised_tags
 from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.leftovers import clear, held
-from canary_mlflow.tracking.session import adopt_run, close_run, create_child_run, finish_session, get_run, open_session
+from canary_mlflow.tracking.session import (
+    NOTHING,
+    adopt_run,
+    close_run,
+    create_child_run,
+    finish_session,
+    get_run,
+    open_session,
+)
 from canary_mlflow.tracking.store import prepare_store
-from training.adding import InSession, say
+from training.adding import maker_in_session, say
 from training.checks import runs_of
 from training.compose import to_plain
 from training.config import CanaryConfig
@@ -36,6 +44,9 @@ from training.errors import SetupError
 from training.naming import choose_model_name, run_name, run_params, run_tags, session_name, session_tags
 from training.process import Job, Result, Worker, run, workers
 from training.recheck import recheck
+
+if TYPE_CHECKING:
+    from training.crews import Crew
 
 UNRECORDED = (
     "it trained to its end, and its store did not take all of it; expected one that answers and has room; see to that, "
@@ -49,10 +60,11 @@ def run_session(config: CanaryConfig, scratch: Path) -> int:
     The data is prepared in the first run's process before the session is opened: what cannot be trained on, or not be
     compared with the champion, raises UsageError while nothing is recorded yet.
     """
-    with crew_of(config, scratch, first_runs(config)) as loading:
+    from training.crews import crew_for
+
+    with crew_for(config, scratch, first_runs(config)) as crew:
         client = prepare_store(config.tracking.uri)
-        first = next(loading)
-        prepared, crew = first.prepared, chain([first], loading)
+        prepared = crew.prepared
         if prepared.refusal:
             raise SetupError(prepared.refusal)
         model = choose_model_name(client, config, prepared.workload)
@@ -75,12 +87,12 @@ def first_runs(config: CanaryConfig) -> int:
 
 
 def _train_and_judge(
-    client: MlflowClient, session: str, model: str, config: CanaryConfig, crew: Iterator[Worker], scratch: Path
+    client: MlflowClient, session: str, model: str, config: CanaryConfig, crew: Crew, scratch: Path
 ) -> int:
     code, told = 4, False
     try:
         champion = champion_runs(client, model)
-        results = train_runs(client, session, config, crew, first_runs(config), champion)
+        results = crew.train(client, session, config, first_runs(config), champion)
         if not champion:
             results += _rest(client, session, config, results, scratch)
         again, lost = recheck(client, session, model, config, results[-1], scratch)
@@ -111,12 +123,14 @@ def _rest(
 ) -> list[Result]:
     """What a session that tops up has not made yet: a first version has nothing to be looked at beside, and becomes
     the baseline of all that follow."""
+    from training.crews import crew_for
+
     missing = runs_of(config) - len(results)
     if results[-1].failure or missing <= 0:
         return []
     later = replace(config, seed=config.seed + len(results))
-    with crew_of(later, scratch, missing) as crew:
-        return train_runs(client, session, later, crew, missing)
+    with crew_for(later, scratch, missing) as crew:
+        return crew.train(client, session, later, missing)
 
 
 def crew_of(config: CanaryConfig, scratch: Path, repeats: int) -> AbstractContextManager[Iterator[Worker]]:
@@ -156,19 +170,22 @@ def train_one(
     *,
     role: str = "run",
     run_id: str | None = None,
+    tags: Mapping[str, str] = NOTHING,
+    alone: bool = True,
 ) -> Result:
     """One run, recorded as FINISHED or FAILED whatever happens to its process or to this one.
 
-    `run_id`: of a run that exists already and is to be this one.
+    `run_id`: of a run that exists already and is to be this one. `tags`: more of them. `alone`: no process but this one
+    keeps the session, unless the run existed.
     """
     plain = to_plain(config)
     params = run_params(config)
-    tags = {**run_tags(config), "canary.role": role}
-    alone = run_id is None  # runs that are added to a session have another process that keeps it
+    own = {**run_tags(config), "canary.role": role, **tags}
+    alone = alone and run_id is None  # runs that are added to a session have another process that keeps it
     if run_id is None:
-        run_id = create_child_run(client, session, run_name(config), tags, params)
+        run_id = create_child_run(client, session, run_name(config), own, params)
     else:
-        adopt_run(client, run_id, run_name(config), tags, params)
+        adopt_run(client, run_id, run_name(config), own, params)
     job = Job(
         config=plain,
         run_id=run_id,
@@ -223,7 +240,7 @@ def judge(
     subject = f"{model} version {version}"
     if governing := governing_policy(client, model):  # the gate goes by it; so must the plan of looks
         policy = governing.policy
-    with InSession(client, session, subject, config, scratch) as maker:
+    with maker_in_session(client, session, subject, config, scratch) as maker:
         plan = Plan(client=client, model=model, version=version, policy=policy, maker=maker, say=say)
         if policy.top_up:
             return plan.carry_out()

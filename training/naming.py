@@ -123,13 +123,16 @@ def _differences(client: MlflowClient, model: str, workload: Mapping[str, str]) 
     return [f"{key} {shown[key][0]}, here {shown[key][1]}" for key in keys if theirs.get(key) != workload.get(key)]
 
 
+LEFT_OUT = ("gate", "watch", "notify", "variant", "launcher")
+
+
 def flatten(tree: dict[str, Any], prefix: str = "cfg/") -> dict[str, str]:
     """Nested configuration as MLflow params; the policies are left to verdict.json and config.yaml, variants to their
-    own facts, and who is told of a run is not part of it."""
+    own facts, and who is told of a run, or where it is made, is not part of it."""
     flat: dict[str, str] = {}
     for key, value in tree.items():
         if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.") if key not in ("gate", "watch", "notify", "variant") else {}
+            flat |= flatten(value, f"{prefix}{key}.") if key not in LEFT_OUT else {}
         elif key != "variants":
             flat[prefix + key] = str(value)
     return flat

@@ -22,15 +22,15 @@ def recheck(
 ) -> tuple[list[Result], str]:
     """The run that was made again, if any, and why the champion's code could not be had ('' where it could, or was not
     needed). What that says is the gate's to judge."""
-    from training import launch
+    from training.crews import crew_for
 
     raised, seed = broken.raised, broken.seed
     if broken.failure != "error" or raised is None or raised.outside:
         return [], ""
     say(f"{raised} ended the run of seed {seed}; making it again")
     seeded = replace(config, seed=seed)
-    with launch.crew_of(seeded, scratch / "again", 1) as crew:
-        again = launch.train_one(client, session, seeded, next(crew), "again")
+    with crew_for(seeded, scratch / "again", 1) as crew:
+        again = crew.train_one(client, session, seeded, "again")
     champion = champion_or_none(client, model)
     if (again.failure, again.raised) != (broken.failure, raised) or champion is None:
         return [again], ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from canary_mlflow.tracking.session import child_runs, finish_session, log_tags,
 from canary_mlflow.tracking.store import prepare_store
 from training import launch
 from training.cells import CELL_TAG, MODEL_TAG, cell_of, judge_cells, table, worst
+from training.compose import to_plain
 from training.config import CanaryConfig
 from training.naming import default_model_name
 
@@ -35,7 +37,10 @@ def run_sweep(configs: Sequence[CanaryConfig], argv: Sequence[str], jobs: Callab
     try:
         with held(client, parent):
             # Hydra sets it in the jobs of every launcher, on this machine or another.
-            jobs([*argv, f"+hydra.job.env_set.{PARENT}={parent}"])
+            if all(config.launcher.name == "ray" for config in configs):
+                on_cluster(client, parent, configs)
+            else:
+                jobs([*argv, f"+hydra.job.env_set.{PARENT}={parent}"])
             code = _judge(client, parent, configs)
     finally:
         finish_session(client, parent, "FINISHED" if code == 0 else "FAILED")
@@ -54,6 +59,22 @@ def run_job(config: CanaryConfig, scratch: Path) -> int:
         for result in results:
             log_tags(client, result.run_id, {CELL_TAG: cell_of(config), MODEL_TAG: model})
     return max((launch.code_of(result) for result in results), default=0)
+
+
+def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -> None:
+    """The runs of all jobs at once, without Hydra's launcher: what each has room for says the cluster."""
+    from canary_mlflow.launching.cluster import connected, needs_of
+    from training.adding import say
+    from training.crews import trained, unit_of
+
+    asked = [replace(config, seed=config.seed + index) for config in configs for index in range(config.repeats or 1)]
+    units = [
+        unit_of(client, parent, config, f"{number}/{len(asked)}", ()) for number, config in enumerate(asked, start=1)
+    ]
+    with connected(needs_of(to_plain(configs[0])), client.tracking_uri, say) as cluster:
+        for config, (result, work) in zip(asked, trained(cluster, client, parent, units), strict=True):
+            model = config.model_name or default_model_name(config, work)
+            log_tags(client, result.run_id, {CELL_TAG: cell_of(config), MODEL_TAG: model})
 
 
 def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -> int:

@@ -10,6 +10,7 @@ import click
 from canary_mlflow.commands.shared import (
     full_option,
     json_option,
+    launcher_option,
     open_store,
     print_decision,
     print_json,
@@ -35,6 +36,7 @@ PLANNED = ("repeats", "register", "seed")
 @click.option("--facts", is_flag=True, help="Exact facts alone, one run a side: tier=facts.")
 @click.option("--continue", "begun", metavar="SESSION", help="Go on with one that decided nothing, or was stopped.")
 @click.option("--pairs", type=click.IntRange(min=1), metavar="N", help="With --continue: judge it at N pairs in all.")
+@launcher_option
 @click.option("--dry-run", is_flag=True, help="Say what would be run.")
 @full_option
 @json_option
@@ -49,6 +51,7 @@ def ab(
     facts: bool,
     begun: str | None,
     pairs: int | None,
+    launcher: str,
     dry_run: bool,
     full: bool,
     as_json: bool,
@@ -65,7 +68,7 @@ def ab(
     """
     from canary_mlflow.analysis.publishing import publish_study
     from canary_mlflow.installation import require_training_stack
-    from canary_mlflow.launching import continuing, revisions
+    from canary_mlflow.launching import continuing, revisions, trials
     from canary_mlflow.launching.sources import project_folder
     from canary_mlflow.policies import load_policy
     from canary_mlflow.tracking.store import prepare_store
@@ -99,7 +102,8 @@ def ab(
             if going_on is None:
                 continuing.keep(trial, sides, rules)
             say(f"session {trial.parent}; should it be stopped: canary ab --continue {trial.parent}")
-            verdict = revisions.carry_out(trial, rules, say, until)
+            with trials.on(launcher, trial, say) as placed:
+                verdict = revisions.carry_out(placed, rules, say, until)
             decision = revisions.report(trial, sides, verdict)
     print_decision(decision, as_json, full=full)
     publish_study(trial.client, decision)
@@ -152,6 +156,10 @@ def tier_of(overrides: Sequence[str]) -> str:
     for key, word in pairs:
         if key.partition(".")[0] == "gate":
             raise UsageError(f"found {word!r}; a comparison of revisions is judged by --policy NAME|PATH; write it so")
+        if key.partition(".")[0] == "launcher":
+            raise UsageError(
+                f"found {word!r}; where the runs of a comparison are made is said by --launcher; write it so"
+            )
         if key in PLANNED:
             raise UsageError(
                 f"found {word!r}; the plan of looks says which runs are made, and none is registered; leave it out"

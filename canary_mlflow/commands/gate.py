@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from canary_mlflow.commands.shared import full_option, json_option, policy_option, print_decision, say, store_option
+from canary_mlflow.commands.shared import (
+    full_option,
+    json_option,
+    launcher_option,
+    policy_option,
+    print_decision,
+    say,
+    store_option,
+)
 from canary_mlflow.edge import EXIT_CODES, unwinding
 
 
@@ -13,6 +21,7 @@ from canary_mlflow.edge import EXIT_CODES, unwinding
 @click.argument("version")
 @policy_option
 @click.option("--top-up", is_flag=True, help="Make the runs that are missing, look by look, until they decide.")
+@launcher_option
 @click.option("--dry-run", is_flag=True, help="Judge, but write nothing, move nothing, make no runs.")
 @click.option(
     "--promote",
@@ -31,6 +40,7 @@ def gate(
     version: str,
     policy: str | None,
     top_up: bool,
+    launcher: str,
     dry_run: bool,
     promote: bool,
     full: bool,
@@ -55,6 +65,7 @@ def gate(
         dry_run=dry_run,
         top_up=top_up,
         promote=promote or None,
+        launcher=launcher,
         tracking_uri=tracking_uri,
         say=say,
     )

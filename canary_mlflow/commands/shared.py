@@ -37,6 +37,13 @@ policy_option = click.option(
     help="A name of conf/gate/ or a YAML file. Without it: the candidate's own tier.",
 )
 
+launcher_option = click.option(
+    "--launcher",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    help="Where runs are made: on this machine, or pair by pair on the Ray cluster at RAY_ADDRESS.",
+)
+
 
 def open_store(uri: str | None) -> MlflowClient:
     """The client of a store that is there; raises StoreError otherwise."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
@@ -14,31 +13,36 @@ from gates.records import Run, Version
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+    from canary_mlflow.launching.makers import Maker
+
 
 def seeds_of(made: Sequence[Run]) -> list[int]:
     """The seeds that are known."""
     return [run.seed for run in made if run.seed is not None]
 
 
-def fresh_is_due(client: MlflowClient, policy: Policy, baseline: Version | None) -> bool:
+def fresh_is_due(client: MlflowClient, maker: Maker, policy: Policy, baseline: Version | None) -> bool:
     """Whether added runs need the champion's beside them; DIFFERS: its own are of another host or day (UTC)."""
     wanted = policy.looks.fresh_baseline
     if baseline is None or not baseline.runs or wanted is FreshBaseline.NEVER:
         return False
-    return wanted is FreshBaseline.ALWAYS or any(not made_here_today(client, run) for run in baseline.runs)
+    return wanted is FreshBaseline.ALWAYS or any(
+        maker.is_elsewhere(run) or not made_today(client, run) for run in baseline.runs
+    )
 
 
-def seeds_without_fresh(client: MlflowClient, candidate: Sequence[Run], fresh: Sequence[Run]) -> list[int]:
+def seeds_without_fresh(
+    client: MlflowClient, maker: Maker, candidate: Sequence[Run], fresh: Sequence[Run]
+) -> list[int]:
     """Those of the candidate's runs that have no fresh one of the baseline, which here and today can still be made."""
     have = set(seeds_of([run for run in fresh if run.completed]))
-    near = [run for run in candidate if run.seed not in have and made_here_today(client, run)]
+    near = [run for run in candidate if run.seed not in have and maker.can_be_beside(run) and made_today(client, run)]
     return sorted(set(seeds_of(near)))
 
 
-def made_here_today(client: MlflowClient, run: Run) -> bool:
-    """Whether it was made on this host and day (UTC)."""
-    here = run.environment.get("host") == platform.node()
-    return here and day_of(client, run.run_id) == datetime.now(UTC).date()
+def made_today(client: MlflowClient, run: Run) -> bool:
+    """Whether it was made on this day (UTC)."""
+    return day_of(client, run.run_id) == datetime.now(UTC).date()
 
 
 def day_of(client: MlflowClient, run_id: str) -> date:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from canary_mlflow.errors import UsageError, one_line
+from canary_mlflow.files.documents import parse_yaml
 from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.launching.sources import Source
 
@@ -20,12 +23,24 @@ def require_overrides(source: Source, overrides: Sequence[str], whose: str) -> N
 
     Only where this Python runs that code: what another environment says, it says in its first run.
     """
+    if source.env_manager == "local":
+        _compose(source, overrides, whose)
+
+
+def composed(source: Source, overrides: str) -> dict[str, Any]:
+    """The configuration that the code there makes of overrides, as a shell would split them; empty where this Python
+    does not run that code. Raises UsageError."""
     if source.env_manager != "local":
-        return
+        return {}
+    found = parse_yaml(_compose(source, shlex.split(overrides), "overrides"))
+    return found if isinstance(found, dict) else {}
+
+
+def _compose(source: Source, overrides: Sequence[str], whose: str) -> str:
     path = os.pathsep.join([str(source.folder), os.environ.get("PYTHONPATH", "")])
     try:
         found = subprocess.run(
-            [sys.executable, "-m", "training", *overrides, "--cfg", "job"],
+            [sys.executable, "-m", "training", *overrides, "--cfg", "job", "--resolve"],
             cwd=source.folder,
             env={**os.environ, "PYTHONPATH": path, CHOSEN: source.env_manager},
             capture_output=True,
@@ -38,3 +53,4 @@ def require_overrides(source: Source, overrides: Sequence[str], whose: str) -> N
     if found.returncode == _WRONG_USE:
         words = found.stderr.strip().splitlines() or ["its overrides were refused"]
         raise UsageError(f"{whose}: {words[-1].removeprefix('canary: ')}")
+    return found.stdout

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from canary_mlflow.errors import BrokeOff, NoSource, UsageError
+from canary_mlflow.launching.missing_runs import Turn
 from canary_mlflow.launching.projects import launch
 from canary_mlflow.launching.sources import Source, different_packages, project_folder, source_of
 from canary_mlflow.tracking.fingerprint import hardware
@@ -32,8 +37,51 @@ class Maker(Protocol):
     def fresh(self, champion: str, seed: int) -> None:
         """One run of the champion's code, once prepared."""
 
+    def turns(self, wanted: Iterable[tuple[Turn, int]], champion: str | None) -> Iterator[tuple[Turn, int, Made]]:
+        """The runs of a look, by side and seed, in this order. Called, each is there, or raises as `candidate` or
+        `fresh` do. Makers that make several at once have begun by then."""
 
-class Launched:
+    def can_be_beside(self, run: Run) -> bool:
+        """Whether a run can be made on the machine that this one was made on."""
+
+    def is_elsewhere(self, run: Run) -> bool:
+        """Whether the next run may be made on another machine than this one was."""
+
+
+Made = Callable[[], None]
+
+
+class OneByOne:
+    """Runs of a look that are made when they are called, on this machine."""
+
+    def turns(
+        self: Maker, wanted: Iterable[tuple[Turn, int]], champion: str | None
+    ) -> Iterator[tuple[Turn, int, Made]]:
+        for turn, seed in wanted:
+            if turn is Turn.CANDIDATE:
+                yield turn, seed, partial(self.candidate, seed)
+            elif champion is not None:
+                yield turn, seed, partial(self.fresh, champion, seed)
+
+    def can_be_beside(self, run: Run) -> bool:
+        return run.environment.get("host") == platform.node()
+
+    def is_elsewhere(self, run: Run) -> bool:
+        return not OneByOne.can_be_beside(self, run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One run of a session: of which code, with the configuration of which other run."""
+
+    source: Source
+    name: str
+    role: str
+    seed: int
+    like: str
+
+
+class Launched(OneByOne):
     """Runs through MLflow Projects, each in a process of its own, from the code that the earlier ones recorded.
 
     A context manager: worktrees go when it ends.
@@ -65,9 +113,30 @@ class Launched:
         return f"commit {source.commit[:10]}, {'this checkout' if source.here else 'in a worktree'}"
 
     def candidate(self, seed: int) -> None:
-        like = self.runs[0].run_id
+        self.launch(self.asked(seed))
+
+    def asked(self, seed: int) -> Asked:
+        """A run of the candidate."""
         name = f"{self.subject} seed {seed}"
-        launch(self.client, self.source(), self.session, name=name, role="run", seed=seed, like=like)
+        return Asked(source=self.source(), name=name, role="run", seed=seed, like=self.runs[0].run_id)
+
+    def asked_fresh(self, champion: str, seed: int) -> Asked:
+        """A run of the champion's code, once prepared."""
+        source, like = self._champion[champion]
+        name = f"champion version {champion}, seed {seed}, beside {self.subject}"
+        return Asked(source=source, name=name, role="baseline", seed=seed, like=like.run_id)
+
+    def launch(self, asked: Asked) -> str:
+        """Make it; returns its id."""
+        return launch(
+            self.client,
+            asked.source,
+            self.session,
+            name=asked.name,
+            role=asked.role,
+            seed=asked.seed,
+            like=asked.like,
+        )
 
     def prepare_fresh(self, champion: str, runs: tuple[Run, ...]) -> None:
         if champion in self._champion:
@@ -80,12 +149,14 @@ class Launched:
         self._champion[champion] = (self._worktrees.enter_context(source), runs[0])
 
     def fresh(self, champion: str, seed: int) -> None:
-        source, like = self._champion[champion]
-        name = f"champion version {champion}, seed {seed}, beside {self.subject}"
+        asked = self.asked_fresh(champion, seed)
+        self.take_fresh(champion, lambda: self.launch(asked))
+
+    def take_fresh(self, champion: str, make: Callable[[], str]) -> None:
+        """Make evidence of the run that `make` returns the id of, if it is one of the champion's code and packages."""
+        _, like = self._champion[champion]
         try:
-            made = launch(
-                self.client, source, self.session, name=name, role="baseline", seed=seed, like=like.run_id
-            )  # fmt: skip
+            made = make()
         except BrokeOff as error:
             self.client.set_tag(error.run_id, FRESH_TAG, champion)  # that this code breaks off too is evidence
             raise NoSource(str(error)) from error

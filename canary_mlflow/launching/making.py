@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from canary_mlflow.errors import BrokeOff, CanaryError, NoSource, StoreError
 from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of, seeds_without_fresh
-from canary_mlflow.launching.makers import Maker, champion_beside
+from canary_mlflow.launching.makers import Made, Maker, champion_beside
 from canary_mlflow.launching.missing_runs import Missing, Turn
 from canary_mlflow.registry.looks import Progress
 from canary_mlflow.registry.records import session_of
@@ -102,16 +102,16 @@ class Making:
         # Not those that were stopped: their seeds are free. Those that broke off are for `make_again`.
         evidence, count = side.evidence, max(0, wanted - planned(side.evidence))
         seeds = next_seeds(count, seeds_of(behind), seeds_of((*evidence, *broken_off(side))))
-        first = seeds_without_fresh(self.client, evidence, fresh) if self.beside else ()
+        first = seeds_without_fresh(self.client, self.maker, evidence, fresh) if self.beside else ()
         there = seeds_of([run for run in fresh if run.completed and not run.failure])
         return Missing(seeds=tuple(seeds), beside=self.beside, first=tuple(first), there=tuple(there))
 
     def make(self, missing: Missing) -> None:
         """The runs of the next look; the ledger names each of them, also one that broke off."""
         champion = self.prepared
-        for turn, seed in missing.turns():
+        for turn, seed, made in self.maker.turns(missing.turns(), champion):
             try:
-                self.make_one(turn, seed, champion)
+                self.make_one(turn, seed, champion, made)
             except BrokeOff as error:  # it is made again first
                 self.broke_off = True
                 self.say(str(error))
@@ -119,13 +119,16 @@ class Making:
             finally:
                 self.tell()
 
-    def make_one(self, turn: Turn, seed: int, champion: str | None) -> None:
+    def make_one(self, turn: Turn, seed: int, champion: str | None, made: Made) -> None:
         if turn is Turn.CANDIDATE and not self.ended:
             self.say(f"making a run of the candidate, seed {seed}")
-            self.maker.candidate(seed)
+            made()
         elif turn is Turn.FRESH and self.beside and champion is not None:
             self.say(f"making a run of champion version {champion}, seed {seed}")
-            self.make_fresh(champion, seed)
+            try:
+                made()
+            except NoSource as error:
+                self.go_without(error)
 
     def tell(self) -> None:
         """Have the ledger name the runs that were made since it last did."""
@@ -135,12 +138,6 @@ class Making:
     def made(self) -> int:
         """How many runs of its plan the candidate has."""
         return planned(candidate_side(self.sides().candidate).evidence)
-
-    def make_fresh(self, champion: str, seed: int) -> None:
-        try:
-            self.maker.fresh(champion, seed)
-        except NoSource as error:
-            self.go_without(error)
 
     def make_again(self) -> None:
         """Run again what broke off or no clock can judge, as often as the policy allows, and the champion's code beside
@@ -182,5 +179,5 @@ class Making:
         left = self.looks(sides).left([look.runs for look in self.progress(sides).taken])
         if baseline is None or champion == self.version or not left:
             return {}
-        today = baseline.fresh if fresh_is_due(self.client, self.policy, baseline) else None
+        today = baseline.fresh if fresh_is_due(self.client, self.maker, self.policy, baseline) else None
         return to_run_again(self.policy, baseline.runs, candidate, today)

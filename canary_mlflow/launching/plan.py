@@ -86,7 +86,7 @@ class Plan(Making):
         champion, baseline, candidate = sides
         if baseline is None or champion == self.version or in_vain(self.policy, baseline, candidate):
             return None  # it is refused, or decided
-        self.beside = not self.lost and fresh_is_due(self.client, self.policy, baseline)
+        self.beside = not self.lost and fresh_is_due(self.client, self.maker, self.policy, baseline)
         missing = self.missing(left[0], sides)
         return (left[0], missing) if missing.count else None
 
@@ -98,7 +98,7 @@ class Plan(Making):
         again = self.again(sides)
         if self.dry_run and (found := self.unfinished(sides)):
             return self.would_go_on(candidate, again, *found)
-        self.beside = not self.lost and fresh_is_due(self.client, self.policy, baseline)
+        self.beside = not self.lost and fresh_is_due(self.client, self.maker, self.policy, baseline)
         self.step = next_look(policy, verdict, fresh=self.beside, again=bool(again), owing=owing)
         said = [f"{NO_MORE}: {self.stuck}"] if self.stuck else []
         if self.step.look is not None:

@@ -18,7 +18,7 @@ from canary_mlflow.tracking.exceptions import raised_from
 from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.leftovers import held
 from canary_mlflow.tracking.owner import LAUNCHER, this_process
-from canary_mlflow.tracking.session import close_run, create_child_run, get_run
+from canary_mlflow.tracking.session import NOTHING, close_run, create_child_run, get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -34,13 +34,15 @@ def launch(
     seed: int,
     like: str = "",
     overrides: str = "",
+    tags: Mapping[str, str] = NOTHING,
 ) -> str:
     """Make one run of the session and return its id: with the configuration of the run `like`, or a composed one.
 
     A run that became unstable is one too. Raises BrokeOff where an exception ended it that it recorded; CanaryError
     where something else did, NoSource for one of role `baseline`, which a policy may do without.
     """
-    run_id = create_child_run(client, session, name, {"canary.role": role, "canary.seed": str(seed)}, {})
+    own = {"canary.role": role, "canary.seed": str(seed), **tags}
+    run_id = create_child_run(client, session, name, own, {})
     parameters = {"session": session, "seed": str(seed), "role": role, "like": like, "overrides": overrides}
     try:
         with held(client, run_id):
@@ -50,11 +52,11 @@ def launch(
         close_run(client, run_id, *_ending(client, run_id, error))
         if not isinstance(error, CanaryError):
             raise
-    tags = get_run(client, run_id).data.tags
-    failure, reason = tags.get("canary.failure", ""), tags.get("canary.failure_reason", "")
+    found = get_run(client, run_id).data.tags
+    failure, reason = found.get("canary.failure", ""), found.get("canary.failure_reason", "")
     if failure and failure not in UNSTABLE:
         said = f"{name}: run {run_id} broke off ({failure}): {reason or 'its own output above may say why'}"
-        if raised_from(tags):
+        if raised_from(found):
             raise BrokeOff(said, run_id)
         raise (NoSource if role == "baseline" else CanaryError)(said)
     return run_id

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -137,6 +138,11 @@ class Trial:
     sources: dict[str, Source]
     overrides: str
 
+    def turns(self, wanted: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int, Callable[[], None]]]:
+        """Runs by side and seed, each made when it is called; raises BrokeOff then where an exception ended it."""
+        for side, seed in wanted:
+            yield side, seed, partial(self.make, side, seed)
+
     def make(self, side: str, seed: int) -> None:
         """One run. Raises BrokeOff where an exception ended it."""
         launch(
@@ -186,8 +192,9 @@ def carry_out(trial: Trial, policy: Policy, say: Callable[[str], None], until: i
 
 def make(trial: Trial, policy: Policy, pairs: int, say: Callable[[str], None]) -> bool:
     """The runs that so many pairs still need; whether an exception leaves a side open, and more would be in vain."""
-    for _, turns in groupby(trial.lacking(pairs), key=itemgetter(1)):  # both sides of a seed, then a look at them
-        fine = [attempt(trial, side, seed, f"making a run of the {side}, seed {seed}", say) for side, seed in turns]
+    turns = trial.turns(trial.lacking(pairs))
+    for _, both in groupby(turns, key=itemgetter(1)):  # both sides of a seed, then a look at them
+        fine = [attempt(made, f"making a run of the {side}, seed {seed}", say) for side, seed, made in both]
         if not all(fine):
             make_again(trial, policy, say)
             if any(map(stays_open, trial.versions())):
@@ -196,11 +203,11 @@ def make(trial: Trial, policy: Policy, pairs: int, say: Callable[[str], None]) -
     return False
 
 
-def attempt(trial: Trial, side: str, seed: int, what: str, say: Callable[[str], None]) -> bool:
+def attempt(make: Callable[[], None], what: str, say: Callable[[str], None]) -> bool:
     """Make a run; whether no exception ended it."""
     say(what)
     try:
-        trial.make(side, seed)
+        make()
     except BrokeOff as error:
         say(str(error))
         return False
@@ -239,7 +246,8 @@ def make_again(trial: Trial, policy: Policy, say: Callable[[str], None]) -> None
             return
         for side, seeds in invalid.items():
             for seed, reason in seeds.items():
-                attempt(trial, side, seed, f"making the {side}'s run of seed {seed} again: it {reason}", say)
+                again = partial(trial.make, side, seed)
+                attempt(again, f"making the {side}'s run of seed {seed} again: it {reason}", say)
 
 
 def report(trial: Trial, revisions: dict[str, Revision], verdict: Verdict) -> Decision:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.launching.makers import Launched
+from canary_mlflow.launching.on_cluster import maker_for
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.registry.evidence import tags_of
 from canary_mlflow.registry.records import session_of
@@ -29,8 +29,10 @@ def top_up(
     *,
     dry_run: bool = False,
     promote: bool | None = None,
+    launcher: str = "local",
 ) -> Decision:
-    """Carry out the plan for a registered version, with runs launched through MLflow Projects. `promote`: see `gate`.
+    """Carry out the plan for a registered version, with runs launched through MLflow Projects. `promote`: see `gate`;
+    `launcher`: local or ray.
 
     Raises NoSource where the candidate's code cannot be had, UsageError for a version without runs of a canary.
     """
@@ -41,7 +43,8 @@ def top_up(
             f"version {version} of {model!r}: it has no session that `canary run` made; expected one; more runs of "
             "another script are its own to make: in a session with more seeds, registered as a version of its own"
         )
-    with Launched(client, session, f"{model} version {version}", made) as maker:
+    subject = f"{model} version {version}"
+    with maker_for(launcher, client, session, subject, made, say, connect=not dry_run) as maker:
         return Plan(
             client=client,
             model=model,

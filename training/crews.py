@@ -1,0 +1,141 @@
+"""Who makes the runs of a session: this machine, one after the other, or a cluster, as many at once as it has room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from canary_mlflow.launching.cluster import Cluster, Task, Unit, connected, needs_of
+from canary_mlflow.launching.on_cluster import forget, node_of_seed, say_units
+from canary_mlflow.tracking.exceptions import Raised
+from canary_mlflow.tracking.owner import lease
+from canary_mlflow.tracking.store import resolve
+from training import launch
+from training.adding import say
+from training.compose import to_plain
+from training.config import CanaryConfig
+from training.process import Prepared, Result, Worker
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+class Crew(Protocol):
+    """Makes runs of one configuration, which differ by their seed."""
+
+    @property
+    def prepared(self) -> Prepared:
+        """What a run says of its work before anything is recorded."""
+
+    def train(
+        self, client: MlflowClient, session: str, config: CanaryConfig, repeats: int, champion: Sequence[str] = ()
+    ) -> list[Result]:
+        """Runs of a session from `config.seed` on, up to the first that breaks off; `champion`: see `train_runs`."""
+
+    def train_one(self, client: MlflowClient, session: str, config: CanaryConfig, place: str) -> Result:
+        """One run of a session; `place`: among its runs, in a word."""
+
+
+@contextmanager
+def crew_for(config: CanaryConfig, scratch: Path, repeats: int) -> Iterator[Crew]:
+    """The crew that the launcher names, for a while; whatever ends the block ends what it has begun."""
+    if config.launcher.name == "ray":
+        store = resolve(config.tracking.uri)
+        with connected(needs_of(to_plain(config)), store, say) as cluster:
+            yield OnCluster(cluster, config)
+        return
+    with launch.crew_of(config, scratch, repeats) as loading:
+        yield Here(loading)
+
+
+class Here:
+    """Processes of this machine."""
+
+    def __init__(self, loading: Iterator[Worker]) -> None:
+        first = next(loading)
+        self.first, self.loading = first, chain([first], loading)
+
+    @property
+    def prepared(self) -> Prepared:
+        return self.first.prepared
+
+    def train(
+        self, client: MlflowClient, session: str, config: CanaryConfig, repeats: int, champion: Sequence[str] = ()
+    ) -> list[Result]:
+        return launch.train_runs(client, session, config, self.loading, repeats, champion)
+
+    def train_one(self, client: MlflowClient, session: str, config: CanaryConfig, place: str) -> Result:
+        return launch.train_one(client, session, config, next(self.loading), place)
+
+
+@dataclass(frozen=True)
+class OnCluster:
+    """Units of a cluster, one for each run."""
+
+    cluster: Cluster
+    config: CanaryConfig
+
+    @property
+    def prepared(self) -> Prepared:
+        """Said by a process on a node, which ends then: this machine may have another device."""
+        task = Task(entry="training.on_node:prepare", arguments={"config": to_plain(self.config)})
+        unit = Unit(name="prepare", tasks=(task,))
+        for (outcome,) in self.cluster.make([unit], lambda unit_id, why: None):
+            return Prepared(**outcome.settle())
+        raise AssertionError("one unit, one outcome")
+
+    def train(
+        self, client: MlflowClient, session: str, config: CanaryConfig, repeats: int, champion: Sequence[str] = ()
+    ) -> list[Result]:
+        seeded = [replace(config, seed=config.seed + index) for index in range(repeats)]
+        units = [unit_of(client, session, one, f"{index + 1}/{repeats}", champion) for index, one in enumerate(seeded)]
+        results: list[Result] = []
+        for result, _ in trained(self.cluster, client, session, units):
+            results.append(result)
+            if result.failure:  # as on one machine; what else was begun is stopped, and is no evidence
+                break
+        return results
+
+    def train_one(self, client: MlflowClient, session: str, config: CanaryConfig, place: str) -> Result:
+        there = node_of_seed(client, session, config.seed)
+        unit = replace(unit_of(client, session, config, place, ()), beside=there)
+        ((result, _),) = trained(self.cluster, client, session, [unit])
+        return result
+
+
+def unit_of(client: MlflowClient, session: str, config: CanaryConfig, place: str, champion: Sequence[str]) -> Unit:
+    """One run of a session, for a node."""
+    arguments = {
+        "config": to_plain(config),
+        "store": client.tracking_uri,
+        "session": session,
+        "place": place,
+        "champion": list(champion),
+        "holder": lease(),
+    }
+    task = Task(entry="training.on_node:train", arguments=arguments)
+    return Unit(name=f"{config.algo.name} seed {config.seed} ({place})", tasks=(task,))
+
+
+def trained(
+    cluster: Cluster, client: MlflowClient, session: str, units: Sequence[Unit]
+) -> Iterator[tuple[Result, dict[str, str]]]:
+    """The end of each run, and the work that it did."""
+    say_units(cluster, units)
+    for (outcome,) in cluster.make(units, partial(forget, client, [session])):
+        said = outcome.settle()
+        result = result_from(said["result"])
+        how = f"broke off ({result.failure}): {result.reason}" if result.failure else "finished"
+        say(f"seed {result.seed} on node {outcome.node[:8]}: {how}")
+        yield result, said["work"]
+
+
+def result_from(said: dict[str, Any]) -> Result:
+    """What a node made of a Result."""
+    raised = Raised(**said["raised"]) if said["raised"] else None
+    return Result(**{**said, "raised": raised})

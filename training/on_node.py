@@ -1,0 +1,46 @@
+"""A session's own runs on a node of a cluster: the processes of a session here, in a scratch folder of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from canary_mlflow.tracking.scratch import scratch
+from training.compose import to_config
+
+
+def prepare(*, tags: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run of this configuration says of its work on this node's device (training.process.Prepared)."""
+    from training import launch
+
+    with scratch("prepare") as folder, launch.crew_of(to_config(config), folder, 1) as crew:
+        return asdict(next(crew).prepared)
+
+
+def train(
+    *,
+    tags: Mapping[str, str],
+    config: Mapping[str, Any],
+    store: str,
+    session: str,
+    place: str,
+    champion: list[str],
+    holder: Mapping[str, str],
+) -> dict[str, Any]:
+    """One run of a session; its Result (training.process) and its work, as JSON can hold them.
+
+    `holder`: the lease of the session's process, which holds the run: what both leave open when they are killed, the
+    next session ends.
+    """
+    from canary_mlflow.tracking.store import prepare_store
+    from training import launch
+
+    seeded, client = to_config(config), prepare_store(store)
+    with scratch("node") as folder, launch.crew_of(seeded, folder, 1) as crew:
+        worker = next(crew)
+        work = worker.prepared.workload
+        result = launch.train_one(
+            client, session, seeded, worker, place, champion, tags={**tags, **holder}, alone=False
+        )
+    return {"result": asdict(result), "work": work}
