@@ -27,6 +27,7 @@ from canary_mlflow.commands.gate import compare, gate
 from canary_mlflow.commands.import_ import import_
 from canary_mlflow.commands.judge import judge
 from canary_mlflow.commands.keys import keys
+from canary_mlflow.commands.plan import plan
 from canary_mlflow.commands.policy import policy
 from canary_mlflow.commands.power import power
 from canary_mlflow.commands.replay import replay
@@ -44,7 +45,7 @@ from canary_mlflow.edge import EXIT_CODES, OUTSIDE, Edge
 from canary_mlflow.loading import collect_seldom
 
 COMMANDS = (
-    run, session, register, gate, ab, upgrade, compare, judge, watch, replay, report, ci, ui, import_, calibrate,
+    run, plan, session, register, gate, ab, upgrade, compare, judge, watch, replay, report, ci, ui, import_, calibrate,
     power, bless, override, rollback, adopt, accept_facts, diff, samples, verify_weights, check_reward, policy, audit,
     keys, webhooks, db, deliver, env, doctor, schema,
 )  # fmt: skip

@@ -94,6 +94,31 @@ def settle(hardware: HardwareConfig) -> Device:
     return Device(kind=kind, precision=precision, note=note)
 
 
+def memory(kind: str) -> int | None:
+    """Bytes of the device that a run of this kind would take, as far as they can be had: of a GPU what is free, of a
+    machine what is available within the process's control group. None where that is not known."""
+    if kind == "cpu":
+        import psutil
+
+        free = int(psutil.virtual_memory().available)
+        limits = (_control_group(name) for name in ("memory.max", "memory/memory.limit_in_bytes"))
+        return min([free, *(limit for limit in limits if limit)])
+    with gpus.driver() as nvml:
+        try:
+            names = gpus.visible(nvml) if nvml is not None else ()
+            return int(nvml.nvmlDeviceGetMemoryInfo(gpus.handle(nvml, names[0])).free) if names else None
+        except nvml.NVMLError:
+            return None
+
+
+def _control_group(name: str) -> int | None:
+    try:
+        text = Path("/sys/fs/cgroup", name).read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
 def _look_for_gpu() -> tuple[bool, str]:
     """Whether torch can use a GPU, and if not, why, in its own words where it has some: it warns and says no."""
     import torch

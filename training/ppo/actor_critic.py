@@ -51,9 +51,8 @@ class ActorCritic(nn.Module):
         self.config = policy.config
         self.value_backbone = value_backbone
         hidden_size = self.config.get_text_config().hidden_size
-        self.value_head = nn.Linear(hidden_size, 1, bias=False)
+        self.value_head = nn.Linear(hidden_size, 1, bias=False, device=next(policy.parameters()).device)
         nn.init.zeros_(self.value_head.weight)
-        self.value_head.to(next(policy.parameters()).device)
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, response_length: int

@@ -1,0 +1,322 @@
+"""What a configuration needs of its device's memory, counted with tensors that have shapes and no numbers.
+
+A training step of the algorithm is taken with the libraries' own forward, loss and backward on fake tensors, while what
+lives is added up. Rows are taken as long as the configuration allows. Sizes are in bytes.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from training.config import CanaryConfig
+from training.devices import Device
+from training.memory import loading_options
+
+STATES = {  # bytes of the optimizer's states for each trained weight; of its own dtype: twice or once that
+    "adamw_torch": "2w", "adamw_torch_fused": "2w", "adafactor": 0.05, "sgd": 0, "rmsprop": "1w", "adamw_8bit": 2.0,
+    "paged_adamw_8bit": 2.0, "paged_adamw_32bit": 8.0, "lion_8bit": 1.0, "lion_32bit": 4.0,
+}  # fmt: skip
+QUANTIZED = {"nf4": 0.5 + 4 / 64, "int8": 1.0}  # bytes of a frozen weight of a linear layer, scales included
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """What is needed, in bytes. `activations`: what a step holds at its fullest beside the rest, logits included.
+
+    `total`: the largest of the phases, a training step and, where answers are drawn, drawing them.
+    """
+
+    parameters: int  # numbers, not bytes
+    trained: int  # of these, numbers
+    weights: int
+    reference: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    kv_cache: int
+    total: int
+
+
+class Living(TorchDispatchMode):
+    """Adds up the storages that are alive: `now`, and at their most `peak`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._seen: Any = WeakIdKeyDictionary()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(found):
+            if isinstance(leaf, torch.Tensor):
+                self._add(leaf.untyped_storage())
+        return found
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        if storage in self._seen:
+            return
+        size = storage.nbytes()
+        self._seen[storage] = size
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._drop, size)
+
+    def _drop(self, size: int) -> None:
+        self.now -= size
+
+
+def footprint(config: CanaryConfig, folder: Path, device: Device) -> Footprint:
+    """What the configuration needs, of a model whose config.json is in the folder; no weight is read.
+
+    Quantized weights, an optimizer's states and the cache of drawn answers are counted by arithmetic.
+    """
+    with torch.device("meta"):
+        model = _model(config, folder, device)
+        _patch(config, model)
+        reference, module = _beside(config, model)
+    with FakeTensorMode(allow_non_fake_inputs=True), Living() as living, _narrow_tiles(model, device):
+        _put_on_cpu(module)
+        if reference is not None:
+            _put_on_cpu(reference)
+        trained = [item for item in module.parameters() if item.requires_grad]
+        saved = _saved_by_quantization(config, module)
+        gradients = _size(trained)
+        optimizer = _states(config, trained)
+        weights = _bytes(module) - saved
+        beside = _bytes(reference) if reference is not None else 0
+        resting = living.now
+        living.peak = resting
+        with _precision(device):
+            logits = _step(config, module, reference)
+        # The gradients are there at the end of backward, and are in its peak.
+        held = living.peak - resting
+        after = gradients + _largest(trained)
+    activations = max(held - gradients, 0)
+    cache, drawn = _drawing(config, module, device)
+    fixed = weights + beside + optimizer
+    return Footprint(
+        parameters=sum(item.numel() for item in module.parameters()),
+        trained=sum(item.numel() for item in trained),
+        weights=weights,
+        reference=beside,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=activations,
+        logits=logits,
+        kv_cache=cache,
+        total=fixed + max(held, after, cache + drawn),
+    )
+
+
+def _model(config: CanaryConfig, folder: Path, device: Device) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    settings = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    options = loading_options(config, device)
+    if config.algo.head == "score":
+        settings.num_labels = 1
+        settings.pad_token_id = 0
+        return AutoModelForSequenceClassification.from_config(settings, **options)
+    return AutoModelForCausalLM.from_config(settings, **options)
+
+
+def _beside(config: CanaryConfig, model: Any) -> tuple[Any, Any]:
+    """The frozen reference (None where there is none) and the module that is trained, as the trainers make them."""
+    from training.adapters import peft_config
+
+    name, adapted = config.algo.name, peft_config(config.adapter, model, config.algo.head)
+    holds = name in ("dpo", "kto", "ppo") or (name in ("grpo", "rloo") and config.algo.beta)
+    reference = None
+    if holds and adapted is None:
+        reference = copy.deepcopy(model).requires_grad_(False).eval()
+        _patch(config, reference)
+    if name == "ppo":
+        from training.ppo.actor_critic import build_actor_critic
+
+        module: Any = build_actor_critic(model, config.algo.value_head, adapted)
+    elif adapted is not None:
+        from peft import get_peft_model
+
+        module = get_peft_model(model, adapted)
+    else:
+        module = model
+    if config.memory.gradient_checkpointing:
+        module.train()
+        switch = getattr(module, "activation_checkpointing_enable", None) or module.gradient_checkpointing_enable
+        switch()
+        if adapted is not None and hasattr(model, "enable_input_require_grads"):
+            model.enable_input_require_grads()
+    return reference, module.train()
+
+
+def _put_on_cpu(module: Any) -> None:
+    """Give a module that was made on `meta` tensors that say they are a CPU's: its operators are what is counted."""
+    made: dict[int, torch.Tensor] = {}
+    for part in module.modules():
+        for name, item in part._parameters.items():
+            if item is not None:
+                new = made.setdefault(id(item), torch.nn.Parameter(torch.empty_like(item, device="cpu"), False))
+                part._parameters[name] = new.requires_grad_(item.requires_grad)  # the same one where weights are tied
+        for name, item in part._buffers.items():
+            if item is not None:
+                part._buffers[name] = made.setdefault(id(item), torch.empty_like(item, device="cpu"))
+
+
+@contextmanager
+def _narrow_tiles(model: Any, device: Device) -> Iterator[None]:
+    """On a CPU, memory that is asked for and not touched costs nothing: of TRL's tiles of 32768 columns those beyond
+    the vocabulary."""
+    from trl.trainer import utils
+
+    name = "_CHUNKED_LOGPROB_CHUNK_SIZE"
+    before = getattr(utils, name, None)
+    if device.kind != "cpu" or before is None:
+        yield
+        return
+    setattr(utils, name, min(before, model.config.get_text_config().vocab_size))
+    try:
+        yield
+    finally:
+        setattr(utils, name, before)
+
+
+def _patch(config: CanaryConfig, model: Any) -> None:
+    """TRL's loss without whole logits, where this TRL has it."""
+    if config.algo.head != "language" or config.algo.name == "ppo" or not _is_fused():
+        return
+    from trl.trainer.utils import add_fused_lm_head
+
+    more = ("log_probs", "entropy", "is_top1") if config.algo.name != "kto" else ("log_probs",)
+    add_fused_lm_head(model, outputs=more)
+
+
+def _step(config: CanaryConfig, module: Any, reference: Any) -> int:
+    """Forward, loss and backward of one step; the bytes of the logits that are there at once."""
+    train, name = config.train, config.algo.name
+    rows = train.batch_size
+    if name == "ppo":
+        return _ppo_step(config, module, reference)
+    if name in ("grpo", "rloo"):
+        return _lm_step(module, reference, rows, config.algo.max_prompt_length + config.algo.max_new_tokens)
+    if config.algo.head == "score":
+        ids = torch.zeros(2 * rows, train.max_length, dtype=torch.long)
+        module(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits.sum().backward()
+        return 0
+    return _lm_step(module, reference, 2 * rows if name == "dpo" else rows, train.max_length)
+
+
+def _lm_step(module: Any, reference: Any, rows: int, length: int) -> int:
+    ids = torch.zeros(rows, length, dtype=torch.long)
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "use_cache": False}
+    logps, logits = _logps(module, given)
+    if reference is not None:
+        with torch.no_grad():
+            _logps(reference, given)
+    (-logps.sum()).backward()
+    return logits
+
+
+def _logps(module: Any, given: dict[str, Any]) -> tuple[torch.Tensor, int]:
+    if _is_fused():
+        return module(**given, fused_lm_head=True).log_probs, 0
+    logits = module(**{key: value for key, value in given.items() if key != "labels"}).logits
+    logps = torch.log_softmax(logits[:, :-1].float(), -1).gather(-1, given["labels"][:, 1:, None])
+    return logps, logits.numel() * logits.element_size()
+
+
+def _is_fused() -> bool:
+    from trl.trainer import utils
+
+    return hasattr(utils, "add_fused_lm_head")
+
+
+def _ppo_step(config: CanaryConfig, module: Any, reference: Any) -> int:
+    """An update of one minibatch, and the look at a finished rollout that it is compared with."""
+    from training.ppo.actor_critic import response_logits
+    from training.ppo.losses import token_entropy, token_logps
+
+    algo = config.algo
+    rows, answer = config.train.batch_size // algo.num_minibatches, algo.max_new_tokens
+    ids = torch.zeros(rows, algo.max_prompt_length + answer, dtype=torch.long)
+    mask, answers = torch.ones_like(ids), torch.zeros(rows, answer, dtype=torch.long)
+    with torch.no_grad():
+        logits, _ = module(ids, mask, answer)
+        base = response_logits(reference if reference is not None else module.policy, ids, mask, answer)
+        logits = logits / algo.temperature
+        token_logps(base / algo.temperature, answers)
+        token_logps(logits, answers)
+        token_entropy(logits)
+    del logits, base
+    logits, values = module(ids, mask, answer)
+    size = logits.numel() * logits.element_size()
+    (token_logps(logits / algo.temperature, answers).sum() + values.sum()).backward()
+    return size
+
+
+def _drawing(config: CanaryConfig, module: Any, device: Device) -> tuple[int, int]:
+    """The cache of keys and values of drawn answers, and the logits of their last token; 0 where none are drawn."""
+    if config.algo.name not in ("ppo", "grpo", "rloo"):
+        return 0, 0
+    settings = module.config.get_text_config()
+    heads = getattr(settings, "num_key_value_heads", None) or settings.num_attention_heads
+    width = getattr(settings, "head_dim", None) or settings.hidden_size // settings.num_attention_heads
+    tokens = config.algo.max_prompt_length + config.algo.max_new_tokens
+    element = 2 if device.precision == "bf16" or config.memory.weights == "bf16" else 4
+    rows = config.train.batch_size
+    cache = 2 * settings.num_hidden_layers * heads * width * tokens * rows * element
+    return cache, 3 * rows * settings.vocab_size * 4
+
+
+def _saved_by_quantization(config: CanaryConfig, module: Any) -> int:
+    each = QUANTIZED.get(config.quantization.name)
+    if each is None:
+        return 0
+    saved = 0.0
+    for name, layer in module.named_modules():
+        weight = getattr(layer, "weight", None)
+        if isinstance(layer, torch.nn.Linear) and isinstance(weight, torch.Tensor) and not weight.requires_grad:
+            if name.rpartition(".")[2] in ("lm_head", "embed_out", "score"):
+                continue  # bitsandbytes leaves the head as it is
+            saved += weight.numel() * (weight.element_size() - each)
+    return int(saved)
+
+
+def _states(config: CanaryConfig, trained: list[torch.Tensor]) -> int:
+    each = STATES[config.train.optimizer]
+    if isinstance(each, str):
+        return int(each[0]) * _size(trained)
+    return int(each * sum(item.numel() for item in trained))
+
+
+@contextmanager
+def _precision(device: Device) -> Iterator[None]:
+    """Mixed precision as the trainer's, on the device whose operators are counted."""
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=device.precision == "bf16"):
+        yield
+
+
+def _size(tensors: list[torch.Tensor]) -> int:
+    return sum(item.numel() * item.element_size() for item in tensors)
+
+
+def _bytes(module: Any) -> int:
+    found = {id(item): item for item in (*module.parameters(), *module.buffers())}
+    return _size(list(found.values()))
+
+
+def _largest(trained: list[torch.Tensor]) -> int:
+    """What an optimizer holds for a moment beside its states, going weight by weight."""
+    return max((item.numel() * item.element_size() for item in trained), default=0)

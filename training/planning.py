@@ -1,0 +1,135 @@
+"""`python -m training.planning`: what a configuration needs of its device's memory, before anything is loaded.
+
+Exit codes: 0 it fits, 2 it cannot, or wrong use.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __name__ == "__main__":  # before anything that another environment's Python may lack
+    from canary_mlflow.interpreter import CORE, TRAINING_STACK, settle
+
+    settle((*CORE, *TRAINING_STACK))
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.loading import collect_seldom
+from canary_mlflow.shown import echo_lines, json_text
+from training import devices, models
+from training.command_line import expand, parse
+from training.compose import check, register_schemas
+from training.config import CanaryConfig, ModelConfig
+from training.edge import ended
+from training.errors import SetupError
+from training.hub import Repository, locate
+
+if TYPE_CHECKING:
+    from training.footprint import Footprint
+
+ON_CPU = 0
+"""Bytes that a run on a CPU takes beside what is counted: tokenizer, data, threads, and what the allocator keeps."""
+ON_CUDA = 600 * 2**20
+"""The same on a GPU: CUDA's context and cuBLAS's workspaces, by NVIDIA's figures; not measured here."""
+GIB, MIB = 2**30, 2**20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Say what the overrides on the command line need."""
+    collect_seldom()
+    register_schemas()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return ended(lambda: plan([word for word in words if word != "--json"], as_json="--json" in words))
+
+
+def plan(words: Sequence[str], *, as_json: bool = False) -> int:
+    """Print it. Raises UsageError for what cannot fit."""
+    line = parse(expand(words))
+    if line.multirun or line.informs or line.helps:
+        raise UsageError("canary plan: expected key=value words for one configuration, as `canary run` takes them")
+    (config,) = check(line)
+    folder = config_folder(config.model)
+    devices.check(config.hardware)
+    from training.footprint import footprint  # torch
+
+    device = devices.settle(config.hardware)
+    found = footprint(config, folder, device)
+    beside = ON_CUDA if device.kind == "cuda" else ON_CPU
+    needed, room = found.total + beside, devices.memory(device.kind)
+    if as_json:
+        said: dict[str, Any] = {**asdict(found), "counted": found.total, "total": needed, "device": room}
+        sys.stdout.write(f"{json_text(said)}\n")
+    else:
+        echo_lines("\n".join(lines(config, found, beside, room)))
+    if room is not None and needed > room:
+        raise SetupError(
+            f"{title(config)} needs {size(needed)}, and the device has {size(room)}; expected a run that fits; "
+            f"{advice(config, found)}"
+        )
+    return 0
+
+
+def config_folder(model: ModelConfig) -> Path:
+    """The folder with the model's config.json; of the hub that file alone is fetched. Raises SetupError."""
+    if model.source != "hub" or not model.path:
+        return models.model_folder(model)
+    return locate(
+        Repository(
+            name=model.path,
+            kind="model",
+            asked_by=f"model={model.name}",
+            probe="config.json",
+            patterns=("config.json",),
+            missing=lambda folder: [] if (folder / "config.json").is_file() else ["config.json"],
+            revision=model.revision,
+        )
+    )
+
+
+def title(config: CanaryConfig) -> str:
+    """What was asked for, in the words of the command line."""
+    return f"algo={config.algo.name} model={config.model.name} adapter={config.adapter.name}"
+
+
+def lines(config: CanaryConfig, found: Footprint, beside: int, room: int | None) -> list[str]:
+    """The parts and their sum, as a table for people."""
+    logits = f", of which logits {size(found.logits)}" if found.logits else ""
+    parts = {
+        "weights": (found.weights, f"{found.parameters / 1e6:.4g} million, {found.trained / 1e6:.4g} million trained"),
+        "reference": (found.reference, "frozen copy of the start model"),
+        "gradients": (found.gradients, ""),
+        "optimizer": (found.optimizer, config.train.optimizer),
+        "activations": (found.activations, f"{config.train.batch_size} rows at their longest{logits}"),
+        "KV cache": (found.kv_cache, "while answers are drawn, not beside activations"),
+        "beside": (beside, "what is not counted: libraries, data, allocator"),
+    }
+    rows = [f"  {name:<12}{size(value):>10}  {what}".rstrip() for name, (value, what) in parts.items() if value]
+    total = found.total + beside
+    has = "unknown" if room is None else size(room)
+    return [title(config), *rows, f"  {'needed':<12}{size(total):>10}  at its fullest; the device has {has}"]
+
+
+def size(value: int) -> str:
+    """Bytes for people."""
+    return f"{value / GIB:.1f} GiB" if value >= GIB else f"{value / MIB:.0f} MiB"
+
+
+def advice(config: CanaryConfig, found: Footprint) -> str:
+    """The keys that take most off, those first that are not taken yet."""
+    said = []
+    if config.memory.name != "saving":
+        said.append("memory=saving")
+    if config.adapter.name == "full":
+        said.append("adapter=lora")
+    elif config.quantization.name == "none":
+        said.append("quantization=nf4")
+    if found.activations * 2 > found.total:
+        said.insert(0, "a smaller train.batch_size or train.max_length")
+    return f"use {', '.join(said)}" if said else "use a smaller train.batch_size or train.max_length, or another model"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
