@@ -31,13 +31,13 @@ PLANNED = ("repeats", "register", "seed")
 @click.command(epilog=EXIT_CODES)
 @click.argument("overrides", nargs=-1, metavar="[OVERRIDES]...")
 @click.option("--baseline", metavar="REF", help="A commit, branch or tag of this checkout.")
-@click.option("--candidate", metavar="REF", help="Another.")
+@click.option("--candidate", metavar="REF", help="Another, to be judged.")
 @click.option("--policy", metavar="NAME|PATH", help="Without it: the tier of the overrides, else smoke.")
 @click.option("--facts", is_flag=True, help="Exact facts alone, one run a side: tier=facts.")
-@click.option("--continue", "begun", metavar="SESSION", help="Go on with one that decided nothing, or was stopped.")
+@click.option("--continue", "begun", metavar="SESSION", help="Resume one that decided nothing or was stopped.")
 @click.option("--pairs", type=click.IntRange(min=1), metavar="N", help="With --continue: judge it at N pairs in all.")
 @launcher_option
-@click.option("--dry-run", is_flag=True, help="Say what would be run.")
+@click.option("--dry-run", is_flag=True, help="Say what would run.")
 @full_option
 @json_option
 @store_option
@@ -57,14 +57,13 @@ def ab(
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Run two revisions beside each other and judge them in pairs. They take turns (b c c b) with the same seeds.
+    """Run two revisions in turn and judge them in pairs. They alternate (b c c b) with the same seeds.
 
-    Each is checked out in a worktree of its own; the runs are launched through MLflow Projects, look by look of the
-    policy's plan, until they decide. No version is registered, no champion moves.
+    Each is checked out in its own worktree. MLflow Projects launches the runs, look by look of the policy's plan, until
+    they decide. No version is registered and no champion moves.
     OVERRIDES are Hydra's, as for `canary run`: algo=sft tier=perf
 
-    With --continue the commits, overrides and policy are those that the session was begun with; its runs and looks
-    count.
+    --continue keeps the commits, overrides and policy that the session began with; its runs and looks count.
     """
     from canary_mlflow.analysis.publishing import publish_study
     from canary_mlflow.installation import require_training_stack

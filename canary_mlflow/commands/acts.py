@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the sentence goes to stderr.")
 weights_option = click.option(
-    "--without-weights", is_flag=True, help="Also when nobody can load it: its weights and their seal are not checked."
+    "--without-weights", is_flag=True, help="Even if nobody can load it: weights and seal are not checked."
 )
 reason_option = click.option("--reason", required=True, help="Why; kept in the ledger and on the version.")
 
@@ -25,7 +25,7 @@ reason_option = click.option("--reason", required=True, help="Why; kept in the l
 @click.argument("model")
 @click.argument("version")
 @reason_option
-@click.option("--despite-block", is_flag=True, help="Also when the gate has blocked it.")
+@click.option("--despite-block", is_flag=True, help="Even if the gate has blocked it.")
 @weights_option
 @json_option
 @store_option
@@ -66,8 +66,8 @@ def override(
 ) -> None:
     """Give VERSION of MODEL a guarded alias over any verdict. Your name and reason stay on record.
 
-    Over a BLOCK the policy may ask for two people: the first call records who asks and ends with 3, the same command of
-    another person carries it out.
+    Over a BLOCK the policy may ask for two people: the first call records who asks and ends with 3; the same command
+    from another person carries it out.
     """
     from canary_mlflow.registry.acts import override as give
 
@@ -90,11 +90,11 @@ def rollback(model: str, reason: str, as_json: bool, tracking_uri: str | None) -
 @click.command(epilog=EXIT_CODES)
 @click.argument("model")
 @reason_option
-@click.option("--alias", default="champion", show_default=True, help="The guarded alias that is held.")
+@click.option("--alias", default="champion", show_default=True, help="The guarded alias that it holds.")
 @json_option
 @store_option
 def adopt(model: str, reason: str, alias: str, as_json: bool, tracking_uri: str | None) -> None:
-    """Take the champion of MODEL into the ledger as it is. Your name and reason stay on record; no alias moves.
+    """Enter the champion of MODEL into the ledger as it is. Your name and reason stay on record; no alias moves.
 
     From its first row on, a model is guarded.
     """
@@ -130,9 +130,9 @@ def done(what: Act | Request, as_json: bool, where: str = ", in the ledger") -> 
 def accept_facts(
     model: str, version: str, reason: str, policy: str | None, as_json: bool, tracking_uri: str | None
 ) -> None:
-    """Accept facts by which VERSION of MODEL differs. From the champion, exactly; your name and reason stay on record.
+    """Accept VERSION's facts that differ from the champion's. Only these values; your name and reason stay on record.
 
-    No alias moves: the next `canary gate` judges the rest, and the same difference blocks no more.
+    No alias moves: the next `canary gate` judges the rest, and the same difference no longer blocks.
     """
     from canary_mlflow.api import rules_for
     from canary_mlflow.registry.accepting import accept_facts as accept

@@ -25,7 +25,7 @@ STRANGER = "is not among the trusted ones"
 
 @click.group(epilog=EXIT_CODES)
 def audit() -> None:
-    """Who made which version champion, when and why. Verifies that record too."""
+    """Who made which version champion, when and why. Also verifies that record."""
 
 
 @audit.command(epilog=EXIT_CODES)
@@ -45,11 +45,11 @@ def verify(
     artifacts: str,
     tracking_uri: str | None,
 ) -> None:
-    """Check chain, signatures and policies, of an exported FILE or of the store; of the store also aliases, files and
-    metrics.
+    """Check the ledger of an exported FILE, or of the store. Chain, signatures and policies; of the store also aliases,
+    files and metrics.
 
-    Only reads, and walks all workspaces. Exits with 1 when something does not hold, and prints the head to keep
-    elsewhere when everything does.
+    Reads only, and walks all workspaces. Exits with 1 if anything does not hold; otherwise prints the head, to be kept
+    elsewhere.
     """
     from canary_mlflow.ledger.chain import damages
     from canary_mlflow.ledger.clock import jumps
@@ -135,7 +135,7 @@ def keys_of_file(keys: PublicKeys, rows: Sequence[Row]) -> PublicKeys:
 
 
 workspace_option = click.option(
-    "--workspace", envvar="MLFLOW_WORKSPACE", show_envvar=True, metavar="NAME", help="Of one workspace; else of all."
+    "--workspace", envvar="MLFLOW_WORKSPACE", show_envvar=True, metavar="NAME", help="Only this workspace; else all."
 )
 
 
@@ -144,7 +144,7 @@ workspace_option = click.option(
 @workspace_option
 @store_option
 def log(model: str, workspace: str | None, tracking_uri: str | None) -> None:
-    """Every row about MODEL, and those that set a policy for it, oldest first."""
+    """List every row about MODEL, oldest first, and those that set a policy for it."""
     from canary_mlflow.ledger.champions import line, several_places
     from canary_mlflow.ledger.policy_rows import matches, pattern_of
     from canary_mlflow.ledger.rows import Kind
@@ -164,7 +164,7 @@ def log(model: str, workspace: str | None, tracking_uri: str | None) -> None:
 @workspace_option
 @store_option
 def blame(model: str, at: str | None, alias: str, workspace: str | None, tracking_uri: str | None) -> None:
-    """Which version of MODEL was champion at a date, by which verdict, by whom; in each workspace that has one."""
+    """Say which version of MODEL was champion at a date. By which verdict and by whom; in each workspace with one."""
     from datetime import UTC
 
     from canary_mlflow.errors import UsageError
@@ -194,7 +194,7 @@ def blame(model: str, at: str | None, alias: str, workspace: str | None, trackin
 @audit.command(epilog=EXIT_CODES)
 @store_option
 def export(tracking_uri: str | None) -> None:
-    """The whole ledger as JSON lines on stdout; `canary audit verify FILE` checks it anywhere."""
+    """Print the whole ledger as JSON lines. `canary audit verify FILE` checks it anywhere."""
     from canary_mlflow.ledger.chain import to_line
     from canary_mlflow.registry.reader import reader_of
 

@@ -29,7 +29,9 @@ SIZES = ((5, 3), (3, 3), (2, 2))
 @click.command(cls=ManyWords, epilog=EXIT_CODES)
 @click.argument("sessions", nargs=-1, metavar="[SESSION|MODEL/VERSION]...")
 @click.option("--files", multiple=True, metavar="FILE…", help="Unchanged runs as files, instead of recorded sessions.")
-@click.option("--policy", default="smoke", show_default=True, metavar="NAME|PATH", help="Whose metrics are measured.")
+@click.option(
+    "--policy", default="smoke", show_default=True, metavar="NAME|PATH", help="The policy whose metrics are measured."
+)
 @click.option("--write", is_flag=True, help="Store the spreads in canary-priors.yaml, which every policy then reads.")
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout.")
 @store_option
@@ -41,10 +43,10 @@ def calibrate(
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Measure what unchanged runs differ by. Of sessions (run ids) or versions of unchanged code, or files of one.
+    """Measure how much unchanged runs differ. Takes sessions (run ids), versions or files of unchanged code.
 
-    Five runs are enough to begin with. With several sessions the spread inside each counts, and from three on it is
-    learnt from all of them.
+    Five runs are enough to begin with. With several sessions the spread inside each counts; from three on it is learned
+    from all of them.
     """
     from canary_mlflow.reports.calibration import as_dict, lines
 

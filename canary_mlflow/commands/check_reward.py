@@ -12,16 +12,16 @@ from canary_mlflow.edge import EXIT_CODES
 
 @click.command("check-reward", epilog=EXIT_CODES)
 @click.argument("path")
-@click.option("--data", default="preferences", show_default=True, metavar="NAME|FILE", help="Pairs to judge it by.")
-@click.option("--rows", default=256, show_default=True, type=click.IntRange(min=8), help="How many pairs at most.")
+@click.option("--data", default="preferences", show_default=True, metavar="NAME|FILE", help="Pairs to check it with.")
+@click.option("--rows", default=256, show_default=True, type=click.IntRange(min=8), help="At most this many pairs.")
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
 @click.pass_context
 def check_reward(ctx: click.Context, path: str, data: str, rows: int, as_json: bool) -> None:
-    """Look at a reward model on pairs of answers. PATH is a folder or a hub id of a sequence classifier.
+    """Check a reward model on pairs of answers. PATH is a folder or a hub id of a sequence classifier.
 
-    Its score head, pad token and weights; how many pairs it orders as people did, with the interval; whether it scores
-    nothing but the length; whether a text has one score alone and in a batch. It ends with 1 where it is not usable.
-    DATA is the embedded data, or a JSONL file with prompt, chosen and rejected.
+    It reports on the score head, pad token and weights; how many pairs the model orders as people did, with the
+    interval; whether it scores only the length; whether a text gets the same score alone and in a batch. It ends with 1
+    if the model is not usable. --data is the embedded data, or a JSONL file with prompt, chosen and rejected.
     """
     words = [sys.executable, "-m", "training.checking_reward", path, f"--data={data}", f"--rows={rows}"]
     ctx.exit(subprocess.run([*words, *(["--json"] if as_json else [])], check=False).returncode)

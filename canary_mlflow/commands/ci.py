@@ -42,14 +42,15 @@ Exit codes:
     metavar="DIR",
     help="Where report.html, report.md, report.json and junit.xml go.",
 )
-@click.option("--strict", is_flag=True, help="An INCONCLUSIVE fails the job too.")
+@click.option("--strict", is_flag=True, help="INCONCLUSIVE also fails the job.")
 @store_option
 @click.pass_context
 def ci(ctx: click.Context, subject: str | None, out: Path, strict: bool, tracking_uri: str | None) -> None:
     """Publish the report of the session that this CI job has run.
 
-    Writes files everywhere. On GitHub also the job's summary and outputs, and with GITHUB_TOKEN one comment on the pull
-    request, renewed each time, and a check in which INCONCLUSIVE is neutral. Without SUBJECT: the job's last session.
+    It always writes files. On GitHub it also writes the job's summary and outputs and, with GITHUB_TOKEN, one comment
+    on the pull request, updated each time, and a check in which INCONCLUSIVE is neutral. Without an argument: the
+    job's last session.
     """
     from canary_mlflow.analysis.formats import FORMATS, made, write
     from canary_mlflow.analysis.reading import study_of

@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 @click.group(epilog=EXIT_CODES)
 def db() -> None:
-    """Ledger and triggers in the registry's database."""
+    """Manage ledger and triggers in the registry's database."""
 
 
 @db.command()
-@click.option("--guard", "guards", multiple=True, metavar="ALIAS[=MODELS]", help="Such as champion=prod-*.")
+@click.option("--guard", "guards", multiple=True, metavar="ALIAS[=MODELS]", help="For example champion=prod-*.")
 @click.option("--operator", "operators", multiple=True, metavar="NAME", help="Who may bless, override and roll back.")
-@click.option("--server-role", default="", metavar="ROLE", help="PostgreSQL: the role that a server serves as.")
+@click.option("--server-role", default="", metavar="ROLE", help="PostgreSQL: the role of the server.")
 @store_option
 def install(guards: tuple[str, ...], operators: tuple[str, ...], server_role: str, tracking_uri: str | None) -> None:
     """Create, repair or change the ledger's tables and triggers. On PostgreSQL: as the tables' owner.
 
-    Guarded are champion and anchor of every model that the ledger has a row about, and with --guard more: an alias of
-    those models, or of every model whose name matches MODELS (* for all). Without --guard and --operator what is
-    there stays; at first nobody is named.
+    Guards champion and anchor of every model that the ledger has a row about; --guard adds an alias of those models, or
+    of every model whose name matches MODELS (* for all). Without --guard and --operator the settings stay; at first
+    nobody is named.
     """
     from canary_mlflow.ledger.install import install as put
     from canary_mlflow.ledger.install import parse_guarded
@@ -40,12 +40,12 @@ def install(guards: tuple[str, ...], operators: tuple[str, ...], server_role: st
 
 
 @db.command(epilog=EXIT_CODES)
-@click.option("--server-role", default="", metavar="ROLE", help="PostgreSQL: the role that a server serves as.")
+@click.option("--server-role", default="", metavar="ROLE", help="PostgreSQL: the role of the server.")
 @store_option
 def upgrade(server_role: str, tracking_uri: str | None) -> None:
-    """What `mlflow db upgrade` does, on a guarded database: all of it or nothing. Stop servers and runs first.
+    """Run `mlflow db upgrade` on a guarded database, all or nothing. Stop servers and runs first.
 
-    The triggers are taken away for it and put back, in one transaction. On PostgreSQL: as the tables' owner.
+    One transaction removes the triggers, upgrades and puts them back. On PostgreSQL: as the tables' owner.
     """
     from canary_mlflow.registry.upgrading import upgrade as migrate
 
@@ -59,9 +59,9 @@ def upgrade(server_role: str, tracking_uri: str | None) -> None:
 @click.option("--reason", required=True, help="Why; kept in the ledger.")
 @store_option
 def uninstall(reason: str, tracking_uri: str | None) -> None:
-    """Take the triggers away: stock MLflow moves every alias again. The ledger stays, with a row that says so.
+    """Remove the triggers: stock MLflow moves every alias again. The ledger stays, with a row about it.
 
-    The row is signed where this account has a signing key. `canary db install` puts the triggers back.
+    The row is signed if this account has a signing key. `canary db install` puts the triggers back.
     """
     from canary_mlflow.ledger.keys import PRIVATE, key_folder, load_signer
     from canary_mlflow.ledger.removal import uninstall as remove

@@ -21,7 +21,7 @@ def deliver(file: Path | None, tracking_uri: str | None) -> None:
     """Send what runs could not deliver to their store. They left it in FILE (undelivered.jsonl).
 
     Without FILE: all such files in this folder and below. Rows that arrived before are recognised. A file is removed
-    when all of it is there; otherwise it keeps the rest.
+    when everything has arrived; otherwise it keeps the rest.
     """
     from canary_mlflow.tracking.recorder import UNDELIVERED
 

@@ -22,14 +22,16 @@ Exit codes:
 @click.argument("a")
 @click.argument("b")
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
-@click.option("--budget", multiple=True, metavar="COUNT=SHARE", help="Of a step's work: flops=0.1, traffic, allocated.")
+@click.option(
+    "--budget", multiple=True, metavar="COUNT=SHARE", help="A limit on a step's work: flops=0.1, traffic, allocated."
+)
 @store_option
 @click.pass_context
 def diff(ctx: click.Context, a: str, b: str, as_json: bool, budget: tuple[str, ...], tracking_uri: str | None) -> None:
-    """List what differs exactly between A and B. Facts, configuration, code, packages, data, hardware; judges nothing.
+    """List the exact differences between A and B. Facts, configuration, code, packages, data, hardware; judges nothing.
 
-    Each is a run id, a session id, MODEL/VERSION, MODEL@champion or models:/MODEL/VERSION. Facts of the first steps are
-    compared between runs of one seed. With --budget it ends with 1 where a step does more work than that.
+    Each is a run id, a session id, MODEL/VERSION, MODEL@champion or models:/MODEL/VERSION. First-step facts are
+    compared between runs of one seed. With --budget it ends with 1 if a step does more work than that.
     """
     from canary_mlflow.api import diff as compare_exactly
     from canary_mlflow.reports.diff import OTHER, lines

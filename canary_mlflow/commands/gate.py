@@ -20,7 +20,7 @@ from canary_mlflow.edge import EXIT_CODES, unwinding
 @click.argument("model")
 @click.argument("version")
 @policy_option
-@click.option("--top-up", is_flag=True, help="Make the runs that are missing, look by look, until they decide.")
+@click.option("--top-up", is_flag=True, help="Make the missing runs, look by look, until they decide.")
 @launcher_option
 @click.option("--dry-run", is_flag=True, help="Judge, but write nothing, move nothing, make no runs.")
 @click.option(
@@ -28,7 +28,7 @@ from canary_mlflow.edge import EXIT_CODES, unwinding
     is_flag=True,
     envvar="CANARY_PROMOTE",
     show_envvar=True,
-    help="A PASS also replaces a champion that is newer than VERSION.",
+    help="A PASS also replaces a champion newer than VERSION.",
 )
 @full_option
 @json_option
@@ -49,10 +49,10 @@ def gate(
 ) -> None:
     """Judge VERSION of MODEL against the champion. A PASS replaces an older champion.
 
-    A version that is older than the champion is only looked at again, unless --promote says otherwise.
+    Without --promote, a version older than the champion is only looked at again.
 
-    With --top-up by the policy's plan of looks: runs are added to the version's session through MLflow Projects until
-    the verdict is PASS or BLOCK, or no affordable number would decide. With --dry-run it says what would be made.
+    --top-up follows the policy's plan of looks: it adds runs to the version's session through MLflow Projects until the
+    verdict is PASS or BLOCK, or no affordable number would decide. With --dry-run it says what would be made.
     """
     from canary_mlflow.api import gate as judge_version
 
@@ -92,7 +92,7 @@ def compare(
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Put CANDIDATE beside BASELINE; read-only.
+    """Compare CANDIDATE with BASELINE; read-only.
 
     Each is a run id, a session id, MODEL/VERSION, MODEL@champion or models:/MODEL/VERSION. Exits with 0 whatever the
     comparison shows, unless --exit-code is given.

@@ -26,12 +26,12 @@ Exit codes:
 
 @click.command("import", epilog=IMPORT_CODES)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--experiment", default="canary", show_default=True, help="MLflow experiment; made when missing.")
-@click.option("--session", metavar="NAME", help="One parent run with the files as its runs: one side of a comparison.")
-@click.option("--algo", default="", help="What trained: sft, dpo, ppo, grpo, … Unknown when not given.")
-@click.option("--seed", type=int, help="The run's seed, for one FILE. Unknown when not given.")
+@click.option("--experiment", default="canary", show_default=True, help="MLflow experiment; made if missing.")
+@click.option("--session", metavar="NAME", help="A parent run over the files: one side of a comparison.")
+@click.option("--algo", default="", help="The algorithm: sft, dpo, ppo, grpo, … Unknown if not given.")
+@click.option("--seed", type=int, help="The run's seed, for one FILE. Unknown if not given.")
 @click.option("--workload", multiple=True, metavar="KEY=VALUE", help="A fact that comparable runs share; repeatable.")
-@click.option("--hardware", multiple=True, metavar="KEY=VALUE", help="The same of what it ran on; repeatable.")
+@click.option("--hardware", multiple=True, metavar="KEY=VALUE", help="The same for the hardware; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout: a list with one object per file.")
 @store_option
 def import_(
@@ -48,10 +48,10 @@ def import_(
     """Put finished trainings into MLflow.
 
     FILE is a trainer_state.json, our stability.jsonl or any JSONL or CSV with a step, verl's JSONL, a TensorBoard event
-    file or the folder of a run's event files. A file that is there already, by its content, is not written again.
+    file or the folder of a run's event files. A file whose content is already there is not written again.
 
-    Runs whose workload or hardware nobody states are comparable with none: say --workload model=… --workload data=…
-    --hardware gpu=…, the same words for the same things, or lay a JSON beside each file.
+    Runs of unknown workload or hardware are comparable with none. State them with --workload model=… --workload data=…
+    --hardware gpu=…, in the same words for the same things, or put a JSON next to each file.
     """
     from canary_mlflow.tracking.imports import Stated, read_import
 

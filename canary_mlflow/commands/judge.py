@@ -10,15 +10,15 @@ from canary_mlflow.edge import EXIT_CODES
 
 
 @click.command(cls=ManyWords, epilog=EXIT_CODES)
-@click.option("--baseline", multiple=True, required=True, metavar="FILE…", help="Runs of what was good so far.")
+@click.option("--baseline", multiple=True, required=True, metavar="FILE…", help="Runs of the last good state.")
 @click.option("--candidate", multiple=True, required=True, metavar="FILE…", help="Runs of the change.")
 @click.option(
     "--policy",
     required=True,
     metavar="NAME|PATH",
-    help="files (what was learned, and no clock), smoke, perf, nightly, or a YAML file.",
+    help="files (judges learning, not clocks), smoke, perf, nightly, or a YAML file.",
 )
-@click.option("--history", multiple=True, metavar="FILE…", help="Earlier runs, oldest first: what runs differ by.")
+@click.option("--history", multiple=True, metavar="FILE…", help="Earlier runs, oldest first: how much runs differ.")
 @full_option
 @json_option
 @click.pass_context
@@ -34,8 +34,8 @@ def judge(
     """Judge CANDIDATE files against BASELINE files.
 
     One file is one run: JSONL or CSV with a row per step (step, step_time in seconds, loss, …), or trainer_state.json.
-    What a run has once (eval_loss, peak_memory, seed, completed, failure, workload, hardware) stands in a JSON of the
-    same name beside it.
+    What a run has only once (eval_loss, peak_memory, seed, completed, failure, workload, hardware) goes into a JSON of
+    the same name next to it.
     """
     from canary_mlflow.api import judge as judge_files
 

@@ -14,19 +14,19 @@ ledger_option = click.option(
     "uris",
     multiple=True,
     metavar="URI",
-    help="The database whose ledger is told; several may be named. Without it: MLFLOW_TRACKING_URI, or ./mlflow.db.",
+    help="The database whose ledger records it; repeatable. Without it: MLFLOW_TRACKING_URI, or ./mlflow.db.",
 )
 
 
 @click.group(epilog=EXIT_CODES)
 def keys() -> None:
-    """The keys that the ledger's rows are signed and checked with."""
+    """Manage the keys that sign and check the ledger's rows."""
 
 
 @keys.command("list")
 @ledger_option
 def list_keys(uris: tuple[str, ...]) -> None:
-    """Show the folder, the key in use, the public keys that are trusted, and which of them the ledger has ended."""
+    """Show the folder, the key in use and the trusted public keys. Also which of them the ledger has ended."""
     from canary_mlflow.ledger.keys import PRIVATE, key_folder, load_signer, public_files
 
     folder = key_folder()
@@ -63,7 +63,7 @@ def ended_in(uris: tuple[str, ...]) -> dict[str, list[str]]:
 @keys.command(epilog=EXIT_CODES)
 @ledger_option
 def rotate(uris: tuple[str, ...]) -> None:
-    """Sign with a new key from now on; what the old one signed until then stays good, and nothing that it signs later.
+    """Sign with a new key from now on. What the old key signed so far stays valid; what it signs later does not.
 
     The old key hands over to the new one in a signed row of each ledger at hand; in any other, before the first row
     that the new key signs there.
@@ -83,13 +83,13 @@ def rotate(uris: tuple[str, ...]) -> None:
 
 @keys.command(epilog=EXIT_CODES)
 @click.argument("key_id", metavar="ID")
-@click.option("--reason", required=True, help="Why; it is kept in the ledger.")
-@click.option("--from-row", "since", type=int, metavar="N", help="The first row of that key which counts for nothing.")
+@click.option("--reason", required=True, help="Why; kept in the ledger.")
+@click.option("--from-row", "since", type=int, metavar="N", help="The first row of that key that is void.")
 @ledger_option
 def revoke(key_id: str, reason: str, since: int | None, uris: tuple[str, ...]) -> None:
-    """End the key ID in a signed row: its rows from then on, or from row N on, are named by canary audit verify.
+    """End the key ID in a signed row. From then on, or from row N on, canary audit verify names its rows.
 
-    Only a key that let ID in, or that came after it by rotation, can do that.
+    Only a key that admitted ID, or that replaced it by rotation, can do that.
     """
     from canary_mlflow.registry.key_acts import ledgers_at_hand
     from canary_mlflow.registry.key_acts import revoke as end
@@ -101,10 +101,10 @@ def revoke(key_id: str, reason: str, since: int | None, uris: tuple[str, ...]) -
 
 @keys.command(epilog=EXIT_CODES)
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--to-sign", is_flag=True, help="Let it sign in the ledger too, below this account's key.")
+@click.option("--to-sign", is_flag=True, help="Also admit it to sign in the ledger, below this account's key.")
 @ledger_option
 def trust(file: Path, to_sign: bool, uris: tuple[str, ...]) -> None:
-    """Trust the public key in FILE as well: a server's, or a colleague's."""
+    """Also trust the public key in FILE: a server's, or a colleague's."""
     from canary_mlflow.ledger.keys import key_folder, load_public, publish, raw_of
     from canary_mlflow.registry.key_acts import ledgers_at_hand, let_in
 

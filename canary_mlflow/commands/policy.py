@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group(epilog=EXIT_CODES)
 def policy() -> None:
-    """Which policy judges which models. Administrators change it, in signed rows of the ledger."""
+    """Show or set which policy judges which models. Administrators change it, in signed rows of the ledger."""
 
 
 @policy.command("set", epilog=EXIT_CODES)
@@ -29,10 +29,10 @@ def policy() -> None:
 @click.option("--reason", required=True, help="Why; kept in the ledger.")
 @store_option
 def set_(models: str, policy: str, reason: str, tracking_uri: str | None) -> None:
-    """Judge MODELS by a policy from now on: a name, or a pattern (* any text, ? one character).
+    """Judge MODELS by a policy from now on. MODELS is a name, or a pattern (* any text, ? one character).
 
-    The policy is a name of conf/gate/ or a YAML file of yours; a server is sent its keys, never a path. The most
-    specific pattern counts: a whole name first, then most characters; of equals the newest.
+    The policy is a name in conf/gate/ or your own YAML file; a server is sent its keys, never a path. The most specific
+    pattern counts: a whole name first, then the most characters, then the newest.
     """
     from canary_mlflow.policies import content_of
     from canary_mlflow.registry.policy_setting import own_content
@@ -51,7 +51,7 @@ def set_(models: str, policy: str, reason: str, tracking_uri: str | None) -> Non
 @click.option("--full", is_flag=True, help="All keys of MODEL's policy, as YAML.")
 @store_option
 def show(model: str | None, full: bool, tracking_uri: str | None) -> None:
-    """By which policy MODEL is judged, and who set it; without MODEL: the policies that are set."""
+    """Show which policy judges MODEL, and who set it. Without MODEL: the policies that are set."""
     import yaml
 
     from canary_mlflow.errors import UsageError
@@ -85,7 +85,7 @@ def show(model: str | None, full: bool, tracking_uri: str | None) -> None:
 @click.argument("model", required=False)
 @store_option
 def history(model: str | None, tracking_uri: str | None) -> None:
-    """Every policy that was ever set, oldest first; with MODEL those whose pattern it matches."""
+    """List every policy that was ever set, oldest first. With MODEL: those whose pattern it matches."""
     from canary_mlflow.ledger.champions import line
     from canary_mlflow.ledger.policy_rows import matches, pattern_of
     from canary_mlflow.registry.remote import is_guarded_server

@@ -43,7 +43,7 @@ SIZES = ((1, 1), (3, 1), (3, 3), (5, 1), (5, 3), (5, 5), (10, 5))
 def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], png: Path | None, as_json: bool) -> None:
     """Say how likely BLOCK and PASS are. For a true harm of 0 to 3 margins.
 
-    Without --spread: the one that `canary calibrate` stored for these facts, else the shipped one.
+    Without --spread: the spread that `canary calibrate` stored for these facts, else the shipped one.
     """
     from canary_mlflow.policies import load_policy
     from canary_mlflow.reports.power import KnownSpread, as_dict, lines, title

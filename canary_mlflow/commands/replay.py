@@ -25,17 +25,15 @@ SHOWN = 12  # warnings of one file in the report for people
 @click.option(
     "--policy", default="default", metavar="NAME|PATH", help="A name of conf/watch/ or a YAML file. Default: default."
 )
-@click.option(
-    "--algo", default="", metavar="NAME", help="sft, dpo, grpo … Default: told from the columns of each file."
-)
+@click.option("--algo", default="", metavar="NAME", help="sft, dpo, grpo … Default: from the columns of each file.")
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout: a list with one object per file.")
 @click.pass_context
 def replay(ctx: click.Context, files: tuple[str, ...], policy: str, algo: str, as_json: bool) -> None:
-    """Watch finished trainings as if they ran now.
+    """Run the watch over finished trainings.
 
-    FILE is a trainer_state.json, JSONL with one object per step, or CSV with a step column, also gzipped. Says of each
-    file whether it is healthy, warned, critical, failed or unknown (too few rows to judge), and what the watch would
-    have said at which step.
+    FILE is a trainer_state.json, JSONL with one object per step, or CSV with a step column, also gzipped. For each file
+    it says healthy, warned, critical, failed or unknown (too few rows to judge), and what the watch would have reported
+    at which step.
     """
     from canary_mlflow.api import replay as replay_one
     from canary_mlflow.errors import UsageError

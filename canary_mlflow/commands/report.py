@@ -31,7 +31,7 @@ def format_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("subject", metavar="RUN|SESSION|VERSION")
 @format_options
 @click.option(
-    "--policy", metavar="NAME|PATH", help="What to judge by where nobody has judged; else the runs' own tier."
+    "--policy", metavar="NAME|PATH", help="Policy where nobody has judged yet. Without it: the runs' own tier."
 )
 @full_option
 @store_option
@@ -39,7 +39,7 @@ def report(subject: str, policy: str | None, full: bool, tracking_uri: str | Non
     """Show a run, a session or a model version. Verdict, curves, instabilities, performance, memory, evidence.
 
     VERSION is MODEL/VERSION, MODEL@champion or models:/MODEL/VERSION. Without an option it prints to the terminal.
-    Reads only; exits with 0 whatever the verdict is.
+    Reads only; exits with 0 whatever the verdict.
     """
     from canary_mlflow.analysis.reading import study_of
     from canary_mlflow.analysis.subject import find_subject

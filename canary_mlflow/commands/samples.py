@@ -10,14 +10,14 @@ from canary_mlflow.shown import echo
 
 @click.command()
 @click.argument("run")
-@click.option("--full", is_flag=True, help="Every step, and texts at their whole length.")
+@click.option("--full", is_flag=True, help="Every step, and texts in full.")
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout.")
 @store_option
 def samples(run: str, full: bool, as_json: bool, tracking_uri: str | None) -> None:
-    """Show what a run's model answered, beside the champion's.
+    """Show a run's sampled answers next to the champion's.
 
-    RUN is a run id, a session id, MODEL/VERSION or MODEL@champion; of several runs the first that has samples. Answers
-    to fixed prompts over time, and of RL the best and the worst answers by reward.
+    RUN is a run id, a session id, MODEL/VERSION or MODEL@champion; of several runs, the first with samples. Shows
+    answers to fixed prompts over time and, for RL, the best and worst answers by reward.
     """
     from canary_mlflow.registry.sampled import find_samples
     from canary_mlflow.reports.samples import as_dict, lines

@@ -25,7 +25,7 @@ def session() -> None:
 
 @session.command("start", epilog=EXIT_CODES)
 @click.argument("model")
-@click.option("--policy", default="smoke", show_default=True, metavar="NAME", help="The shipped policy that judges it.")
+@click.option("--policy", default="smoke", show_default=True, metavar="NAME", help="The shipped policy to judge it by.")
 @click.option("--experiment", metavar="NAME", help="Without it: the one that mlflow.start_run uses.")
 @store_option
 def begin(model: str, policy: str, experiment: str | None, tracking_uri: str | None) -> None:
@@ -49,7 +49,7 @@ def begin(model: str, policy: str, experiment: str | None, tracking_uri: str | N
 @click.argument("session_id", metavar="[SESSION]", envvar="CANARY_SESSION")
 @store_option
 def finish(session_id: str, tracking_uri: str | None) -> None:
-    """End SESSION, by default the one that CANARY_SESSION holds; a run of it that still goes on reads as broken off."""
+    """End SESSION, by default the one in CANARY_SESSION. A run still going on counts as broken off."""
     from canary_mlflow.tracking.own_session import VARIABLE, end, named
 
     client = open_store(tracking_uri)
@@ -62,9 +62,9 @@ def finish(session_id: str, tracking_uri: str | None) -> None:
 @click.argument("model", required=False)
 @store_option
 def add(session_id: str, model: str | None, tracking_uri: str | None) -> None:
-    """Have the ledger name the runs that joined SESSION after its end; nothing is judged before that.
+    """Add runs that joined SESSION after its end to the ledger. Nothing is judged before that.
 
-    MODEL is the one that the session was started for, unless it is named here.
+    MODEL is the one that the session was started for, unless given here.
     """
     from canary_mlflow.registry.session_rows import Word, write
     from canary_mlflow.tracking.session import active_run
@@ -88,9 +88,9 @@ def add(session_id: str, model: str | None, tracking_uri: str | None) -> None:
 )
 @store_option
 def register(session_id: str, model: str | None, weights: Path | None, tracking_uri: str | None) -> None:
-    """Make a version of MODEL whose evidence is SESSION. `canary gate` judges it.
+    """Make a version of MODEL with SESSION as its evidence. `canary gate` judges it.
 
-    MODEL is the one that the session was started for, unless it is named here.
+    MODEL is the one that the session was started for, unless given here.
     """
     from canary_mlflow.registry.registering import register_session
 

@@ -30,7 +30,7 @@ def store_option_of(default: str) -> Callable[[Any], Any]:
 
 store_option = store_option_of("sqlite:///mlflow.db in the working folder")
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
-full_option = click.option("--full", is_flag=True, help="Every check, note and warning; nothing is left out.")
+full_option = click.option("--full", is_flag=True, help="Every check, note and warning.")
 policy_option = click.option(
     "--policy",
     metavar="NAME|PATH",

@@ -20,10 +20,10 @@ HOST = "127.0.0.1"
 @click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
 @store_option
 def ui(port: int, tracking_uri: str | None) -> None:
-    """Open the pages beside MLflow's own in the browser. What runs, what was judged, who was champion.
+    """Open the canary and MLflow pages in the browser. What is running, what was judged, who was champion.
 
-    Listens on 127.0.0.1 only and writes nothing by itself. Ctrl-C ends it. For others to look on:
-    mlflow server --app-name canary-auth
+    Listens on 127.0.0.1 only, and writes nothing on its own. Ctrl-C ends it. To let others in: mlflow server --app-name
+    canary-auth
     """
     from canary_mlflow.registry.plugin import guarded_uri
     from canary_mlflow.tracking.places import sqlite_file

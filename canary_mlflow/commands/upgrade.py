@@ -16,13 +16,15 @@ MINUTES_A_PROBE = 1.5  # an environment from a warm cache, and a few steps
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("overrides", nargs=-1, metavar="[OVERRIDES]...")
-@click.option("--to", multiple=True, metavar="PKG==VER|FILE", help="Also requirements.txt, pylock.toml, uv.lock.")
-@click.option("--from", "from_", metavar="FILE", help="The packages at hand. Without it: those of this Python.")
-@click.option("--command", metavar="COMMAND", help="A training of your own with CanaryCallback in it.")
-@click.option("--no-bisect", is_flag=True, help="Only both ends; not which package it is.")
-@click.option("--work", default=".canary-upgrade", show_default=True, metavar="DIR", help="What was tried, kept there.")
+@click.option(
+    "--to", multiple=True, metavar="PKG==VER|FILE", help="What to move to; also requirements.txt, pylock.toml, uv.lock."
+)
+@click.option("--from", "from_", metavar="FILE", help="The present packages. Without it: those of this Python.")
+@click.option("--command", metavar="COMMAND", help="Your own training, with CanaryCallback in it.")
+@click.option("--no-bisect", is_flag=True, help="Only compare both ends; do not look for the package.")
+@click.option("--work", default=".canary-upgrade", show_default=True, metavar="DIR", help="Where results are kept.")
 @click.option("--timeout", "minutes", default=30.0, show_default=True, metavar="MINUTES", help="For one training.")
-@click.option("--dry-run", is_flag=True, help="Say what would move, how many environments and minutes it takes.")
+@click.option("--dry-run", is_flag=True, help="Say what would move, with how many environments and minutes.")
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
 @click.pass_context
 def upgrade(
@@ -39,12 +41,12 @@ def upgrade(
 ) -> None:
     """Try other packages, and name the one that breaks.
 
-    Two locked environments are built through uv, one as it is here and one as asked for; the same short training runs
-    in both and is compared exactly. If it blocks, the packages that moved are taken apart, then the releases of the
-    culprit, then the defaults that it flipped. Sets that cannot be installed are skipped. What was tried is kept: the
-    same command goes on where it was stopped.
+    It builds two locked environments through uv, the present one and the requested one, runs the same short training in
+    both, and compares them exactly. If that blocks, it bisects the packages that moved, then the culprit's releases,
+    then the defaults that it flipped. Sets that cannot be installed are skipped. Results are kept: the same command
+    resumes where it was stopped.
 
-    Without --command the facts tier of a canary is trained; OVERRIDES are Hydra's, as for `canary run`: algo=sft
+    Without --command it trains the facts tier of a canary; OVERRIDES are Hydra's, as for `canary run`: algo=sft
     """
     from canary_mlflow.reports.upgrade import lines, planned
     from canary_mlflow.upgrading import environments, pins

@@ -37,14 +37,14 @@ LOST = ("critical", "stopped")
 @click.command(epilog=WATCH_CODES)
 @click.argument("run", required=False, metavar="[RUN|SESSION]")
 @click.option("--every", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS")
-@click.option("--once", is_flag=True, help="Show how it stands, and end.")
+@click.option("--once", is_flag=True, help="Show the present state, and end.")
 @store_option
 @click.pass_context
 def watch(ctx: click.Context, run: str | None, every: float, once: bool, tracking_uri: str | None) -> None:
-    """Follow a run in the terminal until it ends. Shows progress, curves, and what the watch says.
+    """Follow a run in the terminal until it ends. Shows progress, curves and warnings of the watch.
 
-    A session is followed from run to run. Without RUN: the one that began last and goes on. Reads only; works over a
-    tracking server too. Where stdout is not a terminal it prints a line for whatever is new.
+    A session is followed from run to run. Without RUN: the one that began last and is still going on. Reads only; also
+    works over a tracking server. Where stdout is not a terminal, it prints a line for each new thing.
     """
     from canary_mlflow.tracking.following import newest_running
 

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 @click.group(epilog=EXIT_CODES)
 def webhooks() -> None:
-    """Who hears of verdicts, promotions and lost runs. Those of the file that CANARY_WEBHOOKS names, and MLflow's own;
-    of rollbacks and failed audits too."""
+    """Show and test who hears of verdicts, promotions, lost runs. The webhooks of the file that CANARY_WEBHOOKS names,
+    and MLflow's own; also for rollbacks and failed audits."""
 
 
 @webhooks.command("list", epilog=EXIT_CODES)
 @json_option
 @store_option
 def list_(as_json: bool, tracking_uri: str | None) -> None:
-    """Both kinds, without their secrets."""
+    """List both kinds, without their secrets."""
     from canary_mlflow.notify.webhooks import configured
 
     ours = [described(one) for one in configured()]
@@ -46,7 +46,7 @@ def list_(as_json: bool, tracking_uri: str | None) -> None:
 @click.argument("name", required=False)
 @click.pass_context
 def test(ctx: click.Context, name: str | None) -> None:
-    """Send one message to webhook NAME of the file, or to all, and say who took it. Exits with 4 where one did not.
+    """Send a message to webhook NAME of the file, or to all. Says who took it; exits with 4 if any did not.
 
     MLflow tests its own: MlflowClient().test_webhook(ID).
     """

@@ -21,21 +21,21 @@ Exit codes:
 
 @click.command("verify-weights", epilog=CODES)
 @click.argument("version", required=False)
-@click.option("--dir", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Files elsewhere, to be loaded.")
+@click.option("--dir", "folder", type=click.Path(path_type=Path), metavar="DIR", help="The files to check, elsewhere.")
 @click.option(
     "--export",
     "to",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write a signature that `model_signing verify key` takes (OpenSSF model signing), if all is as sealed.",
+    help="Write a signature that `model_signing verify key` takes (OpenSSF model signing), if everything is as sealed.",
 )
 @click.option(
     "--signature",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Check DIR by such a signature, without a registry; with --key.",
+    help="Check DIR against such a signature, without a registry; with --key.",
 )
-@click.option("--key", type=click.Path(path_type=Path), metavar="FILE", help="The public key that it was signed with.")
+@click.option("--key", type=click.Path(path_type=Path), metavar="FILE", help="The public key for that signature.")
 @store_option
 @click.pass_context
 def verify_weights(
@@ -49,9 +49,8 @@ def verify_weights(
 ) -> None:
     """Check the files of VERSION against its seal.
 
-    The seal says which files there were when the version was registered. VERSION is models:/MODEL@champion or
-    models:/MODEL/3. Without --dir the files are read from where the registry has
-    them.
+    The seal lists the files of the version at registration. VERSION is models:/MODEL@champion or models:/MODEL/3.
+    Without --dir the files are read from the registry's place.
     """
     from canary_mlflow.analysis import weights
     from canary_mlflow.ledger.keys import key_folder
