@@ -16,7 +16,7 @@ import click
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 PACKAGES = ("gates", "canary_mlflow", "training", "benchmarks")
-MADE = "Made by `make docs`; changes belong into the code."
+MADE = "Made by `make docs`; edit the code, not this page."
 WIDTH = 110
 
 

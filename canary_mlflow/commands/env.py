@@ -26,7 +26,7 @@ def env(as_json: bool) -> None:
 
 
 @click.command(epilog=EXIT_CODES)
-@click.option("--fix", is_flag=True, help="End the runs of killed processes as FAILED, remove their folders.")
+@click.option("--fix", is_flag=True, help="Mark the runs of killed processes FAILED, remove their folders.")
 @json_option
 @store_option
 @click.pass_context

@@ -14,7 +14,7 @@ from canary_mlflow.shown import echo
 
 @click.group(epilog=EXIT_CODES)
 def session() -> None:
-    """Make the trainings of your own scripts one session.
+    """Turn the trainings of your own scripts into one session.
 
     \b
     export CANARY_SESSION=$(canary session start my-model)

@@ -13,7 +13,7 @@ from canary_mlflow.shown import echo
 CODES = """\b
 Exit codes:
   0  every file is the one that was sealed, and there are no others
-  1  a file differs, is missing, or is there besides
+  1  a file differs, is missing, or was added
   2  wrong use, or no seal that holds
   4  the files or the registry cannot be read
 """
