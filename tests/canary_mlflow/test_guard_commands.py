@@ -126,7 +126,7 @@ def test_the_ledger_holds_and_an_export_holds_elsewhere(own: str, tmp_path: Path
         (["UPDATE canary_ledger SET word = 'PASS', grants = 1 WHERE word = 'BLOCK'"], "columns differ"),
         (["UPDATE canary_ledger SET signature = (SELECT signature FROM canary_ledger WHERE seq = 1) WHERE seq = 2"],
          "row 2: its signature is not"),
-        (["UPDATE canary_ledger SET body = 'x' WHERE word = 'PASS'"], "is not JSON"),
+        (["UPDATE canary_ledger SET body = 'x' WHERE word = 'PASS'"], "is not a JSON object"),
         (["UPDATE canary_ledger SET seq = -1 WHERE seq = 1", "UPDATE canary_ledger SET seq = 1 WHERE seq = 2",
           "UPDATE canary_ledger SET seq = 2 WHERE seq = -1"], "row 1: its columns differ"),
         (["DELETE FROM canary_ledger WHERE seq = (SELECT max(seq) FROM canary_ledger)"],

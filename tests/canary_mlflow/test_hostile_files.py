@@ -50,32 +50,32 @@ MADE = {
 }
 # command → what its one line says
 REFUSED: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("replay", "pipe"), "is a pipe, no regular file"),
-    (("replay", "/dev/zero"), "is a device, no regular file"),
+    (("replay", "pipe"), "is a pipe, not a regular file"),
+    (("replay", "/dev/zero"), "is a device, not a regular file"),
     (("replay", "deep.jsonl"), "expected"),
     (("replay", "deeper.jsonl"), "is nested too deeply"),
     (("replay", "deep.json"), "is nested too deeply"),
     (("replay", "wide.csv"), "more than 20,000 columns"),
     (("replay", "wide.jsonl"), "more than 20,000 columns"),
-    (("replay", "events"), "is a pipe, no regular file"),
+    (("replay", "events"), "is a pipe, not a regular file"),
     (
         ("judge", "--baseline", "beside.jsonl", "--candidate", "beside.jsonl", "--policy", "smoke"),
         "nested more than 50 deep",
     ),
-    (("replay", "good.jsonl", "--policy", "pipe"), "is a pipe, no regular file"),
-    (("replay", "good.jsonl", "--policy", "/dev/zero"), "is a device, no regular file"),
+    (("replay", "good.jsonl", "--policy", "pipe"), "is a pipe, not a regular file"),
+    (("replay", "good.jsonl", "--policy", "/dev/zero"), "is a device, not a regular file"),
     (("replay", "good.jsonl", "--policy", "deep.yaml"), "nested more than 50 deep"),
     (("replay", "good.jsonl", "--policy", "laugh.yaml"), "more than 100,000 values with its aliases written out"),
     (("replay", "good.jsonl", "--policy", "self.yaml"), "*a within &a"),
-    (("import", "pipe"), "is a pipe, no regular file"),
-    (("audit", "verify", "pipe"), "is a pipe, no regular file"),
-    (("audit", "verify", "/dev/zero"), "is a device, no regular file"),
+    (("import", "pipe"), "is a pipe, not a regular file"),
+    (("audit", "verify", "pipe"), "is a pipe, not a regular file"),
+    (("audit", "verify", "/dev/zero"), "is a device, not a regular file"),
     (("audit", "verify", "deeper.jsonl"), "no row of a ledger"),
-    (("audit", "verify", "good.jsonl", "--key", "pipe"), "is a pipe, no regular file"),
-    (("deliver", "pipe"), "is a pipe, no regular file"),
+    (("audit", "verify", "good.jsonl", "--key", "pipe"), "is a pipe, not a regular file"),
+    (("deliver", "pipe"), "is a pipe, not a regular file"),
     (("deliver", "deeper.jsonl"), "its first line names no run"),
-    (("keys", "trust", "pipe"), "is a pipe, no regular file"),
-    (("keys", "trust", "/dev/zero"), "is a device, no regular file"),
+    (("keys", "trust", "pipe"), "is a pipe, not a regular file"),
+    (("keys", "trust", "/dev/zero"), "is a device, not a regular file"),
 )
 
 
@@ -190,7 +190,7 @@ def test_a_pipe_among_a_versions_files_is_not_waited_for(tmp_path: Path, alarm: 
     from canary_mlflow.registry.weights import fault_of
 
     os.mkfifo(tmp_path / "model.safetensors")
-    assert fault_of(tmp_path) == "model.safetensors: is a pipe, no regular file"
+    assert fault_of(tmp_path) == "model.safetensors: is a pipe, not a regular file"
 
 
 @pytest.mark.parametrize("depth", [DEEP, 60])
