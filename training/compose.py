@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from typing import Any, get_type_hints
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -60,7 +60,7 @@ def composed(line: CommandLine) -> list[Composed]:
 
 
 def to_config(composed: DictConfig | Mapping[str, Any]) -> CanaryConfig:
-    """The composed tree as dataclasses; also what a run's own process reads back from JSON.
+    """The composed tree, or one that somebody has written down, as dataclasses.
 
     Keys the schema does not know raise UsageError: Hydra lets `+key=value` past its own check.
     """
@@ -83,6 +83,23 @@ def to_config(composed: DictConfig | Mapping[str, Any]) -> CanaryConfig:
 def to_plain(config: CanaryConfig) -> dict[str, Any]:
     """The configuration as JSON-ready dictionaries."""
     return asdict(config)
+
+
+def read_back(plain: Mapping[str, Any]) -> CanaryConfig:
+    """What `to_plain` made, in the process of a run: checked already, and so without OmegaConf's half second."""
+    algo = _made(schemas()[plain["algo"]["name"]], plain["algo"])
+    return _made(CanaryConfig, {**plain, "algo": algo})
+
+
+def _made(kind: type[Any], plain: Mapping[str, Any]) -> Any:
+    """A dataclass, and those in it, of its dictionary."""
+    types = get_type_hints(kind)
+    return kind(
+        **{
+            key: _made(types[key], value) if is_dataclass(types[key]) and isinstance(value, dict) else value
+            for key, value in plain.items()
+        }
+    )
 
 
 def _compose(overrides: list[str], *, plain: bool) -> Composed:

@@ -73,7 +73,10 @@ def plan(words: Sequence[str], *, as_json: bool = False) -> int:
 
 
 def config_folder(model: ModelConfig) -> Path:
-    """The folder with the model's config.json; of the hub that file alone is fetched. Raises SetupError."""
+    """The folder with the model's config.json, which is all that is needed of it; of the hub that file alone is
+    fetched. Raises SetupError."""
+    if model.source == "local" and model.path and Path(model.path, "config.json").is_file():
+        return Path(model.path)
     if model.source != "hub" or not model.path:
         return models.model_folder(model)
     return locate(

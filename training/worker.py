@@ -85,12 +85,12 @@ def prepare(folder: Path, algo: str) -> Loaded:
 
 
 def _read_inputs(folder: Path) -> tuple[Inputs, Prepared]:
-    from training.compose import to_config
+    from training.compose import read_back
     from training.devices import settle
     from training.parts import prepare_inputs
     from training.workload import describe
 
-    config = to_config(json.loads((folder / CONFIG).read_text()))
+    config = read_back(json.loads((folder / CONFIG).read_text()))
     device = settle(config.hardware)
     inputs = prepare_inputs(config)
     return inputs, Prepared(workload=describe(config, inputs, device), note=_note(inputs, device))
@@ -193,7 +193,7 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
     from canary_mlflow.tracking.sinks import SINKS
     from training import faults
     from training.algorithms import build
-    from training.compose import to_config
+    from training.compose import read_back
     from training.devices import settle
     from training.evaluation import EvaluateAtEnd, repeat_evaluation
     from training.memory import rounding
@@ -203,7 +203,7 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
     from training.samples import FixedPrompts
     from training.workload import describe
 
-    config = to_config(job.config)
+    config = read_back(job.config)
     set_seed(config.seed)  # before anything is built: PPO's permutations come from numpy
     device = settle(config.hardware)
     inputs = inputs or prepare_inputs(config)

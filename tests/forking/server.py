@@ -59,6 +59,7 @@ def load(folder: Path) -> None:
 
     import canary_mlflow
     import training
+    from canary_mlflow import policies
     from training import algorithms, process, worker
 
     ready_store.install(folder)
@@ -70,6 +71,8 @@ def load(folder: Path) -> None:
             import_module(module.name)
     for name in LATER:
         import_module(name)
+    for name in policies.policy_names():
+        policies.load_policy(name)  # whose files are read once in a process
     gc.collect()
     gc.freeze()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,12 +11,13 @@ from pathlib import Path
 import forking
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.policies import load_watch
-from training.algorithms import schemas
+from training.algorithms import NAMES, schemas
 from training.command_line import expand, parse
-from training.compose import check, register_schemas, to_config, to_plain
+from training.compose import check, read_back, register_schemas, to_config, to_plain
 from training.config import CanaryConfig
 from training.naming import run_name, run_params, session_name
 
@@ -109,9 +111,13 @@ def test_command_line_beats_every_file() -> None:
     assert (config.gate["bootstrap"], config.algo.beta) == ("manual", 0.5)
 
 
-def test_a_configuration_survives_the_way_to_a_run() -> None:
-    config = compose("algo=ppo", "seed=3")
-    assert to_config(to_plain(config)) == config
+@pytest.mark.parametrize("algo", NAMES)
+def test_a_configuration_survives_the_way_to_a_run(algo: str) -> None:
+    config = compose(f"algo={algo}", "seed=3", "adapter=lora", "train.learning_rate=1", "model_name=m")
+    written = json.loads(json.dumps(to_plain(config)))
+    assert read_back(written) == config
+    assert to_plain(read_back(written)) == to_plain(config) == OmegaConf.to_container(OmegaConf.structured(config))
+    assert to_config(written) == config
 
 
 def test_overrides_are_split_as_a_shell_would() -> None:
