@@ -34,11 +34,11 @@ from gate_data import NOISE, STEPS, simulated  # noqa: E402
 from gate_judges import policy_for  # noqa: E402
 
 from gates.calibration import spreads  # noqa: E402
-from gates.looks import FreshBaseline  # noqa: E402
-from gates.pairs import judged_in_pairs  # noqa: E402
-from gates.policy import Policy  # noqa: E402
-from gates.rules import MetricRule, Role  # noqa: E402
-from gates.summaries import SUMMARIES  # noqa: E402
+from gates.evidence.pairs import judged_in_pairs  # noqa: E402
+from gates.model.looks import FreshBaseline  # noqa: E402
+from gates.model.policy import Policy  # noqa: E402
+from gates.model.rules import MetricRule, Role  # noqa: E402
+from gates.model.summaries import SUMMARIES  # noqa: E402
 
 DRAWS = 400_000
 HARM = 1.5  # margins

@@ -133,7 +133,7 @@ def last_third(run: Run, name: str) -> float:
 
 def figures(runs: list[Run], policy: Policy) -> dict[str, Any]:
     """What the runs gained, and how far they lie apart at the end."""
-    from gates.divergence import divergence
+    from gates.hard.divergence import divergence
 
     start = mean(float(run.series["score_mean"].values[0]) for run in runs)
     ends = {
@@ -180,7 +180,7 @@ def pairings(runs: list[Run], repeats: int, count: int) -> dict[str, list[tuple[
 def verdicts(policy: Policy, pairs: list[tuple[list[Run], list[Run]]]) -> dict[str, Any]:
     """How many of each outcome, and which checks were in the way of PASS how often."""
     from gates import Outcome, Version, judge
-    from gates.verdict import CheckOutcome
+    from gates.model.verdict import CheckOutcome
 
     outcomes: Counter[str] = Counter()
     causes: Counter[str] = Counter()

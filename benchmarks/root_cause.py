@@ -32,7 +32,7 @@ from sessions import runs_of, train  # noqa: E402  # the path is set above
 
 from canary_mlflow.policies import load_policy  # noqa: E402
 from gates import Run, Version, judge  # noqa: E402
-from gates.records import Series  # noqa: E402
+from gates.model.records import Series  # noqa: E402
 from gates.root_causes import root_causes  # noqa: E402
 
 ALGOS = ("sft", "dpo", "ppo")

@@ -63,7 +63,7 @@ def spreads(folder: Path) -> dict[str, float]:
     sys.path.insert(0, str(ROOT))
     from canary_mlflow.tracking.histories import read_runs
     from canary_mlflow.tracking.store import experiment_id, prepare_store
-    from gates.summaries import SUMMARIES
+    from gates.model.summaries import SUMMARIES
 
     client = prepare_store(f"sqlite:///{folder}/mlflow.db")
     found = client.search_runs([experiment_id(client, "canary")], "tags.`canary.role` = 'run'", max_results=1000)

@@ -51,7 +51,7 @@ def fault_step(fault: str) -> int:
 
 
 def _recorded(place: Path) -> Iterator[list[tuple[int, dict[str, float]]]]:
-    from gates.metrics import METRICS
+    from gates.model.metrics import METRICS
 
     for _, run in runs_of(f"sqlite:///{store_of(place)}"):
         rows: dict[int, dict[str, float]] = {}

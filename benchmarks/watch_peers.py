@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gates.records import Series
+from gates.model.records import Series
 from gates.watch import Watch, WatchPolicy, WatchWarning, bands_of
 
 Rows = Sequence[tuple[int, Mapping[str, float]]]

@@ -14,7 +14,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_yaml
 from canary_mlflow.files.source import read_bytes
 from gates import Policy, PolicyError, parse_policy, policy_to_dict
-from gates.metrics import METRICS
+from gates.model.metrics import METRICS
 from gates.watch import OnCritical, WatchPolicy, parse_watch
 
 _MAX_BASES = 10

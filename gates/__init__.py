@@ -4,12 +4,10 @@ scipy only."""
 from __future__ import annotations
 
 from gates.judge import judge
-from gates.policy import Bootstrap, Policy, PolicyError
-from gates.policy_parser import parse_policy
-from gates.policy_writer import policy_to_dict
-from gates.records import Run, Series, Version
-from gates.rules import MetricRule, Role
-from gates.verdict import (
+from gates.model.policy import Bootstrap, Policy, PolicyError
+from gates.model.records import Run, Series, Version
+from gates.model.rules import MetricRule, Role
+from gates.model.verdict import (
     Check,
     CheckOutcome,
     Difference,
@@ -20,6 +18,8 @@ from gates.verdict import (
     verdict_from_dict,
     verdict_to_dict,
 )
+from gates.policies.parser import parse_policy
+from gates.policies.writer import policy_to_dict
 
 __all__ = [
     "Bootstrap",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gates.pairs import Pairs
-from gates.records import Version
-from gates.rules import Role
-from gates.sides import Side, broken_off, mismatches
-from gates.verdict import Check, CheckOutcome, ReasonCode
-from gates.wording import listed, runs
+from gates.evidence.pairs import Pairs
+from gates.model.records import Version
+from gates.model.rules import Role
+from gates.model.sides import Side, broken_off, mismatches
+from gates.model.verdict import Check, CheckOutcome, ReasonCode
+from gates.model.wording import listed, runs
 
 
 def obstacles(baseline: Version | None, left: Side, right: Side, pairs: Pairs) -> list[Check]:

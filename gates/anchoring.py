@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gates.fact_check import without_facts
-from gates.policy import Policy
-from gates.rules import MetricRule, Scale, Worse
+from gates.facts.check import without_facts
+from gates.model.policy import Policy
+from gates.model.rules import MetricRule, Scale, Worse
 
 _LIMITS = ("margin", "headroom")
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import chdtri
 
-from gates.comparability import incomparable
-from gates.comparisons import Values
+from gates.evidence.comparability import incomparable
+from gates.evidence.plausibility import implausible
+from gates.evidence.readings import Reading, read, yardstick
 from gates.judge import judge
-from gates.plausibility import implausible
-from gates.policy import KnownPriors, Policy
-from gates.priors import Prior, learn_prior
-from gates.readings import Reading, read, yardstick
-from gates.records import Run, Version
-from gates.rule_parser import LEAST_SPREAD
-from gates.rules import MetricRule, Role, Scale
-from gates.verdict import Outcome
+from gates.model.policy import KnownPriors, Policy
+from gates.model.priors import Prior, learn_prior
+from gates.model.records import Run, Version
+from gates.model.rules import MetricRule, Role, Scale
+from gates.model.verdict import Outcome
+from gates.policies.rule_parser import LEAST_SPREAD
+from gates.stats.comparisons import Values
 
 UPPER = 0.9  # confidence of a spread's upper bound
 

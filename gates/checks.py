@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from gates.check_builders import label, make_check, undecided
-from gates.comparisons import Comparison
-from gates.planning import MAX_RUNS, POWER, enough_to_block, pass_probability, runs_needed, smallest_detectable
-from gates.policy import Policy
-from gates.rules import MetricRule, Role, Worse
-from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing
+from gates.model.check_builders import label, make_check, undecided
+from gates.model.policy import Policy
+from gates.model.rules import MetricRule, Role, Worse
+from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing
+from gates.model.wording import change, limit, p_value, quantity, runs
+from gates.stats.comparisons import Comparison
+from gates.stats.planning import MAX_RUNS, POWER, enough_to_block, pass_probability, runs_needed, smallest_detectable
 from gates.weighing import Weighed, evidence_of
-from gates.wording import change, limit, p_value, quantity, runs
 
 _SEEN = {
     Standing.BEYOND: "harm beyond the limit over its whole range {}; ",

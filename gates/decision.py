@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gates.fact_check import alone
-from gates.facts import FACTS
-from gates.policy import Policy
-from gates.rules import Role
-from gates.verdict import Check, CheckOutcome, Outcome, ReasonCode
-from gates.wording import listed, sentence_case
+from gates.facts.check import alone
+from gates.facts.exact import FACTS
+from gates.model.policy import Policy
+from gates.model.rules import Role
+from gates.model.verdict import Check, CheckOutcome, Outcome, ReasonCode
+from gates.model.wording import listed, sentence_case
 
 # Which open question to name first: the one whose answer is needed before the next makes sense.
 _PRECEDENCE = (

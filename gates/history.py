@@ -12,14 +12,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from gates.comparisons import Values
-from gates.matching import apart
-from gates.policy import KnownPriors, Policy
-from gates.priors import Prior, learn_prior
-from gates.readings import read, yardstick
-from gates.records import Run
-from gates.rule_parser import LEAST_SPREAD
-from gates.rules import MetricRule, Role, Scale
+from gates.evidence.matching import apart
+from gates.evidence.readings import read, yardstick
+from gates.model.policy import KnownPriors, Policy
+from gates.model.priors import Prior, learn_prior
+from gates.model.records import Run
+from gates.model.rules import MetricRule, Role, Scale
+from gates.policies.rule_parser import LEAST_SPREAD
+from gates.stats.comparisons import Values
 
 NAME = "history"
 LEAST_RUNS = 10

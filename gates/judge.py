@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from gates.admission import obstacles
 from gates.decision import decide
-from gates.fact_check import fact_checks, what_differs
-from gates.hard_gates import hard_checks
+from gates.evidence.pairs import pair
+from gates.facts.check import fact_checks, what_differs
+from gates.facts.work import work_note
+from gates.hard.hard_gates import hard_checks
 from gates.metric_checks import metric_checks
+from gates.model.policy import Policy
+from gates.model.records import Version
+from gates.model.sides import Side, baseline_side, candidate_side, facts, planned
+from gates.model.verdict import Difference, Outcome, ReasonCode, Verdict
 from gates.notes import notes, of_checks, unsaid
-from gates.pairs import pair
-from gates.policy import Policy
-from gates.policy_writer import policy_to_dict
-from gates.records import Version
+from gates.policies.writer import policy_to_dict
 from gates.root_causes import root_causes
-from gates.sides import Side, baseline_side, candidate_side, facts, planned
-from gates.verdict import Difference, Outcome, ReasonCode, Verdict
-from gates.work import work_note
 
 
 def judge(

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gates.checks import conclude
-from gates.comparisons import holm
-from gates.pairs import Pairs
-from gates.planning import POWER
-from gates.policy import Policy
-from gates.records import Run
-from gates.rules import MetricRule, Role
-from gates.sides import Side
-from gates.summaries import SUMMARIES
-from gates.validity import superseded
-from gates.verdict import Check, CheckOutcome
+from gates.evidence.pairs import Pairs
+from gates.evidence.validity import superseded
+from gates.model.policy import Policy
+from gates.model.records import Run
+from gates.model.rules import MetricRule, Role
+from gates.model.sides import Side
+from gates.model.summaries import SUMMARIES
+from gates.model.verdict import Check, CheckOutcome
+from gates.stats.comparisons import holm
+from gates.stats.planning import POWER
 from gates.weighing import Weighed, weigh_selected
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from gates.pairs import Pairs
-from gates.policy import Policy
-from gates.records import Run
-from gates.sides import Side
-from gates.validity import Reasons, invalid_clocks, superseded
-from gates.verdict import Check
-from gates.wording import called, listed, runs, together
+from gates.evidence.pairs import Pairs
+from gates.evidence.validity import Reasons, invalid_clocks, superseded
+from gates.model.policy import Policy
+from gates.model.records import Run
+from gates.model.sides import Side
+from gates.model.verdict import Check
+from gates.model.wording import called, listed, runs, together
 
 USUAL_FACTS = frozenset({"algo", "backend", "device", "model", "paradigm", "tier"})
 """What overlays may look at though the runs of one comparison do not say it."""

@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gates.crashes import crashes, repeated
-from gates.hard_gates import hard_checks
-from gates.pairs import judged_in_pairs
-from gates.policy import Policy
-from gates.records import Run, Version
-from gates.rules import Role
-from gates.sides import Side, baseline_side, broken_off, candidate_side, facts, mismatches, planned
-from gates.validity import invalid_clocks
-from gates.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
-from gates.wording import runs
+from gates.evidence.pairs import judged_in_pairs
+from gates.evidence.validity import invalid_clocks
+from gates.hard.crashes import crashes, repeated
+from gates.hard.hard_gates import hard_checks
+from gates.model.policy import Policy
+from gates.model.records import Run, Version
+from gates.model.rules import Role
+from gates.model.sides import Side, baseline_side, broken_off, candidate_side, facts, mismatches, planned
+from gates.model.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
+from gates.model.wording import runs
 
 GIVEN_UP = 2.0
 """Runs that a check needs, over those that a plan has, beyond which it is not carried on."""

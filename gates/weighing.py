@@ -6,22 +6,22 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gates.check_builders import undecided
-from gates.comparability import unread
-from gates.comparisons import Comparison
-from gates.identity import identity_check, same_code, same_training
-from gates.matching import compare_readings
-from gates.pairs import Pairs, judged_in_pairs
-from gates.plausibility import limit_beyond_reach
-from gates.policy import Policy
-from gates.readings import Reading, Yardstick, read
-from gates.records import Run
-from gates.rules import MetricRule
-from gates.sides import once
-from gates.testability import has, measurable, missing
-from gates.validity import invalid_clocks
-from gates.verdict import Check, Evidence, ReasonCode
-from gates.wording import listed, runs
+from gates.evidence.comparability import unread
+from gates.evidence.identity import identity_check, same_code, same_training
+from gates.evidence.matching import compare_readings
+from gates.evidence.pairs import Pairs, judged_in_pairs
+from gates.evidence.plausibility import limit_beyond_reach
+from gates.evidence.readings import Reading, Yardstick, read
+from gates.evidence.testability import has, measurable, missing
+from gates.evidence.validity import invalid_clocks
+from gates.model.check_builders import undecided
+from gates.model.policy import Policy
+from gates.model.records import Run
+from gates.model.rules import MetricRule
+from gates.model.sides import once
+from gates.model.verdict import Check, Evidence, ReasonCode
+from gates.model.wording import listed, runs
+from gates.stats.comparisons import Comparison
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,6 +17,17 @@ FORBIDDEN = {
     "canary_mlflow": HEAVY | {"hydra", "omegaconf", "training"},
     "training": {"gates"},
 }
+# Inside gates/: which folders each folder may use. What lies beside judge.py is the roof and may use all of them.
+INSIDE_GATES = {
+    "model": set[str](),
+    "policies": {"model"},
+    "stats": {"model"},
+    "evidence": {"model", "stats"},
+    "facts": {"model"},
+    "hard": {"model"},
+    "root_causes": {"model"},
+    "watch": {"model", "policies"},
+}
 # The places of the middle floor that run inside a training process alone.
 IN_TRAINING = (
     "canary_mlflow/tracking/callback.py",
@@ -47,6 +58,35 @@ def violations(package: str, path: Path, source_root: Path = ROOT) -> set[str]:
 def test_imports_go_down(package: str) -> None:
     found = {str(path): bad for path in (ROOT / package).rglob("*.py") if (bad := violations(package, path))}
     assert not found
+
+
+def inside_gates(path: Path) -> set[str]:
+    """The parts of gates/ that a file imports: folders, or modules beside judge.py."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "gates":
+            parts = node.module.split(".")[1:]
+            found |= {parts[0]} if parts else {item.name for item in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {item.name.split(".")[1] for item in node.names if item.name.startswith("gates.")}
+    return found
+
+
+def test_every_folder_of_gates_has_its_floor() -> None:
+    assert {path.parent.name for path in (ROOT / "gates").glob("*/__init__.py")} == set(INSIDE_GATES)
+
+
+@pytest.mark.parametrize("folder", INSIDE_GATES)
+def test_imports_inside_gates_go_down(folder: str) -> None:
+    allowed = INSIDE_GATES[folder] | {folder}
+    files = (ROOT / "gates" / folder).glob("*.py")
+    assert not {path.name: bad for path in files if (bad := inside_gates(path) - allowed)}
+
+
+def test_an_import_upwards_inside_gates_is_seen(tmp_path: Path) -> None:
+    planted = tmp_path / "metrics.py"
+    planted.write_text("def f():\n    from gates.judge import judge\n    from gates import notes\n")
+    assert inside_gates(planted) == {"judge", "notes"}
 
 
 def test_a_lazy_import_upwards_is_seen(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gates import Verdict
-from gates.verdict import Check
+from gates.model.verdict import Check
 
 
 def check(verdict: Verdict, name: str) -> Check:

@@ -1,5 +1,5 @@
 """Trains the variants of a canary for a few steps each, in this process and without a run of their own, and says what
-each exactly was. gates/facts.py compares it."""
+each exactly was. gates/facts/exact.py compares it."""
 
 from __future__ import annotations
 

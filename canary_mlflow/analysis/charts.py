@@ -13,8 +13,8 @@ from canary_mlflow.pages.curves import envelope, said_of
 from canary_mlflow.pages.downsampling import keep_envelope, keep_peaks
 from canary_mlflow.reports.charts import Chart, Curve, Mark, Range
 from canary_mlflow.reports.panels import PANELS, PROMISED, SERIES, Panel, label, target_of
-from gates.metrics import METRICS
-from gates.records import Run, Series
+from gates.model.metrics import METRICS
+from gates.model.records import Run, Series
 
 MOST = 400  # points of a curve: more than a picture of this width shows
 FARTHEST = 1e100  # matplotlib cannot scale an axis to the largest floats

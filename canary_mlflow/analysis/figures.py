@@ -10,8 +10,8 @@ import numpy as np
 
 from canary_mlflow.reports.panels import SERIES
 from canary_mlflow.reports.study import Compared, Correlation, Figures
-from gates.metrics import METRICS
-from gates.records import Run, Series
+from gates.model.metrics import METRICS
+from gates.model.records import Run, Series
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.points import read_points
 from canary_mlflow.tracking.session import NAME_TAG, get_run
 from canary_mlflow.tracking.watching import warnings_in
-from gates.records import Run
+from gates.model.records import Run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

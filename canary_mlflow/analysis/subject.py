@@ -17,7 +17,7 @@ from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.histories import read_runs
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import active_run, child_runs, get_run
-from gates.records import Run
+from gates.model.records import Run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -9,7 +9,7 @@ from canary_mlflow.policies import load_watch
 from canary_mlflow.reports.study import Trouble
 from canary_mlflow.tracking.numbers import count
 from canary_mlflow.tracking.watching import warnings_in
-from gates.records import Run
+from gates.model.records import Run
 from gates.watch import Watch, WatchWarning
 
 LEVEL = "canary.watch.level"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from canary_mlflow.errors import UsageError
 from gates import Policy, Run
-from gates.hard_gates import hard_checks
-from gates.records import Version
-from gates.sides import Side, candidate_side, facts, mismatches, once
-from gates.verdict import CheckOutcome
-from gates.wording import listed
+from gates.hard.hard_gates import hard_checks
+from gates.model.records import Version
+from gates.model.sides import Side, candidate_side, facts, mismatches, once
+from gates.model.verdict import CheckOutcome
+from gates.model.wording import listed
 
 
 def each_once(groups: Sequence[Sequence[Run]]) -> tuple[list[tuple[Run, ...]], list[str]]:

@@ -19,8 +19,8 @@ from canary_mlflow.registry.policy_asked import policy_for
 from canary_mlflow.reports.decision import Decision, Question, decision_from_dict
 from canary_mlflow.tracking.places import artifact_folder, without_password
 from gates.judge import judge
-from gates.policy import Policy
-from gates.records import Run, Version
+from gates.model.policy import Policy
+from gates.model.records import Run, Version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

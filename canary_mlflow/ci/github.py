@@ -20,7 +20,7 @@ from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
 from canary_mlflow.reports.markdown import fit
 from canary_mlflow.shown import visible
-from gates.verdict import Outcome
+from gates.model.verdict import Outcome
 
 LIMIT = 65_000  # characters of a comment and of a check's summary; GitHub takes 65,535
 PAGE = 100

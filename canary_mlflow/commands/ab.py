@@ -23,7 +23,7 @@ from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
     from canary_mlflow.launching.revisions import Revision
-    from gates.policy import Policy
+    from gates.model.policy import Policy
 
 PLANNED = ("repeats", "register", "seed")
 

@@ -132,7 +132,7 @@ def store(folder: Path, found: Calibration) -> tuple[Path, str]:
 
     from canary_mlflow.policies import PRIORS_FILE, read_priors
     from gates.calibration import known_priors
-    from gates.policy_writer import known_to_dict
+    from gates.policies.writer import known_to_dict
 
     if odd := [f"{each.rule.name}: {problem}" for each in found.spreads for problem in each.odd]:
         raise UsageError(f"canary calibrate --write: found {odd[0]}; expected unchanged runs alone; nothing was stored")
@@ -149,7 +149,7 @@ def store(folder: Path, found: Calibration) -> tuple[Path, str]:
 
 def fewer_degrees(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Which of the spreads that were written over rested on more runs, '' for none."""
-    from gates.wording import listed
+    from gates.model.wording import listed
 
     gone = [
         f"{rule} {before[rule]['df']:g} -> {now[rule]['df']:g}" if rule in now else f"{rule}, which these do not have"

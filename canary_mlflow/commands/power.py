@@ -19,7 +19,7 @@ from canary_mlflow.shown import echo
 if TYPE_CHECKING:
     from canary_mlflow.reports.power import KnownSpread
     from gates import MetricRule, Policy
-    from gates.policy import KnownPriors
+    from gates.model.policy import KnownPriors
 
 EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 CURVE = tuple(step / 20 for step in range(61))
@@ -47,8 +47,8 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
     """
     from canary_mlflow.policies import load_policy
     from canary_mlflow.reports.power import KnownSpread, as_dict, lines, title
-    from gates.power import power as chances
-    from gates.priors import Prior
+    from gates.model.priors import Prior
+    from gates.stats.power import power as chances
 
     if png is not None:
         check_place(png)
@@ -80,9 +80,9 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
 def deciding(asked: Policy, rule: str, facts: Mapping[str, str]) -> tuple[Policy, tuple[str, ...]]:
     """The policy for these facts, with whatever else must have been recorded, or not, for the rule to decide; where it
     takes other facts, those in a sentence."""
-    from gates.metrics import METRICS
-    from gates.paradigm import paradigm_of
-    from gates.rules import Role
+    from gates.model.metrics import METRICS
+    from gates.model.paradigm import paradigm_of
+    from gates.model.rules import Role
 
     # What is asked about is there; who learns from examples has no held-out reward besides.
     there = {metric: "recorded" for metric in METRICS if metric == rule or metric != "eval_reward"}
@@ -114,7 +114,7 @@ def expected(asked: Policy, resolved: Policy, rule: MetricRule) -> KnownSpread:
 def other_entries(asked: Policy, rule: MetricRule) -> str:
     """The stored spreads of a rule, each with the options that would choose it."""
     from canary_mlflow.policies import PRIORS_FILE
-    from gates.wording import listed
+    from gates.model.wording import listed
 
     where = PRIORS_FILE if Path(PRIORS_FILE).is_file() else f"policy {asked.name}"
     fits = [known for known in asked.priors if known.rules.get(rule.name, ())[1:] == (rule.reduction, rule.scale)]
@@ -130,7 +130,7 @@ def options(known: KnownPriors) -> str:
 
 def known_facts(asked: Policy, facts: Mapping[str, str]) -> Mapping[str, str]:
     """Raise UsageError for a fact that nothing in the policy looks at: it would change nothing, without a word."""
-    from gates.metrics import METRICS
+    from gates.model.metrics import METRICS
     from gates.notes import USUAL_FACTS
 
     looked_at = [overlay.when for overlay in asked.overlays] + [known.when for known in asked.priors]
@@ -146,7 +146,7 @@ def known_facts(asked: Policy, facts: Mapping[str, str]) -> Mapping[str, str]:
 def read_spread(value: float, rule: MetricRule) -> float:
     """A spread such as a policy may state. Raises UsageError."""
     from gates import PolicyError
-    from gates.rule_parser import RULE_KEYS
+    from gates.policies.rule_parser import RULE_KEYS
 
     if value > 1 and rule.scale == "log":
         raise UsageError(

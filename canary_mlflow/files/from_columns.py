@@ -15,7 +15,7 @@ from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_RESTARTS, MOST_TWICE, SHOWN
 from canary_mlflow.files.names import STEP_NAMES, is_canonical
-from gates.records import Series
+from gates.model.records import Series
 
 
 def history_of(read: Columns, kind: str, notes: Iterable[str], *, planned: Any = None) -> History:

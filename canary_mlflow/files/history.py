@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gates.records import Series
+from gates.model.records import Series
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -12,8 +12,8 @@ from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.figures import count
 from gates import Policy, Version, judge
 from gates.history import LEAST_RUNS, with_history
-from gates.looks import FreshBaseline
-from gates.sides import baseline_side, candidate_side, facts
+from gates.model.looks import FreshBaseline
+from gates.model.sides import baseline_side, candidate_side, facts
 
 
 def judge_files(

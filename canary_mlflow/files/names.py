@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 from canary_mlflow.tracking.schema import BY_KEY, FOREIGN, canonical
-from gates.metrics import METRICS
+from gates.model.metrics import METRICS
 
 # Beside the trainers' own names (tracking/schema.py): the columns of `stability.jsonl`, of the tables that
 # Transformers prints in notebooks, and what older releases of TRL logged.

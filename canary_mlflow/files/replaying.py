@@ -8,7 +8,7 @@ from typing import Any
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.reading import read_history
-from gates.paradigm import named_paradigm
+from gates.model.paradigm import named_paradigm
 from gates.watch import HEALTHY, Watch, WatchPolicy, WatchWarning
 
 UNKNOWN = "unknown"

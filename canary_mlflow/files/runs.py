@@ -14,10 +14,10 @@ from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.sidecar import Sidecar, read_sidecar, sidecar_of
 from canary_mlflow.files.verl import MARKS
 from canary_mlflow.tracking.schema import FOREIGN
-from gates.metrics import metrics_with
-from gates.nonfinite import OVERFLOWS
-from gates.records import Run, Series, Version
-from gates.wording import listed
+from gates.hard.nonfinite import OVERFLOWS
+from gates.model.metrics import metrics_with
+from gates.model.records import Run, Series, Version
+from gates.model.wording import listed
 
 OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, its units in one of ours)
     "step_time_ms": ("step_time", 1000),

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
-from gates.looks import FreshBaseline
-from gates.policy import Policy
-from gates.records import Run, Version
+from gates.model.looks import FreshBaseline
+from gates.model.policy import Policy
+from gates.model.records import Run, Version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -15,7 +15,7 @@ from canary_mlflow.launching.projects import launch
 from canary_mlflow.launching.sources import Source, different_packages, project_folder, source_of
 from canary_mlflow.tracking.fingerprint import hardware
 from canary_mlflow.tracking.histories import FRESH_TAG, read_runs
-from gates.records import Run
+from gates.model.records import Run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gates.wording import listed, runs
+from gates.model.wording import listed, runs
 
 ORDER = "b c c b"  # so that neither side always has the earlier, cooler machine
 

@@ -19,8 +19,8 @@ from canary_mlflow.launching.makers import Asked, Launched, Made
 from canary_mlflow.launching.missing_runs import Turn
 from canary_mlflow.launching.sources import Source, project_folder
 from canary_mlflow.tracking.session import child_runs, close_run, get_run
-from gates.records import Run
-from gates.wording import listed, runs
+from gates.model.records import Run
+from gates.model.wording import listed, runs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -13,10 +13,10 @@ from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.reports.decision import Decision, HeldBy
 from canary_mlflow.reports.more_runs import NO_MORE, lasting
 from canary_mlflow.tracking.session import minutes_of_runs
-from gates.records import Version
+from gates.model.records import Version
+from gates.model.verdict import ReasonCode
+from gates.model.wording import runs
 from gates.top_up import TopUp, in_vain, next_look
-from gates.verdict import ReasonCode
-from gates.wording import runs
 
 
 @dataclass

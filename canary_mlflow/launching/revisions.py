@@ -28,11 +28,11 @@ from canary_mlflow.tracking.leftovers import clear, held
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import finish_session, get_run, open_session
 from gates.judge import judge
-from gates.policy import Policy
-from gates.records import Version
+from gates.model.policy import Policy
+from gates.model.records import Version
+from gates.model.verdict import Verdict
+from gates.model.wording import listed
 from gates.top_up import next_look, stays_open, to_run_again
-from gates.verdict import Verdict
-from gates.wording import listed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

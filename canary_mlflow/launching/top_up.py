@@ -13,7 +13,7 @@ from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.versions import find_version
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.histories import read_version
-from gates.policy import Policy
+from gates.model.policy import Policy
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

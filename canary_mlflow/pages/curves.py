@@ -17,7 +17,7 @@ from canary_mlflow.tracking.histories import series_of
 from canary_mlflow.tracking.points import points_over
 from canary_mlflow.tracking.read_only import reading
 from canary_mlflow.tracking.schema import mlflow_key
-from gates.records import Series
+from gates.model.records import Series
 
 MOST = 800  # points of one curve: more than a chart has pixels on most screens
 OVERLAP = 100  # steps that are sent again: a slow rank's values come after those of later steps

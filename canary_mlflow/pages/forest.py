@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from canary_mlflow.reports import figures, meanings, wording
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.forest import within
-from gates.policy import Policy
-from gates.readings import Reading, read, yardstick
-from gates.records import Run
-from gates.rules import MetricRule, Role
-from gates.verdict import Check
+from gates.evidence.readings import Reading, read, yardstick
+from gates.model.policy import Policy
+from gates.model.records import Run
+from gates.model.rules import MetricRule, Role
+from gates.model.verdict import Check
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from canary_mlflow.policies import load_policy, load_watch, policy_names
-from gates.wording import quantity
+from gates.model.wording import quantity
 
 
 @dataclass(frozen=True, kw_only=True)

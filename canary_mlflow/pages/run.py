@@ -18,8 +18,8 @@ from canary_mlflow.tracking.facts import Latest, RunFacts
 from canary_mlflow.tracking.read_only import reading
 from canary_mlflow.tracking.schema import mlflow_key
 from canary_mlflow.tracking.session import deleted
-from gates.metrics import METRICS
-from gates.wording import quantity
+from gates.model.metrics import METRICS
+from gates.model.wording import quantity
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,11 +26,11 @@ from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_d
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.numbers import count, whole
 from canary_mlflow.tracking.read_only import has_ledger, reading
-from gates.policy import Policy, PolicyError
-from gates.policy_parser import parse_policy
-from gates.records import Run
-from gates.rules import Role
-from gates.verdict import Verdict, verdict_from_dict
+from gates.model.policy import Policy, PolicyError
+from gates.model.records import Run
+from gates.model.rules import Role
+from gates.model.verdict import Verdict, verdict_from_dict
+from gates.policies.parser import parse_policy
 
 BEGINS = ("bootstrap",)
 

@@ -16,10 +16,10 @@ from canary_mlflow.registry.policy_in_force import set_for
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
 from canary_mlflow.registry.sides import read_sides
 from canary_mlflow.registry.versions import champion_number, find_version
-from gates.fact_check import said
+from gates.facts.check import said
 from gates.judge import judge
-from gates.policy import Policy
-from gates.verdict import Difference, difference_from_dict
+from gates.model.policy import Policy
+from gates.model.verdict import Difference, difference_from_dict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

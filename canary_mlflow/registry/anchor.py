@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from canary_mlflow.reports.decision import SLOW_DRIFT
 from canary_mlflow.tracking.histories import read_version
 from gates.anchoring import anchored
+from gates.evidence.pairs import judged_in_pairs
 from gates.judge import judge
-from gates.looks import FreshBaseline
-from gates.pairs import judged_in_pairs
-from gates.policy import Policy
-from gates.records import Run, Version
-from gates.verdict import CheckOutcome, Outcome, Verdict
-from gates.wording import listed, sentence_case
+from gates.model.looks import FreshBaseline
+from gates.model.policy import Policy
+from gates.model.records import Run, Version
+from gates.model.verdict import CheckOutcome, Outcome, Verdict
+from gates.model.wording import listed, sentence_case
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

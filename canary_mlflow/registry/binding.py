@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
     from canary_mlflow.registry.seal import Sealed
-    from gates.records import Run, Series
+    from gates.model.records import Run, Series
 
 CHUNK = 1 << 20  # bytes read at once
 

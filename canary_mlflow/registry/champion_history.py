@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gates.rules import Role
-from gates.verdict import Outcome
-from gates.wording import change, listed, quantity
+from gates.model.rules import Role
+from gates.model.verdict import Outcome
+from gates.model.wording import change, listed, quantity
 
 if TYPE_CHECKING:
     from canary_mlflow.ledger.rows import Row

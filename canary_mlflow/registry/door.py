@@ -15,7 +15,7 @@ from canary_mlflow.registry.plugin import guarded_store, guarded_uri, is_guarded
 from canary_mlflow.registry.policy_used import FACT
 from canary_mlflow.registry.records import verdict_tags
 from canary_mlflow.reports.decision import holds_to_list
-from gates.verdict import verdict_to_dict
+from gates.model.verdict import verdict_to_dict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import UsageError
 from canary_mlflow.reports.decision import HeldBy, Hold
 from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
-from gates.policy import Bootstrap, Policy
-from gates.records import Run, Version
-from gates.sides import candidate_side, planned
+from gates.model.policy import Bootstrap, Policy
+from gates.model.records import Run, Version
+from gates.model.sides import candidate_side, planned
+from gates.model.verdict import Outcome, ReasonCode, Verdict
+from gates.model.wording import runs
 from gates.top_up import champion_runs
-from gates.verdict import Outcome, ReasonCode, Verdict
-from gates.wording import runs
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion

@@ -11,9 +11,9 @@ from canary_mlflow.reports.decision import RunWarning
 from canary_mlflow.tracking.histories import read_runs, read_version, session_runs
 from canary_mlflow.tracking.session import child_runs, get_run
 from canary_mlflow.tracking.watching import warnings_in
-from gates.records import Version
-from gates.verdict import Verdict
-from gates.wording import listed
+from gates.model.records import Version
+from gates.model.verdict import Verdict
+from gates.model.wording import listed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

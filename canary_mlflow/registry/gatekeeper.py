@@ -32,8 +32,8 @@ from canary_mlflow.reports.decision import Decision, Question, barred
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import minutes_of_runs
 from gates.judge import judge
-from gates.policy import Policy
-from gates.records import Version
+from gates.model.policy import Policy
+from gates.model.records import Version
 from gates.top_up import champion_runs
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-    from gates.records import Version
+    from gates.model.records import Version
 
 SOURCE_TAG = "canary.model_source"  # of a run: where the files are that it made, when it logged none
 

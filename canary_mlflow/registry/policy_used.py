@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.policies import content_of, load_policy, policy_names
 from gates import Policy, policy_to_dict
-from gates.rules import Scale
-from gates.wording import listed
+from gates.model.rules import Scale
+from gates.model.wording import listed
 
 if TYPE_CHECKING:
     from canary_mlflow.ledger.rows import Row
     from canary_mlflow.registry.policy_in_force import InForce
-    from gates.verdict import Verdict
+    from gates.model.verdict import Verdict
 
 FACT = "policy"  # of a verdict's row; rows from before it have none
 FIRST_KEYS = ("margin", "role")  # of a rule: what decides most, so it is told first

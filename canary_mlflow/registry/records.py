@@ -12,8 +12,8 @@ from canary_mlflow.reports import json, markdown
 from canary_mlflow.reports.decision import Decision, HeldBy
 from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG, read_runs
 from canary_mlflow.tracking.session import log_tags
-from gates.policy_parser import parse_policy
-from gates.summaries import SUMMARIES
+from gates.model.summaries import SUMMARIES
+from gates.policies.parser import parse_policy
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

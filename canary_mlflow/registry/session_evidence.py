@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
     from canary_mlflow.registry.store import GuardedStore
-    from gates.records import Run
+    from gates.model.records import Run
 
 AGAIN = "train it again, in a session of its own"
 

@@ -21,9 +21,9 @@ from canary_mlflow.tracking.histories import fresh_runs, read_runs, read_version
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import get_run, minutes_of_runs
 from gates.judge import judge
-from gates.policy import Policy
-from gates.records import Version
-from gates.verdict import Verdict
+from gates.model.policy import Policy
+from gates.model.records import Version
+from gates.model.verdict import Verdict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

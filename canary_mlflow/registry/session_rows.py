@@ -22,14 +22,14 @@ from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.remote import ask, is_guarded_server
 from canary_mlflow.tracking.histories import FRESH_TAG, read_found
 from canary_mlflow.tracking.session import PARENT_TAG, child_runs, get_run
-from gates.differences import recipe
+from gates.facts.differences import recipe
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
 
     from canary_mlflow.registry.store import GuardedStore
-    from gates.records import Run
+    from gates.model.records import Run
 
 ROLES = ("run", "baseline")
 SEEDS_TAG = "canary.seeds"  # of a session: those that it sets out with

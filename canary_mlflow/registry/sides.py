@@ -9,9 +9,9 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.looks import Progress, Taken, evidence_of, looks_taken
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.tracking.histories import fresh_runs, read_version
-from gates.policy import Policy
-from gates.records import Version
-from gates.sides import baseline_side, candidate_side, planned
+from gates.model.policy import Policy
+from gates.model.records import Version
+from gates.model.sides import baseline_side, candidate_side, planned
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

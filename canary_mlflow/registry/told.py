@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from canary_mlflow.ledger.rows import Row
     from canary_mlflow.registry.promotion import Standing
     from canary_mlflow.registry.store import GuardedStore
-    from gates.policy import Policy
-    from gates.records import Version
-    from gates.verdict import Verdict
+    from gates.model.policy import Policy
+    from gates.model.records import Version
+    from gates.model.verdict import Verdict
 
 
 @dataclass(frozen=True, kw_only=True)

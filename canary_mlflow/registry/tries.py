@@ -1,7 +1,7 @@
 """Trying until it passes: how often the same code has been tried beside the same champion, and what came of it.
 
 A try is a session that has ended, or a second judgement of one that has other runs by now. What a plan of looks spends
-is not counted again: its looks share one level (gates/looks.py).
+is not counted again: its looks share one level (gates/model/looks.py).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.registry.session_rows import Word
-from gates.differences import recipe
-from gates.policy import Policy
-from gates.records import Version
-from gates.sides import candidate_side
-from gates.wording import listed, runs
+from gates.facts.differences import recipe
+from gates.model.policy import Policy
+from gates.model.records import Version
+from gates.model.sides import candidate_side
+from gates.model.wording import listed, runs
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.promotion import Standing

@@ -16,9 +16,9 @@ from canary_mlflow.reports.more_runs import (
     plan_reaches,
     top_up_command,
 )
-from gates.facts import FACTS
-from gates.verdict import CheckOutcome, Outcome, ReasonCode, Standing
-from gates.wording import sentence_case
+from gates.facts.exact import FACTS
+from gates.model.verdict import CheckOutcome, Outcome, ReasonCode, Standing
+from gates.model.wording import sentence_case
 
 BROKEN = (
     "See what ended it. If the code raised, fix it and run again; otherwise a run of the same seed that finishes takes "

@@ -11,9 +11,9 @@ from typing import Any
 from canary_mlflow.policies import load_policy, option_names
 from gates import Policy, Run
 from gates.calibration import UPPER, MetricSpread, Resplits, resolvable, uncertainty
-from gates.rules import MetricRule, Scale, Worse
-from gates.wording import figure, quantity
-from gates.wording import runs as runs_in_words
+from gates.model.rules import MetricRule, Scale, Worse
+from gates.model.wording import figure, quantity
+from gates.model.wording import runs as runs_in_words
 
 RESOLVING = (5, 3)
 """The runs a side, stored and candidate, by which a tier is said to resolve a spread."""

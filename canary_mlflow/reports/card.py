@@ -12,8 +12,8 @@ from typing import Any
 from canary_mlflow.reports import advice, changes, facts, root_causes, wording
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.forest import in_letters
-from gates.rules import Role
-from gates.verdict import CheckOutcome, RootCause
+from gates.model.rules import Role
+from gates.model.verdict import CheckOutcome, RootCause
 
 SHOWN = 6  # rows of a form that has all of them below
 

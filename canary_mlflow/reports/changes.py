@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from canary_mlflow.reports.decision import Decision
-from gates.differences import CONFIGURATION, GROUPS, WORKLOAD
-from gates.facts import FACTS
-from gates.verdict import Difference, Verdict
+from gates.facts.differences import CONFIGURATION, GROUPS, WORKLOAD
+from gates.facts.exact import FACTS
+from gates.model.verdict import Difference, Verdict
 
 SHOWN = 6  # differences that a sentence lists
 LONGEST = 40  # characters of a value

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from gates.verdict import Outcome, Verdict, verdict_from_dict, verdict_to_dict
+from gates.model.verdict import Outcome, Verdict, verdict_from_dict, verdict_to_dict
 from gates.watch import WatchWarning
 
 EXIT_CODES = {Outcome.PASS: 0, Outcome.BLOCK: 1, Outcome.INCONCLUSIVE: 3}

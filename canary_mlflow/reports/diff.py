@@ -8,13 +8,13 @@ from typing import Any
 
 from canary_mlflow.reports.changes import difference
 from canary_mlflow.reports.facts import differing, origin
-from gates.differences import GROUPS, differences
-from gates.fact_check import said
-from gates.facts import FACTS
-from gates.records import Version
-from gates.sides import candidate_side, mismatches
-from gates.verdict import Difference
-from gates.work import WorkDiff, beyond, compare_work
+from gates.facts.check import said
+from gates.facts.differences import GROUPS, differences
+from gates.facts.exact import FACTS
+from gates.facts.work import WorkDiff, beyond, compare_work
+from gates.model.records import Version
+from gates.model.sides import candidate_side, mismatches
+from gates.model.verdict import Difference
 
 EQUAL, OTHER, NOT_COMPARABLE = 0, 1, 3
 

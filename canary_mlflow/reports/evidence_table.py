@@ -12,7 +12,7 @@ from canary_mlflow.reports import wording
 from canary_mlflow.reports.console import indented
 from canary_mlflow.reports.forest import in_letters
 from canary_mlflow.reports.meanings import WITHIN
-from gates.verdict import CheckOutcome
+from gates.model.verdict import CheckOutcome
 
 STYLES = {
     CheckOutcome.PASS: "green",

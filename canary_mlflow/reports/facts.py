@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from canary_mlflow.reports.changes import difference
 from canary_mlflow.reports.decision import Decision
-from gates.differences import CODE, CONFIGURATION, PACKAGES
-from gates.fact_check import said
-from gates.facts import FACTS, bare
-from gates.verdict import Difference
+from gates.facts.check import said
+from gates.facts.differences import CODE, CONFIGURATION, PACKAGES
+from gates.facts.exact import FACTS, bare
+from gates.model.verdict import Difference
 
 SHOWN = 4  # facts that a sentence names
 LINKED = 4  # changes that it names

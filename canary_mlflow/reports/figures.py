@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gates import wording
+from gates.model import wording
 
 NOTHING = "-"
 

@@ -17,10 +17,10 @@ from canary_mlflow.shown import visible
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.following import Sight
 from canary_mlflow.tracking.watching import sentence
-from gates.metrics import METRICS
-from gates.records import Series
+from gates.model.metrics import METRICS
+from gates.model.records import Series
+from gates.model.wording import quantity
 from gates.watch import WatchWarning
-from gates.wording import quantity
 
 LOG = {panel.lines[0] for panel in PANELS if panel.log}
 WATCHED = tuple(dict.fromkeys(panel.lines[0] for panel in PANELS if panel.lines[0] != "learning_rate"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gates.verdict import Evidence
+from gates.model.verdict import Evidence
 
 FARTHEST = 2.5  # limits; what lies beyond is drawn at the edge
 WIDTH, HEIGHT = 360, 30  # of the picture, in its own units

@@ -14,8 +14,8 @@ from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.study import Study
 from canary_mlflow.reports.tones import tone
 from canary_mlflow.shown import finalized, shown
-from gates.metrics import METRICS
-from gates.wording import figure
+from gates.model.metrics import METRICS
+from gates.model.wording import figure
 
 if TYPE_CHECKING:
     from jinja2 import Template

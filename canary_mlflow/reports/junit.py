@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.reports import wording
 from canary_mlflow.reports.study import Study
 from canary_mlflow.shown import shown, visible
-from gates.verdict import Check, CheckOutcome
+from gates.model.verdict import Check, CheckOutcome
 
 if TYPE_CHECKING:
     from junitparser import TestCase

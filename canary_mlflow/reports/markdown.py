@@ -10,7 +10,7 @@ from canary_mlflow.reports.card import SHOWN, Card, Link, card_of, others
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.forest import in_letters
 from canary_mlflow.shown import shown, visible
-from gates.verdict import Check, CheckOutcome, Difference
+from gates.model.verdict import Check, CheckOutcome, Difference
 
 SHOWN_DIFFERENCES = 30
 

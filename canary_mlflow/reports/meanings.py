@@ -5,8 +5,8 @@ from __future__ import annotations
 from canary_mlflow.reports import figures
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.forest import both_ways
-from gates.rules import Role
-from gates.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing
+from gates.model.rules import Role
+from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing
 
 KINDS = {
     "calibrated": "as calibrated here",

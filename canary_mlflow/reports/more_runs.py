@@ -6,8 +6,8 @@ import shlex
 
 from canary_mlflow.policies import policy_names
 from canary_mlflow.reports.decision import Decision
-from gates.planning import MAX_RUNS
-from gates.verdict import ReasonCode, Verdict
+from gates.model.verdict import ReasonCode, Verdict
+from gates.stats.planning import MAX_RUNS
 
 NO_MORE = "no more runs can be made"
 NO_FRESH = "no fresh baseline, and the policy does not go on without one"

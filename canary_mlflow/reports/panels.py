@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gates.metrics import METRICS
+from gates.model.metrics import METRICS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import Any
 from canary_mlflow.reports.calibration import amount
 from canary_mlflow.reports.figures import count
 from gates import MetricRule, Policy
-from gates.power import Power, level
-from gates.rules import Scale
-from gates.summaries import SUMMARIES
+from gates.model.rules import Scale
+from gates.model.summaries import SUMMARIES
+from gates.stats.power import Power, level
 
 SOURCES = {
     "shipped": "shipped with the policy",

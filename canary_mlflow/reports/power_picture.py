@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gates.power import Power
+from gates.stats.power import Power
 
 COLOURS = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#084594", "#041f4a", "#000000")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from canary_mlflow.reports.decision import Decision
-from gates.verdict import Outcome
-from gates.wording import sentence_case
+from gates.model.verdict import Outcome
+from gates.model.wording import sentence_case
 
 SHOWN = 2  # besides the first, only what explains much
 

@@ -14,8 +14,8 @@ from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, indented, labell
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.evidence_table import STYLES, evidence
 from canary_mlflow.shown import shown
-from gates.rules import Role
-from gates.verdict import CheckOutcome, Outcome
+from gates.model.rules import Role
+from gates.model.verdict import CheckOutcome, Outcome
 
 HEADINGS = {
     "PASS": "bold green",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from canary_mlflow.upgrading.judging import other_facts
 from canary_mlflow.upgrading.upgrade import Culprit, Default, Plan, Upgrade
-from gates.fact_check import said
+from gates.facts.check import said
 
 SHOWN = 5
 

@@ -9,8 +9,8 @@ from canary_mlflow.reports import figures
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.forest import Forest, both_ways, forest
 from canary_mlflow.reports.meanings import how_to_read, meaning, standing
-from gates.rules import Role
-from gates.verdict import Check, CheckOutcome, Standing
+from gates.model.rules import Role
+from gates.model.verdict import Check, CheckOutcome, Standing
 
 ORDER = (
     CheckOutcome.BLOCK,

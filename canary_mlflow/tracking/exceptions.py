@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.tracking.failures import STORES, module_path, taken_by_others
-from gates.records import Raised
+from gates.model.records import Raised
 
 RAISED_TAGS = ("canary.exception", "canary.exception.place", "canary.exception.outside")
 """A run's tags for the fields of `Raised`, in their order."""

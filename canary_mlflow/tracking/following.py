@@ -13,7 +13,7 @@ from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.points import read_points
 from canary_mlflow.tracking.schema import mlflow_key
 from canary_mlflow.tracking.session import active_run, child_runs
-from gates.records import Series
+from gates.model.records import Series
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -16,7 +16,7 @@ from canary_mlflow.tracking.numbers import count, whole
 from canary_mlflow.tracking.points import Points, read_points
 from canary_mlflow.tracking.schema import CONFIG_PREFIX, mlflow_key, name_of_key
 from canary_mlflow.tracking.session import child_runs, get_run
-from gates.records import Run, Series, Version
+from gates.model.records import Run, Series, Version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

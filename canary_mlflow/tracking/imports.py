@@ -17,8 +17,8 @@ from canary_mlflow.files.runs import broken_down, run_of
 from canary_mlflow.tracking.learning import IMPROVES, learned
 from canary_mlflow.tracking.schema import CONFIG_PREFIX, is_fault, mlflow_key
 from canary_mlflow.tracking.session import NAME_TAG, PARENT_TAG, log_params, log_tags, start_run
-from gates.metrics import metrics_with
-from gates.records import Run
+from gates.model.metrics import metrics_with
+from gates.model.records import Run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -20,7 +20,7 @@ from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.recorder import Recorder
 from canary_mlflow.tracking.samples import FILE, Samples
 from canary_mlflow.tracking.schema import as_number, name_of
-from gates.records import Raised
+from gates.model.records import Raised
 
 log = logging.getLogger("canary_mlflow")
 

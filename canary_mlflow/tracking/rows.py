@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.tracking.histories import run_from
 from canary_mlflow.tracking.points import points_over
-from gates.records import Run
+from gates.model.records import Run
 
 TAGS = sa.table("tags", sa.column("run_uuid"), sa.column("key"), sa.column("value"))
 LATEST = sa.table("latest_metrics", sa.column("run_uuid"), sa.column("key"))

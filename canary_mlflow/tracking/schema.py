@@ -1,4 +1,4 @@
-"""Names of metrics (gates/metrics.py) as MLflow's keys, and of what trainers log (tracking/trainers.py)."""
+"""Names of metrics (gates/model/metrics.py) as MLflow's keys, and of what trainers log (tracking/trainers.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from functools import cache
 
 from canary_mlflow.tracking.trainers import NAMES, OWN_PPO
-from gates.metrics import METRICS, Metric
+from gates.model.metrics import METRICS, Metric
 
 CONFIG_PREFIX = "cfg/"  # of params that say what a training was told
 FOREIGN = "trl/"  # prefix of everything a trainer logs that has no canonical name

@@ -18,7 +18,7 @@ from canary_mlflow.tracking.lines import LineFile, to_line
 from canary_mlflow.tracking.observers import Ending, Observer
 from canary_mlflow.tracking.recorder import Recorder
 from canary_mlflow.tracking.sinks import SinkSetting
-from gates.records import Run
+from gates.model.records import Run
 from gates.watch import Band, Level, Watch, WatchPolicy, WatchWarning, bands_of
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from canary_mlflow.upgrading.probing import Probe
-from gates.fact_check import said
-from gates.facts import FACTS, bare, fact_differences, regressions
-from gates.records import Run
-from gates.verdict import Difference
+from gates.facts.check import said
+from gates.facts.exact import FACTS, bare, fact_differences, regressions
+from gates.model.records import Run
+from gates.model.verdict import Difference
 
 CRASH = "crash"
 INVARIANTS = "invariants"

@@ -18,7 +18,7 @@ from canary_mlflow.errors import CanaryError, one_line
 from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.upgrading.environments import OWN, SOURCE, build, key_of, own_code
 from canary_mlflow.upgrading.pins import Pins
-from gates.records import Run
+from gates.model.records import Run
 
 RESULT = "result.json"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')

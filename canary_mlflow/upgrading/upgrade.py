@@ -16,8 +16,8 @@ from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
 from canary_mlflow.upgrading.judging import CRASH, Finding, compare
 from canary_mlflow.upgrading.pins import Change, Pins, Unresolvable, lock, moved
 from canary_mlflow.upgrading.probing import Probe, Prober
-from gates.facts import bare
-from gates.sides import ABSENT
+from gates.facts.exact import bare
+from gates.model.sides import ABSENT
 
 LIKELY = ("trl", "transformers", "peft", "accelerate", "torch", "datasets", "tokenizers", "bitsandbytes", "numpy")
 """Where regressions of trainings came from, the commonest first (docs/why.md)."""

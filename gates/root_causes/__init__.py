@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gates.records import Run
+from gates.model.records import Run
+from gates.model.verdict import RootCause
 from gates.root_causes.evidence import Sides
 from gates.root_causes.rules import RULES
-from gates.verdict import RootCause
 
 
 def root_causes(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[RootCause]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gates.records import Run, Series
+from gates.model.records import Run, Series
 
 WARMUP = 5
 """First steps that no level counts."""

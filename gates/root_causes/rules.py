@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from gates.model.verdict import RootCause
 from gates.root_causes.evidence import Sides, ratio
-from gates.verdict import RootCause
 
 COSTLIER = 1.08  # times the baseline's cost: below, clocks differ by as much
 HEAVIER = 1.05  # times its peak

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr, stdtrit
 
-from gates.records import Series
+from gates.model.records import Series
+from gates.model.wording import figure
 from gates.watch.policy import BandRules, Harm, RowRules, Scale, StreamRule
 from gates.watch.warning import Finding, Level
-from gates.wording import figure
 
 _SMOOTH = 11  # steps whose spreads are pooled: three runs alone tell the spread badly
 _LEAP_CHANGE = 0.5  # share of the change that matters, which a single row needs

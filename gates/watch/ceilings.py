@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gates.model.wording import figure
 from gates.watch.warning import Finding, Level
-from gates.wording import figure
 
 # What each limit is a limit of; entropy is the one that must not fall below.
 CEILINGS = ("kl", "entropy", "grad_norm", "reward_std", "kl_target_error")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from gates.model.wording import figure
 from gates.watch.policy import DriftRules, Harm, RowRules, Scale, StreamRule
 from gates.watch.warning import Finding, Level
-from gates.wording import figure
 
 _MEAN_TO_SD = 1.2533  # of a normal: standard deviation over mean absolute deviation
 _CUT_TO_SD = 1.37  # the same where deviations are cut at three standard deviations and follow a trend

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from gates.model.wording import figure
 from gates.watch.policy import FactRules
 from gates.watch.warning import Finding, Level
-from gates.wording import figure
 
 _BENIGN = 3  # rows without finite gradients that are no news, early in a run, after the first finite one
 

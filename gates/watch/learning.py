@@ -7,9 +7,9 @@ import math
 import statistics
 from collections import deque
 
+from gates.model.wording import figure
 from gates.watch.policy import FactRules
 from gates.watch.warning import Finding, Level
-from gates.wording import figure
 
 # Of a normal: standard deviation over mean absolute difference of neighbours; error of a median over that of a mean.
 _DIFF_TO_SD, _MEDIAN = 0.886, 1.253

@@ -7,10 +7,10 @@ import math
 from collections import deque
 from dataclasses import replace
 
+from gates.model.wording import figure
 from gates.watch.policy import GainRules, LossRules, RowRules
 from gates.watch.together import Outcome
 from gates.watch.warning import Finding, Level
-from gates.wording import figure
 
 _DIFF_TO_SD = 0.886  # of a normal: standard deviation over mean absolute difference of neighbours
 _MEDIAN_OF_5 = 0.54  # standard deviation of the median of five values, in theirs

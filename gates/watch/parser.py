@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gates.fields import Reader, choice, count, flag, mapping, number, optional, some_fields, text, unknown
-from gates.policy import PolicyError
+from gates.model.policy import PolicyError
+from gates.policies.fields import Reader, choice, count, flag, mapping, number, optional, some_fields, text, unknown
 from gates.watch.advice import rules as rule_names
 from gates.watch.ceilings import CEILINGS
 from gates.watch.patterns import SPIKE_ROWS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from gates.model.wording import figure
 from gates.watch.policy import PatternRules
 from gates.watch.warning import Finding, Level
-from gates.wording import figure
 
 _MEMORY = 21  # rows whose median is what is normal
 _LEAST = 8  # rows before there is a normal

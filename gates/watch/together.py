@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 
+from gates.model.wording import figure
 from gates.watch.policy import PatternRules
 from gates.watch.warning import Finding, Level
-from gates.wording import figure
 
 _ENDS = 3  # rows at either end whose medians are compared: a policy can collapse within ten
 _LESS_LIKELY = 1.5  # times the first log-probability, where more is lost than the margin has won

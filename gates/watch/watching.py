@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gates.paradigm import Paradigm, named_paradigm, recorded_paradigm
+from gates.model.paradigm import Paradigm, named_paradigm, recorded_paradigm
 from gates.watch.advice import explain
 from gates.watch.alarm import Alarm
 from gates.watch.band import Band

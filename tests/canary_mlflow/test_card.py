@@ -15,7 +15,7 @@ from reported import canary, report
 from canary_mlflow.reports.card import card_of, card_to_dict
 from canary_mlflow.reports.decision import decision_from_dict
 from canary_mlflow.reports.forest import COLUMNS, forest, in_letters
-from gates.verdict import Evidence
+from gates.model.verdict import Evidence
 
 CELLS = ("word", "metric", "baseline", "candidate", "change", "limit")
 

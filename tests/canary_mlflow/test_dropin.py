@@ -15,8 +15,8 @@ from tiny_trainers import BUILDERS, build
 from canary_mlflow import CanaryCallback
 from canary_mlflow.tracking.histories import read_runs
 from canary_mlflow.tracking.trainers import required
-from gates.records import Run, Version
-from gates.sides import candidate_side
+from gates.model.records import Run, Version
+from gates.model.sides import candidate_side
 
 STEPS = 4
 OPTIONS: dict[str, dict[str, Any]] = {"kto": {"per_device_train_batch_size": 8}}

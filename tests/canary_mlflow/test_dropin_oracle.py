@@ -13,8 +13,8 @@ import pytest
 
 from canary_mlflow.tracking.histories import read_runs
 from canary_mlflow.tracking.trainers import required
-from gates.records import Run, Version
-from gates.sides import candidate_side
+from gates.model.records import Run, Version
+from gates.model.sides import candidate_side
 
 ROOT = Path(__file__).resolve().parents[2]
 ORACLE = ROOT / ".oracle"

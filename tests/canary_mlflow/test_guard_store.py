@@ -31,7 +31,7 @@ from canary_mlflow.registry.door import guard_of, record, verdict_order
 from canary_mlflow.registry.gatekeeper import Judged, decide, gate
 from canary_mlflow.registry.rollback import rollback
 from canary_mlflow.tracking.histories import read_version
-from gates.policy import Policy
+from gates.model.policy import Policy
 
 
 @pytest.fixture(scope="module")

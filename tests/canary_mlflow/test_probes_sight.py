@@ -18,8 +18,8 @@ from canary_mlflow.tracking.histories import read_runs
 from canary_mlflow.tracking.probes import parameters
 from canary_mlflow.tracking.probes.finiteness import Finiteness
 from canary_mlflow.tracking.probes.gradients import Gradients, norms_of
-from gates.records import Run, Version
-from gates.sides import candidate_side
+from gates.model.records import Run, Version
+from gates.model.sides import candidate_side
 
 
 def recording(shared: Any) -> CanaryCallback:

@@ -13,8 +13,8 @@ import pytest
 
 from canary_mlflow.reports import REPORTS, markdown, text
 from canary_mlflow.reports.decision import Decision, Question, RunWarning, decision_from_dict
-from gates.rules import Role
-from gates.verdict import (
+from gates.model.rules import Role
+from gates.model.verdict import (
     Check,
     CheckOutcome,
     Difference,

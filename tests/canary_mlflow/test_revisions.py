@@ -13,7 +13,7 @@ from canary_mlflow.cli import canary
 from canary_mlflow.errors import BrokeOff
 from canary_mlflow.launching.revisions import Revision, Trial, carry_out, first_pairs, report
 from canary_mlflow.policies import load_policy
-from gates.verdict import Outcome, ReasonCode
+from gates.model.verdict import Outcome, ReasonCode
 
 
 @dataclass(frozen=True, kw_only=True)

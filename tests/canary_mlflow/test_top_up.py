@@ -14,10 +14,10 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts import bless
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.reports.text import render
-from gates.looks import WithoutSource
-from gates.policy import Policy
-from gates.rules import Role
-from gates.verdict import Outcome
+from gates.model.looks import WithoutSource
+from gates.model.policy import Policy
+from gates.model.rules import Role
+from gates.model.verdict import Outcome
 
 
 @pytest.fixture(scope="module")

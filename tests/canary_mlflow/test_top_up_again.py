@@ -17,9 +17,9 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.looks import Taken, note_look
 from canary_mlflow.tracking.failures import Terminated
-from gates.looks import WithoutSource
-from gates.policy import Policy
-from gates.verdict import Outcome, ReasonCode
+from gates.model.looks import WithoutSource
+from gates.model.policy import Policy
+from gates.model.verdict import Outcome, ReasonCode
 
 
 @pytest.fixture(scope="module")

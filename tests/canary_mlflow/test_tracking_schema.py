@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from canary_mlflow.tracking import schema, trainers
-from gates.metrics import METRICS
+from gates.model.metrics import METRICS
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from canary_mlflow.upgrading.judging import Finding, Symptom, compare
 from canary_mlflow.upgrading.old_defaults import give
 from canary_mlflow.upgrading.probing import Probe, Prober, last_raised
 from canary_mlflow.upgrading.upgrade import Default, Plan, Trial, Upgrade, likeliest, outcome_of
-from gates.records import Run, Series
-from gates.verdict import Difference
+from gates.model.records import Run, Series
+from gates.model.verdict import Difference
 
 PYLOCK = 'lock-version = "1.0"\n[[packages]]\nname = "trl"\nversion = "1.16.0"\n'
 TRACEBACK = """Traceback (most recent call last):

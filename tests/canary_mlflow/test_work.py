@@ -14,7 +14,7 @@ from tiny_trainers import sft
 
 from canary_mlflow.cli import canary
 from canary_mlflow.tracking.probes.work.fixture import work_facts
-from gates.work import IDENTICAL, IMMATERIAL, MATERIAL, beyond, compare_work, work_note
+from gates.facts.work import IDENTICAL, IMMATERIAL, MATERIAL, beyond, compare_work, work_note
 
 Change = Callable[[Any], None]
 

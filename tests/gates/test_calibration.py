@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from canary_mlflow.policies import load_policy
-from gates.comparisons import compare
-from gates.power import harm_margin, level, power
-from gates.priors import Prior
-from gates.rules import Role, Worse
+from gates.model.priors import Prior
+from gates.model.rules import Role, Worse
+from gates.stats.comparisons import compare
+from gates.stats.power import harm_margin, level, power
 
 DRAWS = 500
 

@@ -11,7 +11,7 @@ from verdicts import check
 
 from canary_mlflow.policies import load_policy
 from gates import Outcome, Run, Series, Version, judge
-from gates.verdict import ReasonCode
+from gates.model.verdict import ReasonCode
 
 STEPS = 1000
 

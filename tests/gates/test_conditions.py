@@ -10,12 +10,12 @@ import pytest
 from verdicts import check
 
 from gates import Outcome, ReasonCode, Run, Series, Version, judge
-from gates.comparisons import compare
-from gates.divergence import divergence
-from gates.planning import block_probability
-from gates.priors import Prior
-from gates.rules import Role
-from gates.validity import invalid_clocks, superseded
+from gates.evidence.validity import invalid_clocks, superseded
+from gates.hard.divergence import divergence
+from gates.model.priors import Prior
+from gates.model.rules import Role
+from gates.stats.comparisons import compare
+from gates.stats.planning import block_probability
 
 BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
 CANDIDATE = np.array([1.04, 1.06, 1.03])

@@ -8,8 +8,8 @@ import pytest
 from verdicts import check
 
 from gates import Outcome, ReasonCode, Version, judge
-from gates.crashes import to_run_beside
-from gates.records import Raised
+from gates.hard.crashes import to_run_beside
+from gates.model.records import Raised
 from gates.top_up import in_vain, to_run_again
 
 APPLY = Raised(kind="AttributeError", place="trl/trainer/utils.py:1638 in apply")

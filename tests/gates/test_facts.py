@@ -9,8 +9,8 @@ import pytest
 from verdicts import check
 
 from gates import CheckOutcome, Outcome, Run, Version, judge
-from gates.facts import FACTS, covers
-from gates.verdict import Difference, verdict_from_dict, verdict_to_dict
+from gates.facts.exact import FACTS, covers
+from gates.model.verdict import Difference, verdict_from_dict, verdict_to_dict
 
 FACTS_OF = {
     "parameters.trainable": "14080",

@@ -10,8 +10,8 @@ import pytest
 from verdicts import check
 
 from gates import CheckOutcome, Outcome, ReasonCode, Run, Series, Version, judge
-from gates.divergence import divergence
-from gates.wording import quantity
+from gates.hard.divergence import divergence
+from gates.model.wording import quantity
 
 RNG = np.random.default_rng(5)
 

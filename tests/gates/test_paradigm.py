@@ -9,7 +9,7 @@ import pytest
 from verdicts import check
 
 from gates import Outcome, Series, Version, judge
-from gates.paradigm import Paradigm, paradigm_of
+from gates.model.paradigm import Paradigm, paradigm_of
 
 QUIET = {"eval_loss": None, "loss": None}
 

@@ -10,8 +10,8 @@ import pytest
 
 from gates import CheckOutcome, PolicyError, Role, Series, judge, parse_policy, policy_to_dict
 from gates.anchoring import anchored
-from gates.metrics import METRICS
-from gates.summaries import SUMMARIES
+from gates.model.metrics import METRICS
+from gates.model.summaries import SUMMARIES
 
 
 @pytest.fixture

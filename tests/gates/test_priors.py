@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 from gates.calibration import resolvable, resplit, spreads
-from gates.comparisons import compare
-from gates.power import power
-from gates.priors import Prior, fit_prior, learn_prior
+from gates.model.priors import Prior, fit_prior, learn_prior
+from gates.stats.comparisons import compare
+from gates.stats.power import power
 
 
 def test_the_prior_is_that_of_limma():

@@ -10,8 +10,8 @@ import pytest
 
 from canary_mlflow.policies import load_policy
 from gates import Outcome, Run, Series, Version, judge
+from gates.model.verdict import verdict_from_dict, verdict_to_dict
 from gates.root_causes import root_causes
-from gates.verdict import verdict_from_dict, verdict_to_dict
 
 STEPS = 100
 Numbers = Mapping[str, np.ndarray]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gates import Outcome, ReasonCode, Run, Series, Version, judge
-from gates.comparisons import compare
-from gates.looks import FreshBaseline, Looks, WithoutSource
-from gates.priors import Prior
+from gates.model.looks import FreshBaseline, Looks, WithoutSource
+from gates.model.priors import Prior
+from gates.stats.comparisons import compare
 from gates.top_up import first_look, next_look, next_seeds, to_run_again
 
 SHARES, RUNS = (0.2, 0.3, 0.5), (1, 3, 5)

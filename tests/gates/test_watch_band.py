@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from watch_runs import Rows, policy, said, sft, watch
 
-from gates.records import Series
+from gates.model.records import Series
 from gates.watch import Band, bands_of
 
 

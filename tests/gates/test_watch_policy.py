@@ -12,8 +12,8 @@ from watch_runs import DEFAULT, Rows, fail, policy, said, sft, watch
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.policies import load_watch, policy_names
-from gates.policy import PolicyError
-from gates.records import Series
+from gates.model.policy import PolicyError
+from gates.model.records import Series
 from gates.watch import Watch, bands_of, parse_watch
 
 NAN = math.nan

@@ -12,8 +12,8 @@ from forked_runs import ForkedRuns
 
 from canary_mlflow.policies import load_policy
 from gates import CheckOutcome, Run, Version, judge
-from gates.facts import FACTS
-from gates.verdict import Check, Verdict
+from gates.facts.exact import FACTS
+from gates.model.verdict import Check, Verdict
 
 SHORT = ("train.max_steps=4", "tier.train_rows=48", "tier.eval_rows=8")
 CANARIES = {

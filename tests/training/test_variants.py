@@ -10,7 +10,7 @@ from forked_runs import ForkedRuns
 from canary_mlflow.errors import UsageError
 from canary_mlflow.policies import load_policy
 from gates import CheckOutcome, Outcome, Run, Version, judge
-from gates.verdict import ReasonCode, Verdict
+from gates.model.verdict import ReasonCode, Verdict
 from training.command_line import parse
 from training.compose import check, register_schemas
 from training.config import VariantConfig

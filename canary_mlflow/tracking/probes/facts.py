@@ -1,5 +1,7 @@
-"""What a run exactly is, without noise: what trains, with which resolved settings, on which tokens. gates/facts.py
-compares it."""
+"""What a run exactly is, without noise: what trains, with which resolved settings, on which tokens.
+
+gates/facts/exact.py compares it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from canary_mlflow.tracking.metrics_json import plain
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.forwards import ForwardHook
 from canary_mlflow.tracking.workload import algorithm_of
-from gates.differences import INCIDENTAL
+from gates.facts.differences import INCIDENTAL
 
 IGNORED_LABEL = -100
 LOOKED_AT = ("input_ids", "labels", "attention_mask", "position_ids")

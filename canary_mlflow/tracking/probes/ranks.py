@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from canary_mlflow.errors import one_line
 from canary_mlflow.tracking.probes import Row
-from gates.metrics import METRICS, metrics_with
+from gates.model.metrics import METRICS, metrics_with
 
 SUMMED = tuple(metric.name for metric in METRICS.values() if metric.ranks == "sum")
 STOP = "stop"  # whether a rank wants the training to end

@@ -1,0 +1,1 @@
+"""Which runs and which of their numbers can be compared."""

@@ -1,0 +1,105 @@
+"""Series that one number cannot be taken from alike: of other parts of a training, or with points that stand for other
+numbers of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gates.evidence.readings import Reading, Yardstick
+from gates.model.records import Run
+from gates.model.rules import MetricRule
+from gates.model.summaries import SUMMARIES, iqm
+
+UNEQUAL = 0.1  # of the steps of a run
+COARSER = 1.5  # times the steps of a point
+_PLACES = {
+    1.0: "end at different steps ({} and {})",
+    0.0: "begin at different steps ({} and {})",
+    0.5: "have half of their points up to different steps ({} and {})",
+    0.25: "have a quarter of their points up to different steps ({} and {})",
+    0.75: "have three quarters of their points up to different steps ({} and {})",
+}
+
+
+def incomparable(
+    rule: MetricRule,
+    stick: Yardstick,
+    baseline: Sequence[Reading],
+    candidate: Sequence[Reading],
+    unread: Sequence[int] = (),
+) -> str:
+    """Why the numbers of these readings (at least one per side) do not compare, in one clause; '' for nothing.
+    `unread`: the last steps of the runs that gave no number."""
+    everyone = [*baseline, *candidate]
+    longest = max(reading.last_step for reading in everyone)
+    too_early = [end for end in unread if end < (1 - UNEQUAL) * longest]
+    if rule.must_have and too_early:
+        where = _PLACES[1.0].format(min(too_early), f"{longest:.0f}")
+        return f"the runs {where}: if one failed, what is recorded of it must say so"
+    if SUMMARIES[rule.reduction].single:
+        return _other_progress(rule, everyone, too_early)
+    if SUMMARIES[rule.reduction].of_progress and (where := _other_part(rule, everyone, too_early, longest)):
+        return f"the runs {where}, so {rule.info.label} is not comparable"
+    grows = not rule.info.repeatable and any(_changes(rule, stick, reading) for reading in everyone)
+    if grows and (where := _other_part(rule, everyone, too_early, longest)):
+        return f"the runs {where}, and {rule.info.label} changes on the way, so it is not comparable"
+    return _other_points(rule, everyone)
+
+
+def unread(runs: Sequence[Run], readings: Sequence[Reading]) -> list[int]:
+    """The last steps of runs that gave no number: one that ended too early for that has not got as far either."""
+    read_ids = {reading.run_id for reading in readings}
+    return [run.last_step for run in runs if run.run_id not in read_ids and run.last_step > 0]
+
+
+def _other_progress(rule: MetricRule, readings: Sequence[Reading], too_early: Sequence[int]) -> str:
+    """Evaluations after other numbers of steps."""
+    if not SUMMARIES[rule.reduction].of_progress:
+        return ""
+    ends = [*too_early, *(int(reading.series.steps[-1]) for reading in readings)]
+    if min(ends) < (1 - UNEQUAL) * max(ends):
+        return f"the runs {_PLACES[1.0].format(min(ends), max(ends))}, so {rule.info.label} is not comparable"
+    return ""
+
+
+def _other_part(rule: MetricRule, readings: Sequence[Reading], too_early: Sequence[int], longest: float) -> str:
+    """Where the points of some runs lie at other steps than those of others: runs of other lengths, files that begin
+    where a run was resumed or lack its middle, a logging interval that changed on the way. Iterations are counted, as
+    one may have more steps than another."""
+    steps = [reading.series.steps[reading.series.finite].astype(float) for reading in readings]
+    spacings = _spacings(readings)
+    if rule.info.of_iterations and len(spacings) == len(steps):
+        steps = [each / spacing for each, spacing in zip(steps, spacings, strict=True)]
+        longest, spacings, too_early = max(float(each[-1]) for each in steps), [1.0], ()
+    most = max([UNEQUAL * longest, *spacings])  # points lie no closer than that
+    for place, words in _PLACES.items():
+        found = [float(each[round(place * (len(each) - 1))]) for each in steps]
+        found += [float(end) for end in too_early if place == 1.0]
+        if max(found) - min(found) > most:
+            return words.format(f"{min(found):.0f}", f"{max(found):.0f}")
+    return ""
+
+
+def _changes(rule: MetricRule, stick: Yardstick, reading: Reading) -> bool:
+    """Whether a run's level moves by more than half a margin from its first third to its last."""
+    series = reading.series
+    values = series.values[reading.warmup :][series.finite[reading.warmup :]]
+    third = max(1, len(values) // 3)
+    early, late = float(iqm(values[:third])), float(iqm(values[-third:]))
+    relative = stick.relative or SUMMARIES[rule.reduction].logarithmic
+    return abs(late - early) > stick.margin / 2 * (min(abs(early), abs(late)) if relative else 1.0)
+
+
+def _other_points(rule: MetricRule, readings: Sequence[Reading]) -> str:
+    """The middle of single steps is not the middle of means of ten: steps have a longer tail above than below. An
+    iteration is one, however many steps it has."""
+    spacings = [] if SUMMARIES[rule.reduction].linear or rule.info.of_iterations else _spacings(readings)
+    if not spacings or max(spacings) < COARSER * min(spacings):
+        return ""
+    found = f"every {min(spacings):g} and every {max(spacings):g} steps"
+    return f"{rule.info.label} is logged {found}, so it is not comparable; log both sides alike"
+
+
+def _spacings(readings: Sequence[Reading]) -> list[float]:
+    """How many steps a point stands for, of each series that says it."""
+    return [reading.series.spacing for reading in readings if len(reading.series.steps) > 1]

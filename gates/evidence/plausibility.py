@@ -1,0 +1,156 @@
+"""Numbers that no two runs of one workload differ by: a slip in a file or its unit, or a machine in trouble."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+
+from gates.evidence.readings import Reading, Yardstick
+from gates.model.rules import MetricRule, Worse
+from gates.model.wording import quantity
+
+MOST_MIB = 1e7
+"""10 TiB: more than any machine has for one training, and 10 MiB in bytes, less than any training takes."""
+VERIFIED = (-1.0, 2.0)
+"""Between these lie the mean rewards of answers that are right or wrong, whichever way they are counted."""
+TOO_GOOD = 10.0
+"""Times the ratio inside a side, from which on no better number is believed: a unit is a thousand or sixty times."""
+_NOTHING = 1e-6  # of a loss
+_STANDING = 0.02  # of the steps; a coarse clock may miss one
+
+
+def implausible(
+    ratio: float, rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]
+) -> str:
+    """What cannot be believed, in one clause; '' for nothing.
+
+    Inside a side, the largest number `ratio` times the smallest. Between the sides only where the candidate is so
+    much better: that much worse is a regression, whatever its cause. Metrics that may move both ways (a gradient
+    norm, a KL) do differ by such factors, and those on the identity scale know no factors; but shares are
+    no percents, and a loss that is nothing now, or as negative as it was positive, is none. Clocks do not stand still.
+    """
+    if rule.info.unit == "MiB" and (found := _bytes(rule, [*baseline, *candidate])):
+        return found
+    if rule.info.share:
+        return _percent(rule, [*baseline, *candidate])
+    if not rule.info.repeatable and (found := _standing_clock(rule, [*baseline, *candidate])):
+        return found
+    if rule.info.may_be_signed and (found := _vanished(rule, baseline, candidate)):
+        return found
+    if not stick.relative:
+        return _no_loss(rule, baseline, candidate) if rule.info.may_be_signed else ""
+    if rule.worse is Worse.BOTH:
+        return ""
+    for side in (baseline, candidate):
+        found = _odd_one(ratio, rule, side, [*baseline, *candidate])
+        if found:
+            return found
+    here, there = (median(reading.value for reading in side) for side in (baseline, candidate))
+    better = here / there if rule.worse is Worse.HIGHER else there / here
+    if better < ratio * TOO_GOOD:
+        return ""
+    return (
+        f"{rule.info.label} {_shown(here, rule)} -> {_shown(there, rule)} is {_times(better)} better: "
+        "too good to be believed, perhaps a slip in one side's unit"
+    )
+
+
+def _odd_one(ratio: float, rule: MetricRule, side: Sequence[Reading], everyone: Sequence[Reading]) -> str:
+    values = [reading.value for reading in side]
+    if max(values) < ratio * min(values):
+        return ""
+    middle = median(reading.value for reading in everyone)
+    odd = max(side, key=lambda reading: (abs(math.log(reading.value / middle)), reading.run_id))
+    factor = max(odd.value / middle, middle / odd.value)
+    return (
+        f"{rule.info.label} of {odd.called} is {_shown(odd.value, rule)}, {_times(factor)} off the median of all "
+        f"runs ({_shown(middle, rule)}): a slip in its file or unit, or a machine in trouble; fix it or leave it out"
+    )
+
+
+def _bytes(rule: MetricRule, everyone: Sequence[Reading]) -> str:
+    largest = max(everyone, key=lambda reading: (reading.value, reading.run_id))
+    if largest.value < MOST_MIB:
+        return ""
+    return f"{rule.info.label} of {largest.called} is {_shown(largest.value, rule)}: perhaps bytes; expected MiB"
+
+
+def _percent(rule: MetricRule, everyone: Sequence[Reading]) -> str:
+    """Percents beside shares, or by a limit in shares: one of 0.05 would be a twentieth of a percent point. Percents
+    throughout, with a limit in percent, are a unit like another."""
+    odd = max(everyone, key=lambda reading: (reading.value, reading.run_id))
+    if odd.value <= 1:
+        return ""
+    shown = _shown(odd.value, rule)
+    if all(reading.value > 1 for reading in everyone):
+        limit = f"give rules.{rule.name} a margin and a prior in percent"
+        slip = f"{rule.info.label} of {odd.called} is {shown}: percent, by a limit of {rule.margin:g}"
+        return "" if rule.margin >= 1 else f"{slip}; expected shares of 1, or {limit}"
+    return f"{rule.info.label} of {odd.called} is {shown}, others are not above 1: perhaps percent, or a slip"
+
+
+def _no_loss(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
+    """All above zero before, and all nothing now, or half as far below zero or further: no label is left to learn from,
+    or a sign was lost. Losses that wobble about zero, or go a little below it, are losses."""
+    here, there = (median(reading.value for reading in side) for side in (baseline, candidate))
+    largest = max(reading.value for reading in candidate)
+    nothing = max(abs(reading.value) for reading in candidate) <= _NOTHING * here
+    if min(reading.value for reading in baseline) <= 0 or not (nothing or (largest < 0 and there <= -here / 2)):
+        return ""
+    return (
+        f"{rule.info.label} {_shown(here, rule)} -> {_shown(there, rule)}: too good to be believed, perhaps nothing is "
+        "left to learn from, or a sign was lost"
+    )
+
+
+def limit_beyond_reach(
+    rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]
+) -> str:
+    """Rewards of right and wrong answers (0 or 1, -1 or 1, a little more for their format) by a limit in units of a
+    reward model: one that lets more than half of what was reached be lost; '' for other rewards and limits."""
+    if not rule.info.reward or rule.worse is not Worse.LOWER or stick.relative:
+        return ""
+    before, now = ([reading.series.finite_only().values for reading in side] for side in (baseline, candidate))
+    # The baseline's lowest alone: a candidate that fell below it has not come by another kind of reward.
+    lowest, highest = (float(each) for each in (min(map(np.min, before)), max(map(np.max, (*before, *now)))))
+    reached = max(reading.value for reading in baseline)
+    unlike = lowest < VERIFIED[0] or highest > VERIFIED[1] or reached <= 0
+    if unlike or stick.margin <= (reached - min(0.0, lowest)) / 2:
+        return ""
+    return (
+        f"of rewards between {_shown(lowest, rule)} and {_shown(highest, rule)} this limit lets more than half be "
+        f"lost: give rules.{rule.name} a margin and a prior of its own in a policy"
+    )
+
+
+def _vanished(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
+    """A loss that is exactly 0 at many steps, and was at none: no label is left to learn from, or a value that is no
+    number was logged as one."""
+    if any(np.any(reading.series.values == 0) for reading in baseline):
+        return ""
+    for reading in candidate:
+        count, length = int(np.count_nonzero(reading.series.values == 0)), len(reading.series.values)
+        if _STANDING * length < count < length:  # of one that is 0 throughout, `_no_loss` speaks
+            return f"{rule.info.label} of {reading.called} is exactly 0 at {count} of {length} steps, before at none"
+    return ""
+
+
+def _standing_clock(rule: MetricRule, everyone: Sequence[Reading]) -> str:
+    """Times and costs of zero or less: of a clock that stood still, or of steps that were not made."""
+    for reading in everyone:
+        values = reading.series.finite_only().values[reading.warmup :]
+        count = int(np.count_nonzero(values <= 0))
+        if count > _STANDING * len(values):
+            return f"{rule.info.label} of {reading.called} is zero or less at {count} of {len(values)} steps"
+    return ""
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.1f} times" if factor < 1e6 else f"{factor:.1e} times"
+
+
+def _shown(value: float, rule: MetricRule) -> str:
+    return quantity(value, rule.info.unit)

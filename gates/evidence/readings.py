@@ -1,0 +1,172 @@
+"""One rule applied to runs: the number each run gives, on the scale and in the direction of the rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gates.model.policy import Policy
+from gates.model.priors import Prior
+from gates.model.records import Run, Series
+from gates.model.rules import MetricRule, Role, Scale, Worse
+from gates.model.summaries import SUMMARIES, rate
+from gates.model.wording import called, quantity
+
+LEAST_POINTS = 8
+"""Fewer means of several steps are no middle of anything."""
+_LARGEST_LOG = 700.0  # exp of it still is a float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reading:
+    """A run's number `value`, in the metric's unit; `last_step`: the run's, which the series may end before; `warmup`:
+    how many points of the series are warm-up; `capacity`: what its device can hold, in the metric's unit."""
+
+    run_id: str
+    seed: int | None
+    series: Series
+    value: float
+    dropped: int
+    last_step: int
+    warmup: int
+    capacity: float = math.inf
+
+    @property
+    def called(self) -> str:
+        """Its run, as sentences name it."""
+        return called(self.run_id, self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yardstick:
+    """How values become harm units: y = sign * log(value), or sign * value where `scale` is identity."""
+
+    scale: Scale
+    sign: float
+    margin: float
+    prior: Prior
+
+    @property
+    def relative(self) -> bool:
+        """True on the log scale."""
+        return self.scale is Scale.LOG
+
+    def harm(self, reading: Reading) -> float:
+        """The reading in harm units."""
+        return self.sign * (math.log(reading.value) if self.scale is Scale.LOG else reading.value)
+
+    def harms(self, readings: Sequence[Reading]) -> NDArray[np.float64]:
+        """The readings in harm units, in their order."""
+        return np.array([self.harm(reading) for reading in readings])
+
+    def change(self, harm: float) -> float:
+        """A difference in harm units as a change in the metric's own direction: a fraction on the log
+        scale."""
+        if self.scale is Scale.IDENTITY:
+            return self.sign * harm
+        return math.expm1(min(self.sign * harm, _LARGEST_LOG))
+
+    def centre(self, harms: NDArray[np.float64]) -> float:
+        """The middle of one side in the metric's unit: geometric mean on the log scale, else the mean."""
+        mean = self.sign * math.fsum(harms) / len(harms)
+        return math.exp(mean) if self.scale is Scale.LOG else mean
+
+
+def read(policy: Policy, rule: MetricRule, runs: Sequence[Run]) -> tuple[list[Reading], str]:
+    """Each run's reading, and why the last of the runs without one has none ('' if all have one)."""
+    readings, problem = [], ""
+    for run in runs:
+        with np.errstate(all="ignore"):  # values at the edge of floats end as NaN or infinity, and are refused below
+            found = _read_one(policy, rule, run)
+        if isinstance(found, str):
+            problem = found
+        else:
+            readings.append(found)
+    return readings, problem
+
+
+def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
+    series = _series(policy, rule, run)
+    if series is None or not len(series.values):
+        return f"{rule.info.label} was not recorded"
+    if not np.any(series.finite):
+        return f"{rule.info.label} has no finite value"
+    summary = SUMMARIES[rule.reduction]
+    warmup, least = points(policy, series)
+    if not summary.single:
+        usable = int(np.count_nonzero(series.finite[warmup:]))
+        if usable < least:
+            few = f"{rule.info.label} has {usable} values after warm-up, the policy asks for {least}"
+            return f"too few rows to judge: {few}"
+        if rule.role is Role.GATE and usable < summary.decides_from:
+            return f"{rule.info.label} has {usable} values after warm-up, to decide takes {summary.decides_from}"
+    value = summary(series, warmup)
+    if not math.isfinite(value):
+        return f"{rule.info.label} has too few finite values in the part of the run that is judged"
+    return Reading(
+        run_id=run.run_id,
+        seed=run.seed,
+        series=series,
+        value=value,
+        dropped=int(np.count_nonzero(~series.finite)),
+        last_step=max(run.last_step, int(series.steps[-1])),
+        warmup=warmup,
+        capacity=_capacity(run) if rule.info.unit == "MiB" else math.inf,
+    )
+
+
+def _capacity(run: Run) -> float:
+    """The memory of the run's GPU in MiB; infinite where it is not known."""
+    said = run.environment.get("gpu_memory", "")
+    return float(said) if said.isdigit() else math.inf
+
+
+def points(policy: Policy, series: Series) -> tuple[int, int]:
+    """How many points of the series are warm-up, and how many must follow: one for each of the policy's steps, or for
+    as many steps where the points stand for several (a loss that is logged every tenth step) and would be too few."""
+    usable, spacing = int(np.count_nonzero(series.finite[policy.warmup_steps :])), series.spacing
+    if usable >= policy.min_steps or spacing <= 1:
+        return policy.warmup_steps, policy.min_steps
+    return math.ceil(policy.warmup_steps / spacing), max(LEAST_POINTS, math.ceil(policy.min_steps / spacing))
+
+
+def _series(policy: Policy, rule: MetricRule, run: Run) -> Series | None:
+    """The rule's series, or that of a quotient whose mean is the run's."""
+    parts = {"rate": ("tokens", "step_time"), "per_token": (rule.metric, "tokens")}.get(rule.reduction)
+    if parts is None:
+        return rule.series(run)
+    above, below = (run.series.get(name) for name in parts)
+    if above is None or below is None:
+        return None
+    below = below.finite_only()
+    return rate(above.finite_only(), below, points(policy, below)[0])
+
+
+def yardstick(
+    policy: Policy, rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]
+) -> Yardstick | str:
+    """The rule's scale, sign and margin for these readings (at least one per side), or why there is none."""
+    sign = -1.0 if rule.worse is Worse.LOWER else 1.0
+    values = [reading.value for reading in (*baseline, *candidate)]
+    scale, prior, margin = rule.scale, policy.prior_of(rule), rule.margin
+    if scale is Scale.LOG and min(values) <= 0:
+        typical = math.fsum(sorted(abs(value) for value in values)) / len(values)
+        if not rule.info.may_be_signed or typical == 0:
+            return f"{rule.info.label} of {quantity(min(values), rule.info.unit)} has no relative change"
+        # A loss that goes through zero: some times its expected spread, in units of its own size.
+        margin, prior = policy.signed_priors * prior.sd * typical, replace(prior, sd=prior.sd * typical)
+        return Yardstick(scale=Scale.IDENTITY, sign=sign, margin=margin, prior=prior)
+    if scale is Scale.LOG:
+        margin = -math.log1p(-margin) if rule.worse is Worse.LOWER else math.log1p(margin)
+    if rule.headroom is not None and scale is Scale.LOG:
+        level = math.exp(math.fsum(math.log(r.value) for r in baseline) / len(baseline))
+        left = max(0.0, min(reading.capacity for reading in (*baseline, *candidate)) - level)
+        cap = math.log1p(rule.headroom * left / level)
+        if prior.kind == "shipped" and margin > cap > 0:  # it is stated beside the margin, and keeps its share of it
+            prior = replace(prior, sd=prior.sd * cap / margin)
+        margin = min(margin, cap)
+    return Yardstick(scale=scale, sign=sign, margin=margin, prior=prior)

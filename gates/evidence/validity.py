@@ -1,0 +1,99 @@
+"""Runs whose clock tells of the machine and not of the code: throttled, or contended.
+
+The sentinel, a fixed kernel timed beside the steps, knows nothing of the code: a run where it is slow is not judged by
+the clock, with the quieter of both sides as reference. A GPU's clock is compared with the other runs of the side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from gates.model.policy import Policy
+from gates.model.records import Run
+from gates.model.summaries import SUMMARIES
+from gates.model.wording import quantity
+
+
+class Slow(NamedTuple):
+    """Why a run's clock does not count: `what` happened to it in a word, and what was `seen`, as a clause that begins
+    with a verb."""
+
+    what: str
+    seen: str
+
+
+Reasons = dict[str, Slow]
+"""By run id."""
+
+
+def invalid_clocks(
+    policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], fresh: Sequence[Run] = ()
+) -> Reasons:
+    """The runs of both sides whose clock does not count. `fresh`: runs of the baseline made beside the candidate's;
+    where there are any, the candidate's stand against these, and the stored ones among themselves."""
+    if fresh:
+        return invalid_clocks(policy, fresh, candidate) | invalid_clocks(policy, baseline, baseline)
+    found: Reasons = {}
+    if policy.validity.clock_share is not None:
+        for side in (baseline, candidate):
+            clocks = _levels(policy, side, "gpu_clock")
+            words = "had its GPU at {value} MHz, the runs beside it at {middle} MHz"
+            found |= _low(clocks, policy.validity.clock_share, "throttled", words)
+    if policy.validity.sentinel_rise is not None:
+        found |= _slow_sentinels(policy, policy.validity.sentinel_rise, baseline, candidate)
+    return found
+
+
+def superseded(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], fresh: Sequence[Run] = ()) -> Reasons:
+    """The runs of both sides whose clock does not count and that were made again, with the same seed and a clock that
+    does: their metrics are not judged. Hard checks still see them, no neighbour makes a NaN."""
+    invalid = invalid_clocks(policy, baseline, candidate, fresh)
+    found: Reasons = {}
+    for side in (baseline, candidate, fresh):
+        again = {run.seed: run.run_id for run in side if run.seed is not None and run.run_id not in invalid}
+        for run in side:
+            if run.run_id in invalid and run.seed in again:
+                slow = invalid[run.run_id]
+                found[run.run_id] = slow._replace(seen=f"{slow.seen}; made again as run {again[run.seed]}")
+    return found
+
+
+def _low(values: dict[str, float], share: float, what: str, words: str) -> Reasons:
+    if not values:
+        return {}
+    middle = median(values.values())
+    return {
+        run_id: Slow(what, words.format(value=f"{value:.3g}", middle=f"{middle:.3g}"))
+        for run_id, value in values.items()
+        if value < share * middle
+    }
+
+
+def _slow_sentinels(policy: Policy, rise: float, baseline: Sequence[Run], candidate: Sequence[Run]) -> Reasons:
+    sides = [_levels(policy, side, "sentinel_time") for side in (baseline, candidate)]
+    if not all(sides):
+        return {}
+    reference = min(median(side.values()) for side in sides)
+    return {
+        run_id: Slow(
+            "contended",
+            f"ran a fixed kernel in {quantity(value, 's')}, against {quantity(reference, 's')} where it was quiet",
+        )
+        for side in sides
+        for run_id, value in side.items()
+        if value > (1 + rise) * reference
+    }
+
+
+def _levels(policy: Policy, side: Sequence[Run], name: str) -> dict[str, float]:
+    """Interquartile means of a metric after warm-up, of the runs that have one above zero."""
+    found = {}
+    for run in side:
+        value = SUMMARIES["iqm"](run.series[name], policy.warmup_steps) if name in run.series else np.nan
+        if np.isfinite(value) and value > 0:
+            found[run.run_id] = float(value)
+    return found

@@ -1,0 +1,119 @@
+"""The hard check of exact facts: with configuration, data and seed unchanged, what trains less, on other tokens or from
+another first loss is a regression until somebody says that it is meant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gates.facts.differences import CONFIGURATION, differences
+from gates.facts.exact import FACTS, bare, covers, deciding, on_purpose, variant_of
+from gates.model.policy import Policy
+from gates.model.records import Run
+from gates.model.rules import Role
+from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode
+from gates.model.wording import listed
+
+NAMES = {
+    "data.rows": "rows trained on",
+    "first.labels": "labels of the first step",
+    "first.loss.1": "first loss",
+    "first.tokens": "tokens of the first step",
+    "parameters.trainable": "trainable parameters",
+    "parameters.trainable_at_end": "trainable parameters at the end",
+    "outcome.ended": "the short training",
+    "outcome.trainable": "trainable parameters at the end",
+    "outcome.resumed_step": "the step after a checkpoint",
+    **{f"outcome.resumed_{what}": f"{what} after a checkpoint" for what in ("model", "optimizer", "scheduler")},
+    "outcome.resumed_random": "random state after a checkpoint",
+}
+SHOWN = 3  # that a reason names
+LONGEST = 60  # characters of a value
+DIGITS = (4, 6, 9, 17)
+UNCHANGED = "configuration, data and seeds are the same, but"
+
+
+def what_differs(
+    baseline: Sequence[Run], fresh: Sequence[Run], candidate: Sequence[Run], *, judged: bool
+) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
+    """As `differences`, with the facts that decide marked; of a baseline's seed its fresh run tells, where one was made
+    beside the candidate's. `judged`: the two compare, and the policy asks for the check; else no fact decides."""
+    made = {run.seed for run in fresh}
+    held = (*fresh, *(run for run in baseline if run.seed not in made))
+    found, compared = differences(baseline, candidate, held)
+    explained = on_purpose(found, held, candidate)
+    if not judged or explained or CONFIGURATION not in compared:
+        return found, compared
+    marked = {one.key: one for one in deciding(found, held, candidate)}
+    return tuple(marked.get(one.key, one) if one.group == FACTS else one for one in found), compared
+
+
+def fact_checks(
+    policy: Policy, found: Sequence[Difference], compared: Sequence[str], accepted: Sequence[Difference]
+) -> tuple[Check, ...]:
+    """The check, where both sides recorded facts and the policy asks for it. Equal facts are not evidence of anything
+    else: it passes, and decides nothing."""
+    if not policy.hard.facts:
+        return ()
+    if FACTS not in compared:
+        unknown = _open("exact facts are not recorded of both sides", ReasonCode.NOT_COMPARABLE)
+        return (unknown,) if compared and alone(policy) else ()
+    facts = [one for one in found if one.group == FACTS and not one.rounding]
+    known = [one for one in facts if one.decides and any(covers(each, one) for each in accepted)]
+    against = [one for one in facts if one.decides and one not in known]
+    if against:
+        reason = f"{UNCHANGED} {listed([said(one) for one in against], most=SHOWN)}"
+        return (_check(CheckOutcome.BLOCK, reason),)
+    if known:
+        return (_check(CheckOutcome.PASS, f"accepted: {listed([said(one) for one in known], most=SHOWN)}"),)
+    if facts:  # shown, and nothing to judge
+        shown = listed([*map(said, facts)], most=SHOWN)
+        differ = f"exact facts differ, and nothing says whether that is harm: {shown}"
+        return (_open(differ, ReasonCode.FACTS_DIFFER),) if alone(policy) else ()
+    return (_check(CheckOutcome.PASS, "exact facts are equal, or differ by rounding alone"),)
+
+
+def alone(policy: Policy) -> bool:
+    """Whether facts are the question: a policy that asks for them and judges no metric. Then equal facts are a PASS."""
+    return policy.hard.facts and not policy.rules
+
+
+def without_facts(policy: Policy) -> Policy:
+    """For a comparison over many steps, of which each was judged."""
+    return replace(policy, hard=replace(policy.hard, facts=False))
+
+
+def said(one: Difference) -> str:
+    """`first loss 0.6931 → 2.773 (4.00 times) in seeds 0, 1, 2`."""
+    before, now = (side.partition(" | ")[0] for side in (one.baseline, one.candidate))
+    values = _numbers(before, now) or f"{_short(before)} → {_short(now)}"
+    seeds = f" in {'seed' if len(one.seeds) == 1 else 'seeds'} {', '.join(map(str, one.seeds))}" if one.seeds else ""
+    variant = f"{variant_of(one.key)}: " if variant_of(one.key) else ""
+    return f"{variant}{NAMES.get(bare(one.key), bare(one.key))} {values}{seeds}"
+
+
+def _numbers(before: str, now: str) -> str:
+    """Two numbers with as many digits as tell them apart; '' for values that are none."""
+    try:
+        here, there = float(before), float(now)
+    except ValueError:
+        return ""
+    if before.isdigit() and now.isdigit():
+        return f"{before} → {now}"
+    told = next((f"{here:.{n}g} → {there:.{n}g}" for n in DIGITS if f"{here:.{n}g}" != f"{there:.{n}g}"), "")
+    factor = there / here if here and math.isfinite(here) else math.nan
+    return f"{told} ({factor:.3g} times)" if factor > 2 or 0 < factor < 0.5 else told
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= LONGEST else f"{value[: LONGEST - 1]}…"
+
+
+def _open(reason: str, code: ReasonCode) -> Check:
+    return Check(metric=FACTS, role=Role.HARD, outcome=CheckOutcome.INCONCLUSIVE, reason=reason, reason_code=code)
+
+
+def _check(outcome: CheckOutcome, reason: str) -> Check:
+    code = ReasonCode.HARD_GATE if outcome is CheckOutcome.BLOCK else None
+    return Check(metric=FACTS, role=Role.HARD, outcome=outcome, reason=reason, reason_code=code)

@@ -1,0 +1,182 @@
+"""What both sides recorded of how they were made, and what of it is not the same: what a change consists of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from gates.facts.exact import FACTS, fact_differences
+from gates.model.records import Run
+from gates.model.sides import ABSENT, values_of
+from gates.model.verdict import Difference
+
+_, CONFIGURATION, CODE, PACKAGES, DATA, HARDWARE, WORKLOAD = GROUPS = (
+    FACTS,
+    "configuration",
+    "code",
+    "packages",
+    "data",
+    "hardware",
+    "workload",
+)
+"""In the order in which a reader asks for them: what is exactly other, then what was changed."""
+
+MACHINE = frozenset({"host", "platform", "cpu", "gpu", "gpu_memory", "driver", "device", "omp_num_threads"})
+GIT = "git_"
+UNKNOWN = "unknown"
+SHORT = 7  # characters of a commit, as git shows it
+
+INCIDENTAL = frozenset(
+    {"seed", "data_seed", "repeats", "register", "model_name", "run_name", "run_id", "output_dir", "logging_dir"}
+    | {"log_dir", "save_dir", "date", "timestamp", "hub_token", "push_to_hub_token"}
+)
+"""Last words of keys that differ from run to run, whatever is changed."""
+NOT_TRAINED_BY = ("tracking.uri", "tracking.experiment", "tracking.full_report", "tier.repeats", "fault.description",
+                  "fault.kind", "fault.unit", "fault.signals.", "fault.settings.")  # fmt: skip
+"""Beginnings of keys that say where a run is recorded, or describe what other keys set."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a Python object that has no text of its own
+
+Facts = Mapping[str, str]
+
+
+def differences(
+    baseline: Sequence[Run], candidate: Sequence[Run], exact: Sequence[Run] | None = None
+) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
+    """What differs, by group and within one the values that changed before those that only one side has; and the groups
+    of which both sides recorded something, without which nothing is known of a group. `exact`: the baseline's runs
+    whose facts count, where they are others."""
+    found: list[Difference] = []
+    compared: list[str] = []
+    for group in GROUPS:
+        pick = _PICKS[group]
+        if not all(any(pick(run) for run in side) for side in (baseline, candidate)):
+            continue
+        compared.append(group)
+        if group in _OWN:
+            found += _OWN[group](baseline if exact is None or group != FACTS else exact, candidate)
+            continue
+        changed = [
+            Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there), group=group)
+            for key, here, there in _unequal(baseline, candidate, pick)
+        ]
+        found += sorted(changed, key=lambda one: ABSENT in (one.baseline, one.candidate))
+    settings = {one.key for one in found if one.group == CONFIGURATION}
+    said = {key.rpartition(".")[2] for key in settings} | {key.removesuffix(".name") for key in settings}
+    kept = (one for one in found if one.group not in (WORKLOAD, DATA) or one.key not in said)
+    return tuple(kept), tuple(compared)
+
+
+def recipe(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
+    """What these runs recorded of how they were made, by group: all but the hardware, and the facts, which follow
+    from the rest. Equal recipes are the same code, as far as anything recorded tells."""
+    found = {group: values_of(runs, _PICKS[group]) for group in GROUPS if group not in (HARDWARE, FACTS)}
+    found[CODE] = values_of(runs, lambda run: {**_of_code(run), "uncommitted": _uncommitted(run)})
+    return {group: {key: list(values) for key, values in facts.items()} for group, facts in found.items()}
+
+
+def _unequal(
+    baseline: Iterable[Run], candidate: Iterable[Run], pick: Callable[[Run], Facts]
+) -> Iterable[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    left, right = values_of(baseline, pick), values_of(candidate, pick)
+    for key in sorted(left.keys() | right.keys()):
+        here, there = left.get(key, (ABSENT,)), right.get(key, (ABSENT,))
+        if here != there:
+            yield key, here, there
+
+
+def _code(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterable[Difference]:
+    """The commit with the commits between, and what was not committed."""
+    here, there = (
+        sorted({run.environment["git_commit"] for run in side if _of_code(run)}) for side in (baseline, candidate)
+    )
+    if here != there:
+        logs = [_history(side) for side in (baseline, candidate)]
+        yield Difference(
+            key="commit",
+            baseline=" | ".join(commit[:SHORT] for commit in here),
+            candidate=" | ".join(commit[:SHORT] for commit in there) + _apart(*logs),
+            group=CODE,
+        )
+    dirty = [" | ".join(sorted({_uncommitted(run) for run in side})) for side in (baseline, candidate)]
+    if dirty[0] != dirty[1]:
+        yield Difference(key="uncommitted changes", baseline=dirty[0], candidate=dirty[1], group=CODE)
+
+
+def _history(side: Sequence[Run]) -> list[str]:
+    """The last commits of a side, the newest first; empty where its runs are of several, or recorded none."""
+    logs = {run.environment.get("git_log", "") for run in side}
+    return logs.pop().split() if len(logs) == 1 else []
+
+
+def _apart(before: Sequence[str], now: Sequence[str]) -> str:
+    """` (3 commits on)`; of two branches ` (3 commits on, 2 back)`; nothing where what is recorded does not tell."""
+    shared = next((commit for commit in now if commit in before), None)
+    if shared is None:
+        return ""
+    ways = [(now.index(shared), "on"), (before.index(shared), "back")]
+    words = [f"{count} {'commit' if count == 1 else 'commits'} {way}" for count, way in ways if count]
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _uncommitted(run: Run) -> str:
+    """`none`, or the changes by their digest: two sides with the same ones do not differ."""
+    dirty = run.environment.get("git_dirty", UNKNOWN)
+    if dirty == "true":
+        return f"some ({run.environment.get('git_diff', UNKNOWN)[:SHORT]})"
+    return "none" if dirty == "false" else UNKNOWN
+
+
+def _configuration(run: Run) -> Facts:
+    return {
+        key: _ADDRESS.sub("", value)
+        for key, value in run.configuration.items()
+        if key.rpartition(".")[2] not in INCIDENTAL and not key.startswith(NOT_TRAINED_BY)
+    }
+
+
+def _of_code(run: Run) -> Facts:
+    commit = run.environment.get("git_commit", UNKNOWN)
+    return {} if commit == UNKNOWN else {"git_commit": commit}
+
+
+def _packages(run: Run) -> Facts:
+    return {key: value for key, value in run.environment.items() if key not in MACHINE and not key.startswith(GIT)}
+
+
+def _hardware(run: Run) -> Facts:
+    machine = {key: value for key, value in run.environment.items() if key in MACHINE}
+    return {**machine, **run.hardware}
+
+
+def _data(run: Run) -> Facts:
+    return {key: value for key, value in run.workload.items() if _is_data(key)}
+
+
+def _workload(run: Run) -> Facts:
+    return {key: value for key, value in run.workload.items() if not _is_data(key)}
+
+
+def _is_data(key: str) -> bool:
+    """`data`, `data.size`, and `train_data`, as a callback records those of an own script."""
+    return key.startswith("data") or key.endswith("_data")
+
+
+def _facts(run: Run) -> Facts:
+    return run.facts
+
+
+_OWN: Mapping[str, Callable[[Sequence[Run], Sequence[Run]], Iterable[Difference]]] = {
+    FACTS: fact_differences,
+    CODE: _code,
+}
+"""Groups that are compared in a way of their own."""
+
+_PICKS: Mapping[str, Callable[[Run], Facts]] = {
+    FACTS: _facts,
+    CONFIGURATION: _configuration,
+    CODE: _of_code,
+    PACKAGES: _packages,
+    DATA: _data,
+    HARDWARE: _hardware,
+    WORKLOAD: _workload,
+}

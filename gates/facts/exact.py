@@ -1,0 +1,320 @@
+"""The exact facts of two sides beside each other: no noise, so no statistics. What differs, and which of it nothing but
+a regression explains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from gates.facts.work import WORK
+from gates.model.paradigm import Paradigm, paradigm_of
+from gates.model.records import Run
+from gates.model.sides import ABSENT
+from gates.model.verdict import Difference
+
+FACTS = "facts"
+FIRST = "first."
+"""Of the first steps: follows from the seed, so it is compared between runs of one seed alone."""
+
+STEPS = 3
+SERIES = ("loss", "grad_norm")
+DEFAULTS = "defaults."
+"""Arguments that nobody gave; compared with the same argument of the other side, where that has it too."""
+
+DEFAULTED = ("arguments", "model", "adapter", "generation")
+"""Groups that hold what is not at its default: of these, one that only one side has differs."""
+
+ROUNDING = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2, "fp16": 1e-2}
+LOOSEST = 1e-2
+SEPARATOR = " | "
+OUTCOME = "outcome."
+"""Of a variant: how its short training ended, what trained then, and whether it goes on from its checkpoint."""
+Values = dict[int | None, str]
+Rounding = tuple[float, float]
+"""The precision's own relative error, and the least size that it is of."""
+
+
+def facts_of(run: Run) -> dict[str, str]:
+    """What a run recorded of itself, with the losses and gradient norms of its first steps; {} where it recorded
+    nothing: its series alone do not say what they are of."""
+    if not run.facts:
+        return {}
+    found = {key: value for key, value in run.facts.items() if not bare(key).startswith(DEFAULTS)}
+    for name in SERIES:
+        series = run.series.get(name)
+        first = (
+            () if series is None else zip(series.steps[:STEPS].tolist(), series.values[:STEPS].tolist(), strict=True)
+        )
+        found |= {f"{FIRST}{name}.{step}": repr(float(value)) for step, value in first if 1 <= step <= STEPS}
+    return found
+
+
+def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Difference]:
+    """What differs, each fact once, those that decide first. Runs of one seed are compared; where no seed is shared,
+    facts that are the same in all runs of a side and do not follow from a seed."""
+    left, right = _by_key(baseline), _by_key(candidate)
+    usual = [_by_key(side, defaults_of) for side in (baseline, candidate)]
+    flipped = usual[0].keys() & usual[1].keys()
+    groups = {_group(key) for key in left} & {_group(key) for key in right}
+    runs = [run for run in (*baseline, *candidate) if run.facts]
+    scale = max(map(_scale, runs), default=0.0)
+    found = [
+        _difference(
+            key,
+            left.get(key) or usual[0].get(key, {}),
+            right.get(key) or usual[1].get(key, {}),
+            (_rounding_of(key, runs), scale),
+        )
+        for key in sorted(left.keys() | right.keys() | flipped)
+        if _group(key) in groups and not bare(key).startswith(WORK)
+    ]
+    return sorted((one for one in found if one is not None), key=lambda one: (_rank(one), one.key))
+
+
+def deciding(differences: Iterable[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Difference]:
+    """Those of the differences that nothing explains but a regression, marked as such. They are facts of runs whose
+    configuration and data are known and the same (see `on_purpose`)."""
+    known = all(map(_knows_its_data, (*baseline, *candidate)))
+    runs = (*baseline, *candidate)
+
+    def steady(key: str) -> bool:
+        return not (bare(key).startswith(FIRST) and any(_samples_by_rounding(key, run) for run in runs))
+
+    return [
+        replace(one, decides=True)
+        for one in differences
+        if one.group == FACTS
+        and not one.rounding
+        and (_trains_less(one) or _ends_otherwise(one) or (known and _other_tokens_or_loss(one) and steady(one.key)))
+    ]
+
+
+def regressions(differences: Iterable[Difference], runs: Sequence[Run]) -> list[Difference]:
+    """As `deciding`, where it is known that nobody changed the data: of the same script with other packages."""
+    rounds = {one.key for one in differences if any(_samples_by_rounding(one.key, run) for run in runs)}
+    return [
+        replace(one, decides=True)
+        for one in differences
+        if one.group == FACTS
+        and not one.rounding
+        and (_trains_less(one) or _ends_otherwise(one) or _other_tokens_or_loss(one) or _other_gradient(one))
+        and not (one.key in rounds and bare(one.key).startswith(FIRST))
+    ]
+
+
+def bare(key: str) -> str:
+    """The fact without its variant: `first.loss.1` of `lora/first.loss.1`."""
+    group, dot, name = key.partition(".")
+    return group.rpartition("/")[2] + dot + name
+
+
+def variant_of(key: str) -> str:
+    """`lora` of `lora/first.loss.1`; '' of a fact of the run itself."""
+    return key.partition(".")[0].rpartition("/")[0]
+
+
+def on_purpose(differences: Iterable[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[str]:
+    """What somebody changed that explains other facts: keys of the configuration, the data, the work. A default that a
+    library flipped is none: nobody set it on either side."""
+    defaults = [_defaults(side) for side in (baseline, candidate)]
+    settings = [_settings(side) for side in (baseline, candidate)]
+
+    def by_library(key: str) -> bool:
+        return any(defaults) and all(
+            key in names or key not in given for names, given in zip(defaults, settings, strict=True)
+        )
+
+    return [
+        one.key
+        for one in differences
+        if (one.group == "configuration" and not by_library(one.key)) or one.group in ("data", "workload")
+    ]
+
+
+def covers(accepted: Difference, found: Difference) -> bool:
+    """Whether what was accepted is the same difference: the same values, in every seed that both tell of."""
+    if accepted.key != found.key:
+        return False
+    known, now = _pairs(accepted), _pairs(found)
+    if None in known or None in now:
+        values = {*known.values()}, {*now.values()}
+        return len(values[0]) == 1 and _all_same(accepted.key, [next(iter(values[0]))] * len(now), list(now.values()))
+    shared = known.keys() & now.keys()
+    return bool(shared) and _all_same(found.key, [known[seed] for seed in shared], [now[seed] for seed in shared])
+
+
+def _difference(key: str, before: Values, now: Values, rounding: Rounding) -> Difference | None:
+    """What differs between two sides of one fact; None where nothing does, or it cannot be told."""
+    if not before or not now:
+        if bare(_group(key)) not in DEFAULTED:
+            return None
+        values = [{*side.values()} for side in (before, now)]
+        if any(len(side) > 1 for side in values):
+            return None
+        here, there = (next(iter(side), ABSENT) for side in values)
+        return Difference(key=key, baseline=here, candidate=there, group=FACTS)
+    seeds = sorted(seed for seed in before.keys() & now.keys() if seed is not None)
+    if seeds:
+        apart = [seed for seed in seeds if before[seed] != now[seed]]
+        pairs = [(before[seed], now[seed]) for seed in apart]
+    elif bare(key).startswith(FIRST) or len({*before.values()}) > 1 or len({*now.values()}) > 1:
+        return None
+    else:
+        apart = []
+        pairs = [pair] if (pair := (next(iter(before.values())), next(iter(now.values()))))[0] != pair[1] else []
+    if not pairs:
+        return None
+    if len({*pairs}) == 1:
+        pairs, apart = pairs[:1], apart if bare(key).startswith(FIRST) else []
+    return Difference(
+        key=key,
+        baseline=SEPARATOR.join(here for here, _ in pairs),
+        candidate=SEPARATOR.join(there for _, there in pairs),
+        group=FACTS,
+        seeds=tuple(apart),
+        rounding=all(_rounds(key, here, there, rounding) for here, there in pairs),
+    )
+
+
+def defaults_of(run: Run) -> dict[str, str]:
+    """The arguments that nobody gave, under the keys of those that somebody did: `lora/arguments.optim`."""
+    return {
+        key.replace(DEFAULTS, "arguments.", 1): value
+        for key, value in run.facts.items()
+        if bare(key).startswith(DEFAULTS)
+    }
+
+
+def _by_key(runs: Sequence[Run], facts: Callable[[Run], Mapping[str, str]] = facts_of) -> dict[str, Values]:
+    """Key → seed → value. A fact that is not the same in two runs of one seed on one side repeats nowhere, and is left
+    out."""
+    found: dict[str, Values] = {}
+    unsteady: set[str] = set()
+    for run in runs:
+        for key, value in facts(run).items():
+            held = found.setdefault(key, {})
+            if held.setdefault(run.seed, value) != value and (run.seed is not None or bare(key).startswith(FIRST)):
+                unsteady.add(key)
+    return {key: values for key, values in found.items() if key not in unsteady}
+
+
+def _rounds(key: str, before: str, now: str, rounding: Rounding) -> bool:
+    """Whether two numbers of the first steps differ by no more than the precision's own error, or by the digits that a
+    trainer kept of them."""
+    if not bare(key).startswith(tuple(f"{FIRST}{name}." for name in SERIES)):
+        return False
+    here, there = float(before), float(now)
+    if not (math.isfinite(here) and math.isfinite(there)):
+        return before == now
+    digits = max(_last_digit(before), _last_digit(now))
+    relative, scale = rounding
+    return abs(here - there) <= max(relative * max(abs(here), abs(there), scale), digits)
+
+
+def _last_digit(number: str) -> float:
+    """What the last digit of a number that was rounded to a few is worth; 0 for one in full."""
+    _, point, decimals = number.partition(".")
+    return 10.0 ** -len(decimals) if point and 1 < len(decimals) <= 4 and decimals.isdigit() else 0.0
+
+
+def _group(key: str) -> str:
+    return key.partition(".")[0]
+
+
+def _rounding_of(key: str, runs: Sequence[Run]) -> float:
+    """The finest rounding of the precisions that a fact's runs, or their variant, computed in: one that a library
+    flipped is no excuse."""
+    return min((_rounding(run, variant_of(key)) for run in runs), default=LOOSEST)
+
+
+def _rounding(run: Run, variant: str = "") -> float:
+    own = f"{variant}/training.precision" if variant else "training.precision"
+    return ROUNDING.get(run.facts.get(own, ""), LOOSEST)
+
+
+def _rank(one: Difference) -> tuple[bool, bool, bool]:
+    worst = _trains_less(one) or _ends_otherwise(one) or _other_tokens_or_loss(one)
+    return one.rounding, not worst, not bare(one.key).startswith(FIRST)
+
+
+def _trains_less(one: Difference) -> bool:
+    if bare(one.key) not in ("parameters.trainable", "parameters.trainable_at_end", f"{OUTCOME}trainable"):
+        return False
+    return any(int(now) < int(before) for before, now in _pairs(one).values() if before.isdigit() and now.isdigit())
+
+
+def _ends_otherwise(one: Difference) -> bool:
+    """A variant that reached its end, or went on from its checkpoint, and does not any more."""
+    key = bare(one.key)
+    return key.startswith(OUTCOME) and any(before == GOOD_ENDS.get(key) != now for before, now in _pairs(one).values())
+
+
+GOOD_ENDS = {
+    f"{OUTCOME}ended": "finished",
+    f"{OUTCOME}resumed_step": "the same next step",
+    **dict.fromkeys((f"{OUTCOME}resumed_{what}" for what in ("model", "optimizer", "scheduler", "random")), "as saved"),
+}
+"""What training.variant_facts says where all is well."""
+
+
+def _other_tokens_or_loss(one: Difference) -> bool:
+    key = bare(one.key)
+    tokens = key == "data.rows" or key.startswith(("data.tokens.", "first.tokens", "first.labels"))
+    return tokens or key == f"{FIRST}loss.1"
+
+
+def _other_gradient(one: Difference) -> bool:
+    """The first gradient by more than 1 %: a loss may be logged right and trained on wrongly."""
+    if bare(one.key) != f"{FIRST}grad_norm.1":
+        return False
+    return any(not math.isclose(float(before), float(now), rel_tol=1e-2) for before, now in _pairs(one).values())
+
+
+def _pairs(one: Difference) -> dict[int | None, tuple[str, str]]:
+    """Seed → both values; under None where they are the same in all."""
+    values = list(zip(one.baseline.split(SEPARATOR), one.candidate.split(SEPARATOR), strict=False))
+    if len(values) == 1:
+        return dict.fromkeys(one.seeds or (None,), values[0])
+    return dict(zip(one.seeds, values, strict=False))
+
+
+def _all_same(key: str, known: Sequence[tuple[str, str]], now: Sequence[tuple[str, str]]) -> bool:
+    return all(
+        here == there or _rounds(key, here, there, (ROUNDING["fp32"], 0.0))
+        for old, new in zip(known, now, strict=True)
+        for here, there in zip(old, new, strict=True)
+    )
+
+
+def _knows_its_data(run: Run) -> bool:
+    """Whether two runs of this work trained on the same rows, and not only on as many."""
+    return any(
+        (key.startswith("data") and "digest" in key) or (key == "train_data" and ", " in value)
+        for key, value in run.workload.items()
+    )
+
+
+def _samples_by_rounding(key: str, run: Run) -> bool:
+    """Whether rounding, or a GPU that adds in any order, may draw another token, after which everything is another."""
+    steady = _rounding(run, variant_of(key)) <= ROUNDING["fp32"] and run.hardware.get("backend") == "cpu"
+    return not steady and _reinforces(run)
+
+
+def _scale(run: Run) -> float:
+    """The loss of a policy gradient is a sum of terms of size 1 and either sign, which may be as good as nothing."""
+    return 1.0 if _reinforces(run) else 0.0
+
+
+def _reinforces(run: Run) -> bool:
+    return paradigm_of(run.workload.get("algo", ""), run.series) is Paradigm.REINFORCEMENT
+
+
+def _defaults(side: Sequence[Run]) -> frozenset[str]:
+    """The arguments that no run of a side was given."""
+    each = [{key.removeprefix(DEFAULTS) for key in run.facts if key.startswith(DEFAULTS)} for run in side]
+    return frozenset(set.intersection(*each)) if each else frozenset()
+
+
+def _settings(side: Sequence[Run]) -> Mapping[str, str]:
+    return {key: value for run in side for key, value in run.configuration.items()}

@@ -1,0 +1,174 @@
+"""Whether a run diverged: by its loss, or in reinforcement learning by its KL and its entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gates.model.paradigm import Paradigm, paradigm_of
+from gates.model.policy import HardChecks
+from gates.model.records import Run
+from gates.model.summaries import Values, iqm
+from gates.model.wording import figure
+
+MIN_POINTS = 20
+"""Fewer points say nothing about divergence: a tenth of them would be a single one."""
+
+RISE_SIGMAS = 3.0
+"""A last tenth above the first by fewer standard deviations of their difference may be luck. How often, without this
+and with it: test_a_loss_that_wobbles_by_half_seldom_counts_as_diverged."""
+
+END_POINTS = 3
+"""So many last values, each far too high, are no chance."""
+
+GAIN_SIGMAS = 2.0
+"""A best tenth above the first by fewer standard deviations of their difference gained nothing to fall back from."""
+
+
+def divergence(hard: HardChecks, run: Run) -> str | None:
+    """What went wrong in one clause, '' for nothing, None where the run has no series that could tell."""
+    rewarded = paradigm_of(run.workload.get("algo", ""), run.series.keys()) is Paradigm.REINFORCEMENT
+    tests = _LOSS_TESTS if not rewarded else _SCORED_TESTS if "score_mean" in run.series else _RL_TESTS
+    judged = False
+    for name, test in tests:
+        values = run.series[name].finite_only().values if name in run.series else np.array([])
+        if len(values) >= MIN_POINTS:
+            judged = True
+            if problem := test(hard, values):
+                return problem
+    return "" if judged else None
+
+
+def _loss_diverged(hard: HardChecks, loss: Values) -> str:
+    if np.min(loss) > 0:
+        return _positive_loss_diverged(hard, loss)
+    tenth = len(loss) // 10
+    early, late = float(iqm(loss[:tenth])), float(iqm(loss[-tenth:]))
+    first_half = loss[: len(loss) // 2]
+    spread = 1.4826 * float(np.median(np.abs(first_half - np.median(first_half))))
+    # A constant first half has no spread; rounding is no divergence.
+    if late - early <= max(hard.loss_sigmas * spread, 1e-6 * float(np.max(np.abs(loss)))):
+        return ""
+    return f"loss rose from {figure(early)} to {figure(late)}, over {hard.loss_sigmas:g} robust SDs"
+
+
+def _positive_loss_diverged(hard: HardChecks, loss: Values) -> str:
+    """The end far above the beginning, or a blow-up that gave back half of what had been learned.
+
+    A rise counts when it is also far beyond what two tenths of this run differ by from step to step: the loss of
+    small batches doubles and halves all the time.
+    """
+    tenths = [float(iqm(part)) for part in np.array_split(loss, 10)]
+    early, late = tenths[0], tenths[-1]
+    rise = late / early
+    # In logarithms: the wobble of a loss is a share of it. That of the beginning: what diverges is wild afterwards.
+    wobble = _noise(np.log(loss[: max(10, len(loss) // 10)]), len(loss) // 10)
+    # Twice over the ratio is enough: a learning rate far too high makes the beginning wild as well.
+    if rise > hard.loss_ratio and (rise > hard.loss_ratio**2 or np.log(rise) > RISE_SIGMAS * wobble):
+        return f"loss rose from {figure(early)} to {figure(late)}, over {hard.loss_ratio:g} times"
+    return _rebound(hard, loss)
+
+
+def _rebound(hard: HardChecks, loss: Values) -> str:
+    """A blow-up that gave back half of what had been learned."""
+    levels, width = _levels(loss)
+    noise = hard.loss_sigmas * _noise(loss, width)
+    early = lowest = levels[0]
+    for level in levels[1:]:
+        lowest = min(lowest, level)
+        rise = level - lowest
+        if level > hard.loss_rebound * lowest and rise > max(0.5 * (early - lowest), noise):
+            fell = f"fell from {figure(early)} to {figure(lowest)} and " if lowest < early else ""
+            return f"loss {fell}blew up to {figure(level)} from {figure(lowest)}"
+    return _last_rise(hard, loss, levels[-1])
+
+
+def _last_rise(hard: HardChecks, loss: Values, level: float) -> str:
+    """A blow-up in the last steps, to which the middle of a tenth is blind: every one of them as far above the level
+    before as a rebound must be, and beyond what single steps wobble by."""
+    count = max(END_POINTS, len(loss) // 33)
+    before, end = loss[:-count], float(np.min(loss[-count:]))
+    usual = min(level, float(np.median(before[-3 * count :])))
+    far = end > hard.loss_rebound * usual and end - usual > hard.loss_sigmas * _noise(before, 1)
+    return f"loss blew up in its last {count} values, to {figure(end)} and more from {figure(usual)}" if far else ""
+
+
+def _levels(values: Values) -> tuple[list[float], int]:
+    """The levels of at most ten windows of at least ten steps, and the steps of the last: the level of fewer is luck
+    where batches are small."""
+    windows = np.array_split(values, min(10, len(values) // 10))
+    return [float(iqm(part)) for part in windows], len(windows[-1])
+
+
+def _noise(loss: Values, window: int) -> float:
+    """Standard deviation of the difference of two windows' means, from neighbouring steps: a trend is no noise."""
+    with np.errstate(over="ignore"):  # beyond floats it is infinite, and nothing rises above it
+        return float(np.std(np.diff(loss)) / np.sqrt(window))
+
+
+def _kl_exploded(hard: HardChecks, kl: Values) -> str:
+    worst = _worst_window(kl)
+    return f"KL reached {figure(worst)}, over {hard.kl_limit:g} per response" if worst > hard.kl_limit else ""
+
+
+def _update_exploded(hard: HardChecks, approx_kl: Values) -> str:
+    worst, limit = _worst_window(approx_kl), hard.approx_kl_limit
+    return f"approximate KL of an update reached {figure(worst)}, over {limit:g}" if worst > limit else ""
+
+
+def _entropy_collapsed(hard: HardChecks, entropy: Values) -> str:
+    tenth = len(entropy) // 10
+    early, late = float(iqm(entropy[:tenth])), float(iqm(entropy[-tenth:]))
+    bad = early > 0 and late < hard.entropy_floor * early
+    return f"entropy fell from {figure(early)} to {figure(late)}" if bad else ""
+
+
+def _reward_lost(hard: HardChecks, reward: Values, what: str = "reward") -> str:
+    """Half of what had been gained is gone at the end: far beyond the noise of two tenths, and more than a single step
+    wobbles by, because a reward wanders slowly in healthy runs."""
+    reward = _each_once(reward)
+    levels, width = _levels(reward)
+    early, best, late = levels[0], max(levels), levels[-1]
+    step, gained = _noise(reward, width), best - early
+    if best - late <= max(0.5 * gained, hard.loss_sigmas * step, _noise(reward, 1)):
+        return ""
+    if gained <= GAIN_SIGMAS * step:
+        return f"mean {what} fell to {figure(late)} from {figure(early)}, without a rise before"
+    return f"mean {what} fell back to {figure(late)} from {figure(best)}, having begun at {figure(early)}"
+
+
+def _score_lost(hard: HardChecks, score: Values) -> str:
+    """The same of the score, where it is recorded beside a reward from which a KL penalty was taken: that reward sinks
+    in every run that gains nothing, and nothing is lost by it."""
+    return _reward_lost(hard, score, "score")
+
+
+def _each_once(values: Values) -> Values:
+    """Every n-th value where each is repeated about n times until there is a new one, as a rollout's reward at each of
+    its optimizer steps: repeated, it has no noise between steps. The shape in time stays, and MIN_POINTS values."""
+    changes = int(np.count_nonzero(np.diff(values)))
+    times = min(round(len(values) / (changes + 1)), len(values) // MIN_POINTS) if changes else 1
+    return values[::times]
+
+
+def _worst_window(values: Values, width: int = 5) -> float:
+    """Largest median of five values in a row, after the first tenth: Adam's first PPO steps are wild in
+    every run.
+
+    The worst window, not the end: a policy that has collapsed looks calm again.
+    """
+    settled = values[len(values) // 10 :]
+    windows = np.lib.stride_tricks.sliding_window_view(settled, width)
+    return float(np.max(np.median(windows, axis=1)))
+
+
+Test = Callable[[HardChecks, Values], str]
+_LOSS_TESTS: tuple[tuple[str, Test], ...] = (("loss", _loss_diverged),)
+_POLICY_TESTS: tuple[tuple[str, Test], ...] = (
+    ("kl", _kl_exploded),
+    ("approx_kl", _update_exploded),
+    ("entropy", _entropy_collapsed),
+)
+_RL_TESTS = (*_POLICY_TESTS, ("reward_mean", _reward_lost))
+_SCORED_TESTS = (*_POLICY_TESTS, ("score_mean", _score_lost))

@@ -1,0 +1,173 @@
+"""Checks that need no baseline: every run finished, stayed finite, did not diverge, and learned something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from scipy.stats import hypergeom
+
+from gates.hard.crashes import crashes
+from gates.hard.divergence import divergence
+from gates.hard.nonfinite import nonfinite
+from gates.model.policy import Policy
+from gates.model.records import Run, Version
+from gates.model.rules import Role
+from gates.model.sides import CRASHES, Side, broken_off, failures_too, interrupted
+from gates.model.verdict import Check, CheckOutcome, ReasonCode
+from gates.model.wording import listed, runs
+
+_CRASH_WORDS = {
+    "instability": "became unstable",
+    "oom": "ran out of memory",
+    "timeout": "ran out of time",
+    "crash": "crashed",
+}
+_BROKEN = "broken:"
+_OPTIONAL = ("invariants", "watch")
+_OF_ROWS = ("nonfinite", "divergence", "invariants", "watch")
+"""What a run's rows show as soon as it has happened, whatever ended the run afterwards; to finish and to learn takes
+all of them."""
+Finder = Callable[[Policy, Sequence[Run]], tuple[list[str], str]]
+_CHANCE = 0.25
+"""Up to this p-value a candidate fails clearly more often than a baseline that fails too: 3 of 3 against 1 of 3 (0.2),
+not 2 of 3 against 1 of 3 (0.5). So high, because neither answer lets anything pass."""
+
+
+def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> tuple[Check, ...]:
+    """The hard checks that the policy asks for, over all runs that are evidence. What the baseline's runs fail just as
+    often tells nothing of the change."""
+    sides = (
+        (side.evidence, interrupted(side.runs)),
+        (failures_too(baseline, side), interrupted((*baseline.runs, *baseline.fresh) if baseline else ())),
+    )
+    asked = [
+        ("completed", policy.hard.completed, _completed),
+        ("nonfinite", policy.hard.nonfinite, nonfinite),
+        ("divergence", policy.hard.divergence, _divergence),
+        ("learned", policy.hard.learned, _learned),
+        ("invariants", policy.hard.invariants, _invariants),
+        ("watch", policy.hard.watch, _watch),
+    ]
+    found = [(name, [_found(policy, name, find, *runs) for runs in sides]) for name, on, find in asked if on]
+    # Few runs check invariants or are watched yet: what nobody looked for is not listed.
+    checks = [
+        _check(name, mine, known)
+        for name, (mine, known) in found
+        if name not in _OPTIONAL or mine.problems or mine.fine
+    ]
+    return tuple(
+        _unless_broken_off(check, side, baseline) if check.metric == "completed" else check for check in checks
+    )
+
+
+class Found(NamedTuple):
+    """What each failing run did, the sentence for when there is none (empty: nothing to judge by), and of how many
+    runs."""
+
+    problems: list[str]
+    fine: str
+    runs: int
+
+
+def _found(policy: Policy, name: str, find: Finder, evidence: Sequence[Run], ended: Sequence[Run]) -> Found:
+    """What a check finds in the runs that are evidence, and in those of the interrupted ones that had failed it by
+    then."""
+    problems, fine = find(policy, evidence)
+    failed = [said[0] for run in ended if name in _OF_ROWS and (said := find(policy, [run])[0])]
+    return Found(
+        [*problems, *(f"{said}, before it was interrupted" for said in failed)], fine, len(evidence) + len(failed)
+    )
+
+
+def _check(name: str, found: Found, known: Found) -> Check:
+    """`known`: what the baseline's runs fail of it."""
+    problems, fine, runs = found
+    if problems:
+        reason = f"{len(problems)} of {runs} runs: {listed(list(dict.fromkeys(problems)), 2)}"
+        failed = len(known.problems), known.runs
+        if _alike((len(problems), runs), failed):
+            means = "this canary is too short to say" if name == "learned" else "that tells nothing of the change"
+            reason += f"; so did {failed[0]} of {failed[1]} of the baseline's: {means}"
+            return _hard(name, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.FAILS_ALIKE)
+        return _hard(name, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
+    if not runs or not fine:
+        return _hard(name, CheckOutcome.NOT_JUDGED, "the runs say nothing about it")
+    return _hard(name, CheckOutcome.PASS, fine)
+
+
+def _alike(candidate: tuple[int, int], baseline: tuple[int, int]) -> bool:
+    """Whether the baseline fails too, and the candidate not clearly more often (Fisher's exact test, one-sided). Each
+    side: failing runs, all runs."""
+    (worse, those), (failed, others) = candidate, baseline
+    return failed > 0 and bool(hypergeom.sf(worse - 1, those + others, worse + failed, those) > _CHANCE)
+
+
+def _unless_broken_off(check: Check, side: Side, baseline: Version | None) -> Check:
+    """A run that failed for a reason unknown neither finished nor crashed of its own: open, unless others did crash or
+    an exception is shown to be its code's."""
+    if check.outcome is CheckOutcome.BLOCK:
+        return check
+    if found := sorted(crashes(side.runs, baseline), key=lambda crash: not crash.blocks):
+        first = found[0]
+        if first.blocks:
+            return _hard(check.metric, CheckOutcome.BLOCK, first.reason, ReasonCode.CRASH)
+        return _hard(check.metric, CheckOutcome.INCONCLUSIVE, first.reason, ReasonCode.BROKEN_OFF)
+    broken = broken_off(side)
+    if not broken:
+        return check
+    said = listed(list(dict.fromkeys(run.failure_reason or "no end was recorded" for run in broken)), 2)
+    reason = f"{len(broken)} of {runs(len(side.runs), 'candidate')} failed ({said}), {_by_what(broken)}"
+    return _hard(check.metric, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.BROKEN_OFF)
+
+
+def _by_what(broken: Sequence[Run]) -> str:
+    why = {run.raised.outside if run.raised else "" for run in broken}
+    return f"which is no evidence: {listed(sorted(why))}" if all(why) else "by the code or by the machine"
+
+
+def _hard(name: str, outcome: CheckOutcome, reason: str, code: ReasonCode | None = None) -> Check:
+    return Check(metric=name, role=Role.HARD, outcome=outcome, reason=reason, reason_code=code)
+
+
+def _known(fine: str, known: Sequence[bool]) -> str:
+    """What is said where nothing is wrong, and of how many runs; '' where no run tells."""
+    if not any(known):
+        return ""
+    if all(known):
+        return f"{fine} in all {len(known)} runs"
+    return f"{fine} in {sum(known)} of {len(known)} runs; the others do not tell"
+
+
+def _completed(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
+    problems = [
+        f"{_CRASH_WORDS[run.failure]} after step {run.last_step}"
+        + (f" ({run.failure_reason})" if run.failure_reason else "")
+        for run in runs
+        if run.failure in CRASHES
+    ]
+    return problems, f"all {len(runs)} runs finished"
+
+
+def _learned(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
+    problems = [
+        f"learned nothing ({run.learned_reason or 'no reason recorded'})" for run in runs if run.learned is False
+    ]
+    return problems, _known("learned", [run.learned is not None for run in runs])
+
+
+def _invariants(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
+    problems = [run.invariants.removeprefix(_BROKEN).strip() for run in runs if run.invariants.startswith(_BROKEN)]
+    return problems, _known("every invariant held", [bool(run.invariants) for run in runs])
+
+
+def _watch(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
+    problems = [run.critical_held for run in runs if run.critical_held]
+    return problems, _known("no warning stayed critical", [run.critical_held is not None for run in runs])
+
+
+def _divergence(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
+    found = [divergence(policy.hard, run) for run in runs]
+    return [problem for problem in found if problem], _known(
+        "no divergence", [problem is not None for problem in found]
+    )

@@ -1,0 +1,1 @@
+"""What everything speaks of: metrics, runs, sides, policies and verdicts, and how they are worded."""

@@ -1,0 +1,163 @@
+"""The one table of metrics: name, label, unit, the direction that is worse, the scale that fits, and what is special.
+
+Recorder, policies, watch, pages, imports and reports read it. What trainers call a metric: tracking/trainers.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A series of a run, one value per optimizer step.
+
+    `worse` is higher, lower or both. `scale` is log for quantities above zero, identity for those of any sign.
+    `group`: perf, stability or quality, the sections of MLflow's UI; "" for a metric of the user's own.
+
+    Traits:
+    repeatable     follows from seed, code and data alone: bit-equal series prove that nothing changed
+    may_be_signed  positive as a rule: judged on the log scale, on the identity scale where it is not
+    share          lies between 0 and 1
+    of_iterations  measured once an iteration, not a step
+    clock          read from a clock at every step, to the nanosecond: no two runs agree in all of them
+    wall_clock     follows the clock on the wall, which other processes slow down
+    speed          its level follows the machine's speed; its tails and drifts are ratios within a run and do not
+    never_nan      a NaN is a fault; an explained variance or a spread may be undefined in a healthy run
+    training_loss  what the optimizer minimizes
+    reward         what the training is paid for
+    ranks          of several ranks' values: "largest" (a step is as slow as its slowest rank), "sum", or "" for the
+                   first rank's
+    """
+
+    name: str
+    label: str
+    unit: str = ""
+    worse: str
+    scale: str
+    group: str = ""
+    repeatable: bool = True
+    may_be_signed: bool = False
+    share: bool = False
+    of_iterations: bool = False
+    clock: bool = False
+    wall_clock: bool = False
+    speed: bool = False
+    never_nan: bool = False
+    training_loss: bool = False
+    reward: bool = False
+    ranks: str = ""
+
+
+def _perf(name: str, unit: str, **given: Any) -> Metric:
+    values = {"label": name.replace("_", " "), "worse": "higher", "scale": "log", "repeatable": False, **given}
+    return Metric(name=name, unit=unit, group="perf", **values)
+
+
+def _time(name: str, **given: Any) -> Metric:
+    return _perf(name, "s", ranks="largest", **given)
+
+
+def _stability(name: str, worse: str, scale: str, **given: Any) -> Metric:
+    values = {"label": name.replace("_", " "), "group": "stability", **given}
+    return Metric(name=name, worse=worse, scale=scale, **values)
+
+
+def _share(name: str, worse: str, **given: Any) -> Metric:
+    return _stability(name, worse, "identity", share=True, **given)
+
+
+def _quality(name: str, label: str, worse: str, scale: str = "identity", **given: Any) -> Metric:
+    return _stability(name, worse, scale, label=label, group="quality", **given)
+
+
+_TABLE = (
+    # Time, end to end and on the CPU.
+    _time("step_time", clock=True, wall_clock=True, speed=True),
+    _time("step_cpu_time", label="step CPU time", clock=True, speed=True),
+    _perf("step_cost", "kernels", speed=True),
+    _perf("sentinel_time", "s", label="sentinel kernel"),
+    _time("iteration_time", clock=True, wall_clock=True, speed=True, of_iterations=True),
+    _time("iteration_cpu_time", label="iteration CPU time", clock=True, speed=True, of_iterations=True),
+    _perf("iteration_cost", "kernels", speed=True, of_iterations=True),
+    # What a step's time went into. compute_time excludes data_wait; the others are parts of compute_time, except in
+    # our PPO, where they are parts of iteration_time.
+    _time("compute_time"),
+    _time("data_wait", scale="identity"),
+    _time("time_forward"),
+    _time("time_backward"),
+    _time("time_optimizer"),
+    _time("time_generate"),
+    _time("time_reward"),
+    _time("time_reference"),
+    _perf("time_score", "s"),
+    _perf("time_update", "s"),
+    # Work.
+    _perf("tokens", "tokens", label="tokens per step", worse="both", repeatable=True, ranks="sum"),
+    _perf("tokens_prompt", "tokens", worse="both", repeatable=True),
+    _perf("tokens_response", "tokens", worse="both", repeatable=True),
+    _perf("tokens_per_second", "tokens/s", worse="lower", wall_clock=True, speed=True),
+    # Memory: the GPU's allocator where there is one, else the process.
+    _perf("peak_memory", "MiB", ranks="largest"),
+    _perf("reserved_memory", "MiB", ranks="largest"),
+    _perf("allocated_memory", "MiB", ranks="largest"),
+    _perf("memory_growth", "MiB/step", scale="identity", ranks="largest"),
+    # What NVIDIA's driver says of the device, whoever uses it.
+    _perf("gpu_utilization", "%", worse="lower", scale="identity"),
+    _perf("gpu_memory", "MiB"),
+    _perf("gpu_power", "W", worse="both"),
+    _perf("gpu_clock", "MHz", worse="lower"),
+    # Every algorithm.
+    _stability("loss", "higher", "log", may_be_signed=True, never_nan=True, training_loss=True),
+    _stability("grad_norm", "both", "log", label="gradient norm", never_nan=True),
+    _share("clipped", "higher"),
+    _stability("learning_rate", "both", "log"),
+    _stability("entropy", "both", "log"),
+    _stability("nonfinite", "higher", "identity", label="non-finite values", unit="values", ranks="sum"),
+    # Learning from answers: PPO, GRPO, RLOO.
+    _stability("kl", "both", "log", label="KL", never_nan=True),
+    _stability("kl_coef", "both", "log", label="KL coefficient"),
+    _stability("kl_target_error", "both", "identity", label="KL-target error"),
+    _stability("approx_kl", "higher", "identity", label="approximate KL"),
+    _share("clip_fraction", "higher"),
+    _share("value_clip_fraction", "higher"),
+    _stability("policy_loss", "higher", "log", may_be_signed=True, never_nan=True, training_loss=True),
+    _stability("value_loss", "higher", "log", may_be_signed=True, never_nan=True),
+    _stability("explained_variance", "lower", "identity"),
+    _stability("reward_mean", "lower", "identity", label="mean reward", reward=True),
+    _stability("reward_std", "both", "identity", label="reward spread"),
+    _stability("score_mean", "lower", "identity", label="mean score", reward=True),
+    _stability("score_std", "both", "identity", label="score spread"),
+    _stability("advantage_mean", "both", "identity", label="mean advantage"),
+    _stability("advantage_std", "both", "identity", label="advantage spread"),
+    _stability("response_length", "both", "log", unit="tokens"),
+    _share("truncated_share", "higher"),
+    _share("zero_spread_share", "higher"),
+    _share("repetition", "higher"),
+    _share("empty_share", "higher"),
+    _stability("ratio", "both", "log", label="probability ratio"),
+    _stability("sampling_mismatch", "both", "identity", unit="nats"),
+    _stability("first_kl_max_abs", "higher", "identity", label="largest first-update KL"),
+    # Learning from pairs: DPO, KTO, Reward.
+    _stability("chosen_reward", "both", "identity"),
+    _stability("rejected_reward", "both", "identity"),
+    _stability("reward_margin", "lower", "identity"),
+    _share("reward_accuracy", "lower"),
+    _stability("chosen_logp", "both", "identity", label="chosen log-probability"),
+    _stability("rejected_logp", "both", "identity", label="rejected log-probability"),
+    _stability("implied_kl", "both", "identity", label="implied KL"),
+    # On held-out data.
+    _quality("eval_loss", "evaluation loss", "higher", "log", may_be_signed=True, never_nan=True),
+    _quality("eval_accuracy", "evaluation accuracy", "lower", share=True),
+    _quality("eval_margin", "evaluation reward margin", "lower"),
+    _quality("eval_reward", "evaluation reward", "lower", reward=True, never_nan=True),
+)
+METRICS = {metric.name: metric for metric in _TABLE}
+RECORDINGS = ("recorded", "early", "new", "absent")
+"""What a policy's overlays may ask of a metric: see gates.model.sides.facts."""
+
+
+def metrics_with(trait: str) -> tuple[str, ...]:
+    """The names of those that have it, in the table's order."""
+    return tuple(metric.name for metric in _TABLE if getattr(metric, trait))

@@ -1,0 +1,127 @@
+"""The values that are judged: a metric over the steps of one run, a run, and a model version with its
+runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Series:
+    """One metric of one run: `steps` (int, strictly rising) and `values` (float), two 1-d arrays of equal
+    length."""
+
+    name: str
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    @classmethod
+    def from_pairs(cls, name: str, pairs: Iterable[tuple[int, float]]) -> Series:
+        """Make a series from (step, value) pairs in any order; of several values at one step the last
+        counts."""
+        by_step = {int(step): float(value) for step, value in pairs}
+        steps = sorted(by_step)
+        return cls(
+            name=name,
+            steps=np.array(steps, dtype=np.int64),
+            values=np.array([by_step[step] for step in steps], dtype=np.float64),
+        )
+
+    @property
+    def finite(self) -> NDArray[np.bool_]:
+        """Mask of the values that are numbers. SQL stores turn +-Inf into +-1.797e308, which is not a number
+        either."""
+        return np.asarray(np.isfinite(self.values) & (np.abs(self.values) < sys.float_info.max))
+
+    def finite_only(self) -> Series:
+        """The same series without its non-finite values."""
+        keep = self.finite
+        return Series(name=self.name, steps=self.steps[keep], values=self.values[keep])
+
+    def reaches(self, share: float, last_step: int) -> bool:
+        """True if it goes on until that share of a run that ends at `last_step`."""
+        return len(self.steps) > 0 and int(self.steps[-1]) >= share * last_step
+
+    @property
+    def spacing(self) -> float:
+        """How many steps a point stands for: the median distance of two; 1 where there is no second point."""
+        return float(np.median(np.diff(self.steps))) if len(self.steps) > 1 else 1.0
+
+    def same_values(self, other: Series) -> bool:
+        """True if both hold the same steps and bit-equal values (NaN equals NaN)."""
+        return bool(
+            np.array_equal(self.steps, other.steps) and np.array_equal(self.values, other.values, equal_nan=True)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised:
+    """The exception that ended a run: its type, the `place` that raised it (`module/path.py:line in function`, the same
+    on every machine), and, where it says nothing of the code, why (`outside`)."""
+
+    kind: str
+    place: str
+    outside: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.place}" if self.place else self.kind
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """One fresh process with one seed: the unit of evidence.
+
+    `invariants`: "ok", "broken: <sentence>", or "" where none were checked. `critical_held`: the warning that stayed
+    critical, "" for none, None where nobody watched. `note`: what a reader should know of its data, in one sentence.
+    `not_promotable`: why this run sets no standard for others, such as a fault put in on purpose or a profiler;
+    "" for an ordinary run.
+
+    `failure` is "" or one of instability, oom, timeout, crash (a fault of the version), interrupted, error (no
+    evidence). `workload` and `hardware` must be equal for two runs to be compared; `environment` and `configuration`
+    (what the training was told) may differ, and are listed. `facts`: what it exactly was, `group.key` → value, compared
+    without statistics (gates/facts/exact.py); empty where nobody recorded it.
+    """
+
+    run_id: str
+    seed: int | None
+    series: Mapping[str, Series]
+    completed: bool = True
+    failure: str = ""
+    failure_reason: str = ""
+    raised: Raised | None = None
+    learned: bool | None = None
+    learned_reason: str = ""
+    invariants: str = ""
+    critical_held: str | None = None
+    not_promotable: str = ""
+    nan_steps: int = 0
+    inf_steps: int = 0
+    workload: Mapping[str, str] = field(default_factory=dict)
+    hardware: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    session: str = ""
+    last_step: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Version:
+    """One side of a comparison: a model version (None when the runs are no registered version) and its runs.
+
+    `fresh`: for a baseline, runs of its code made beside the candidate's, each with the seed of the run that it stands
+    beside. What depends on the machine's speed is judged in these pairs. `beside`: the baseline's own `runs` were made
+    so too.
+    """
+
+    model: str
+    version: str | None
+    runs: tuple[Run, ...]
+    fresh: tuple[Run, ...] = ()
+    beside: bool = False

@@ -1,0 +1,245 @@
+"""The two sides of a comparison: which runs are evidence, and whether the sides can be compared at all."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gates.model.metrics import METRICS, RECORDINGS, metrics_with
+from gates.model.records import Run, Series, Version
+from gates.model.verdict import Difference
+from gates.model.wording import called
+
+LATE = 0.9
+"""Share of a run that an evaluation must reach: with eval_steps=200 of 500 the last one stands at 400, and knows
+nothing of a collapse after it."""
+
+_CLOCKS = metrics_with("clock")
+OTHER_WORK = 1.05
+"""Tokens of a step, as a factor, from which on its work is another: batches of other seeds differ by less."""
+
+ABSENT = "absent"
+"""The value of a fact that a run did not record."""
+
+NO_EVIDENCE = ("interrupted", "error")
+CRASHES = ("instability", "oom", "timeout", "crash")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Side:
+    """The runs of one side: all of them once, those that count as evidence, and why the others do not."""
+
+    runs: tuple[Run, ...]
+    evidence: tuple[Run, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def finished(self) -> tuple[Run, ...]:
+        """The evidence runs that reached their end: only these have metrics worth comparing."""
+        return tuple(run for run in self.evidence if run.completed and not run.failure)
+
+
+def broken_off(side: Side) -> tuple[Run, ...]:
+    """Runs that ended for a reason unknown (an exception, no word, too little recorded) more often than runs of their
+    seed finished: whether the code or the place is to blame nobody can tell, so the others cannot speak for them."""
+    copies = _copies(side.runs)
+    evidence = {run.run_id for run in side.evidence}
+    again: Counter[int | None] = Counter(run.seed for run in side.evidence if run.seed is not None)
+    lost = [run for run in side.runs if run.run_id not in evidence | copies.keys() and run.failure != "interrupted"]
+    often = Counter(run.seed for run in lost)
+    return tuple(run for run in lost if often[run.seed] > again[run.seed])
+
+
+def interrupted(given: Iterable[Run]) -> tuple[Run, ...]:
+    """Runs that were ended from outside: no evidence of how the code does, but for the harm that their rows show."""
+    runs = once(given)
+    copies = _copies(runs)
+    return tuple(run for run in runs if run.failure == "interrupted" and run.run_id not in copies)
+
+
+def candidate_side(version: Version) -> Side:
+    """A run that crashed on its own is evidence (against); one that was stopped from outside is none."""
+    return _side(version.runs, _why_no_candidate_evidence)
+
+
+def baseline_side(version: Version | None, candidate: Side) -> Side:
+    """As for the candidate, less runs that set no standard for others, or stand on the candidate's
+    side."""
+
+    def why_not(run: Run) -> str:
+        if _among(run, candidate.runs):
+            return "it is also a run of the candidate"
+        if run.failure in CRASHES:
+            return f"it failed ({run.failure})"
+        if run.learned is False:
+            return "it learned nothing"
+        if run.not_promotable:
+            return f"it was made with {run.not_promotable}"
+        return _why_no_candidate_evidence(run)
+
+    return _side(version.runs if version else (), why_not)
+
+
+def failures_too(baseline: Version | None, candidate: Side) -> tuple[Run, ...]:
+    """The baseline's runs, fresh ones among them, that count as a candidate's would: what its code fails by itself."""
+    runs = (*baseline.runs, *baseline.fresh) if baseline else ()
+    found = _side(runs, _why_no_candidate_evidence).evidence
+    return tuple(run for run in found if not _among(run, candidate.runs))
+
+
+def once(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Each run id once, in the order of ids, so that neither order nor repetition of the input matters."""
+    by_id: dict[str, Run] = {}
+    for run in runs:
+        by_id.setdefault(run.run_id, run)
+    return tuple(by_id[run_id] for run_id in sorted(by_id))
+
+
+def planned(runs: Iterable[Run]) -> int:
+    """How many runs of a plan of looks these are: of one seed one, because a seed comes again only where a run was made
+    again."""
+    return len({(run.seed, run.run_id if run.seed is None else "") for run in runs})
+
+
+def _copies(runs: tuple[Run, ...]) -> dict[str, str]:
+    """Run ids that hold another run again, each with the id of the run that stays: one that failed, or else the one
+    that more is known of, so that a copy hides nothing by its name."""
+    found: dict[str, str] = {}
+    kept: list[Run] = []
+    for run in sorted(runs, key=lambda run: (not run.failure and run.completed, -_known(run), run.run_id)):
+        first = next((other for other in kept if _same_run(run, other)), None)
+        if first is None:
+            kept.append(run)
+        else:
+            found[run.run_id] = first.run_id
+    return found
+
+
+def _known(run: Run) -> int:
+    return len(run.series) + len(run.workload) + len(run.hardware) + len(run.environment) + (run.seed is not None)
+
+
+def _among(run: Run, others: Iterable[Run]) -> bool:
+    return any(run.run_id == other.run_id or _same_run(run, other) for other in others)
+
+
+def _same_run(run: Run, other: Run) -> bool:
+    """Bit-equal in every series that both have, a clock that varies among them: no two runs take the same time at every
+    step. Where their facts contradict each other, neither is called a copy, and the comparison finds that out."""
+    shared = run.series.keys() & other.series.keys()
+    if any(_contradict(pick(run), pick(other)) for pick in (_workload, _hardware)):
+        return False
+    ticks = [name for name in _CLOCKS if name in shared and _varies(run.series[name])]
+    return bool(ticks) and all(run.series[name].same_values(other.series[name]) for name in [*ticks, *sorted(shared)])
+
+
+def _contradict(facts: Mapping[str, str], others: Mapping[str, str]) -> bool:
+    return any(facts[key] != others[key] for key in facts.keys() & others.keys())
+
+
+def _varies(series: Series) -> bool:
+    values = series.values
+    return len(values) > 1 and bool((values != values[0]).any())
+
+
+def _why_no_candidate_evidence(run: Run) -> str:
+    if run.failure in NO_EVIDENCE:
+        what = "it was interrupted" if run.failure == "interrupted" else "it failed"
+        return f"{what} ({run.failure_reason})" if run.failure_reason else what
+    if run.failure and run.failure not in CRASHES:
+        return f"it ended in a way that is not known here ({run.failure})"
+    if not run.completed and run.failure not in CRASHES:
+        return "it did not finish"
+    return ""
+
+
+def _copied(run: Run, copies: Mapping[str, str]) -> str:
+    return f"it is run {copies[run.run_id]} again" if run.run_id in copies else ""
+
+
+def _side(given: Iterable[Run], why_not: Callable[[Run], str]) -> Side:
+    given = tuple(given)
+    runs = once(given)
+    copies = _copies(runs)
+    reasons = [(run, _copied(run, copies) or why_not(run)) for run in runs]
+    times = Counter(run.run_id for run in given)
+    repeated = (
+        f"{called(run.run_id, run.seed)}: it was given {times[run.run_id]} times, it counts once"
+        for run in runs
+        if times[run.run_id] > 1
+    )
+    return Side(
+        runs=runs,
+        evidence=tuple(run for run, reason in reasons if not reason),
+        left_out=(
+            *(f"{called(run.run_id, run.seed)}: {reason}" for run, reason in reasons if reason),
+            *sorted(repeated),
+        ),
+    )
+
+
+def facts(baseline: Side, candidate: Side) -> dict[str, str]:
+    """What overlays look at: the candidate's workload and hardware, less what its runs disagree on, and for each metric
+    whether the baseline has it until the last tenth of a run (`recorded`), only before (`early`: what came afterwards
+    it does not tell), the candidate alone (`new`: nothing to compare it with) or neither (`absent`)."""
+    known, other = (baseline, candidate) if baseline.evidence else (candidate, baseline)
+    before, now = ({name for run in side.evidence for name in run.series} for side in (known, other))
+    late = {
+        name for run in known.evidence for name, series in run.series.items() if series.reaches(LATE, run.last_step)
+    }
+    states = tuple(zip(RECORDINGS, (late, before, now, METRICS), strict=True))
+    found = {name: next(word for word, names in states if name in names) for name in METRICS}
+    found["work"] = work_of(known, other)
+    for pick in (_workload, _hardware):
+        for key, values in values_of(candidate.evidence or candidate.runs, pick).items():
+            if len(values) == 1:
+                found[key] = values[0]
+    return found
+
+
+def work_of(baseline: Side, candidate: Side) -> str:
+    """`changed` where a step has more or fewer tokens than it had, as sequence packing makes it: then the cost of a
+    token tells more than that of a step. `same` otherwise, or where no tokens were counted."""
+    sides = [
+        [float(np.mean(run.series["tokens"].finite_only().values)) for run in side.evidence if _counts_tokens(run)]
+        for side in (baseline, candidate)
+    ]
+    if not all(sides):
+        return "same"
+    before, now = (math.fsum(side) / len(side) for side in sides)
+    return "changed" if max(before, now) > OTHER_WORK * min(before, now) else "same"
+
+
+def _counts_tokens(run: Run) -> bool:
+    return "tokens" in run.series and bool(run.series["tokens"].finite.any())
+
+
+def mismatches(baseline: Side, candidate: Side, what: str) -> tuple[Difference, ...]:
+    """Keys of `what` (workload or hardware) that are not one and the same value in all runs of both sides."""
+    pick = _workload if what == "workload" else _hardware
+    left, right = values_of(baseline.evidence, pick), values_of(candidate.evidence, pick)
+    found = []
+    for key in sorted(left.keys() | right.keys()):
+        here, there = left.get(key, (ABSENT,)), right.get(key, (ABSENT,))
+        if here != there or len(here) > 1:
+            found.append(Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there)))
+    return tuple(found)
+
+
+def _workload(run: Run) -> Mapping[str, str]:
+    return run.workload
+
+
+def _hardware(run: Run) -> Mapping[str, str]:
+    return run.hardware
+
+
+def values_of(runs: Iterable[Run], pick: Callable[[Run], Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Every key with the sorted set of values it has in the runs; ABSENT where a run lacks it."""
+    facts = [pick(run) for run in runs]
+    keys = {key for each in facts for key in each}
+    return {key: tuple(sorted({str(each.get(key, ABSENT)) for each in facts})) for key in keys}

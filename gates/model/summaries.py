@@ -1,0 +1,154 @@
+"""A series becomes one number per run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gates.model.records import Series
+
+Values = NDArray[np.float64]
+Statistic = Callable[[Values], Values]
+"""Values of shape (..., n), n at least 1, to numbers of shape (...)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A way to reduce a series: the window of values that it looks at and the statistic taken there.
+
+    `logarithmic` statistics are logarithms of ratios already, so they are judged on the identity scale. `linear` ones
+    are the same whether a point is a step or the mean of several.
+    `single` ones need one value only; all others need the policy's `min_steps` values after warm-up. What
+    `of_progress` ones give depends on how far a run has come, so they compare runs of one length only. With
+    fewer than `decides_from` values after warm-up the number is advice: too noisy to gate by.
+    """
+
+    window: Callable[[Values, int], Values]
+    statistic: Statistic
+    logarithmic: bool = False
+    linear: bool = False
+    single: bool = False
+    of_progress: bool = False
+    decides_from: int = 0
+
+    def __call__(self, series: Series, warmup_steps: int) -> float:
+        """The run's number, in the metric's unit; NaN when no finite value is left in the window."""
+        values = self.values(series, warmup_steps)
+        return float(self.statistic(values)) if len(values) else math.nan
+
+    def values(self, series: Series, warmup_steps: int) -> Values:
+        """The finite values that the statistic sees; warm-up counts points of the series, not step
+        numbers."""
+        seen = self.window(series.values, warmup_steps)
+        keep = np.isfinite(seen) & (np.abs(seen) < np.finfo(np.float64).max)
+        return np.asarray(seen[keep])
+
+
+def everything(values: Values, warmup_steps: int) -> Values:
+    """All values: for peaks, which may happen while warming up, and for values measured once."""
+    return values
+
+
+def after_warmup(values: Values, warmup_steps: int) -> Values:
+    """The values after the first `warmup_steps`."""
+    return values[warmup_steps:]
+
+
+def last_half(values: Values, warmup_steps: int) -> Values:
+    """The second half of the run, and never the warm-up."""
+    return values[max(warmup_steps, len(values) // 2) :]
+
+
+def iqm(values: Values) -> Values:
+    """Interquartile mean: the mean of the middle half. The most precise location here, blind to spikes."""
+    return _trimmed(values, values.shape[-1] // 4)
+
+
+def trimmed_mean(values: Values) -> Values:
+    """Mean without the lowest and the highest tenth."""
+    return _trimmed(values, values.shape[-1] // 10)
+
+
+def tail_excess(values: Values) -> Values:
+    """log(mean / IQM): how much rare slow steps add. Free of the host's speed."""
+    return _log_ratio(_mean(values), iqm(values))
+
+
+def drift(values: Values) -> Values:
+    """log(IQM of the last third / IQM of the first): does the run get slower? Free of the host's speed."""
+    third = max(1, values.shape[-1] // 3)
+    return _log_ratio(iqm(values[..., -third:]), iqm(values[..., :third]))
+
+
+def last_third(values: Values) -> Values:
+    """IQM of the last third: where a run ends up."""
+    return iqm(values[..., -max(1, values.shape[-1] // 3) :])
+
+
+def _trimmed(values: Values, cut: int) -> Values:
+    return _mean(np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut])
+
+
+def _log_ratio(above: Values, below: Values) -> Values:
+    """NaN where one of the two is not positive."""
+    positive = (above > 0) & (below > 0)
+    return np.asarray(np.log(np.where(positive, above, np.nan)) - np.log(np.where(positive, below, np.nan)))
+
+
+def _mean(values: Values) -> Values:
+    # Not np.mean, which takes three times as long on the short arrays that batches are.
+    return np.asarray(np.add.reduce(values, axis=-1) / values.shape[-1])
+
+
+def _median(values: Values) -> Values:
+    return np.asarray(np.median(values, axis=-1))
+
+
+def _tenth_percentile(values: Values) -> Values:
+    return np.asarray(np.quantile(values, 0.1, axis=-1))
+
+
+def _max(values: Values) -> Values:
+    return np.asarray(np.max(values, axis=-1))
+
+
+def _last(values: Values) -> Values:
+    return np.asarray(values[..., -1])
+
+
+SUMMARIES: dict[str, Summary] = {
+    "iqm": Summary(window=after_warmup, statistic=iqm),
+    "median": Summary(window=after_warmup, statistic=_median),
+    "mean": Summary(window=after_warmup, statistic=_mean, linear=True),
+    "p10": Summary(window=after_warmup, statistic=_tenth_percentile),
+    "tail_mean": Summary(window=last_half, statistic=_mean, linear=True, of_progress=True),
+    "tail_area": Summary(window=last_half, statistic=trimmed_mean, of_progress=True),
+    "tail_excess": Summary(window=after_warmup, statistic=tail_excess, logarithmic=True, decides_from=300),
+    "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True, decides_from=300),
+    "growth": Summary(window=after_warmup, statistic=drift, logarithmic=True),
+    "whole": Summary(window=everything, statistic=_mean, linear=True),
+    "last_third": Summary(window=after_warmup, statistic=last_third),
+    "max": Summary(window=everything, statistic=_max, single=True),
+    "last": Summary(window=everything, statistic=_last, single=True, of_progress=True),
+    # The mean of tokens-per-second per step over-weights fast steps; see `rate`.
+    "rate": Summary(window=after_warmup, statistic=_mean, linear=True),
+    "per_token": Summary(window=after_warmup, statistic=_mean, linear=True),
+}
+
+
+def rate(amounts: Series, times: Series, warmup_steps: int) -> Series:
+    """A run's true rate per point, sum(amounts) / sum(times), as a series whose mean is that rate.
+
+    Each point is amount_i * n / sum(times), so batch means of it describe the spread of the counted amounts.
+    Steps that only one of the two series has are left out.
+    """
+    steps, here, there = np.intersect1d(amounts.steps, times.steps, return_indices=True)
+    counted, seconds = amounts.values[here], times.values[there]
+    total = float(np.sum(seconds[warmup_steps:]))
+    n = len(seconds[warmup_steps:])
+    scaled = counted * (n / total) if total > 0 else np.full(len(counted), math.nan)
+    return Series(name="rate", steps=steps, values=scaled)

@@ -1,0 +1,250 @@
+"""What the judge says: a verdict with all its checks, each with a reason and its evidence, and both ways to
+JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from gates.model.rules import Role
+
+
+class Outcome(StrEnum):
+    """The three answers. INCONCLUSIVE is an answer: the verdict says why and what would decide."""
+
+    PASS = "PASS"
+    BLOCK = "BLOCK"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+class CheckOutcome(StrEnum):
+    """The answer of one check; WARN and NOT_JUDGED never decide."""
+
+    PASS = "PASS"
+    BLOCK = "BLOCK"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    WARN = "WARN"
+    NOT_JUDGED = "NOT_JUDGED"
+
+
+class ReasonCode(StrEnum):
+    """Why, for machines."""
+
+    PASS = "pass"
+    HARD_GATE = "hard-gate"
+    CRASH = "crash"
+    REGRESSION = "regression"
+    BROKEN_OFF = "broken-off"
+    FAILS_ALIKE = "fails-alike"
+    NO_BASELINE = "no-baseline"
+    NOT_COMPARABLE = "not-comparable"
+    FACTS_DIFFER = "facts-differ"
+    INVALID_ENVIRONMENT = "invalid-environment"
+    SUSPECT_DATA = "suspect-data"
+    MISSING_DATA = "missing-data"
+    TOO_FEW_RUNS = "too-few-runs"
+    TOO_NOISY = "too-noisy"
+    NEAR_MARGIN = "near-margin"
+
+
+class Standing(StrEnum):
+    """What the whole interval of a change says, whether or not it decides."""
+
+    BEYOND = "beyond"  # all of it is harm beyond the limit
+    WORSE = "worse"  # all of it is harm, some of it within the limit
+    OPEN = "open"  # it holds no change
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The numbers behind a check.
+
+    `baseline` and `candidate` are in `unit` (geometric means on the log scale). `change`, its interval and
+    `margin` are fractions where `relative` (0.03 = +3 %), else in `unit`, and keep the metric's own
+    direction: the margin of a metric that is worse when lower is negative. For metrics that may change
+    neither way it is positive and holds both ways. `smallest_detectable` is the size of the smallest true
+    harm that these runs would block 4 times of 5. `typical`: the change by the median of pairs of runs. `spread`: the
+    SD between runs that the test used, on the scale of the margin (log or unit); `prior`: what it rests on besides
+    these runs (shipped, calibrated, learnt), its SD and the degrees of freedom it is worth; `between`: the SD of the
+    change that sessions add. `identical`: the series are bit-equal, so no test was needed.
+    """
+
+    unit: str
+    baseline: float | None
+    candidate: float | None
+    baseline_runs: int
+    candidate_runs: int
+    relative: bool
+    change: float | None = None
+    change_low: float | None = None
+    change_high: float | None = None
+    margin: float | None = None
+    p_harm: float | None = None
+    p_noninferior: float | None = None
+    smallest_detectable: float | None = None
+    paired: bool = False
+    typical: float | None = None
+    spread: float | None = None
+    prior: str = ""
+    prior_sd: float | None = None
+    prior_df: float | None = None
+    between: float = 0.0
+    identical: bool = False
+
+    @property
+    def within(self) -> bool:
+        """Whether no end of the change's interval is worse than the margin; True where there is no interval."""
+        if self.change_low is None or self.change_high is None or self.margin is None:
+            return True
+        return self.change_low >= self.margin if self.margin < 0 else self.change_high <= self.margin
+
+    def standing(self, both: bool) -> Standing:
+        """Where the whole interval of the change lies; `both`: either direction is harm."""
+        if self.change_low is None or self.change_high is None or self.margin is None:
+            return Standing.OPEN
+        least = self.change_low if self.margin > 0 else -self.change_high  # the smallest harm that it holds
+        if both and self.change_high < 0:
+            least = 1 / (1 + self.change_high) - 1 if self.relative and self.change_high > -1 else -self.change_high
+        return Standing.BEYOND if least > abs(self.margin) else Standing.WORSE if least > 0 else Standing.OPEN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One rule applied. `metric` is the rule's name (its metric, unless the policy has several rules for
+    one).
+
+    `more_runs` is for an INCONCLUSIVE check: runs per side that would decide, None where no number up to 20
+    would. `runs_if_unchanged`: runs per side that would pass it 4 times of 5 if nothing had changed. `notes`: what a
+    reader should know about its data besides, such as runs without enough of it.
+    """
+
+    metric: str
+    role: Role
+    outcome: CheckOutcome
+    reason: str
+    reason_code: ReasonCode | None = None
+    evidence: Evidence | None = None
+    more_runs: int | None = None
+    runs_if_unchanged: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Something recorded that is not the same on both sides. `group`: of differences.GROUPS.
+
+    Of exact facts: `seeds` in which it differs, none where it follows from no seed; values that differ by seed are
+    joined in that order. `rounding`: by no more than the precision's own error. `decides`: nothing but a regression
+    explains it. Everything else is listed, never judged.
+    """
+
+    key: str
+    baseline: str
+    candidate: str
+    group: str = ""
+    seeds: tuple[int, ...] = ()
+    rounding: bool = False
+    decides: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootCause:
+    """One explanation by what was measured (gates/root_causes): the rule's id and a clause with its numbers.
+
+    `share`: how much of the harm it explains, 0 to 1; None of a sign that has no such number. `rank`: the largest is
+    named first; a share, or the place that the rule gives its sign among them.
+    """
+
+    rule: str
+    said: str
+    rank: float
+    share: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The answer, why, and everything needed to compute it again except the series.
+
+    `look`: which look of the policy's plan this was, counted from 1; None for a comparison planned as the only one.
+    `planned_runs`: the candidate's runs as a plan counts them, those of one seed once.
+    `notes`: what a reader should know about the runs besides, such as which were left out and why; those of the checks
+    among them. `compared`: the groups of facts that both sides recorded, so that no difference there means none.
+    `causes`: of a verdict that is not PASS, what explains it, the most first.
+    `attempt`: which try of the same code beside this baseline it was, counted from 1.
+    """
+
+    model: str
+    candidate_version: str | None
+    baseline_version: str | None
+    outcome: Outcome
+    reason: str
+    reason_code: ReasonCode
+    checks: tuple[Check, ...]
+    differences: tuple[Difference, ...]
+    policy: Mapping[str, Any]
+    baseline_runs: tuple[str, ...]
+    candidate_runs: tuple[str, ...]
+    more_runs: int | None
+    notes: tuple[str, ...] = ()
+    look: int | None = None
+    planned_runs: int | None = None
+    compared: tuple[str, ...] = ()
+    attempt: int = 1
+    causes: tuple[RootCause, ...] = ()
+
+
+def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as plain JSON values; a number that is none (NaN, infinity) becomes None."""
+    plain = _json(asdict(verdict))
+    assert isinstance(plain, dict)
+    return plain
+
+
+def verdict_from_dict(plain: Mapping[str, Any]) -> Verdict:
+    """Read back what `verdict_to_dict` wrote. Unknown keys are left out, so that newer files stay
+    readable."""
+    known = _known(Verdict, plain)
+    known["outcome"] = Outcome(known["outcome"])
+    known["reason_code"] = ReasonCode(known["reason_code"])
+    known["checks"] = tuple(_check_from_dict(check) for check in known["checks"])
+    known["differences"] = tuple(map(difference_from_dict, known["differences"]))
+    for side in ("baseline_runs", "candidate_runs", "notes", "compared"):
+        known[side] = tuple(known.get(side, ()))
+    known["causes"] = tuple(RootCause(**_known(RootCause, cause)) for cause in known.get("causes", ()))
+    return Verdict(**known)
+
+
+def difference_from_dict(plain: Mapping[str, Any]) -> Difference:
+    """Read back one difference of a verdict's JSON."""
+    known = _known(Difference, plain)
+    return Difference(**{**known, "seeds": tuple(known.get("seeds", ()))})
+
+
+def _check_from_dict(plain: Mapping[str, Any]) -> Check:
+    known = _known(Check, plain)
+    known["role"] = Role(known["role"])
+    known["outcome"] = CheckOutcome(known["outcome"])
+    known["reason_code"] = ReasonCode(known["reason_code"]) if known.get("reason_code") else None
+    known["evidence"] = Evidence(**_known(Evidence, known["evidence"])) if known.get("evidence") else None
+    known["notes"] = tuple(known.get("notes", ()))
+    return Check(**known)
+
+
+def _known(kind: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(kind)}
+    return {key: value for key, value in plain.items() if key in names}
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(item) for item in value]
+    return value

@@ -1,0 +1,135 @@
+"""Readers of single values in a policy mapping: each returns the value or refuses it in one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from gates.model.policy import PolicyError
+
+Reader = Callable[[str, Any], Any]
+_HUGE = 1e15  # no number of a policy is; beyond 1e308 an integer is not a float
+
+
+def fields(
+    path: str, body: Any, readers: Mapping[str, Reader], instead: str = "begin the policy file with 'base: smoke'"
+) -> dict[str, Any]:
+    """Every key of `readers`, read; `instead`: what to do where keys are missing, other than to write them."""
+    found = some_fields(path, body, readers)
+    missing = [key for key in readers if key not in found]
+    if missing:
+        raise PolicyError(
+            f"{path}: {', '.join(missing)} missing; expected all of {', '.join(readers)}; write them, or {instead}"
+        )
+    return found
+
+
+def some_fields(path: str, body: Any, readers: Mapping[str, Reader]) -> dict[str, Any]:
+    inside = "" if path == "policy" else f"{path}."
+    found = {}
+    for key, value in mapping(path, body).items():
+        if key not in readers:
+            raise unknown(path, "key", key, readers)
+        found[str(key)] = readers[key](f"{inside}{key}", value)
+    return found
+
+
+def unknown(path: str, kind: str, found: Any, valid: Iterable[str]) -> PolicyError:
+    return PolicyError(f"{path}: unknown {kind} '{found}'; valid: {', '.join(sorted(valid))}")
+
+
+def mapping(path: str, value: Any) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise PolicyError(f"{path}: found {value!r}; expected a mapping of keys to values")
+    return value
+
+
+def facts(path: str, value: Any) -> tuple[str, ...]:
+    values = value if isinstance(value, list | tuple) else [value]
+    if not values or not all(isinstance(item, str) for item in values):
+        raise PolicyError(f"{path}: found {value!r}; expected a word or a list of words")
+    return tuple(values)
+
+
+def text(path: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise PolicyError(f"{path}: found {value!r}; expected a name")
+    return value
+
+
+def flag(path: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise PolicyError(f"{path}: found {value!r}; expected true or false")
+    return value
+
+
+def choice(options: type[StrEnum], *, kept_for: Mapping[StrEnum, str] = MappingProxyType({})) -> Reader:
+    """One of the options; `kept_for`: those that are not for writing here, and why."""
+    valid = [option for option in options if option not in kept_for]
+
+    def read(path: str, value: Any) -> StrEnum:
+        if value in valid:
+            return options(value)
+        why = "".join(f"{reason}; " for option, reason in kept_for.items() if option == value)
+        raise PolicyError(f"{path}: found {value!r}; {why}valid: {', '.join(valid)}")
+
+    return read
+
+
+def one_of(table: Mapping[str, object], kind: str) -> Reader:
+    def read(path: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in table:
+            raise unknown(path, kind, value, table)
+        return value
+
+    return read
+
+
+def number(low: float, high: float = math.inf, *, above: bool = False) -> Reader:
+    """A number in [low, high], or in (low, high] with `above`."""
+    wanted = f"a number {'above' if above else 'of at least'} {low:g}" + (
+        f", at most {high:g}" if high < math.inf else ""
+    )
+
+    def read(path: str, value: Any) -> float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _HUGE
+        if not is_number or value < low or value > high or (above and value == low):
+            # YAML reads 1e-3 (no dot) as a word.
+            hint = " (write 1.0e-3, not 1e-3)" if isinstance(value, str) and "e" in value.lower() else ""
+            raise PolicyError(f"{path}: found {value!r:.40}; expected {wanted}{_below(value)}{hint}")
+        return float(value)
+
+    return read
+
+
+def _below(value: Any) -> str:
+    return f", below {_HUGE:g}" if isinstance(value, int | float) and value >= _HUGE else ""
+
+
+def count(low: int, high: float = math.inf) -> Reader:
+    wanted = f"a whole number of at least {low}" + (f", at most {high:g}" if high < math.inf else "")
+
+    def read(path: str, value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value < _HUGE or value > high:
+            raise PolicyError(f"{path}: found {value!r:.40}; expected {wanted}{_below(value)}")
+        return value
+
+    return read
+
+
+def optional(reader: Reader) -> Reader:
+    return lambda path, value: None if value is None else reader(path, value)
+
+
+def listed(reader: Reader) -> Reader:
+    """A list of at least one value that `reader` takes, as a tuple."""
+
+    def read(path: str, value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple) or not value:
+            raise PolicyError(f"{path}: found {value!r}; expected a list of at least one value")
+        return tuple(reader(f"{path}[{place}]", item) for place, item in enumerate(value))
+
+    return read
