@@ -75,7 +75,7 @@ def test_a_script_records_what_it_exactly_was(told: Any) -> None:
     assert run.facts["training.optimizer"] == "AdamW"
     assert run.facts["training.scheduler"].endswith("get_linear_schedule_with_warmup_lr_lambda")
     assert run.facts["arguments.learning_rate"] == "0.003"
-    assert (run.facts["defaults.warmup_steps"], run.facts["defaults.gradient_checkpointing"]) == ("0", "false")
+    assert (run.facts["defaults.warmup_steps"], run.facts["defaults.max_grad_norm"]) == ("0", "1.0")
     assert {"model.attention", "tokenizer.digest", "tokenizer.chat_template", "first.labels"} <= run.facts.keys()
     alike = {key for key in run.facts if run.facts[key] == other.facts[key]}
     assert run.facts.keys() - alike == {"first.tokens", "first.labels"}  # of another seed

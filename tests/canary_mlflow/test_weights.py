@@ -61,7 +61,7 @@ def with_header(header: Any, body: bytes = b"\0" * 8) -> bytes:
             with_header({"a": {"dtype": "f32", "shape": [2], "data_offsets": [0, 8]}}),
             "the type 'f32', which is none of",
         ),
-        (with_header({"a": {"dtype": "F32", "shape": [-1, -2], "data_offsets": [0, 8]}}), "no safetensors header"),
+        (with_header({"a": {"dtype": "F32", "shape": [-1, -2], "data_offsets": [0, 8]}}), "not a safetensors header"),
         (with_header({"a": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}), "it has no numbers"),
         (with_header({"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 8]}}), "is not where its header says"),
         (with_header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}), "is not where its header says"),
