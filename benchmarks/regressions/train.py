@@ -170,8 +170,8 @@ def reader(trainer: type) -> dict[str, object]:
     """The tokenizer, under the name that the release has for it."""
     import inspect
 
-    named = "processing_class" in inspect.signature(trainer.__init__).parameters
-    return {"processing_class" if named else "tokenizer": tokenizer()}
+    old = "tokenizer" in inspect.signature(trainer.__init__).parameters
+    return {"tokenizer" if old else "processing_class": tokenizer()}
 
 
 def preference(name: str, folder: str, **given: object) -> dict[str, object]:

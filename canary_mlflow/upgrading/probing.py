@@ -135,7 +135,9 @@ def last_raised(text: str, code: int) -> tuple[str, str]:
 
 
 def _relative(path: str) -> str:
-    return path.rpartition("site-packages/")[2]
+    """Of a library from its package on, of a script of one's own its name."""
+    _, there, inside = path.rpartition("site-packages/")
+    return inside if there else Path(path).name
 
 
 def _runs(place: Path) -> tuple[Run, ...]:

@@ -98,7 +98,7 @@ def regressions(differences: Iterable[Difference], runs: Sequence[Run]) -> list[
         for one in differences
         if one.group == FACTS
         and not one.rounding
-        and (_trains_less(one) or _ends_otherwise(one) or _other_tokens_or_loss(one) or _other_gradient(one))
+        and any(worse(one) for worse in WORSE)
         and not (one.key in rounds and bare(one.key).startswith(FIRST))
     ]
 
@@ -269,6 +269,17 @@ def _other_gradient(one: Difference) -> bool:
     if bare(one.key) != f"{FIRST}grad_norm.1":
         return False
     return any(not math.isclose(float(before), float(now), rel_tol=1e-2) for before, now in _pairs(one).values())
+
+
+def _coarser(one: Difference) -> bool:
+    """Fewer digits than before, in a training that asks for neither."""
+    if bare(one.key) != "training.precision":
+        return False
+    return any(ROUNDING.get(now, 0.0) > ROUNDING.get(before, LOOSEST) for before, now in _pairs(one).values())
+
+
+WORSE = (_trains_less, _ends_otherwise, _other_tokens_or_loss, _other_gradient, _coarser)
+"""What decides where nobody changed anything but packages."""
 
 
 def _pairs(one: Difference) -> dict[int | None, tuple[str, str]]:

@@ -253,3 +253,13 @@ def test_the_fewest_defaults_that_explain_are_named(guilty: set[str] | None, tol
     named = "\n".join(lines(Upgrade(outcome="BLOCK", changes=(), finding=Finding(symptoms=(), differences=()),
                                     defaults=found)))  # fmt: skip
     assert ("Set bf16=false" in named) is (guilty is not None and "bf16" in guilty)
+
+
+def test_what_an_upgrade_makes_worse_without_another_loss_blocks() -> None:
+    def blocked(before: dict[str, str], now: dict[str, str]) -> list[str]:
+        return [one.key for one in compare(trained(1.0, **before), trained(1.0, **now)).symptoms]
+
+    assert blocked({"first_grad_norm.1": "1.5549"}, {"first_grad_norm.1": "0.3887"}) == ["first.grad_norm.1"]
+    assert blocked({"first_grad_norm.1": "1.5549"}, {"first_grad_norm.1": "1.5601"}) == []
+    assert blocked({"training_precision": "fp32"}, {"training_precision": "bf16"}) == ["training.precision"]
+    assert blocked({"training_precision": "bf16"}, {"training_precision": "fp32"}) == []
