@@ -18,6 +18,7 @@ if __name__ == "__main__":  # before anything that another environment's Python 
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.loading import collect_seldom
+from canary_mlflow.schemas import stamped
 from canary_mlflow.shown import echo_lines, json_text
 from training import devices, models
 from training.command_line import expand, parse
@@ -61,7 +62,7 @@ def plan(words: Sequence[str], *, as_json: bool = False) -> int:
     needed, room = found.total + beside, devices.memory(device.kind)
     if as_json:
         said: dict[str, Any] = {**asdict(found), "counted": found.total, "total": needed, "device": room}
-        sys.stdout.write(f"{json_text(said)}\n")
+        sys.stdout.write(f"{json_text(stamped('plan', said))}\n")
     else:
         echo_lines("\n".join(lines(config, found, beside, room)))
     if room is not None and needed > room:

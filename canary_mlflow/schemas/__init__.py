@@ -29,6 +29,7 @@ PRINTED: dict[str, tuple[int, tuple[str, ...]]] = {
     "act": (1, ("bless", "override", "rollback", "adopt")),
     "request": (1, ("override",)),
     "acceptance": (1, ("accept-facts",)),
+    "plan": (1, ("plan",)),
     "reward-check": (1, ("check-reward",)),
     "environment": (1, ("env",)),
     "doctor": (1, ("doctor",)),

@@ -1,0 +1,68 @@
+"""`canary plan`: what a configuration needs is counted without its weights, and what cannot fit is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import schemas
+
+from training import planning
+
+QWEN_7B = {
+    "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 3584, "intermediate_size": 18944,
+    "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+PARAMETERS = 7_615_616_512  # by the model's card
+
+
+def planned(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, int]:
+    code = planning.main([*words, "--json"])
+    said, _ = capsys.readouterr()
+    found = json.loads(said)
+    schemas.check("plan", found)
+    assert code in (0, 2)
+    return dict(found)
+
+
+def test_every_part_is_counted_from_the_shapes_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    full = planned(capsys, "algo=dpo")
+    fp32 = pytest.approx(4 * full["parameters"], rel=0.001)  # and a buffer or two
+    assert full["weights"] == fp32
+    assert full["reference"] == fp32  # DPO keeps a frozen copy
+    assert full["trained"] == full["parameters"]
+    assert full["total"] == full["counted"] > sum(full[part] for part in ("weights", "reference", "gradients"))
+    lora = planned(capsys, "algo=dpo", "adapter=lora")
+    assert lora["trained"] * 5 < full["trained"]
+    assert lora["reference"] == 0  # the model without its adapter is the reference
+    assert lora["optimizer"] * 5 < full["optimizer"]
+
+
+@pytest.fixture
+def seven(tmp_path: Path) -> str:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN_7B))
+    return f"model.path={tmp_path}"
+
+
+@pytest.mark.full
+def test_seven_billion_need_no_weight_on_disk(
+    seven: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning.devices, "memory", lambda kind: 80 * 2**30)  # a card that is not here
+    found = planned(capsys, "model=local", seven, "adapter=lora", "memory=saving", "train.batch_size=1")
+    assert found["parameters"] - found["trained"] == PARAMETERS
+    assert found["weights"] == pytest.approx(2 * PARAMETERS + 4 * found["trained"], rel=0.001)  # bf16, LoRA in fp32
+
+
+def test_what_cannot_fit_is_refused_with_keys_that_take_less(
+    seven: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning.devices, "memory", lambda kind: 24 * 2**30)
+    assert planning.main(["model=local", seven]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("canary: algo=dpo model=local adapter=full needs 143.9 GiB")
+    assert "the device has 24.0 GiB" in said[0]
+    assert "memory=saving, adapter=lora" in said[0]
