@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import forking
@@ -16,6 +18,7 @@ from omegaconf import OmegaConf
 from canary_mlflow.errors import UsageError
 from canary_mlflow.policies import load_watch
 from training.algorithms import NAMES, schemas
+from training.checks import check_values
 from training.command_line import expand, parse
 from training.compose import check, read_back, register_schemas, to_config, to_plain
 from training.config import CanaryConfig
@@ -36,12 +39,21 @@ def options(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def hydra_has_the_types() -> None:
+    register_schemas()
+
+
 def compose(*words: str) -> CanaryConfig:
     return composed(*words)[0]
 
 
+@functools.cache
+def canary(algo: str, tier: str) -> CanaryConfig:
+    return compose(f"algo={algo}", f"tier={tier}")
+
+
 def composed(*words: str) -> list[CanaryConfig]:
-    register_schemas()
     return check(parse(expand(words)))
 
 
@@ -56,7 +68,7 @@ def refusal(*words: str) -> str:
 @pytest.mark.parametrize("tier", options("tier"))
 @pytest.mark.parametrize("algo", options("algo"))
 def test_every_algorithm_and_tier_composes(algo: str, tier: str) -> None:
-    config = compose(f"algo={algo}", f"tier={tier}")
+    config = canary(algo, tier)
     assert config.train.max_steps == STEPS[tier, LIKE.get(algo, algo)]
     assert config.gate["name"] == tier
     assert type(config.algo) is schemas()[algo]
@@ -66,14 +78,22 @@ def test_every_algorithm_and_tier_composes(algo: str, tier: str) -> None:
     ("group", "option"),
     [
         (group, option)
-        for group in ("model", "data", "adapter", "quantization", "fault", "hardware", "tracking", "gate")
+        for group in ("model", "data", "adapter", "quantization", "hardware", "tracking", "gate")
         for option in options(group)
     ],
 )
 def test_every_option_composes(group: str, option: str) -> None:
     path = [f"{group}.path=somewhere"] if option in ("local", "jsonl") else []
-    for algo in _algorithms_of(option) if group == "fault" else ["dpo"]:
-        compose(f"{group}={option}", f"algo={algo}", *path)
+    compose(f"{group}={option}", *path)
+
+
+@pytest.mark.parametrize("fault", options("fault"))
+def test_every_fault_composes_and_may_strike_each_of_its_algorithms(fault: str) -> None:
+    first, *others = _algorithms_of(fault)
+    assert "${" not in (CONF / "fault" / f"{fault}.yaml").read_text()  # so Hydra makes the same of it with the others
+    struck = compose(f"fault={fault}", f"algo={first}").fault
+    for algo in others:
+        check_values(replace(canary(algo, "smoke"), fault=struck))
 
 
 def test_the_stored_configuration_is_what_really_trains() -> None:
