@@ -4,6 +4,7 @@ PY ?= python3
 V := .venv
 READY := $(V)/.ready
 export OMP_NUM_THREADS ?= 1
+FULL :=                    # --full: test-full's
 # Where it is set, each of the hundred processes that tests start would compile our code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -14,17 +15,24 @@ smoke: $(READY)            ## one smoke session of the default canary, gated aga
 	@$(LINKED) || $(V)/bin/python -m canary_mlflow.link_env
 	. $(V)/bin/activate && mlflow run . -P tier=smoke
 
-test: $(READY) lint        ## the tests, three files at a time
-	$(V)/bin/python -m pytest tests -n 3 --dist loadscope --no-loadscope-reorder
+test: style                ## style, and then beside each other the types and the tests, three files at a time
+	@$(MAKE) --no-print-directory -j 2 types pytest
 
-test-full: $(READY) lint   ## the same with simulations, every fault on every algorithm, races and crashes at full size
-	$(V)/bin/python -m pytest tests -n 3 --dist loadscope --no-loadscope-reorder --full
+test-full: style           ## the same with simulations, every fault on every algorithm, races and crashes at full size
+	@$(MAKE) --no-print-directory -j 2 types pytest FULL=--full
 
-lint: $(READY)             ## style and types
+lint: style types          ## style and types
+
+style: $(READY)
 	$(V)/bin/ruff check .
 	$(V)/bin/ruff format --check .
-	$(V)/bin/mypy
 	bash -n .ci/run
+
+types: $(READY)
+	$(V)/bin/mypy
+
+pytest: $(READY)
+	$(V)/bin/python -m pytest tests -n 3 --dist loadscope --no-loadscope-reorder $(FULL)
 
 bench: $(READY) .oracle/.ready   ## the benchmarks, each with a table and one JSON line
 	$(V)/bin/python benchmarks/ppo_vs_trl.py
@@ -60,6 +68,6 @@ $(READY): requirements.txt python_env.yaml pyproject.toml
 	@touch $@
 
 help:                      ## this list
-	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/ -/'
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/ -/'
 
-.PHONY: smoke test test-full lint bench docs pictures oracle peers help
+.PHONY: smoke test test-full lint style types pytest bench docs pictures oracle peers help
