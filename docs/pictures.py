@@ -26,6 +26,7 @@ VERDICTS = {
     "inconclusive": (1.19, 3),
     "block": (1.6, 3),
 }  # steps so many times as slow, in so many runs
+VERSION = 1 + len(VERDICTS)  # the last of them
 
 
 def main(place: Path) -> int:
@@ -45,6 +46,8 @@ def main(place: Path) -> int:
             for name, row in rows.items():
                 with window(browser, address) as seen:
                     save(seen.open(f"/canary/verdict?row={row}"), place / f"{name}.png")
+            with window(browser, address, height=1300) as seen:
+                save(seen.open(f"/canary/session/{MODEL}/{VERSION}"), place / "session.png")
             with window(browser, address, height=1000) as seen:
                 save(seen.open(f"/canary/model?name={MODEL}"), place / "model.png")
             live(folder, uri, address, browser, place)

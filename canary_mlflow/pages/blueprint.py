@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.errors import CanaryError, NoSuchModel, NoSuchRun, NoSuchVersion, Refused, UsageError
 from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import READERS, Readers, as_answer
-from canary_mlflow.pages.views import ROUTES, overview
+from canary_mlflow.pages.views import ROUTES, find_session, overview
 from canary_mlflow.reports.forest import x_of
 from canary_mlflow.reports.times import ago, duration, iso, moment
 from canary_mlflow.reports.tones import tone
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flask import Blueprint, Flask, Response
 
 STATIC_PREFIX = "_MLFLOW_STATIC_PREFIX"
+NAMED = "/session/"  # and then whatever names a session
 NOT_FOUND = (NoSuchRun, NoSuchModel, NoSuchVersion)
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -55,6 +56,7 @@ def blueprint() -> Blueprint:
     made = Blueprint("canary_pages", __name__, template_folder="templates", static_folder="static")
     for path, view in ROUTES.items():
         made.add_url_rule(path, view.__name__, view, methods=["GET"])
+    made.add_url_rule(f"{NAMED}<path:word>", "find_session", find_session, methods=["GET"])
     made.add_url_rule("", "front_door", overview, methods=["GET"])
     made.register_error_handler(CanaryError, sorry)
     made.after_request(guarded)

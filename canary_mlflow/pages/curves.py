@@ -129,7 +129,13 @@ def champion_bands(uri: str, run_ids: tuple[str, ...]) -> Mapping[str, Band]:
 
 
 def envelope(series: Sequence[Series]) -> Band:
-    """The lowest and highest value of several series at each step that any of them has."""
+    """The lowest and highest value of several series at each step that any of them has, as small as a screen needs."""
+    steps, low, high = keep_envelope(*raw_envelope(series), BAND)
+    return Band(steps=steps, low=low, high=high)
+
+
+def raw_envelope(series: Sequence[Series]) -> tuple[Steps, Values, Values]:
+    """Steps, lowest and highest values, every step."""
     finite = [one.finite_only() for one in series]
     steps = np.unique(np.concatenate([one.steps for one in finite]))
     low, high = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
@@ -137,5 +143,4 @@ def envelope(series: Sequence[Series]) -> Band:
         at = np.searchsorted(steps, one.steps)
         low[at] = np.minimum(low[at], one.values)
         high[at] = np.maximum(high[at], one.values)
-    steps, low, high = keep_envelope(steps, low, high, BAND)
-    return Band(steps=steps, low=low, high=high)
+    return steps, low, high

@@ -16,6 +16,7 @@ RUNS = sa.table("runs", *map(sa.column, ("run_uuid", "name", "status", "start_ti
                                          "experiment_id", "artifact_uri")))  # fmt: skip
 TAGS = sa.table("tags", *map(sa.column, ("run_uuid", "key", "value")))
 PARAMS = sa.table("params", *map(sa.column, ("run_uuid", "key", "value")))
+SHORTEST = 6  # characters of an id that is not given whole
 LATEST = sa.table("latest_metrics", *map(sa.column, ("run_uuid", "key", "value", "timestamp", "step", "is_nan")))
 
 
@@ -81,6 +82,28 @@ def read_params(connection: sa.Connection, run_id: str, keys: Sequence[str]) -> 
     """Some params of a run."""
     query = sa.select(PARAMS.c.key, PARAMS.c.value).where(PARAMS.c.run_uuid == run_id, PARAMS.c.key.in_(keys))
     return {key: value for key, value in connection.execute(query)}
+
+
+def read_all_params(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Every param of the runs, by run."""
+    found: dict[str, dict[str, str]] = {run_id: {} for run_id in run_ids}
+    query = sa.select(PARAMS.c.run_uuid, PARAMS.c.key, PARAMS.c.value).where(PARAMS.c.run_uuid.in_(run_ids))
+    for run_id, key, value in connection.execute(query):
+        found[run_id][key] = value
+    return found
+
+
+def named_like(connection: sa.Connection, word: str) -> str:
+    """The newest run of that name, or the only one whose id begins so; '' for none."""
+    alive = RUNS.c.lifecycle_stage == "active"
+    newest = sa.select(RUNS.c.run_uuid).where(RUNS.c.name == word, alive).order_by(RUNS.c.start_time.desc()).limit(1)
+    if (found := connection.execute(newest).scalars().first()) is not None:
+        return str(found)
+    if len(word) < SHORTEST or not word.isalnum():
+        return ""
+    begins = sa.select(RUNS.c.run_uuid).where(RUNS.c.run_uuid.like(f"{word}%"), alive).limit(2)
+    ids = connection.execute(begins).scalars().all()
+    return str(ids[0]) if len(ids) == 1 else ""
 
 
 def children_of(connection: sa.Connection, session_ids: Sequence[str]) -> dict[str, list[str]]:

@@ -8,12 +8,10 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
-import sqlalchemy as sa
-
 from canary_mlflow.errors import NoSuchModel
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind, Row
-from canary_mlflow.pages.models import MODELS, read_champions
+from canary_mlflow.pages.models import is_model, read_champions
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.panels import label
 from canary_mlflow.tracking.read_only import has_ledger, reading
@@ -82,8 +80,7 @@ def read_history(registry: str, model: str) -> History:
     """The history of a model. Raises NoSuchModel and StoreError."""
     with reading(registry) as connection:
         place = active_workspace()
-        mine = sa.select(MODELS.c.name).where(MODELS.c.name == model, MODELS.c.workspace == place)
-        if connection.execute(mine).first() is None:
+        if not is_model(connection, model):
             raise NoSuchModel(
                 f"model {model[:256]!r}: not in the registry; expected a registered model; see the overview"
             )

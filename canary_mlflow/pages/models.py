@@ -73,10 +73,29 @@ def champion_session(connection: sa.Connection, model: str) -> tuple[int | None,
     if not found:
         return None, ""
     version = found[0][1]
+    return version, session_of(connection, model, version)
+
+
+def session_of(connection: sa.Connection, model: str, version: int) -> str:
+    """The session that is a version's evidence; '' where none is known."""
     query = sa.select(VERSION_TAGS.c.value).where(
         VERSION_TAGS.c.workspace == active_workspace(),
         VERSION_TAGS.c.name == model,
         VERSION_TAGS.c.version == version,
         VERSION_TAGS.c.key == SESSION_TAG,
     )
-    return version, connection.execute(query).scalars().first() or ""
+    return connection.execute(query).scalars().first() or ""
+
+
+def version_behind(connection: sa.Connection, model: str, alias: str) -> int | None:
+    """The version that an alias names."""
+    query = sa.select(ALIASES.c.version).where(
+        ALIASES.c.workspace == active_workspace(), ALIASES.c.name == model, ALIASES.c.alias == alias
+    )
+    return connection.execute(query).scalars().first()
+
+
+def is_model(connection: sa.Connection, name: str) -> bool:
+    """Whether a model of that name is registered."""
+    query = sa.select(MODELS.c.name).where(MODELS.c.workspace == active_workspace(), MODELS.c.name == name)
+    return connection.execute(query).first() is not None

@@ -121,9 +121,9 @@ def champion_of(tracking: str, registry: str, run: RunFacts, model: str) -> Cham
         return Champion(
             said=f"No band of the champion: version {version} did other work than this run.", version=version
         )
-    count = f"{len(alike)} runs" if len(alike) > 1 else "1 run"
+    what = f"the range of {len(alike)} runs" if len(alike) > 1 else "a line, the one run"
     return Champion(
-        said=f"Grey: the range of {count} of the champion, version {version}.",
+        said=f"Grey: {what} of the champion, version {version}.",
         version=version,
         run_ids=tuple(one.run_id for one in alike),
     )

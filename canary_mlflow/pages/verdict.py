@@ -17,6 +17,7 @@ from canary_mlflow.ledger.rows import Row
 from canary_mlflow.pages.curves import read_series
 from canary_mlflow.pages.facts import read_facts
 from canary_mlflow.pages.forest import ForestRow, forest
+from canary_mlflow.pages.history import facts_of
 from canary_mlflow.pages.models import read_champions
 from canary_mlflow.pages.run import find_run
 from canary_mlflow.pages.signature import Signature, signature_of
@@ -64,10 +65,7 @@ def read_ledger_page(tracking: str, registry: str, seq: int, may_read_model: Cal
         before = table.row_at(connection, seq - 1) if seq > 1 else None
         holds = dict(read_champions(connection, row.model)).get(row.model)
         signature = signature_of(connection, row, before)
-    try:
-        facts = row.facts
-    except ValueError:
-        facts = {}
+    facts = facts_of(row)
     decision = decision_of(row, facts)
     return complete(tracking, row.model, row, facts, decision, signature, holds)
 
@@ -86,6 +84,22 @@ def read_session_page(
         if page.facts.get("session") == session_id:  # the file is anybody's, and may name another's version
             return page
     return complete(tracking, decision.model, None, found, replace(decision, session_id=session_id), None, None)
+
+
+def judged(registry: str, session: RunFacts) -> tuple[int | None, Decision] | None:
+    """The verdict on a session, with its row of the ledger where it has one; None where there is none to be read."""
+    try:
+        _, decision = verdict_file(session)
+    except NoSuchRun:
+        return None
+    seq = row_about(registry, decision)
+    if seq is not None:
+        with reading(registry) as connection:
+            row = table.row_at(connection, seq)
+        facts = {} if row is None else facts_of(row)
+        if row is not None and facts.get("session") == session.run_id and (signed := decision_of(row, facts)):
+            return seq, signed
+    return None, replace(decision, session_id=session.run_id)
 
 
 def row_about(registry: str, decision: Decision) -> int | None:

@@ -25,8 +25,9 @@ class Panel:
 
     @property
     def unit(self) -> str:
-        """The unit of its axis."""
-        return METRICS[self.lines[0]].unit
+        """The unit of its axis; '' for a series of the user's own."""
+        found = METRICS.get(self.lines[0])
+        return "" if found is None else found.unit
 
     @property
     def marked(self) -> tuple[str, ...]:

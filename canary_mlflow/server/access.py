@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from canary_mlflow.errors import NoSuchModel, NoSuchRun, UsageError
-from canary_mlflow.pages.blueprint import paths
+from canary_mlflow.pages.blueprint import NAMED, paths, prefix
 from canary_mlflow.pages.requests import Readers
 from canary_mlflow.server.requests import Shape, only_model, parse, query
 from canary_mlflow.server.routes import ACCEPTANCE, BLESSING, OVERRIDE, ROLLBACK, SEAL, SESSION, VERDICT, client, path
@@ -35,6 +35,14 @@ def add_validators(auth: Any) -> None:
         auth.BEFORE_REQUEST_VALIDATORS[path(name), method] = validator
     for page in paths():  # whoever is known may open them; `readers` says what they then show
         auth.BEFORE_REQUEST_VALIDATORS[page, "GET"] = lambda: True
+    find = auth._find_validator
+
+    def find_ours_too(request: Any) -> Callable[[], bool] | None:
+        """Addresses that hold a name cannot stand in a table of whole paths."""
+        named = request.method == "GET" and request.path.startswith(f"{prefix()}{NAMED}")
+        return (lambda: True) if named else find(request)
+
+    auth._find_validator = find_ours_too
 
 
 def readers(auth: Any) -> Readers:

@@ -205,5 +205,22 @@ def test_a_session_is_told_what_the_server_judges_by(site: Site) -> None:
     assert (refused.exit_code, "; expected no other; leave out --policy" in refused.output) == (2, True), refused.output
 
 
+def test_a_session_is_shown_to_whoever_may_read_its_experiment(site: Site) -> None:
+    recorded = site.recorded
+    hidden = replace(recorded, experiment=recorded.client.create_experiment("hidden")).session(runs=1)
+    shown = recorded.session(runs=1)
+
+    def look(who: str, session: str) -> str:
+        return str(request(f"{site.uri}/canary/session/{session}", "GET", user=person(who)))
+
+    assert f"id={shown}" in look("editor", shown)
+    assert f"id={hidden}" in look("admin", hidden)
+    with pytest.raises(Refused, match="in an experiment that you may not read"):
+        look("editor", hidden)
+    with pytest.raises(Refused) as stranger:
+        request(f"{site.uri}/canary/session/{shown}", "GET", user={})
+    assert stranger.value.status == 401
+
+
 def replace_margin(policy: Policy, margin: float) -> Policy:
     return replace(policy, rules=tuple(replace(rule, margin=margin) for rule in policy.rules))

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import sqlite3
-from collections.abc import Mapping, Sequence
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paged import a_run, site, text_of
 
 from canary_mlflow.errors import StoreError
-from canary_mlflow.pages.blueprint import add_pages
 from canary_mlflow.pages.downsampling import keep_envelope, keep_peaks
 from canary_mlflow.pages.requests import Readers
 from canary_mlflow.pages.views import ROUTES
@@ -26,46 +25,9 @@ from canary_mlflow.registry.session_gate import gate_session
 from canary_mlflow.tracking.read_only import reading
 
 
-def site(uri: str, patch: pytest.MonkeyPatch, readers: Readers | None = None) -> Any:
-    from flask import Flask
-
-    patch.setenv("_MLFLOW_SERVER_FILE_STORE", uri)
-    patch.setenv("_MLFLOW_SERVER_REGISTRY_STORE", f"canary+{uri}")
-    app = Flask("server")
-    add_pages(app, readers)
-    return app.test_client()
-
-
 @pytest.fixture
 def web(shared: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return site(shared.uri, monkeypatch)
-
-
-def a_run(
-    store: Any,
-    values: Mapping[str, Sequence[float]],
-    *,
-    end: str = "",
-    tags: Mapping[str, str] | None = None,
-    name: str = "a run",
-) -> str:
-    """A run with these series at steps 1, 2, 3 …"""
-    from mlflow.entities import Metric
-
-    own = {"canary.role": "run", "canary.seed": "7", "canary.algo": "ppo", **(tags or {})}
-    run_id: str = store.client.create_run(store.experiment, tags=own, run_name=name).info.run_id
-    rows = [(key, step, float(one)) for key, series in values.items() for step, one in enumerate(series, 1)]
-    if rows:
-        metrics = [Metric(key, value, 1_700_000_000_000 + step, step) for key, step, value in rows]
-        store.client.log_batch(run_id, metrics=metrics)
-    if end:
-        store.client.set_terminated(run_id, end)
-    return run_id
-
-
-def text_of(answer: Any, code: int = 200) -> str:
-    assert answer.status_code == code, answer.text[:500]
-    return " ".join(unescape(answer.text).split())
 
 
 def test_the_overview_names_champion_verdict_and_what_runs(web: Any, guarded: Any) -> None:

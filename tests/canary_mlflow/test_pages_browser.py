@@ -33,13 +33,15 @@ class Site:
     store: Any
     folder: Path
     run: str
+    session: str
     blocked: int
 
     @property
     def paths(self) -> list[str]:
         """One of each page."""
         return ["/canary", f"/canary/run?id={self.run}", f"/canary/verdict?row={self.blocked}",
-                f"/canary/model?name={self.store.model}", "/canary/run?id=nosuchrun"]  # fmt: skip
+                f"/canary/model?name={self.store.model}", f"/canary/session/{self.session}",
+                f"/canary/compare?a={self.store.model}/1&b={self.session}", "/canary/run?id=nosuchrun"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,9 @@ def site(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site
     assert row is not None
     with canary_ui(store.uri, folder) as address, chromium() as browser:
         run = store.children(session)[0]
-        yield Site(browser=browser, address=address, store=store, folder=folder, run=run, blocked=row.seq)
+        yield Site(
+            browser=browser, address=address, store=store, folder=folder, run=run, session=session, blocked=row.seq
+        )
 
 
 @pytest.fixture
@@ -164,6 +168,65 @@ def test_the_champions_band_lies_behind_the_curve(site: Site, seen: Window) -> N
     seen.open(f"/canary/run?id={site.run}")
     assert "the range of 3 runs of the champion, version 2" in seen.page.locator("main").inner_text()
     assert seen.page.evaluate("charts[0].figures[0].chart.bands.length") == 1
+
+
+def test_a_session_shows_all_its_seeds_with_what_left_the_band_first(site: Site, seen: Window) -> None:
+    seen.open(f"/canary/session/{site.session}")
+    seen.until("charts.length === 1 && all.figures[0].chart !== null")
+    first = seen.page.locator(".charts figure:visible").first
+    assert "Left the band: seed 0 at step 1, above; seed 1 at step 1" in first.inner_text()
+    ranks = seen.page.evaluate("all.figures.map((one) => one.far())")
+    assert ranks == sorted(ranks, reverse=True)
+    assert ranks[0] > 1 > ranks[-1]
+    drawn = seen.page.evaluate("all.figures[0].chart.series.map((one) => one.label)")
+    assert drawn == ["step", "high", "low", "seed 0", "seed 1", "seed 2"]
+    loss = seen.page.locator("figure[data-lines^='loss']")
+    assert "Left" not in loss.inner_text()  # it is as it was
+
+
+def test_every_series_is_found_and_the_address_keeps_what_is_seen(site: Site, seen: Window) -> None:
+    seen.open(f"/canary/session/{site.session}")
+    seen.until("charts.length === 1")
+    seen.page.locator("#search").fill("eval_m")
+    assert seen.page.locator("figure:visible").count() == 0
+    seen.page.get_by_role("button", name="eval_margin").click()
+    seen.until("all.added('eval_margin')")
+    assert seen.page.locator("figure:visible figcaption").all_inner_texts() == ["eval_margin"]
+    seen.page.evaluate("zoomTo([5, 20])")
+    address = seen.page.url.removeprefix(site.address)
+    assert "q=eval_m" in address
+    with window(site.browser, site.address) as colleague:
+        colleague.open(address)
+        colleague.until("charts.length === 1 && all.added('eval_margin')")
+        assert colleague.page.locator("figure:visible figcaption").all_inner_texts() == ["eval_margin"]
+        colleague.page.locator("#search").fill("")
+        colleague.until("all.figures.find((one) => one.names[0] === 'step_time').chart.scales.x.min === 5")
+        assert colleague.troubles == []
+
+
+def test_a_session_that_goes_on_grows_and_says_where_it_left(site: Site, seen: Window) -> None:
+    from mlflow.entities import Metric
+
+    client, model = site.store.client, site.store.model
+    mine = client.create_run(site.store.experiment, tags={"canary.role": "session", "canary.model_name": model})
+    champion = client.get_run(site.run)
+    tags = {key: value for key, value in champion.data.tags.items() if key.startswith("canary.workload.")}
+    own = {**tags, "canary.role": "run", "canary.seed": "0", "mlflow.parentRunId": mine.info.run_id}
+    run_id = client.create_run(site.store.experiment, tags=own).info.run_id
+
+    def log(steps: range, value: float) -> None:
+        now = int(time.time() * 1000)
+        client.log_batch(run_id, metrics=[Metric("perf/step_time", value, now, step) for step in steps])
+
+    log(range(1, 11), 0.1)
+    seen.open(f"/canary/session/{run_id}")
+    seen.until("charts.length === 1 && all.figures[0].chart !== null")
+    assert "Left" not in seen.page.locator(".charts").inner_text()
+    log(range(11, 31), 9.0)
+    seen.until("all.figures[0].left.textContent === 'Left the band: seed 0 at step 11, above'", 10)
+    for one in (run_id, mine.info.run_id):
+        client.set_terminated(one)
+    seen.until("!document.querySelector('#status[data-running]')", 30)
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)], ids=["wide", "dark", "phone"])

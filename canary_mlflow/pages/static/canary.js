@@ -162,15 +162,8 @@ class Figure {
     const champion = own && band && band[own] ? upTo(band[own], last) : null;
     const spread = own && this.figure.dataset.spread !== undefined ? around[own] : null;
     const tables = [], series = [{ label: "step", value: (u, step) => String(step ?? this.last) }], bands = [];
-    const edges = (found, fill) => {
-      tables.push([found.steps, found.high.map(this.visible, this), found.low.map(this.visible, this)]);
-      bands.push({ series: [series.length, series.length + 1], fill: colour(fill) });
-      for (const label of ["high", "low"]) {
-        series.push({ label, class: "edge", width: 0, points: { show: false }, spanGaps: true });
-      }
-    };
-    if (champion && champion.steps.length) edges(champion, "--champion");
-    if (spread && spread.steps.length) edges(spread, "--around");
+    if (champion && champion.steps.length) this.edges(champion, "--champion", tables, series, bands, 1);
+    if (spread && spread.steps.length) this.edges(spread, "--around", tables, series, bands);
     this.now = Object.fromEntries(drawn.map((name) => [name, lines[name].values.at(-1)]));  // until the cursor asks
     drawn.forEach((name, at) => {
       const { steps, values } = lines[name];
@@ -200,6 +193,15 @@ class Figure {
     if (this.chart) this.chart.destroy();
     this.shape = shape;
     this.chart = new uPlot(this.options(series, bands, this.useLog(lines, drawn)), data, this.plot);
+  }
+
+  // An area from low to high; with a stroke, so that one run alone is a line.
+  edges(found, fill, tables, series, bands, width = 0) {
+    tables.push([found.steps, found.high.map(this.visible, this), found.low.map(this.visible, this)]);
+    bands.push({ series: [series.length, series.length + 1], fill: colour(fill) });
+    for (const label of ["high", "low"]) {
+      series.push({ label, class: "edge", width, stroke: colour(fill), points: { show: false }, spanGaps: true });
+    }
   }
 
   visible(value) {

@@ -1,0 +1,77 @@
+"""What the runs of a page answered, beside the champion's: read from their own folders, never fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.registry.server_files import behind_server
+from canary_mlflow.tracking.facts import RunFacts
+from canary_mlflow.tracking.samples import FILE, MOST_BYTES, Answer, read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One fixed prompt: the first and the last answer of the run, and the champion's last, each with its name."""
+
+    prompt: str
+    answers: Sequence[tuple[str, Answer]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """One run's answers: fixed prompts, and of the last step that has some the best and the worst by reward."""
+
+    name: str
+    fixed: Sequence[Asked]
+    worst: Sequence[Answer]
+    best: Sequence[Answer]
+
+
+def answers_of(runs: Sequence[tuple[str, RunFacts]], champion: Sequence[RunFacts]) -> list[Answers]:
+    """Of each run that has a table, by its name; a table that cannot be read is left out."""
+    theirs = next((found for run in champion if (found := table(run))), [])
+    last = {one.prompt: one for one in theirs if one.kind == "fixed"}
+    made = []
+    for name, run in runs:
+        if not (found := table(run)):
+            continue
+        fixed: dict[str, list[Answer]] = {}
+        for one in found:
+            if one.kind == "fixed":
+                fixed.setdefault(one.prompt, []).append(one)
+        asked = [Asked(prompt=prompt, answers=spread(own, last.get(prompt))) for prompt, own in fixed.items()]
+        made.append(Answers(name=name, fixed=asked, worst=latest(found, "worst"), best=latest(found, "best")))
+    return made
+
+
+def spread(own: Sequence[Answer], champion: Answer | None) -> list[tuple[str, Answer]]:
+    """First, last and the champion's, those that there are."""
+    ends = own[:1] if own[0].step == own[-1].step else (own[0], own[-1])
+    return [*((f"step {one.step}", one) for one in ends), *([("champion", champion)] if champion else [])]
+
+
+def latest(found: Sequence[Answer], kind: str) -> list[Answer]:
+    """Those of the last step that has some, the lowest reward first."""
+    some = [one for one in found if one.kind == kind]
+    return sorted((one for one in some if one.step == some[-1].step), key=lambda one: one.reward or 0.0)
+
+
+def table(run: RunFacts) -> list[Answer]:
+    """A run's table of samples; none where it has none that this server can read."""
+    from mlflow.utils.file_utils import local_file_uri_to_path
+    from mlflow.utils.uri import is_local_uri
+
+    place = behind_server(run.artifacts)
+    if not place or not is_local_uri(place):
+        return []
+    folder = Path(local_file_uri_to_path(place)).resolve()
+    try:
+        file = (folder / FILE).resolve(strict=True)
+        if not file.is_relative_to(folder) or file.stat().st_size > 2 * MOST_BYTES:
+            return []
+        return read(file.read_text(encoding="utf-8", errors="replace"), FILE)
+    except (OSError, ValueError, UsageError):
+        return []

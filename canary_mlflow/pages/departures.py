@@ -1,0 +1,83 @@
+"""How far a series goes from what the reference's runs did, and from which step on: to rank charts, judges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.ndimage import median_filter
+
+from canary_mlflow.pages.curves import BAND, Band, raw_envelope
+from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope
+from gates.model.records import Series
+
+SMOOTH = 5  # rows whose median counts: one row that leaps has not left
+STAYS = 5  # rows in a row outside
+NOISE = 3  # spreads from row to row that lie outside of a band by chance
+FARTHEST = 1e9  # of a series that is no number any more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usual:
+    """What the reference's runs did. `width`: how far outside is far: their own distance from each other, or their
+    noise from row to row, whichever is larger; so that one run alone has a width too."""
+
+    band: Band
+    width: float
+    runs: int
+
+    def drawn(self) -> tuple[Steps, Values, Values]:
+        """Steps, lowest and highest values, as few as a screen needs."""
+        return keep_envelope(self.band.steps, self.band.low, self.band.high, BAND)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Departure:
+    """`farthest`: the largest distance outside, in widths. `step`: where it went out and stayed, None where it did not;
+    `up`: on which side."""
+
+    farthest: float
+    step: int | None = None
+    up: bool = False
+
+
+def usual_of(runs: Sequence[Series]) -> Usual | None:
+    """The band of one series; None where no run has a finite value."""
+    finite = [run.finite_only() for run in runs]
+    finite = [run for run in finite if len(run.steps)]
+    if not finite:
+        return None
+    steps, low, high = raw_envelope(finite)
+    noise = float(np.median([row_noise(run.values) for run in finite]))
+    level = float(np.median(np.abs(high)))
+    width = max(float(np.median(high - low)), NOISE * noise, 0.001 * level, 1e-9)
+    return Usual(band=Band(steps=steps, low=low, high=high), width=width, runs=len(finite))
+
+
+def row_noise(values: Values) -> float:
+    """A robust standard deviation of what one row differs from its neighbours by."""
+    return 1.4826 * float(np.median(np.abs(np.diff(values)))) / np.sqrt(2) if len(values) > 2 else 0.0
+
+
+def departure(usual: Usual, series: Series) -> Departure:
+    """Of a whole series, or of a stretch of it. Steps that the reference never reached say nothing."""
+    if not series.finite.all():
+        return Departure(farthest=FARTHEST, step=int(series.steps[~series.finite][0]), up=True)
+    at = np.searchsorted(usual.band.steps, series.steps, side="right") - 1
+    known = (at >= 0) & (series.steps <= usual.band.steps[-1])
+    if not known.any():
+        return Departure(farthest=0.0)
+    steps, values, at = series.steps[known], series.values[known], at[known]
+    low, high = usual.band.low[at], usual.band.high[at]
+    outside = np.where(values > high, values - high, np.where(values < low, values - low, 0.0)) / usual.width
+    smooth = median_filter(outside, size=SMOOTH, mode="nearest") if len(outside) >= SMOOTH else outside
+    far = np.abs(smooth) > 1
+    stays = min(STAYS, len(far))
+    runs = np.convolve(far, np.ones(stays), mode="valid") >= stays
+    first = int(np.argmax(runs)) if runs.any() else None
+    return Departure(
+        farthest=min(FARTHEST, float(np.abs(smooth).max())),
+        step=None if first is None else int(steps[first]),
+        up=first is not None and bool(smooth[first] > 0),
+    )

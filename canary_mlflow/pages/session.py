@@ -1,0 +1,217 @@
+"""A session's page, and two to six of them beside each other: all runs in one chart each, ranked by how far they go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from canary_mlflow.pages.curves import OVERLAP, as_json, curve, read_series
+from canary_mlflow.pages.departures import Usual, departure, usual_of
+from canary_mlflow.pages.facts import children_of, read_all_params, read_facts, read_params
+from canary_mlflow.pages.run import Champion, champion_of
+from canary_mlflow.reports.panels import PANELS, SERIES, Panel, label, target_keys, target_of
+from canary_mlflow.tracking.facts import RunFacts
+from canary_mlflow.tracking.histories import run_from
+from canary_mlflow.tracking.read_only import reading
+from canary_mlflow.tracking.schema import mlflow_key, name_of_key
+from gates.facts.differences import differences
+from gates.model.records import Series
+from gates.model.verdict import Difference
+
+MOST_RUNS = 12  # lines in one chart
+SIDES = "abcdef"
+ASKED = 20  # series that one request may name
+GROWN = 20  # a reference that goes on is read again when it is a 20th longer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """One run of the page, its name there, and the side it belongs to, counted from 0."""
+
+    run: RunFacts
+    name: str
+    side: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """What differs between the reference and one side. `compared`: the groups that both recorded."""
+
+    title: str
+    differences: Sequence[Difference]
+    compared: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPage:
+    """Everything but curves, verdict and samples. `left_out`: runs beyond those that a chart has room for. `panels`:
+    the charts from the beginning; `others`: every further series that a run has recorded."""
+
+    heads: Sequence[RunFacts]
+    runs: Sequence[Shown]
+    left_out: int
+    model: str
+    reference: Champion
+    panels: Sequence[Panel]
+    others: Sequence[str]
+    targets: Mapping[str, float | None]
+    beside: Sequence[Beside] = field(default=())
+
+    @property
+    def running(self) -> bool:
+        """Whether more may come."""
+        return any(one.running for one in self.heads) or any(one.run.running for one in self.runs)
+
+    @property
+    def level(self) -> str:
+        """Whether anybody watched."""
+        return next((one.run.level for one in self.runs if one.run.level), "")
+
+
+def read_page(
+    tracking: str, registry: str, heads: Sequence[RunFacts], *, compare: bool = False, refresh: bool = False
+) -> SessionPage:
+    """The page of one session beside its champion; with `compare` of several, the first of which is the reference.
+    `refresh`: only what its curves need, so without targets and differences. Raises StoreError."""
+    runs, left_out = runs_of(tracking, heads, compare=compare)
+    model = heads[0].tags.get("canary.model_name", "")
+    own = [one.run for one in runs if one.side == 0]
+    if compare:
+        said = f"Grey: what {name_of(heads[0])} did; the others are ranked by how far they go from it."
+        reference = Champion(said=said, run_ids=tuple(one.run_id for one in own))
+    elif own:
+        reference = champion_of(tracking, registry, own[0], model)
+    else:
+        reference = Champion(said="No run has begun yet.")
+    recorded = list(dict.fromkeys(name_of_key(key) for one in runs for key in one.run.latest))
+    panels = panels_of(recorded, [one.run for one in runs])
+    drawn = {name for panel in panels for name in (*panel.lines, panel.spread)}
+    targets: Mapping[str, float | None] = {}
+    if runs and not refresh:
+        with reading(tracking) as connection:
+            params = read_params(connection, runs[0].run.run_id, target_keys())
+        targets = {panel.title: target_of(panel, params) for panel in panels}
+    return SessionPage(
+        heads=heads,
+        runs=runs,
+        left_out=left_out,
+        model=model,
+        reference=reference,
+        panels=panels,
+        others=sorted(set(recorded) - drawn),
+        targets=targets,
+        beside=() if refresh else beside_of(tracking, runs, reference, heads, compare=compare),
+    )
+
+
+def runs_of(tracking: str, heads: Sequence[RunFacts], *, compare: bool) -> tuple[list[Shown], int]:
+    """The runs of all sides, and how many there is no room for."""
+    sessions = [one.run_id for one in heads if one.tags.get("canary.role") == "session"]
+    with reading(tracking) as connection:
+        children = children_of(connection, sessions) if sessions else {}
+        ids = {one.run_id: children.get(one.run_id, []) if one.run_id in sessions else [one.run_id] for one in heads}
+        facts = read_facts(connection, [run_id for found in ids.values() for run_id in found])
+    found = []
+    for side, head in enumerate(heads):
+        for run in (facts[one] for one in ids[head.run_id] if one in facts and not facts[one].deleted):
+            if run.tags.get("canary.role", "run") == "run":
+                named = run.short if head.run_id in sessions else ""
+                name = ", ".join(filter(None, (SIDES[side], named))) if compare else run.short
+                found.append(Shown(run=run, name=name, side=side))
+    return found[:MOST_RUNS], max(0, len(found) - MOST_RUNS)
+
+
+def name_of(head: RunFacts) -> str:
+    """What to call a session."""
+    return head.name or head.run_id[:8]
+
+
+def panels_of(recorded: Sequence[str], runs: Sequence[RunFacts]) -> list[Panel]:
+    """The charts of what was recorded: the usual ones, and one for each other series that the watch spoke of."""
+    known = set(recorded)
+    usual = [panel for panel in PANELS if known & set(panel.lines)]
+    marked = {name for panel in usual for name in panel.marked}
+    warned = dict.fromkeys(one.stream for run in runs for one in run.warnings)
+    return [*usual, *(panel_of(name) for name in warned if name in known and name not in marked)]
+
+
+def panel_of(name: str) -> Panel:
+    """A chart of one series alone."""
+    return Panel(title=label(name), lines=(name,))
+
+
+def beside_of(
+    tracking: str, runs: Sequence[Shown], reference: Champion, heads: Sequence[RunFacts], *, compare: bool
+) -> list[Beside]:
+    """What differs from the reference, side by side."""
+    if not reference.run_ids:
+        return []
+    ids = [*reference.run_ids, *(one.run.run_id for one in runs)]
+    with reading(tracking) as connection:
+        facts, params = read_facts(connection, ids, latest=()), read_all_params(connection, ids)
+    made = {run_id: run_from(run_id, one.tags, [], {}, params[run_id]) for run_id, one in facts.items()}
+    left = [made[one] for one in reference.run_ids if one in made]
+    found = []
+    for side, head in enumerate(heads):
+        if compare and side == 0:
+            continue
+        right = [made[one.run.run_id] for one in runs if one.side == side and one.run.run_id in made]
+        if left and right:
+            what, compared = differences(left, right)
+            title = f"{name_of(heads[0])} → {name_of(head)}" if compare else f"champion version {reference.version}"
+            found.append(Beside(title=title, differences=what, compared=compared))
+    return found
+
+
+def curves_of(
+    connection: sa.Connection, tracking: str, page: SessionPage, names: Sequence[str], after: int | None
+) -> dict[str, Any]:
+    """The curves of all runs as JSON values, with the reference's band and how far each series goes from it; with
+    `after`, of what is new since that step alone."""
+    wanted = list(names) or list(dict.fromkeys([*SERIES, *(name for one in page.panels for name in one.lines)]))
+    recorded = {one.run.run_id: set(one.run.latest) for one in page.runs}
+    since = None if after is None else after - OVERLAP
+    runs, last = [], after or 0
+    known = reference_of(tracking, page.reference.run_ids, tuple(wanted), steps_of(page))
+    for one in page.runs:
+        own = [name for name in wanted if mlflow_key(name) in recorded[one.run.run_id]]
+        series = read_series(connection, [one.run.run_id], own, since)[one.run.run_id]
+        last = max([last, *(int(found.steps[-1]) for found in series.values())])
+        warned = [{"step": w.step, "stream": w.stream, "level": w.level.name} for w in one.run.warnings]
+        runs.append({
+            "id": one.run.run_id, "name": one.name, "side": one.side, "warnings": warned,
+            "series": {name: curve(found) for name, found in series.items()},
+            "away": {} if one.run.run_id in page.reference.run_ids else away(known, series),
+        })  # fmt: skip
+    bands = {} if after is not None else {name: as_json(*one.drawn()) for name, one in known.items()}
+    return {"whole": after is None, "next": last, "running": page.running, "runs": runs, "bands": bands}
+
+
+def away(known: Mapping[str, Usual], series: Mapping[str, Series]) -> dict[str, Any]:
+    """How far each series goes from the reference, in widths, and where it left."""
+    gone = {name: departure(known[name], found) for name, found in series.items() if name in known}
+    return {name: {"far": round(one.farthest, 3), "step": one.step, "up": one.up} for name, one in gone.items()}
+
+
+def steps_of(page: SessionPage) -> int:
+    """How far the reference is, where it may grow; a champion's runs do not. While it goes on, in stretches that become
+    longer with it: its band is made of all its steps, and not of each new one again."""
+    runs = [one.run for one in page.runs if one.run.run_id in page.reference.run_ids]
+    steps = sum(run.step for run in runs)
+    return int(GROWN * math.log1p(steps)) if any(run.running for run in runs) else steps
+
+
+@lru_cache(maxsize=16)
+def reference_of(tracking: str, run_ids: tuple[str, ...], names: tuple[str, ...], steps: int) -> Mapping[str, Usual]:
+    """What the reference's runs did, by name. `steps`: read again when there are more."""
+    if not run_ids:
+        return {}
+    with reading(tracking) as connection:
+        runs = read_series(connection, run_ids, names)
+    found = {name: usual_of([run[name] for run in runs.values() if name in run]) for name in names}
+    return {name: one for name, one in found.items() if one is not None}

@@ -1,0 +1,169 @@
+"""A session's page and the comparison of several, as a server in this process gives them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from paged import a_run, site, text_of
+
+from canary_mlflow.pages.departures import departure, usual_of
+from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.gatekeeper import gate
+from gates.model.records import Series
+
+
+@pytest.fixture
+def web(shared: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return site(shared.uri, monkeypatch)
+
+
+def blocked(store: Any) -> tuple[str, str]:
+    """A session that is twice as slow, and its version."""
+    session = store.session(slower=2.0, tags={"canary.model_name": store.model, "canary.env.torch": "9.9"})
+    version = store.register(session)
+    gate(store.client, store.model, version, load_policy("smoke"))
+    return session, version
+
+
+def test_a_session_shows_its_card_runs_differences_and_evidence(web: Any, guarded: Any) -> None:
+    session, _ = blocked(guarded)
+    page = text_of(web.get(f"/canary/session?id={session}"))
+    assert page.index('<span class="word">BLOCK</span>') < page.index("seed 0") < page.index('id="curves"')
+    assert "the range of 3 runs of the champion, version 1" in page
+    assert "of the ledger</a>" in page
+    table = page[page.index('id="differences"') :]
+    assert table.index("torch") < table.index("2.13.0") < table.index("9.9")
+
+
+def test_whatever_names_a_session_finds_its_page(web: Any, guarded: Any, usual_session: str) -> None:
+    session, version = blocked(guarded)
+    guarded.client.update_run(session, name=f"night of {guarded.model}")
+    run = guarded.children(session)[0]
+    words = (session, run, f"{guarded.model}/{version}", f"models:/{guarded.model}/{version}", session[:12],
+             f"night of {guarded.model}")  # fmt: skip
+    for word in words:
+        answer = web.get(f"/canary/session/{word}", follow_redirects=True)
+        assert session in text_of(answer), word
+    champion = web.get(f"/canary/session/{guarded.model}@champion", follow_redirects=True)
+    assert usual_session in text_of(champion)
+    model = web.get(f"/canary/session/{guarded.model}", follow_redirects=True)
+    assert "Champion: version 1" in text_of(model)
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "says"),
+    [
+        ("session?id=nosuch", 404, "'nosuch': no run, session, version, model or name"),
+        ("session", 400, "id: missing"),
+        ("session?id=%00", 400, "id: no such name"),
+        ("session?id=" + "x" * 500, 400, "id: no such name"),
+        ("session.json?id=nosuch", 404, "no run, session"),
+        ("session.json", 400, "found 0 to compare; expected two to six"),
+        ("compare?a=x", 400, "found 1 to compare"),
+        ("compare?a=x&b=<script>", 404, "'x': no run"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_a_sentence(web: Any, address: str, code: int, says: str) -> None:
+    answer = web.get(f"/canary/{address}")
+    assert says in text_of(answer, code)
+    assert "<script>" not in answer.text.replace("<script src=", "")
+
+
+def test_a_version_that_is_not_there_is_said_to_be_none(web: Any, guarded: Any) -> None:
+    for word in (f"{guarded.model}/99", f"{guarded.model}@nobody"):
+        assert "no such version with a session" in text_of(web.get("/canary/session", query_string={"id": word}), 404)
+
+
+def test_all_runs_are_in_the_answer_and_ranked_by_how_far_they_went(web: Any, guarded: Any) -> None:
+    session, _ = blocked(guarded)
+    found = web.get(f"/canary/session.json?id={session}").get_json()
+    assert [run["name"] for run in found["runs"]] == ["seed 0", "seed 1", "seed 2"]
+    assert found["whole"]
+    assert found["bands"]["step_time"]["steps"] == list(range(1, 41))
+    for run in found["runs"]:
+        assert run["away"]["step_time"]["step"] == 1
+        assert run["away"]["step_time"]["up"]
+        assert run["away"]["step_time"]["far"] > 2 > run["away"]["loss"]["far"]
+        assert run["away"]["loss"]["step"] is None
+    rest = web.get(f"/canary/session.json?id={session}&after=30").get_json()
+    assert (rest["whole"], rest["bands"]) == (False, {})
+    one = web.get(f"/canary/session.json?id={session}&names=eval_margin").get_json()
+    assert {name for run in one["runs"] for name in run["series"]} == {"eval_margin"}
+
+
+def test_a_series_that_the_watch_spoke_of_has_a_chart(web: Any, recorded: Any) -> None:
+    said = [
+        {
+            "step": 2,
+            "stream": "truncated_share",
+            "level": "WARN",
+            "rule": "r",
+            "seen": "s",
+            "meaning": "m",
+            "advice": "a",
+        }
+    ]
+    tags = {"canary.watch.level": "warned", "canary.watch.warnings": "1", "canary.watch.found": json.dumps(said)}
+    values = {"stability/truncated_share": [0.1, 0.9], "stability/loss": [1.0, 0.9], "own/thing": [1.0, 2.0]}
+    page = text_of(web.get(f"/canary/session?id={a_run(recorded, values, end='FINISHED', tags=tags)}"))
+    assert 'data-lines="truncated_share"' in page
+    assert 'data-series="own/thing"' in page
+
+
+def test_samples_are_shown_with_the_worst_first(web: Any, recorded: Any) -> None:
+    hostile = "<script>alert(1)</script>"
+    rows = [
+        {"step": 5, "kind": "fixed", "prompt": "say hello", "answer": "hello"},
+        {"step": 9, "kind": "fixed", "prompt": "say hello", "answer": "hallo"},
+        {"step": 9, "kind": "worst", "prompt": "why", "answer": hostile, "reward": -3.5},
+        {"step": 9, "kind": "best", "prompt": "why", "answer": "because", "reward": 2.0},
+    ]
+    run = a_run(recorded, {"stability/loss": [1.0]}, end="FINISHED")
+    recorded.client.log_text(run, "".join(json.dumps(row) + "\n" for row in rows), "samples.jsonl")
+    answer = web.get(f"/canary/session?id={run}")
+    page = text_of(answer)
+    assert page.index("worst, step 9") < page.index("-3.5") < page.index("because") < page.index("hallo")
+    assert hostile not in answer.text
+    recorded.client.log_text(run, "no json", "samples.jsonl")
+    assert 'id="samples"' not in text_of(web.get(f"/canary/session?id={run}"))
+
+
+def test_several_are_compared_with_the_first(web: Any, guarded: Any) -> None:
+    session, version = blocked(guarded)
+    address = f"a={guarded.model}/1&b={session}"
+    page = text_of(web.get(f"/canary/compare?{address}"))
+    assert "2 beside each other" in page
+    assert "the others are ranked by how far they go from it" in page
+    found = web.get(f"/canary/session.json?{address}").get_json()
+    assert [run["side"] for run in found["runs"]] == [0, 0, 0, 1, 1, 1]
+    assert found["runs"][0]["away"] == {}
+    assert found["runs"][5]["away"]["step_time"]["step"] == 1
+    assert version
+
+
+def line(values: Any, first: int = 1) -> Series:
+    values = np.asarray(values, dtype=float)
+    return Series(name="loss", steps=np.arange(first, first + len(values)), values=values)
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_a_series_leaves_where_it_stays_outside_whether_one_run_or_three_are_the_band(runs: int) -> None:
+    rng = np.random.default_rng(0)
+    noise = [rng.normal(0, 0.1, 300) for _ in range(runs + 2)]
+    usual = usual_of([line(1 + one) for one in noise[:runs]])
+    assert usual is not None
+    assert departure(usual, line(1 + noise[-1])).step is None
+    moved = 1 + noise[-2] + np.where(np.arange(300) >= 200, 2.0, 0.0)
+    moved[50] += 9  # one row is no departure
+    found = departure(usual, line(moved))
+    assert found.step is not None
+    assert 198 <= found.step <= 203
+    assert found.up
+    assert departure(usual, line(2 - moved)).up is False
+    late = departure(usual, line(moved[150:], first=151))
+    assert late.step == found.step  # of a stretch as of the whole
+    assert departure(usual, line([np.nan, 1.0])).step == 1
+    assert departure(usual, line([5.0] * 9, first=1000)).farthest == 0  # the champion never came so far
