@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from html import unescape
 from typing import Any
@@ -47,3 +48,9 @@ def a_run(
 def text_of(answer: Any, code: int = 200) -> str:
     assert answer.status_code == code, answer.text[:500]
     return " ".join(unescape(answer.text).split())
+
+
+def last_row(web: Any, model: str) -> int:
+    """The ledger's newest row about a model."""
+    page = web.get("/canary/model", query_string={"name": model}).text
+    return int(re.search(r"verdict\?row=(\d+)", page.split('id="rows"')[1])[1])  # type: ignore[index]

@@ -40,7 +40,8 @@ BEGINS = ("bootstrap",)
 class VerdictPage:
     """A judgement or an act. `decision` None for an act by hand; `row` None for a session that left no version.
 
-    `gone`: runs of the evidence that the store no longer holds. `holds`: who is champion now.
+    `gone`: runs of the evidence that the store no longer holds. `holds`: who is champion now. `session`: its id,
+    '' where the store no longer has it.
     """
 
     model: str
@@ -52,6 +53,7 @@ class VerdictPage:
     runs: Mapping[str, RunFacts]
     gone: Sequence[str]
     holds: int | None
+    session: str = ""
 
 
 def read_ledger_page(tracking: str, registry: str, seq: int, may_read_model: Callable[[str], bool]) -> VerdictPage:
@@ -147,8 +149,11 @@ def complete(
     ids = [] if decision is None else [*decision.verdict.baseline_runs, *decision.verdict.candidate_runs]
     rows: Sequence[ForestRow] = ()
     runs: dict[str, RunFacts] = {}
+    session = (decision.session_id or "") if decision is not None else ""
     if decision is not None:
         with reading(tracking) as connection:
+            found = read_facts(connection, [session], tags=(), latest=()).get(session) if session else None
+            session = session if found is not None and not found.deleted else ""
             runs = {key: one for key, one in read_facts(connection, ids, latest=()).items() if not one.deleted}
             decision = warned(decision, runs)
             rows = forest_rows(connection, decision, runs)
@@ -162,6 +167,7 @@ def complete(
         runs=runs,
         gone=[run_id for run_id in ids if run_id not in runs],
         holds=holds,
+        session=session,
     )
 
 

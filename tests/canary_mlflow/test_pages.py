@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from paged import a_run, site, text_of
+from paged import a_run, last_row, site, text_of
 
 from canary_mlflow.errors import StoreError
 from canary_mlflow.pages.downsampling import keep_envelope, keep_peaks
@@ -130,11 +130,6 @@ def test_a_forged_row_is_said_to_be_forged(
     page = text_of(web.get(f"/canary/verdict?row={last_row(web, guarded.model)}"))
     assert "does not hold" in page
     assert "Its text does not have the digest that stands beside it" in page
-
-
-def last_row(web: Any, model: str) -> int:
-    page = web.get("/canary/model", query_string={"name": model}).text
-    return int(re.search(r"verdict\?row=(\d+)", page.split('id="rows"')[1])[1])  # type: ignore[index]
 
 
 def test_a_history_has_champions_trends_and_what_was_decided_by_hand(web: Any, guarded: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from paged import a_run, site, text_of
+from paged import a_run, last_row, site, text_of
 
 from canary_mlflow.pages.departures import departure, usual_of
 from canary_mlflow.policies import load_policy
@@ -142,6 +142,17 @@ def test_several_are_compared_with_the_first(web: Any, guarded: Any) -> None:
     assert found["runs"][0]["away"] == {}
     assert found["runs"][5]["away"]["step_time"]["step"] == 1
     assert version
+
+
+def test_every_page_about_a_session_leads_to_its_page(web: Any, guarded: Any) -> None:
+    session, _ = blocked(guarded)
+    link = f'href="/canary/session?id={session}"'
+    assert link in web.get("/canary").text
+    assert link in web.get(f"/canary/run?id={guarded.children(session)[0]}").text
+    assert link in web.get(f"/canary/verdict?session={session}").text
+    guarded.client.delete_run(session)
+    assert link not in web.get(f"/canary/verdict?row={last_row(web, guarded.model)}").text
+    assert link not in web.get(f"/canary/run?id={guarded.children(session)[0]}").text
 
 
 def line(values: Any, first: int = 1) -> Series:
