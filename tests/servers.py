@@ -74,9 +74,16 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Of the server itself; its workers are forks of it."""
+        """Of the process that answers: a child of `mlflow server`, where that has started uvicorn as a command."""
         assert self._process is not None
-        return self._process.pid
+        pid = self._process.pid
+        started = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(started[0]) if started else pid
+
+    def wait(self) -> None:
+        """Until it has ended by itself."""
+        assert self._process is not None
+        self._process.wait(timeout=30)
 
     def signal(self, number: int) -> None:
         """Send a signal to the server and its workers."""

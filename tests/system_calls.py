@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -90,17 +90,40 @@ def forks(act: str, folder: Path) -> Iterator[Forks]:
 
 @contextmanager
 def attached(pid: int, log: Path, calls: tuple[str, ...], inject: str = "", path: Path | None = None) -> Iterator[None]:
-    """The process and all its threads and forks are traced meanwhile. `path`: calls about this file alone."""
+    """The process and all its threads and forks are traced meanwhile. `path`: calls about this file alone. `log` is
+    whole when the block has ended."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed: apt-get install strace")
     words = ["-e", f"trace={','.join(calls)}", *(["-e", f"inject={inject}"] if inject else [])]
     words += ["-P", str(path)] if path else []
     with subprocess.Popen(
-        ["strace", "-f", "-o", str(log), *words, "-p", str(pid)], stderr=subprocess.PIPE, text=True
+        ["strace", "-f", "-s", "200", "-o", str(log), *words, "-p", str(pid)], stderr=subprocess.PIPE, text=True
     ) as tracer:
-        wait_for_attachment(tracer.stderr)
-        yield
-        tracer.terminate()
+        try:
+            wait_for_attachment(tracer.stderr)
+            yield
+        finally:
+            end(tracer, by_itself=KILL in inject)
+
+
+def end(tracer: subprocess.Popen[str], *, by_itself: bool) -> None:
+    """Until strace has ended. Where what it follows was killed, it does so by itself: asked to end among the exits of
+    the threads, it would wait for the first of them for ever, which in turn waits for the others to be seen off."""
+    if by_itself:
+        with suppress(subprocess.TimeoutExpired):
+            tracer.wait(timeout=10)
+    tracer.terminate()
+    try:
+        tracer.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        tracer.kill()
+
+
+def nth_row(log: Path) -> int:
+    """Which `sendto` of its thread added the last row to a ledger on PostgreSQL, a little before its commit."""
+    calls = [line.split(maxsplit=1) for line in log.read_text().splitlines() if "sendto(" in line]
+    added = max(at for at, (_, what) in enumerate(calls) if "INSERT INTO canary_ledger" in what)
+    return sum(thread == calls[added][0] for thread, _ in calls[: added + 1])
 
 
 def wait_for_attachment(stderr: IO[str] | None) -> None:

@@ -14,7 +14,7 @@ from cluster import binaries, cluster
 from guard_doors import request as ask
 from guard_modes import engine_of
 from servers import Server
-from system_calls import FULL, KILL, SENDS, WRITES, Forks, attached, forks
+from system_calls import FULL, KILL, SENDS, WRITES, Forks, attached, forks, nth_row
 
 from canary_mlflow.ledger.chain import damages
 from canary_mlflow.ledger.keys import key_folder, load_public, public_files
@@ -129,26 +129,38 @@ def test_a_promotion_whose_disk_fills_at_any_write_says_so(killed: Killed) -> No
 
 @pytest.mark.full
 def test_a_killed_server_leaves_alias_and_ledger_agreed(uri: str, recorder: Any, tmp_path: Path) -> None:
-    """kill -9 of `mlflow server` as it commits a promotion; started again, it does what was asked."""
+    """kill -9 of `mlflow server` in the transaction of a promotion; started again, it does what was asked."""
     client = prepare_store(uri)
     experiment = client.create_experiment("served", artifact_location=str(tmp_path / "mlruns"))
     served = recorder(client=client, uri=uri, experiment=experiment, model="served")
     gate(client, served.model, served.version(), load_policy("smoke"))
-    body = {"model": served.model, "version": served.version()}
     server = Server(uri, tmp_path, registry=f"canary+{uri}", app="canary", python=sys.executable)
+    calls = tmp_path / "calls.txt"
+
+    def promote(version: str) -> bool:
+        body = {"model": served.model, "version": version}
+        return bool(ask(f"{server.uri}/api/2.0/canary/verdicts", "POST", body)["decision"]["promoted"])
+
     journal = Path(f"{uri.removeprefix('sqlite:///')}-journal") if uri.startswith("sqlite") else None
-    commit = f"unlink:{KILL}:when=1" if journal else f"sendto:{KILL}:when=40"
-    calls = (commit.split(":")[0],)
-    with (
-        server,
-        attached(server.pid, tmp_path / "calls.txt", calls, commit, journal),
-        pytest.raises(OSError),  # nobody is there to answer any more
-    ):
-        ask(f"{server.uri}/api/2.0/canary/verdicts", "POST", body)
-    assert served.champion() == "1"
+    commit = f"unlink:{KILL}:when=1"
+    with server:
+        assert promote(served.version())  # what a server asks its database once is asked
+        if journal is None:
+            with attached(server.pid, calls, SENDS):
+                assert promote(served.version())
+            commit = f"sendto:{KILL}:when={nth_row(calls)}"
+        before, last = served.champion(), served.version()
+        with (
+            attached(server.pid, calls, (commit.split(":")[0],), commit, journal),
+            pytest.raises(OSError),  # nobody is there to answer any more
+        ):
+            promote(last)
+        server.wait()
+    assert served.champion() == before
     assert agreed(client) == []
     with server:
-        assert ask(f"{server.uri}/api/2.0/canary/verdicts", "POST", body)["decision"]["promoted"]
+        assert promote(last)  # nothing holds the lock
+    assert served.champion() == last
     engine_of(uri).dispose()
 
 
