@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.errors import CanaryError, NoSuchModel, NoSuchRun, NoSuchVersion, Refused, UsageError
 from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import READERS, Readers, as_answer
-from canary_mlflow.pages.views import ROUTES, find_session, overview
+from canary_mlflow.pages.session_views import find_session
+from canary_mlflow.pages.views import ROUTES, overview
 from canary_mlflow.reports.forest import x_of
 from canary_mlflow.reports.times import ago, duration, iso, moment
 from canary_mlflow.reports.tones import tone

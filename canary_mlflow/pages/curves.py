@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope, keep_peaks
+from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope, keep_means, keep_peaks
 from canary_mlflow.reports.panels import PANELS, SERIES
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.histories import series_of
@@ -41,11 +41,15 @@ class Band:
 
 
 def read_series(
-    connection: sa.Connection, run_ids: Sequence[str], names: Sequence[str], after: int | None = None
+    connection: sa.Connection,
+    run_ids: Sequence[str],
+    names: Sequence[str],
+    after: int | None = None,
+    until: int | None = None,
 ) -> dict[str, dict[str, Series]]:
     """Series by run and canonical name, in one bulk read; those without a point are left out."""
     keys = {mlflow_key(name): name for name in names}
-    points = points_over(connection, {run_id: list(keys) for run_id in run_ids}, after)
+    points = points_over(connection, {run_id: list(keys) for run_id in run_ids}, after, until)
     found: dict[str, dict[str, Series]] = {run_id: {} for run_id in run_ids}
     for (run_id, key), rows in points.items():
         if len(rows):
@@ -71,11 +75,26 @@ def curve(series: Series) -> dict[str, Any]:
     """One line: its finite values with all peaks, and where it had none."""
     finite = series.finite_only()
     steps, values = keep_peaks(finite.steps, finite.values, MOST)
+    return {"steps": steps.tolist(), "values": figures(values), **broken_of(series)}
+
+
+def mean_curve(series: Series) -> dict[str, Any]:
+    """One line that can be told from its noise: of a long series the mean of each stretch, with its lowest and highest
+    value beside it."""
+    finite = series.finite_only()
+    if len(finite.steps) <= MOST:
+        return {"steps": finite.steps.tolist(), "values": figures(finite.values), **broken_of(series)}
+    steps, mean, low, high = keep_means(finite.steps, finite.values, MOST // 2)
+    return {"steps": steps.tolist(), "values": figures(mean), "low": figures(low), "high": figures(high),
+            **broken_of(series)}  # fmt: skip
+
+
+def broken_of(series: Series) -> dict[str, Any]:
+    """Where it is no number; nothing for one that always is."""
     broken = series.steps[~series.finite]
-    found: dict[str, Any] = {"steps": steps.tolist(), "values": figures(values)}
-    if len(broken):
-        found |= {"broken": keep_some(broken), "said": said_of(len(broken), len(series.steps), int(broken[0]))}
-    return found
+    if not len(broken):
+        return {}
+    return {"broken": keep_some(broken), "said": said_of(len(broken), len(series.steps), int(broken[0]))}
 
 
 def spreads(series: Mapping[str, Series]) -> dict[str, Any]:

@@ -27,9 +27,12 @@ class Usual:
     width: float
     runs: int
 
-    def drawn(self) -> tuple[Steps, Values, Values]:
-        """Steps, lowest and highest values, as few as a screen needs."""
-        return keep_envelope(self.band.steps, self.band.low, self.band.high, BAND)
+    def drawn(self, first: int | None = None, last: int | None = None) -> tuple[Steps, Values, Values]:
+        """Steps, lowest and highest values, as few as a screen needs; of a stretch, or of all."""
+        steps = self.band.steps
+        start = 0 if first is None else int(np.searchsorted(steps, first))
+        end = len(steps) if last is None else int(np.searchsorted(steps, last, side="right"))
+        return keep_envelope(steps[start:end], self.band.low[start:end], self.band.high[start:end], BAND)
 
 
 @dataclass(frozen=True, kw_only=True)

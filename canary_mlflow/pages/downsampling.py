@@ -34,3 +34,17 @@ def keep_envelope(steps: Steps, low: Values, high: Values, most: int) -> tuple[S
         return steps, low, high
     starts = np.linspace(0, n, most, endpoint=False).astype(np.int64)
     return steps[starts], np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
+
+
+def keep_means(steps: Steps, values: Values, most: int) -> tuple[Steps, Values, Values, Values]:
+    """At most `most` stretches, each at its last step: mean, lowest and highest value. The last value stands alone,
+    as it is. Values are finite, and more than `most`."""
+    starts = np.append(np.linspace(0, len(values) - 1, most - 1, endpoint=False).astype(np.int64), len(values) - 1)
+    counts = np.diff(np.append(starts, len(values)))
+    mean = np.add.reduceat(values, starts) / counts
+    return (
+        steps[starts + counts - 1],
+        mean,
+        np.minimum.reduceat(values, starts),
+        np.maximum.reduceat(values, starts),
+    )

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from canary_mlflow.pages.curves import OVERLAP, as_json, curve, read_series
+from canary_mlflow.pages.curves import OVERLAP, as_json, mean_curve, read_series
 from canary_mlflow.pages.departures import Usual, departure, usual_of
 from canary_mlflow.pages.facts import children_of, read_all_params, read_facts, read_params
 from canary_mlflow.pages.run import Champion, champion_of
@@ -169,26 +169,33 @@ def beside_of(
 
 
 def curves_of(
-    connection: sa.Connection, tracking: str, page: SessionPage, names: Sequence[str], after: int | None
+    connection: sa.Connection,
+    tracking: str,
+    page: SessionPage,
+    names: Sequence[str],
+    after: int | None = None,
+    until: int | None = None,
 ) -> dict[str, Any]:
     """The curves of all runs as JSON values, with the reference's band and how far each series goes from it; with
-    `after`, of what is new since that step alone."""
+    `after`, of what is new since that step alone, and with `until` of that stretch, in all its detail."""
     wanted = list(names) or list(dict.fromkeys([*SERIES, *(name for one in page.panels for name in one.lines)]))
     recorded = {one.run.run_id: set(one.run.latest) for one in page.runs}
-    since = None if after is None else after - OVERLAP
+    since = None if after is None else after - (OVERLAP if until is None else 1)
     runs, last = [], after or 0
     known = reference_of(tracking, page.reference.run_ids, tuple(wanted), steps_of(page))
     for one in page.runs:
         own = [name for name in wanted if mlflow_key(name) in recorded[one.run.run_id]]
-        series = read_series(connection, [one.run.run_id], own, since)[one.run.run_id]
+        series = read_series(connection, [one.run.run_id], own, since, until)[one.run.run_id]
         last = max([last, *(int(found.steps[-1]) for found in series.values())])
         warned = [{"step": w.step, "stream": w.stream, "level": w.level.name} for w in one.run.warnings]
         runs.append({
             "id": one.run.run_id, "name": one.name, "side": one.side, "warnings": warned,
-            "series": {name: curve(found) for name, found in series.items()},
+            "series": {name: mean_curve(found) for name, found in series.items()},
             "away": {} if one.run.run_id in page.reference.run_ids else away(known, series),
         })  # fmt: skip
-    bands = {} if after is not None else {name: as_json(*one.drawn()) for name, one in known.items()}
+    bands = {}
+    if after is None or until is not None:
+        bands = {name: as_json(*one.drawn(after, until)) for name, one in known.items()}
     return {"whole": after is None, "next": last, "running": page.running, "runs": runs, "bands": bands}
 
 

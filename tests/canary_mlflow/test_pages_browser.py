@@ -204,6 +204,61 @@ def test_every_series_is_found_and_the_address_keeps_what_is_seen(site: Site, se
         assert colleague.troubles == []
 
 
+def test_what_somebody_chooses_to_see_is_in_the_address(site: Site, seen: Window) -> None:
+    seen.open(f"/canary/session/{site.session}")
+    seen.until("charts.length === 1 && all.figures[0].chart !== null")
+    slider = seen.page.locator("#smooth")
+    slider.focus()
+    for _ in range(3):
+        seen.page.keyboard.press("PageUp")
+    seen.until("view.smooth > 0 && all.figures[0].chart.series.some((one) => one.label === 'rows')")
+    seen.page.locator("#scale").select_option("log")
+    seen.page.locator("#across").select_option("tokens")
+    loss = "all.figures.find((one) => one.names[0] === 'loss')"
+    seen.until(f"{loss}.chart.series[0].label === 'tokens' && {loss}.chart.data[0].at(-1) === 40960")
+    assert seen.page.evaluate(f"{loss}.chart.scales.y.distr") == 3
+    seen.page.evaluate("zoomTo([10240, 20480])")
+    with window(site.browser, site.address) as colleague:
+        colleague.open(seen.page.url.removeprefix(site.address))
+        colleague.until(f"charts.length === 1 && {loss}.chart !== null")
+        assert colleague.page.evaluate(f"{loss}.chart.scales.x.min") == 10240
+        assert colleague.page.evaluate(f"{loss}.chart.scales.y.distr") == 3
+        assert colleague.page.evaluate("view.smooth") > 0
+        colleague.page.locator("#scale").select_option("linear")
+        colleague.page.locator("#across").select_option("time")
+        colleague.until(f"{loss}.chart.series[0].label === 'time' && {loss}.chart.scales.y.distr === 1")
+        colleague.until(f"{loss}.chart.scales.x.max === 0.039")  # the zoom was of another axis
+        assert "zoom" not in colleague.page.url
+        assert colleague.troubles == []
+
+
+def test_a_chart_is_downloaded_as_csv(site: Site, seen: Window) -> None:
+    seen.open(f"/canary/session/{site.session}")
+    seen.until("charts.length === 1 && all.figures[0].chart !== null")
+    with seen.page.expect_download() as download:
+        seen.page.get_by_role("link", name="CSV of Loss").click()
+    rows = Path(download.value.path()).read_text(encoding="utf-8").splitlines()
+    assert rows[0] == "run,name,step,loss,eval_loss"
+    assert len(rows) == 1 + 3 * 40
+
+
+def test_a_zoom_fetches_what_was_thinned_out(site: Site, seen: Window) -> None:
+    from paged import a_run
+
+    values = [1.0 + (step % 7) / 100 for step in range(2000)]
+    run = a_run(site.store, {"stability/loss": values}, end="FINISHED", tags={"canary.seed": "0"})
+    seen.open(f"/canary/session/{run}")
+    seen.until("charts.length === 1 && all.figures[0].chart !== null")
+    drawn = "all.figures[0].chart.data.at(-1).filter((one) => one != null).length"
+    assert seen.page.evaluate(drawn) <= 400
+    labels = seen.page.evaluate("all.figures[0].chart.series.map((one) => one.label)")
+    assert labels == ["step", "high", "low", "seed 0"]  # the mean over its range
+    seen.page.evaluate("zoomTo([501, 700])")
+    seen.until(f"{drawn} === 200", 10)
+    seen.page.evaluate("zoomTo(null)")
+    seen.until(f"{drawn} <= 400 && all.detail === null", 10)
+
+
 def test_a_session_that_goes_on_grows_and_says_where_it_left(site: Site, seen: Window) -> None:
     from mlflow.entities import Metric
 

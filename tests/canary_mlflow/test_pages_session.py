@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from paged import a_run, last_row, site, text_of
 
 from canary_mlflow.pages.departures import departure, usual_of
+from canary_mlflow.pages.downsampling import keep_means
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
 from gates.model.records import Series
@@ -142,6 +145,63 @@ def test_several_are_compared_with_the_first(web: Any, guarded: Any) -> None:
     assert found["runs"][0]["away"] == {}
     assert found["runs"][5]["away"]["step_time"]["step"] == 1
     assert version
+
+
+def test_a_run_says_when_it_was_at_which_step_and_how_many_tokens_it_had_seen(web: Any, guarded: Any) -> None:
+    session, _ = blocked(guarded)
+    found = web.get(f"/canary/clock.json?id={session}").get_json()
+    clock = found["runs"][guarded.children(session)[0]]
+    assert clock["steps"] == list(range(1, 41))
+    assert clock["seconds"][::39] == [0.0, 0.039]  # as they were recorded
+    assert clock["tokens"][::39] == [1024, 40 * 1024]
+    assert found["reference"]["steps"] == clock["steps"]
+
+
+def test_a_run_without_rows_has_no_clock_and_one_without_tokens_says_so(web: Any, recorded: Any) -> None:
+    bare, some = a_run(recorded, {}), a_run(recorded, {"stability/loss": [1.0, 0.5]})
+    assert web.get(f"/canary/clock.json?id={bare}").get_json() == {"runs": {}, "reference": None}
+    clock = web.get(f"/canary/clock.json?id={some}").get_json()["runs"][some]
+    assert (clock["seconds"], clock["tokens"]) == ([0.0, 0.001], None)
+
+
+def test_a_chart_is_given_as_csv_with_every_value(web: Any, recorded: Any) -> None:
+    run = a_run(recorded, {"stability/loss": [1.5, float("nan"), 0.25], "-1.x": [1.0]}, tags={"canary.seed": ""},
+                name="=HYPERLINK(1)")  # fmt: skip
+    answer = web.get("/canary/session.csv", query_string={"id": run, "names": "loss,-1.x,nosuch"})
+    assert answer.mimetype == "text/csv"
+    assert list(csv.reader(io.StringIO(answer.text))) == [
+        ["run", "name", "step", "loss", "'-1.x", "nosuch"],
+        [run, "'=HYPERLINK(1)", "1", "1.5", "1.0", ""],
+        [run, "'=HYPERLINK(1)", "2", "nan", "", ""],
+        [run, "'=HYPERLINK(1)", "3", "0.25", "", ""],
+    ]
+    assert "names: missing" in text_of(web.get(f"/canary/session.csv?id={run}"), 400)
+
+
+def test_a_long_series_is_its_mean_beside_its_range_and_a_stretch_of_it_comes_whole(web: Any, recorded: Any) -> None:
+    values = np.random.default_rng(0).normal(1, 0.1, 3000)
+    values[1234] = 50.0
+    run = a_run(recorded, {"stability/loss": values})
+    whole = web.get(f"/canary/session.json?id={run}").get_json()["runs"][0]["series"]["loss"]
+    assert len(whole["steps"]) <= 400
+    assert max(whole["high"]) == 50
+    assert max(whole["values"]) < 10
+    assert (whole["steps"][-1], whole["values"][-1]) == (3000, float(f"{values[-1]:.6g}"))
+    stretch = web.get(f"/canary/session.json?id={run}&from=1200&to=1300&names=loss").get_json()
+    part = stretch["runs"][0]["series"]["loss"]
+    assert part["steps"] == list(range(1200, 1301))
+    assert part["values"][35] == 50
+    assert "to: no whole number" in text_of(web.get(f"/canary/session.json?id={run}&to=x"), 400)
+
+
+def test_means_of_stretches_add_up() -> None:
+    steps, values = np.arange(1, 10_008), np.random.default_rng(0).normal(0, 1, 10_007)
+    kept, mean, low, high = keep_means(steps, values, 400)
+    assert (len(kept), kept[-1], mean[-1]) == (400, 10_007, values[-1])
+    counts = np.diff(kept, prepend=0)
+    assert float((mean * counts).sum()) == pytest.approx(values.sum())
+    assert (low.min(), high.max()) == (values.min(), values.max())
+    assert ((low <= mean) & (mean <= high)).all()
 
 
 def test_every_page_about_a_session_leads_to_its_page(web: Any, guarded: Any) -> None:

@@ -1,6 +1,7 @@
 "use strict";
 // All runs of a session, or of what is compared, in one chart each; what is seen stands in the address.
 
+const ASKED = 20;  // series that one request may name
 const DASHES = [[], [7, 4], [2, 3]];  // one for each series of a chart; runs differ by colour
 
 class Runs extends Curves {
@@ -8,6 +9,8 @@ class Runs extends Curves {
     super(place);
     this.runs = [];
     this.bands = {};
+    this.clocks = null;  // until another axis than steps asks for them
+    this.detail = null;  // of the stretch that is zoomed to, where the whole is thinned out
     this.asked = new Set(seen("series"));
     this.figures = [...place.querySelectorAll("figure")].map((one) => new RunsFigure(one, this));
   }
@@ -15,15 +18,54 @@ class Runs extends Curves {
   async start() {
     await this.refresh();
     for (const name of this.asked) await this.add(name);
+    await this.fetchDetail();
     this.search();
   }
 
+  line(run, name) {
+    return this.detail?.runs[run.id]?.[name] || run.lines[name];
+  }
+
+  clockOf(run) {
+    return this.clocks?.runs[run.id];
+  }
+
+  // Again when a run has gone a tenth beyond its clock; up to there the clock is prolonged.
+  async fetchClocks() {
+    if (!view.across) return;
+    const late = (run) => this.clockOf(run) === undefined || Object.values(run.lines).some((one) => one.steps.at(-1) > 1.1 * this.clockOf(run).steps.at(-1));
+    if (this.clocks && !this.runs.some(late)) return;
+    this.clocks = await json(this.place.dataset.clock);
+  }
+
+  // Every row of what is zoomed to, or as many as a screen has room for.
+  async fetchDetail() {
+    const clocks = this.runs.map((run) => this.clockOf(run)).filter(Boolean);
+    const steps = view.zoom && stepsBetween(clocks, view.zoom);
+    const thinned = this.runs.flatMap((run) => Object.entries(run.lines).filter(([, line]) => line.low).map(([name]) => name));
+    this.detail = null;
+    if (steps && thinned.length) {
+      const asked = view.zoom, names = [...new Set(thinned)];
+      const parts = [];
+      for (let at = 0; at < names.length; at += ASKED) {
+        const some = names.slice(at, at + ASKED).map(encodeURIComponent).join(",");
+        parts.push(await json(`${this.place.dataset.session}&from=${Math.max(0, Math.floor(steps[0]))}&to=${Math.ceil(steps[1])}&names=${some}`));
+      }
+      if (asked !== view.zoom) return;  // somebody has zoomed on
+      this.detail = { runs: {}, bands: Object.assign({}, ...parts.map((one) => one.bands)) };
+      for (const run of parts.flatMap((one) => one.runs)) this.detail.runs[run.id] = { ...this.detail.runs[run.id], ...run.series };
+    }
+    this.draw();
+  }
+
   async refresh() {
-    const news = await this.read(this.next === null ? "" : `&after=${this.next}`);
-    for (const name of this.asked) if (news !== null && this.added(name)) await this.read(`&names=${encodeURIComponent(name)}`, true);
+    const since = this.next === null ? "" : `&after=${this.next}`;
+    const news = await this.read(since);
+    for (const name of this.asked) if (this.added(name)) await this.read(`${since}&names=${encodeURIComponent(name)}`, true);
+    await this.fetchClocks();
     this.draw();
     this.rank();
-    return Boolean(news);
+    return news;
   }
 
   // Whether there is news for the rest of the page: another run, another warning, or the end. `aside`: one series more.
@@ -35,7 +77,7 @@ class Runs extends Curves {
       const kept = old.get(run.id);
       if (!kept) return { ...run, lines: { ...run.series } };
       for (const [name, line] of Object.entries(run.series)) {
-        if (found.whole) kept.lines[name] = line; else merge(kept.lines, name, line, ["values"]);
+        if (found.whole) kept.lines[name] = line; else join(kept.lines, name, line);
       }
       return { ...kept, warnings: run.warnings, name: run.name, away: found.whole ? { ...kept.away, ...run.away } : farther(kept.away, run.away) };
     });
@@ -77,8 +119,16 @@ class Runs extends Curves {
     plot.className = "plot";
     plot.tabIndex = 0;
     plot.setAttribute("role", "img");
+    plot.setAttribute("aria-label", name);
     note.className = "note small";
-    figure.append(title, plot, note);
+    const get = document.createElement("p"), link = document.createElement("a"), what = document.createElement("span");
+    get.className = "small get";
+    link.href = `${this.place.dataset.csv}&names=${encodeURIComponent(name)}`;
+    what.className = "hidden";
+    what.textContent = ` of ${name}`;
+    link.append("CSV", what);
+    get.append(link);
+    figure.append(title, plot, note, get);
     this.place.prepend(figure);
     const made = new RunsFigure(figure, this);
     made.own = name;
@@ -90,7 +140,7 @@ class Runs extends Curves {
   }
 
   search() {
-    const word = (box?.value || "").trim().toLowerCase();
+    const word = box.value.trim().toLowerCase();
     let count = 0;
     for (const one of this.figures) {
       one.sought = !word || `${one.title} ${one.names.join(" ")}`.toLowerCase().includes(word);
@@ -106,6 +156,13 @@ class Runs extends Curves {
     if (others && word && more) others.open = true;
     document.getElementById("found").textContent = word ? `${count} charts, ${more} more series` : "";
   }
+}
+
+// New rows behind a line; one with a range beside it keeps it.
+function join(lines, name, fresh) {
+  const old = lines[name];
+  if (old?.low || fresh.low) for (const one of [old, fresh]) if (one && !one.low) Object.assign(one, { low: one.values, high: one.values });
+  merge(lines, name, fresh, fresh.low ? ["values", "low", "high"] : ["values"]);
 }
 
 // Of a stretch: the farthest so far, and the first step at which it left.
@@ -124,6 +181,11 @@ class RunsFigure extends Figure {
   constructor(figure, curves) {
     super(figure, curves);
     this.sought = true;
+    this.usual = this.log;
+    this.title = this.plot.getAttribute("aria-label");
+    this.logged = document.createElement("small");
+    this.logged.textContent = "log scale";
+    figure.querySelector("figcaption").append(" ", this.logged);
     this.left = document.createElement("p");
     this.left.className = "away-note small";
     this.plot.before(this.left);
@@ -135,99 +197,128 @@ class RunsFigure extends Figure {
   }
 
   draw() {
-    const { runs, bands } = this.curves;
-    const drawn = runs.flatMap((run, number) => this.names.map((name, at) => ({ run, number, name, at, line: run.lines[name] }))).filter((one) => one.line);
+    const { runs } = this.curves;
+    const drawn = runs.flatMap((run, number) => this.names.map((name, at) => ({ run, number, name, at, line: this.curves.line(run, name) }))).filter((one) => one.line);
     this.figure.hidden = !drawn.length || this.sought === false;
     if (this.figure.hidden) return;
-    this.note.textContent = drawn.filter((one) => one.line.said).map((one) => `${one.run.name}: ${one.line.said}`).join(" ");
+    for (const one of drawn) one.x = along(this.curves.clockOf(one.run), one.line.steps);
+    const unplaced = drawn.filter((one) => !one.x).map((one) => `${one.run.name}: no ${view.across} recorded.`);
+    this.note.textContent = [...drawn.filter((one) => one.line.said).map((one) => `${one.run.name}: ${one.line.said}`), ...unplaced].join(" ");
     const gone = runs.filter((run) => run.away[this.names[0]] && run.away[this.names[0]].step !== null);
     this.left.textContent = gone.length ? `Left the band: ${gone.map((run) => `${run.name} at step ${run.away[this.names[0]].step}, ${run.away[this.names[0]].up ? "above" : "below"}`).join("; ")}` : "";
     this.figure.classList.toggle("away", gone.length > 0);
-    const lines = drawn.filter((one) => one.line.steps.length);
+    const lines = drawn.filter((one) => one.x && one.x.length);
     this.plot.hidden = !lines.length;
     if (!lines.length) return;
-    this.last = lines.reduce((most, one) => Math.max(most, one.line.steps.at(-1)), 0);
-    const first = lines.reduce((least, one) => Math.min(least, one.line.steps[0]), Infinity);
-    const tables = [], series = [{ label: "step", value: (u, step) => String(step ?? this.last) }], areas = [];
-    const band = bands[this.names[0]] ? upTo(bands[this.names[0]], this.last) : null;
+    const last = lines.reduce((most, one) => Math.max(most, one.x.at(-1)), 0);
+    const first = lines.reduce((least, one) => Math.min(least, one.x[0]), Infinity);
+    const log = (view.scale ? view.scale === "log" : this.usual) && lines.some((one) => one.line.values.some((value) => value > 0));
+    this.log = log;
+    this.logged.hidden = !log;
+    const tables = [], series = [{ label: view.across || "step", value: (u, x) => spelled(x ?? last) }], areas = [];
+    const band = this.band(last);
     if (band && band.steps.length) this.edges(band, "--champion", tables, series, areas, 1.5);
-    for (const { run, number, name, at, line } of lines) {
-      const now = line.values.at(-1);
-      tables.push([line.steps, line.values.map(this.visible, this)]);
-      series.push({
-        label: this.names.length > 1 ? `${run.name} ${name}` : run.name, stroke: colour(`--run-${number % 8}`), width: 1.4, dash: DASHES[at % 3], spanGaps: true,
-        points: { show: line.steps.length < 40, size: 5 }, value: (u, value, n, index) => (value != null ? short(value) : index == null ? short(now) : "–"),
-      });
-    }
+    for (const one of lines) this.line(one, tables, series, areas, lines.some((other) => other.name !== one.name));
     if (this.target !== null) {
-      tables.push([[first, this.last], [this.target, this.target]]);
+      tables.push([[first, last], [this.target, this.target]]);
       series.push({ label: "target", stroke: colour("--good"), width: 1.5, dash: [6, 4], spanGaps: true, points: { show: false }, value: () => short(this.target) });
     }
     const data = uPlot.join(tables);
-    this.warnings = runs.flatMap((run) => run.warnings).filter((one) => this.marked.includes(one.stream));
-    this.broken = lines.flatMap((one) => one.line.broken || []);
+    const place = (run, steps) => along(this.curves.clockOf(run), steps) || [];
+    this.warnings = runs.flatMap((run) => run.warnings.flatMap((one) => place(run, [one.step]).map((x) => ({ ...one, step: x, at: one.step })))).filter((one) => this.marked.includes(one.stream));
+    this.broken = lines.flatMap((one) => place(one.run, one.line.broken || []));
     this.figure.classList.toggle("warned", this.warnings.some((one) => one.level !== "WARN"));
     this.describe(`${lines[0].run.name} ${lines[0].name}`, lines[0].line);
-    const log = this.log && lines.some((one) => one.line.values.some((value) => value > 0));
-    const shape = JSON.stringify([series.map((one) => [one.label, one.stroke]), lines.map((one) => one.line.steps.length < 40), log]);
+    const shape = JSON.stringify([series.map((one) => [one.label, one.stroke]), lines.map((one) => one.line.steps.length < 40), log, view.across]);
     if (this.chart && this.shape === shape) {
-      this.chart.setData(data, !zoom);
-      if (zoom) this.chart.redraw();
+      this.chart.setData(data, !view.zoom);
+      if (view.zoom) this.chart.redraw();
       return;
     }
     if (this.chart) this.chart.destroy();
     this.shape = shape;
     this.chart = new uPlot(this.zoomable(this.options(series, areas, log)), data, this.plot);
-    if (zoom) this.chart.setScale("x", { min: zoom[0], max: zoom[1] });
+    if (view.zoom) this.chart.setScale("x", { min: view.zoom[0], max: view.zoom[1] });
+  }
+
+  // One run's series: the mean over a pale range where the server sent both, the smoothed line over the pale rows.
+  line({ run, number, name, at, line, x }, tables, series, areas, named) {
+    const stroke = colour(`--run-${number % 8}`), now = line.values.at(-1), few = line.steps.length < 40;
+    if (line.low) {
+      areas.push({ series: [series.length, series.length + 1], fill: `${stroke}30` });
+      tables.push([x, line.high.map(this.visible, this), line.low.map(this.visible, this)]);
+      for (const label of ["high", "low"]) series.push({ label, class: "edge", width: 0, points: { show: false }, spanGaps: true });
+    }
+    if (view.smooth) {
+      tables.push([x, line.values.map(this.visible, this)]);
+      series.push({ label: "rows", class: "edge", stroke: `${stroke}50`, width: 1, points: { show: false }, spanGaps: true });
+    }
+    tables.push([x, (view.smooth ? smoothed(line.values, view.smooth) : line.values).map(this.visible, this)]);
+    series.push({
+      label: named ? `${run.name} ${name}` : run.name, stroke, width: view.smooth ? 2 : 1.4, dash: DASHES[at % 3], spanGaps: true,
+      points: { show: few, size: 5 }, value: (u, value, n, index) => (value != null ? short(value) : index == null ? short(now) : "–"),
+    });
+  }
+
+  // The reference's band on the same axis, no farther than the runs are.
+  band(last) {
+    const found = this.curves.detail?.bands[this.names[0]] || this.curves.bands[this.names[0]];
+    const x = found && along(this.curves.clocks?.reference, found.steps);
+    return x ? upTo({ ...found, steps: x }, last) : null;
+  }
+
+  options(series, bands, log) {
+    const options = super.options(series, bands, log);
+    if (view.across) options.axes[0].values = (u, ticks) => ticks.map(spelled);
+    return options;
   }
 
   // Dragging in one zooms all, and the address remembers it.
   zoomable(options) {
+    const exact = (x) => (view.across ? Number(x.toPrecision(6)) : Math.round(x));
     options.hooks.setSelect = [(u) => {
-      if (u.select.width > 0) zoomTo([Math.round(u.posToVal(u.select.left, "x")), Math.round(u.posToVal(u.select.left + u.select.width, "x"))], u);
+      if (u.select.width > 0) zoomTo([exact(u.posToVal(u.select.left, "x")), exact(u.posToVal(u.select.left + u.select.width, "x"))], u);
     }];
     options.hooks.ready = [(u) => u.over.addEventListener("dblclick", () => zoomTo(null, u))];
     return options;
   }
 }
 
-// ---- what the address keeps -------------------------------------------------------------------------------------
-
-function state() {
-  return new URLSearchParams(location.hash.slice(1));
-}
-
-function seen(key) {
-  return (state().get(key) || "").split(",").filter(Boolean);
-}
-
-function remember(key, value) {
-  const now = state();
-  if (value) now.set(key, value); else now.delete(key);
-  history.replaceState(null, "", `${location.pathname}${location.search}${String(now) ? `#${now}` : ""}`);
-}
-
-let zoom = seen("zoom").map(Number);
-if (zoom.length !== 2 || !zoom.every(Number.isFinite) || zoom[0] >= zoom[1]) zoom = null;
+// ---- what somebody chooses to see ---------------------------------------------------------------------------------
 
 function zoomTo(range, from) {
-  zoom = range && range[0] < range[1] ? range : null;
-  remember("zoom", zoom ? zoom.join(",") : "");
+  view.zoom = range && range[0] < range[1] ? range : null;
+  remember("zoom", view.zoom ? view.zoom.join(",") : "");
   for (const figure of all.figures) {
     if (!figure.chart) continue;
-    const steps = figure.chart.data[0];
-    if (figure.chart !== from || !zoom) figure.chart.setScale("x", zoom ? { min: zoom[0], max: zoom[1] } : { min: steps[0], max: steps.at(-1) });
+    const x = figure.chart.data[0];
+    if (figure.chart !== from || !view.zoom) figure.chart.setScale("x", view.zoom ? { min: view.zoom[0], max: view.zoom[1] } : { min: x[0], max: x.at(-1) });
   }
+  all.fetchDetail().catch(silent);
 }
 
 function pressed() {
   for (const button of document.querySelectorAll("[data-series]")) button.setAttribute("aria-pressed", String(all.added(button.dataset.series)));
 }
 
+function silent() {
+  status.textContent = "The server does not answer; what stands here is what it said last.";
+}
+
 const box = document.getElementById("search");
-if (box) box.value = state().get("q") || "";
+const smooth = document.getElementById("smooth"), scale = document.getElementById("scale"), across = document.getElementById("across");
+box.value = state().get("q") || "";
+[smooth.value, scale.value, across.value] = [view.smooth, view.scale, view.across];
 const all = new Runs(document.querySelector("[data-session]"));
-box?.addEventListener("input", () => { remember("q", box.value.trim()); all.search(); });
+box.addEventListener("input", () => { remember("q", box.value.trim()); all.search(); });
+smooth.addEventListener("input", () => { view.smooth = Number(smooth.value); remember("smooth", view.smooth ? smooth.value : ""); all.draw(); });
+scale.addEventListener("change", () => { view.scale = scale.value; remember("scale", scale.value); all.draw(); });
+across.addEventListener("change", () => {
+  view.across = across.value;
+  remember("across", across.value);
+  zoomTo(null);  // it was of another axis
+  all.fetchClocks().then(() => all.draw()).catch(silent);
+});
 for (const button of document.querySelectorAll("[data-series]")) button.addEventListener("click", () => all.add(button.dataset.series));
 pressed();
 all.start().then(() => charts.push(all)).catch(() => {

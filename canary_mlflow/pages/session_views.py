@@ -1,0 +1,170 @@
+"""The routes about a session and about several beside each other: pages, curves, clocks, and CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import Refused, UsageError
+from canary_mlflow.pages.answers import answers_of
+from canary_mlflow.pages.clocks import clocks_of, middle
+from canary_mlflow.pages.database import registry_uri, tracking_uri
+from canary_mlflow.pages.facts import read_facts
+from canary_mlflow.pages.finding import MOST, find
+from canary_mlflow.pages.rendering import rendered
+from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
+from canary_mlflow.pages.session import ASKED, SIDES, SessionPage, curves_of, read_page
+from canary_mlflow.pages.tables import lines_of
+from canary_mlflow.pages.verdict import judged
+from canary_mlflow.reports import causes
+from canary_mlflow.reports.card import card_of
+from canary_mlflow.reports.decision import RunWarning
+from canary_mlflow.tracking.facts import RunFacts
+from canary_mlflow.tracking.read_only import reading
+
+if TYPE_CHECKING:
+    from flask import Response
+
+
+def session() -> Any:
+    """What somebody asks for by ?id=: a session with all its runs, or the page of a model."""
+    word = argument("id", MOST)
+    place = find(tracking_uri(), registry_uri(), word)
+    if place.head is None:
+        from flask import redirect, url_for
+
+        return redirect(url_for("canary_pages.model", name=place.model))
+    heads = readable([place.head])
+    page = read_page(tracking_uri(), registry_uri(), heads)
+    found = judged(registry_uri(), place.head)
+    if found is not None and not readers().model(found[1].model):
+        found = None
+    champion = read_reference(page)
+    return rendered(
+        "canary/session.html",
+        page=page,
+        asked=place.run,
+        query=[("id", place.head.run_id)],
+        row=None if found is None else found[0],
+        card=None if found is None else card_of(found[1], then=found[0] is not None),
+        warned=causes.of_warnings(warnings_of(page)),
+        answers=answers_of([(one.name, one.run) for one in page.runs], champion),
+    )
+
+
+def find_session(word: str) -> Any:
+    """The same as a part of the address, to be sent to somebody."""
+    from flask import redirect, url_for
+
+    if len(word) > MOST:
+        raise UsageError(f"an address of {len(word)} characters; expected an id or a name; see the overview")
+    return redirect(url_for("canary_pages.session", id=word))
+
+
+def compare() -> str:
+    """Two to six runs or sessions in one chart each: ?a=…&b=…"""
+    page, query = compared()
+    answers = answers_of([(one.name, one.run) for one in page.runs], [])
+    warned = causes.of_warnings(warnings_of(page))
+    none: dict[str, Any] = {"asked": "", "row": None, "card": None}
+    return rendered("canary/session.html", page=page, query=query, warned=warned, answers=answers, **none)
+
+
+def compared(*, refresh: bool = False) -> tuple[SessionPage, list[tuple[str, str]]]:
+    """What ?a=…&b=… name, beside each other. Raises UsageError, NoSuchRun, Refused."""
+    from flask import request
+
+    asked = [(name, argument(name, MOST)) for name in SIDES if request.args.get(name)]
+    if len(asked) < 2:
+        raise UsageError(
+            f"found {len(asked)} to compare; expected two to six: ?a=…&b=…, runs, sessions or MODEL/VERSION"
+        )
+    heads = []
+    for name, word in asked:
+        place = find(tracking_uri(), registry_uri(), word)
+        if place.head is None:
+            raise UsageError(f"{name}: {word!r} is a model; expected a run, a session, or MODEL/VERSION")
+        heads.append(place.head)
+    return read_page(tracking_uri(), registry_uri(), readable(heads), compare=True, refresh=refresh), asked
+
+
+def session_json() -> Response:
+    """The curves of a session's runs (?id=), or of what is compared (?a=…&b=…), ranked. ?names=a,b: of these series;
+    ?after=STEP: what is new; ?from=STEP&to=STEP: all detail of a stretch."""
+    after, until = whole_number("after"), whole_number("to")
+    if until is not None:
+        after = whole_number("from") or 0
+    page = asked_for()
+    with reading(tracking_uri()) as connection:
+        return as_answer(curves_of(connection, tracking_uri(), page, names_asked(), after, until))
+
+
+def clock_json() -> Response:
+    """When each run was at which step, by its id; `reference`: the clock of the band."""
+    page = asked_for()
+    with reading(tracking_uri()) as connection:
+        runs = clocks_of(connection, [one.run for one in page.runs])
+        there = {run_id: runs[run_id] for run_id in page.reference.run_ids if run_id in runs}
+        if not there:
+            there = clocks_of(connection, list(read_facts(connection, page.reference.run_ids, tags=()).values()))
+    return as_answer({"runs": runs, "reference": middle(there)})
+
+
+def session_csv() -> Response:
+    """Every recorded value of ?names=a,b."""
+    from flask import current_app
+
+    names, page = names_asked(), asked_for()
+    if not names:
+        raise UsageError("names: missing; expected the series, as in ?names=loss,kl")
+    lines = lines_of(tracking_uri(), [(one.run.run_id, one.name) for one in page.runs], names)
+    made = current_app.response_class(lines, mimetype="text/csv")
+    made.headers["Content-Disposition"] = f'attachment; filename="canary-{page.heads[0].run_id[:8]}.csv"'
+    return made
+
+
+def asked_for() -> SessionPage:
+    """What the curves are of. Raises UsageError, NoSuchRun, Refused."""
+    from flask import request
+
+    if not request.args.get("id"):
+        return compared(refresh=True)[0]
+    place = find(tracking_uri(), registry_uri(), argument("id", MOST))
+    if place.head is None:
+        raise UsageError("id: a model; expected a run, a session or MODEL/VERSION")
+    return read_page(tracking_uri(), registry_uri(), readable([place.head]), refresh=True)
+
+
+def names_asked() -> list[str]:
+    """The series of ?names=, as many as one request may name."""
+    from flask import request
+
+    return [one for one in request.args.get("names", "").split(",") if one][:ASKED]
+
+
+def readable(heads: list[RunFacts]) -> list[RunFacts]:
+    """They, unless one is about what the reader may not see. Raises Refused."""
+    for one in heads:
+        if not readers().experiment(one.experiment):
+            raise Refused(f"run {one.run_id}: in an experiment that you may not read")
+    return heads
+
+
+def warnings_of(page: SessionPage) -> list[RunWarning]:
+    """What the watch said of its runs."""
+    return [RunWarning(run=shown.name, warning=one) for shown in page.runs for one in shown.run.warnings]
+
+
+def read_reference(page: SessionPage) -> list[RunFacts]:
+    """The champion's runs."""
+    with reading(tracking_uri()) as connection:
+        return list(read_facts(connection, list(page.reference.run_ids), tags=(), latest=()).values())
+
+
+SESSION_ROUTES: dict[str, Callable[[], Any]] = {
+    "/session": session,
+    "/session.json": session_json,
+    "/session.csv": session_csv,
+    "/clock.json": clock_json,
+    "/compare": compare,
+}
