@@ -2,15 +2,18 @@
 
     python benchmarks/ledger.py --rows 10000 100000
 
-Half of the rows are verdicts of 15 kB, as the smoke policy's are, half are seals of 1 kB. Loading MLflow (3 s, once per
-command) is not counted.
+Half of the rows are verdicts of 15 kB, as the smoke policy's are, half are seals or ends of sessions of 1 kB. Loading
+MLflow (3 s, once per command) is not counted. Then what the guard asks about sessions before a verdict: the rows of one
+session, and whether another session's rows name a run, each as the median of 20.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -48,6 +51,8 @@ def facts(number: int) -> dict[str, object]:
 def record(number: int) -> Record:
     """A seal and a verdict by turns, each about a version of its own that was deleted since."""
     verdict = number % 2 == 0
+    if number % 4 == 1:
+        return ended(number)
     plain = {"actor": "bench", "reason": "3 files", "time": "2026-11-21T10:00:00.000+00:00"}
     files = {"files": {f"model-{which}.safetensors": "0" * 64 for which in range(5)}}
     return Record(
@@ -55,6 +60,40 @@ def record(number: int) -> Record:
         version_created=number // 2, alias="champion" if verdict else "", word="PASS" if verdict else "sealed",
         grants=verdict, moves=False, facts=facts(number) if verdict else {**plain, **files},
     )  # fmt: skip
+
+
+def ended(number: int) -> Record:
+    """The end of a session of three runs."""
+    named = {"digest": "0" * 64, "role": "run", "beside": "", "failure": "", "deleted": False, "whole": True}
+    runs = {run_id(number, seed): {**named, "seed": str(seed)} for seed in range(3)}
+    said = {"runs": runs, "code": "0" * 64, "actor": "bench", "time": "2026-11-21T10:00:00.000+00:00"}
+    return Record(
+        kind=Kind.SESSION, model=f"m{number % 7}", version=0, version_created=0, alias=run_id(number, 9), word="ended",
+        grants=False, moves=False, facts=said,
+    )  # fmt: skip
+
+
+def run_id(number: int, seed: int) -> str:
+    """32 characters, as MLflow's are."""
+    return hashlib.md5(f"{number} {seed}".encode(), usedforsecurity=False).hexdigest()
+
+
+def asked(uri: str, count: int) -> dict[str, float]:
+    """Milliseconds of CPU of what the guard asks about sessions."""
+    guard = guarded_store(uri, "")
+    questions = {
+        "session_ms": lambda n: guard.session_rows(run_id(n, 9)),
+        "run_ms": lambda n: guard.sessions_naming(run_id(n, 1)),
+    }
+    found = {}
+    for name, question in questions.items():
+        times = []
+        for which in range(20):
+            began = time.process_time()
+            assert len(question(4 * (which * (count // 80)) + 1)) == 1
+            times.append(1000 * (time.process_time() - began))
+        found[name] = round(statistics.median(times), 2)
+    return found
 
 
 def fill(uri: str, count: int) -> float:
@@ -96,9 +135,13 @@ def main() -> int:
             verified(uri)  # an empty ledger: what is loaded is loaded
             length = fill(uri, count)
             seconds = verified(uri)
-        print(f"{count:,} rows of {length / 1000:.1f} kB in the mean: {seconds:.1f} s of CPU, "
-              f"{1e6 * seconds / count:.0f} µs each")  # fmt: skip
-        print(json.dumps({"benchmark": "ledger", "rows": count, "cpu_s": round(seconds, 2)}))
+            lookups = asked(uri, count)
+        print(
+            f"{count:,} rows of {length / 1000:.1f} kB in the mean: {seconds:.1f} s of CPU, "
+            f"{1e6 * seconds / count:.0f} µs each; the rows of a session in {lookups['session_ms']} ms, "
+            f"a run among sessions in {lookups['run_ms']} ms"
+        )
+        print(json.dumps({"benchmark": "ledger", "rows": count, "cpu_s": round(seconds, 2), **lookups}))
     return 0
 
 

@@ -101,7 +101,7 @@ def database(uri: str | None) -> sa.Engine:
 def show(engine: sa.Engine, *, needed: bool = True) -> None:
     """What the database says of itself. Raises StoreError without a ledger, where one is `needed`."""
     from canary_mlflow.errors import StoreError
-    from canary_mlflow.ledger.install import installed, missing_triggers, settings
+    from canary_mlflow.ledger.install import installed, missing_indexes, missing_triggers, settings
 
     shown = engine.url.render_as_string(hide_password=True)
     with engine.connect() as connection:
@@ -111,9 +111,11 @@ def show(engine: sa.Engine, *, needed: bool = True) -> None:
         if not installed(connection):
             raise StoreError(f"{shown}: no ledger there; expected one; canary db install")
         guarded, operators = settings(connection)
-        missing = missing_triggers(connection)
+        missing, slow = missing_triggers(connection), missing_indexes(connection)
     echo(shown)
     for one in guarded:
         echo(f"  guarded    {one.alias} of {one.models or 'every model that the ledger has a row about'}")
     echo(f"  operators  {', '.join(operators) or 'nobody is named: whoever may write the database'}")
     echo(f"  triggers   {'missing: ' + ', '.join(missing) if missing else 'in place'}")
+    if slow:
+        echo(f"  indexes    missing: {', '.join(slow)}; canary db upgrade adds them")

@@ -7,7 +7,7 @@ clock said as `clock`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,17 +21,22 @@ NEVER = datetime.min.replace(tzinfo=UTC)
 def stamp(after: Row | None) -> dict[str, str]:
     """The facts on time of the row that follows `after`: ISO 8601, UTC, milliseconds."""
     now = datetime.fromtimestamp(time.time(), UTC)
-    before = moment(after.facts, "time") if after is not None else None
+    before = moment(time_of(after)) if after is not None else None
     if before is None or now >= before:
         return {"time": spelled(now)}
     return {"time": spelled(before), "clock": spelled(now)}
 
 
-def moment(facts: Mapping[str, Any], name: str) -> datetime | None:
-    """The `time` or `clock` in a row's facts; None where there is none that can be read."""
+def time_of(row: Row) -> Any:
+    """What a row has as its time; None where it has none."""
+    return row.moments[0] if row.moments else None
+
+
+def moment(text: Any) -> datetime | None:
+    """A row's `time` or `clock`; None where it is none that can be read."""
     try:
-        found = datetime.fromisoformat(facts[name])
-    except (KeyError, TypeError, ValueError):
+        found = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
@@ -40,7 +45,7 @@ def settled(rows: Iterable[Row]) -> Iterator[tuple[Row, datetime]]:
     """Each row with the time from which it counts: its own, or that of a row before it where that is later."""
     latest = NEVER
     for row in rows:
-        latest = max(latest, moment(row.facts, "time") or latest)
+        latest = max(latest, moment(time_of(row)) or latest)
         yield row, latest
 
 
@@ -52,8 +57,7 @@ def jumps(rows: Iterable[Row]) -> tuple[list[Damage], list[str]]:
     latest, by = NEVER, 0
     before: datetime | None = None
     for row in rows:
-        facts = row.facts
-        own, clock = moment(facts, "time"), moment(facts, "clock")
+        own, clock = (moment(text) for text in row.moments or (None, None))
         if own is None:
             continue  # named for what it is by the check of the chain
         if latest - own > TOLERANCE:

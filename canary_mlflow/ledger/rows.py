@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from pydantic_core import from_json
@@ -83,6 +84,13 @@ class Row:
     def facts(self) -> dict[str, Any]:
         """The body as values; empty where it is not a JSON object, which `faults` names."""
         return facts_of(self) or {}
+
+    @cached_property
+    def moments(self) -> tuple[Any, Any] | None:
+        """What the body has as `time` and as `clock`, None for either that is not there; None for a body that holds
+        nothing. Read once: an audit asks twice, and reading a body is half of what a row costs it."""
+        facts = self.facts
+        return (facts.get("time"), facts.get("clock")) if facts else None
 
     @property
     def head(self) -> str:

@@ -33,6 +33,8 @@ LEDGER = sa.Table(
     sa.Index("canary_ledger_of_version", "workspace", "model", "version", "seq"),
     sa.Index("canary_ledger_moves", "workspace", "model", "moves", "seq"),
     sa.Index("canary_ledger_of_key", "key_id", "seq"),
+    sa.Index("canary_ledger_of_session", "kind", "alias", "seq"),  # a session's rows have its id as alias
+    sa.Index("canary_ledger_of_kind", "kind", "workspace", "seq"),
 )
 
 GUARDED = sa.Table(
@@ -202,7 +204,8 @@ def sessions_after(connection: Any, workspace: str, seq: int) -> list[Row]:
 
 
 def sessions_naming(connection: Any, text: str) -> list[Row]:
-    """The rows of sessions whose text has these words in it, such as a run's id."""
+    """The rows of sessions whose text has these words in it, such as a run's id. It reads the text of each of them, and
+    of no other row."""
     return [_row(found) for found in connection.execute(_SESSIONS.where(LEDGER.c.body.contains(text)))]
 
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.ledger import triggers
-from canary_mlflow.ledger.install import begin, current_schema, give, installed, missing_triggers
+from canary_mlflow.ledger.install import add_indexes, begin, current_schema, give, installed, missing_triggers
 from canary_mlflow.ledger.table import LEDGER
 
 VERSION_TABLE = "alembic_version"
@@ -80,6 +80,7 @@ def without_triggers(connection: Any) -> Iterator[None]:
     for statement in triggers.drop(dialect):
         connection.exec_driver_sql(statement)
     yield
+    add_indexes(connection)
     for statement in triggers.create(dialect, current_schema(connection)):
         connection.exec_driver_sql(statement)
     if missing := missing_triggers(connection):
