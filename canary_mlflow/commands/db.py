@@ -106,7 +106,8 @@ def show(engine: sa.Engine, *, needed: bool = True) -> None:
     shown = engine.url.render_as_string(hide_password=True)
     with engine.connect() as connection:
         if not installed(connection) and not needed:
-            echo(f"{shown}\n  no ledger")
+            echo(shown)
+            echo("  no ledger; canary db install makes it")
             return
         if not installed(connection):
             raise StoreError(f"{shown}: no ledger there; expected one; canary db install")

@@ -63,6 +63,15 @@ def missing_triggers(connection: Any) -> list[str]:
     return sorted(name for name, text in triggers.sources(dialect).items() if there.get(name) != text)
 
 
+def without_workspaces(connection: Any) -> str:
+    """A guarded table as MLflow made it before it had workspaces, or ""; triggers on such a table stop every move."""
+    there = sa.inspect(connection)
+    for table in triggers.REBUILT:
+        if there.has_table(table) and "workspace" not in {str(one["name"]) for one in there.get_columns(table)}:
+            return table
+    return ""
+
+
 def missing_indexes(connection: Any) -> list[str]:
     """The ledger's indexes that are not there: those that came after it. Everything holds without them, slowly."""
     there = {found["name"] for found in sa.inspect(connection).get_indexes(LEDGER.name)}
@@ -92,6 +101,11 @@ def install(
     try:
         with engine.begin() as connection:
             begin(connection)
+            if older := without_workspaces(connection):
+                raise StoreError(
+                    f"{engine.url.render_as_string(hide_password=True)}: an older MLflow made its tables ({older} has "
+                    "no column workspace); expected those of this one; run canary db upgrade first; nothing was changed"
+                )
             new = not installed(connection)
             METADATA.create_all(connection)
             add_indexes(connection)

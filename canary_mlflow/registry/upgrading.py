@@ -15,7 +15,15 @@ import sqlalchemy as sa
 
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.ledger import triggers
-from canary_mlflow.ledger.install import add_indexes, begin, current_schema, give, installed, missing_triggers
+from canary_mlflow.ledger.install import (
+    add_indexes,
+    begin,
+    current_schema,
+    give,
+    installed,
+    missing_triggers,
+    without_workspaces,
+)
 from canary_mlflow.ledger.table import LEDGER
 
 VERSION_TABLE = "alembic_version"
@@ -76,7 +84,9 @@ def without_triggers(connection: Any) -> Iterator[None]:
         yield
         return
     dialect = connection.dialect.name
-    before = guarded_rows(connection)
+    # Triggers were once put on tables from before workspaces too, and their migration is the way out.
+    place = "" if without_workspaces(connection) else "workspace"
+    before = guarded_rows(connection, place)
     for statement in triggers.drop(dialect):
         connection.exec_driver_sql(statement)
     yield
@@ -85,16 +95,18 @@ def without_triggers(connection: Any) -> Iterator[None]:
         connection.exec_driver_sql(statement)
     if missing := missing_triggers(connection):
         raise StoreError(f"the triggers {', '.join(missing)} are not as expected after the migrations")
-    if guarded_rows(connection) != before:
+    if guarded_rows(connection, place) != before:
         raise StoreError("the migrations changed aliases, versions or the ledger; expected them to stay")
 
 
-def guarded_rows(connection: Any) -> list[list[tuple[Any, ...]]]:
-    """Who holds which alias, what that version is, and the ledger's digests."""
+def guarded_rows(connection: Any, place: str = "workspace") -> list[list[tuple[Any, ...]]]:
+    """Who holds which alias, what that version is, and the ledger's digests. `place`: the column of the workspace, ""
+    where there is none."""
+    keys = [*filter(None, [place]), "name"]
     held = (
-        "SELECT a.workspace, a.name, a.alias, a.version, v.creation_time, v.source FROM registered_model_aliases a "
-        "LEFT JOIN model_versions v ON v.workspace = a.workspace AND v.name = a.name AND v.version = a.version "
-        "ORDER BY 1, 2, 3"
+        f"SELECT {', '.join(f'a.{key}' for key in keys)}, a.alias, a.version, v.creation_time, v.source "
+        "FROM registered_model_aliases a LEFT JOIN model_versions v "
+        f"ON {' AND '.join(f'v.{key} = a.{key}' for key in (*keys, 'version'))} ORDER BY 1, 2, 3"
     )
     rows = sa.select(LEDGER.c.seq, LEDGER.c.digest).order_by(LEDGER.c.seq)
     return [[tuple(row) for row in connection.execute(query)] for query in (sa.text(held), rows)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ import sqlalchemy as sa
 from click.testing import CliRunner, Result
 from cluster import binaries, cluster
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 from mlflow.store.db import utils
+from workplace import ROOT
 
 from canary_mlflow.cli import canary
 from canary_mlflow.ledger.install import install
@@ -279,6 +283,71 @@ def test_a_database_of_an_older_mlflow(tmp_path: Path, revision: str, with_guard
     assert run(uri, "audit", "verify").exit_code == 0
     assert "nothing to migrate" in run(uri, "db", "upgrade").output
     engine.dispose()
+
+
+def restored(file: Path, release: str) -> str:
+    """A database that a release of MLflow has really made; the URI."""
+    with closing(sqlite3.connect(file)) as database:
+        database.executescript((ROOT / "tests" / "data" / f"mlflow-{release}.sql").read_text())
+    return f"sqlite:///{file}"
+
+
+def kept(uri: str) -> tuple[Any, ...]:
+    """What a person would miss in such a database."""
+    engine = sa.create_engine(uri)
+    with engine.connect() as connection:
+        asked = (
+            "SELECT alias, version FROM registered_model_aliases ORDER BY 1",
+            "SELECT version, source, creation_time FROM model_versions ORDER BY 1",
+            "SELECT step, value FROM metrics ORDER BY 1",
+            "SELECT key, value FROM model_version_tags WHERE key NOT LIKE 'canary.%' ORDER BY 1",
+        )
+        found = tuple(tuple(tuple(row) for row in connection.execute(sa.text(query))) for query in asked)
+    engine.dispose()
+    return found
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_database_that_mlflow_2_22_made(tmp_path: Path, broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`broken`: with triggers that an earlier version of this package put on tables without workspaces."""
+    uri = restored(tmp_path / "mlflow.db", "2.22.5")
+    before = kept(uri)
+    assert [alias for alias, _ in before[0]] == ["champion", "shadow"]
+    if broken:
+        with monkeypatch.context() as patched:
+            patched.setattr("canary_mlflow.ledger.install.without_workspaces", lambda _connection: "")
+            install(sa.create_engine(uri))
+    else:
+        too_early = run(uri, "db", "install")
+        assert (too_early.exit_code, too_early.output.count("\n")) == (4, 1), too_early.output
+        assert "an older MLflow made its tables (registered_models has no column workspace)" in too_early.output
+        assert "run canary db upgrade first; nothing was changed" in too_early.output
+        assert "no ledger there" in run(uri, "db", "status").output
+    done = run(uri, "db", "upgrade")
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("schema 0584bdc529eb → ")
+    taken_over(uri)
+    assert kept(uri) == before
+
+
+@pytest.mark.full  # daily: with 2.22
+def test_a_database_that_mlflow_3_10_made(tmp_path: Path) -> None:
+    uri = restored(tmp_path / "mlflow.db", "3.10.1")
+    before = kept(uri)
+    assert "triggers   in place" in run(uri, "db", "install").output
+    assert run(uri, "db", "upgrade").output.startswith("schema 1b5f0d9ad7c1 → ")
+    taken_over(uri)
+    assert kept(uri) == before
+
+
+def taken_over(uri: str) -> None:
+    """The champion of before is in the ledger, and nobody moves it."""
+    assert run(uri, "db", "install").exit_code == 0
+    adopted = run(uri, "adopt", "prod", "--reason", "from before")
+    assert adopted.exit_code == 0, adopted.output
+    assert run(uri, "audit", "verify").exit_code == 0
+    with pytest.raises(MlflowException, match="the ledger does not name this version"):
+        MlflowClient(uri, registry_uri=uri).set_registered_model_alias("prod", "champion", "2")
 
 
 def test_what_is_no_database_of_mlflow_is_not_upgraded(tmp_path: Path) -> None:
