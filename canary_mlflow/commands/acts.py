@@ -160,3 +160,5 @@ def show(act: Act, as_json: bool, where: str = ", in the ledger") -> None:
         f"Version {act.version} of {act.model} is {act.alias}{before}: {act.word} by {act.who}{asked}{where}{without}.",
         err=as_json,
     )
+    if act.evidence:
+        echo(f"Its evidence does not hold, and is in the row as it is: {act.evidence}", err=as_json)

@@ -22,7 +22,8 @@ WORDS = {Kind.BLESS: "blessed", Kind.OVERRIDE: "override", Kind.ROLLBACK: "rollb
 @dataclass(frozen=True, kw_only=True)
 class Act:
     """Who made which version champion, why, and over which verdict. `asked_by`: who asked for it in `request_row` of
-    the ledger, where that took two people."""
+    the ledger, where that took two people. `evidence`: what is missing or changed of the runs that the ledger names for
+    the version's session, in words; a verdict would be refused for it."""
 
     kind: Kind
     model: str
@@ -36,6 +37,7 @@ class Act:
     without_weights: bool = False  # whoever acted said that nobody need be able to load it
     asked_by: str = ""
     request_row: int | None = None
+    evidence: str = ""
 
     KEY: ClassVar[str] = "act"  # under which a server sends it
 
@@ -78,8 +80,9 @@ def as_markdown(act: Act) -> str:
     without = WITHOUT if act.without_weights else ""
     before = f"version {act.champion_before}" if act.champion_before else "none"
     asked = f" (asked for by {markdown.plain(act.asked_by)})" if act.asked_by else ""
+    evidence = f"\n\nIts evidence does not hold: {markdown.plain(act.evidence)}" if act.evidence else ""
     return (
         f"**{act.word.upper()}** by {markdown.plain(act.who)}{asked} at {act.when}: {markdown.plain(act.reason)} "
         f"(gate's verdict until then: {markdown.plain(act.verdict_before)}; "
-        f"{markdown.plain(act.alias)} until then: {before}{without})"
+        f"{markdown.plain(act.alias)} until then: {before}{without}){evidence}"
     )

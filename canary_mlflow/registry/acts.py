@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.errors import UsageError, one_line
+from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.act import DONE, WORDS, Act, act_from, as_markdown, tags
 from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
@@ -19,6 +19,7 @@ from canary_mlflow.registry.locks import registry_lock
 from canary_mlflow.registry.records import DESCRIPTION_LIMIT
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
 from canary_mlflow.registry.seal import require_seal
+from canary_mlflow.registry.session_evidence import refuse_changed_evidence
 from canary_mlflow.registry.two_operators import Request, request_from, shared
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
 from canary_mlflow.reports import markdown
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.binding import Binding
     from canary_mlflow.registry.promotion import Standing
     from canary_mlflow.registry.store import GuardedStore
+    from gates.model.records import Run
 
 log = logging.getLogger("canary_mlflow")
 WHY = "why this version may be champion; it is kept on the version"
@@ -182,10 +184,22 @@ def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act | Requ
         allowed = shared(client, guard, act, found, binding)
         if isinstance(allowed, Request):
             return allowed
-        act = allowed
+        act = replace(allowed, evidence=evidence_now(client, guard, found, made))
         enact(guard, act, binding, guard.standing(act.model, act.alias))
     explain(client, act, found)
     return act
+
+
+def evidence_now(client: MlflowClient, guard: GuardedStore, found: ModelVersion, made: Sequence[Run]) -> str:
+    """Why a verdict on the version would be refused: what its session's rows name and is missing, or changed since. An
+    act by hand is not stopped by that; whoever acts reads it, and so does whoever reads the row."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        refuse_changed_evidence(client, guard, found, made, guard.ledger(str(found.name)))
+    except (CanaryError, MlflowException) as error:  # a session that is gone is the answer too
+        return one_line(error)
+    return ""
 
 
 def explain(client: MlflowClient, act: Act, found: ModelVersion) -> None:
@@ -223,6 +237,7 @@ def enact(guard: GuardedStore, act: Act, binding: Binding, against: Standing) ->
         facts={
             "verdict_before": act.verdict_before,
             "without_weights": act.without_weights,
+            **({"evidence": act.evidence} if act.evidence else {}),
             **({"asked_by": act.asked_by, "request_row": act.request_row} if act.asked_by else {}),
         },
         tags=tags(act),

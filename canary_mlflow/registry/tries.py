@@ -31,10 +31,13 @@ SHORT = 8  # characters of a session's id
 @dataclass(frozen=True, kw_only=True)
 class Tries:
     """`number`: which try this is, counted from 1. `earlier`: what came of those before it, each in a few words.
-    `open`: sessions of the model that have begun and not ended, each with the day of it."""
+    `stopped`: sessions of this code that somebody ended before they said anything. `open`: sessions of the model that
+    have begun and not ended, each with the day of it. Neither is a try, and both are shown: whoever watches a session
+    and stops it when it goes badly has tried."""
 
     number: int = 1
     earlier: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
 
     def notes(self, champion: str | None, policy: Policy) -> list[str]:
@@ -47,6 +50,9 @@ class Tries:
                 f"{listed(list(self.earlier), most=SHOWN)}; PASS at {100 * policy.alpha_pass:.2g} % instead of "
                 f"{100 * first:.2g} %"
             )
+        if self.stopped:
+            what = "session of this code was" if len(self.stopped) == 1 else "sessions of this code were"
+            said.append(f"{len(self.stopped)} {what} stopped by hand: {listed(list(self.stopped), most=SHOWN)}")
         if self.open:
             what = "session has" if len(self.open) == 1 else "sessions have"
             said.append(f"{len(self.open)} {what} begun and not ended: {listed(list(self.open), most=SHOWN)}")
@@ -67,27 +73,33 @@ def count(
     if mine is None:
         mine = next((row for row in guard.session_rows(session_id or "") if row.word == Word.ENDED), None)
     code = mine.facts["code"] if mine else digest(recipe(candidate.runs))
-    before = [
+    same = [
         row
         for row in ended
-        if row.alias != session_id and (mine is None or row.seq < mine.seq)
-        and row.facts.get("code") == code and has_evidence(row)
-    ]  # fmt: skip
+        if row.alias != session_id and (mine is None or row.seq < mine.seq) and row.facts.get("code") == code
+    ]
+    before = [row for row in same if has_evidence(row)]
+    stopped = tuple(called(row) for row in same if not has_evidence(row))
     judged = [row for row in rows if row.kind == Kind.VERDICT and row.seq > since]
     earlier = [f"session {row.alias[:SHORT]} ({said_of(row.alias, judged)})" for row in before]
     evidence = {run.run_id for run in candidate_side(candidate).evidence}
     earlier += looks_before(session_id, judged, evidence)
-    return Tries(number=len(earlier) + 1, earlier=tuple(earlier), open=begun)
+    return Tries(number=len(earlier) + 1, earlier=tuple(earlier), stopped=stopped, open=begun)
 
 
 def unended(after: Sequence[Row], session_id: str | None, model: str) -> tuple[str, ...]:
     """The model's sessions that have begun and not ended, this one aside."""
     over = {row.alias for row in after if row.word == Word.ENDED}
     return tuple(
-        f"{row.alias[:SHORT]} on {str(row.facts.get('time', ''))[:10]}"
+        called(row)
         for row in after
         if row.word == Word.BEGUN and row.model == model and row.alias not in {*over, session_id}
     )
+
+
+def called(row: Row) -> str:
+    """A session, with the day of its row."""
+    return f"{row.alias[:SHORT]} on {str(row.facts.get('time', ''))[:10]}"
 
 
 def has_evidence(row: Row) -> bool:

@@ -164,6 +164,33 @@ def test_the_champions_side_cannot_be_made_worse(guarded: Any) -> None:
     assert "no row of the ledger names it" in said
 
 
+def test_the_anchors_side_cannot_be_made_worse(guarded: Any) -> None:
+    first = guarded.version()
+    assert gated(guarded, first)["promoted"]
+    words = ("override", guarded.model, first, "--alias", "anchor", "--reason", "where we began")
+    assert run(guarded, *words).exit_code == 0
+    assert gated(guarded, guarded.version())["promoted"]
+    gone = guarded.children(session_of(guarded, first))[0]
+    guarded.client.delete_run(gone)
+    said = refusal(guarded, guarded.version())
+    assert f"version {first} of {guarded.model!r}: run {gone} (seed " in said
+    assert "deleted; row " in said
+
+
+def test_an_act_by_hand_says_which_evidence_is_gone(guarded: Any) -> None:
+    version, (run_id, _) = blocked(guarded)
+    guarded.client.delete_run(run_id)
+    done = run(guarded, "override", guarded.model, version, "--reason", "known")
+    assert done.exit_code == 0, done.output
+    said = f"version {version} of {guarded.model!r}: run {run_id} (seed 3): deleted; row "
+    assert f"Its evidence does not hold, and is in the row as it is: {said}" in done.stdout
+    row = guard_of(guarded.client).ledger(guarded.model)[-1]  # type: ignore[union-attr]
+    assert row.facts["evidence"].startswith(said)
+    assert "Its evidence does not hold: " in guarded.description(version)
+    whole = run(guarded, "override", guarded.model, "1", "--reason", "back")
+    assert (whole.exit_code, "Its evidence" in whole.output) == (0, False)
+
+
 def begun(it: Any, seeds: str = "0 1 2", torch: str = "2.13.0", **how: Any) -> str:
     """A session as `canary run` begins it, which has its runs and no end yet."""
     session = str(it.session(tags={SEEDS_TAG: seeds, "canary.env.torch": torch}, **how))
@@ -192,8 +219,17 @@ def test_a_planned_seed_without_a_run_is_missed(guarded: Any) -> None:
 
 def test_a_session_without_an_end_stands_beside_later_verdicts(guarded: Any) -> None:
     lost = begun(guarded, slower=2.0)
-    notes = gated(guarded, guarded.version())["verdict"]["notes"]
-    assert f"1 session has begun and not ended: {lost[:8]} on 20" in notes[0]
+    verdict = gated(guarded, guarded.version())["verdict"]
+    assert f"1 session has begun and not ended: {lost[:8]} on 20" in verdict["notes"][0]
+    assert verdict["attempt"] == 1  # shown, and not counted: nobody knows what killed it
+
+
+def test_a_session_that_was_stopped_is_shown_and_no_try(guarded: Any) -> None:
+    stopped = guarded.session(slower=2.0, tags={"canary.failure": "interrupted", "canary.completed": "false"})
+    tell(guarded.client, stopped, guarded.model)
+    verdict = gated(guarded, guarded.version())["verdict"]
+    assert f"1 session of this code was stopped by hand: {stopped[:8]} on 20" in verdict["notes"][0]
+    assert verdict["attempt"] == 1
 
 
 def test_a_third_try_is_called_so_and_has_less_to_spend(guarded: Any) -> None:
