@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,11 +18,17 @@ def python() -> str:
     return os.environ.get(VARIABLE, sys.executable)
 
 
+def be_real() -> None:
+    """Have what this process, a fork that tests, starts with `sys.executable` not be forked in its turn."""
+    sys.executable = os.path.join(sys.prefix, "bin", "python")
+    os.environ.pop("PYTHONUNBUFFERED", None)
+
+
 def copy_new_stores() -> None:
     """Have this process, too, copy a store where it would make one (ready_store)."""
     from forking import ready_store
 
-    if VARIABLE in os.environ:
+    if VARIABLE in os.environ and "ready_store" not in sys.modules:  # a fork does it already
         ready_store.install(Path(python()).parent)
 
 
@@ -36,11 +43,14 @@ def start() -> None:
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     ended, _ = os.pipe()  # its other end closes with this process
-    subprocess.Popen(
-        [sys.executable, str(HERE / "server.py"), str(folder / "socket"), str(ended)],
-        pass_fds=[ended],
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(folder / "socket"))
+        listener.listen(64)  # whoever asks before the server has started waits
+        subprocess.Popen(
+            [sys.executable, str(HERE / "server.py"), str(listener.fileno()), str(ended)],
+            pass_fds=[listener.fileno(), ended],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     os.close(ended)
     os.environ[VARIABLE] = str(folder / "python")

@@ -3,7 +3,7 @@
 It serves forking/python, one connection per fork: streams and a request come in, signals after it; the exit code goes
 back. A connection that closes before means that whoever waited was killed, and so is the fork.
 
-    python tests/forking/server.py SOCKET LIFELINE      # ends when LIFELINE, a file descriptor, does
+    python tests/forking/server.py SOCKET LIFELINE      # two file descriptors; ends when LIFELINE does
 """
 
 from __future__ import annotations
@@ -192,11 +192,9 @@ def outcome(words: list[str]) -> int:
 class Server:
     """Forks, and says how each fork ended."""
 
-    def __init__(self, place: Path, lifeline: int) -> None:
-        self.place = place
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.listener.bind(str(place))
-        self.listener.listen(64)
+    def __init__(self, listener: int, lifeline: int) -> None:
+        self.listener = socket.socket(fileno=listener)
+        self.place = Path(self.listener.getsockname())
         self.events = selectors.DefaultSelector()
         self.events.register(self.listener, selectors.EVENT_READ, self.accept)
         self.events.register(lifeline, selectors.EVENT_READ, self.end)
@@ -292,4 +290,4 @@ class Server:
 
 
 if __name__ == "__main__":
-    Server(Path(sys.argv[1]), int(sys.argv[2])).serve()
+    Server(int(sys.argv[1]), int(sys.argv[2])).serve()

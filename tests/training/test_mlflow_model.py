@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,10 +82,10 @@ def test_a_session_may_keep_its_weights_to_itself(lora: Workplace) -> None:
 
 def naming_this_machine(folder: Path) -> list[str]:
     """The files of a version in which a place on this machine stands."""
-    places = [str(Path.home()).encode(), str(Path.cwd()).encode(), b"/tmp/", b"/.cache/"]
+    places = [str(Path.home()), str(Path.cwd()), "/tmp/", f"{tempfile.gettempdir()}/", "/.cache/"]
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert files
-    return [path.name for path in files if any(place in path.read_bytes() for place in places)]
+    return [path.name for path in files if any(place.encode() in path.read_bytes() for place in places)]
 
 
 def trained_and_saved(config: CanaryConfig, folder: Path) -> tuple[Any, Parts, CanaryConfig]:
