@@ -30,6 +30,7 @@ from canary_mlflow.commands.keys import keys
 from canary_mlflow.commands.plan import plan
 from canary_mlflow.commands.policy import policy
 from canary_mlflow.commands.power import power
+from canary_mlflow.commands.profile import profile
 from canary_mlflow.commands.replay import replay
 from canary_mlflow.commands.report import report
 from canary_mlflow.commands.run import run
@@ -45,9 +46,9 @@ from canary_mlflow.edge import EXIT_CODES, OUTSIDE, Edge
 from canary_mlflow.loading import collect_seldom
 
 COMMANDS = (
-    run, plan, session, register, gate, ab, upgrade, compare, judge, watch, replay, report, ci, ui, import_, calibrate,
-    power, bless, override, rollback, adopt, accept_facts, diff, samples, verify_weights, check_reward, policy, audit,
-    keys, webhooks, db, deliver, env, doctor, schema,
+    run, plan, session, register, gate, ab, upgrade, compare, judge, watch, replay, report, ci, ui, import_,
+    calibrate, power, bless, override, rollback, adopt, accept_facts, diff, samples, profile, verify_weights,
+    check_reward, policy, audit, keys, webhooks, db, deliver, env, doctor, schema,
 )  # fmt: skip
 
 

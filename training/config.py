@@ -224,6 +224,7 @@ class CanaryConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     seed: int = 0  # the first run's; run i uses seed + i
     repeats: Optional[int] = None  # None: the tier's; 1 under --multirun
+    profile: bool = False  # True: besides, a few steps under torch's profiler after the first run; never promoted
     register: bool = True  # False: judged beside the champion, but no version is made and the champion stays
     model_name: Optional[str] = None  # registered model; None: training.naming.default_model_name
     variant: VariantConfig = field(default_factory=VariantConfig)

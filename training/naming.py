@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SUFFIX = 8  # hex digits of a digest in a name
 LONGEST = 40  # characters of a file's or folder's own name in a name
+PROFILER = "a profiler"
 SHOWN = 16  # characters of a value in a message: enough of a digest
 
 
@@ -90,7 +91,8 @@ def run_params(config: CanaryConfig) -> dict[str, str]:
 def _part_tags(config: CanaryConfig) -> dict[str, str]:
     names = ("algo", "model", "data", "tier", "adapter", "quantization", "fault")
     parts = {f"canary.{name}": getattr(config, name).name for name in names}
-    return parts if config.fault.name == "none" else {**parts, NOT_PROMOTABLE_TAG: f"fault {config.fault.name}"}
+    why = [*([f"fault {config.fault.name}"] if config.fault.name != "none" else []), *([PROFILER] * config.profile)]
+    return {**parts, NOT_PROMOTABLE_TAG: " and ".join(why)} if why else parts
 
 
 def _model(config: CanaryConfig) -> str:

@@ -167,6 +167,7 @@ def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int) -> 
     command = [sys.executable, "-m", "training.worker", str(folder), algo]
     with _deaf_to_the_terminal():
         env = _environment(threads) | devices.environment(config.get("hardware", {}))
+        env |= QUIET_PROFILER if config.get("profile") else {}
         process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE)
     return Worker(process=process, folder=folder)
 
@@ -183,9 +184,13 @@ def _deaf_to_the_terminal() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _environment(threads: int) -> dict[str, str]:
+QUIET_PROFILER = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""Torch warns of each block of memory that is older than its profiler."""
+
+
+def settings(threads: int) -> dict[str, str]:
     """One OpenMP thread by default: two on a busy machine vary tenfold (docs/running.md)."""
-    settings = {
+    return {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "TOKENIZERS_PARALLELISM": "false",
@@ -196,11 +201,14 @@ def _environment(threads: int) -> dict[str, str]:
         # Deprecations inside the stack are not the user's; `PYTHONWARNINGS=default` shows them.
         "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore::FutureWarning"),
     }
+
+
+def _environment(threads: int) -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[1])
     path = os.pathsep.join(item for item in (os.environ.get("PYTHONPATH", ""), root) if item)
     # The run is told its MLflow run in job.json; MLFLOW_RUN_ID names the session's.
     inherited = {key: value for key, value in os.environ.items() if key != "MLFLOW_RUN_ID"}
-    return {**inherited, **settings, "PYTHONPATH": path}
+    return {**inherited, **settings(threads), "PYTHONPATH": path}
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -263,6 +263,8 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
     _record_work(job, trainer)
     if config.tier.variants:
         _record_variants(job, config, inputs, device, folder / "variants")
+    if config.profile and job.keep_weights:
+        _record_profile(job, config, inputs, device, folder / "profiled")
 
 
 def _record_work(job: Job, trainer: Any) -> None:
@@ -284,6 +286,21 @@ def _record_variants(job: Job, config: CanaryConfig, inputs: Inputs, device: Dev
 
     found = variant_tags(config, inputs, device, scratch, say)
     log_tags(prepare_store(job.tracking_uri), job.run_id, found)
+
+
+def _record_profile(job: Job, config: CanaryConfig, inputs: Inputs, device: Device, scratch: Path) -> None:
+    """Train a few steps more under the profiler, after all that is measured."""
+    from canary_mlflow.registry.profiled import PROFILED_TAG
+    from canary_mlflow.tracking.profile import FOLDER, TRACE
+    from canary_mlflow.tracking.session import log_tags
+    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.uploading import upload
+    from training.profiling import profile_training
+
+    profile_training(config, inputs, device, scratch)
+    client = prepare_store(job.tracking_uri)
+    upload(client, job.run_id, scratch / FOLDER, FOLDER, scratch=True)
+    log_tags(client, job.run_id, {PROFILED_TAG: TRACE})
 
 
 def _record_end(job: Job, end: End) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING
 from canary_mlflow.analysis import charts, figures, ledger, troubles
 from canary_mlflow.analysis.memory import memory_of
 from canary_mlflow.analysis.subject import Subject
-from canary_mlflow.errors import NoSuchRun, StoreError
+from canary_mlflow.errors import CanaryError, NoSuchRun, StoreError, one_line
+from canary_mlflow.registry.profiled import find_profile
 from canary_mlflow.reports.charts import Mark
 from canary_mlflow.reports.decision import Decision, RunWarning
 from canary_mlflow.reports.study import RunPart, Study
 from canary_mlflow.tracking.histories import run_from
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.points import read_points
+from canary_mlflow.tracking.profile import Profiled
 from canary_mlflow.tracking.session import NAME_TAG, get_run
 from canary_mlflow.tracking.watching import warnings_in
 from gates.model.records import Run
@@ -24,6 +27,8 @@ from gates.model.records import Run
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
+
+log = logging.getLogger("canary_mlflow")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,10 +71,25 @@ def study_of(client: MlflowClient, subject: Subject, *, every_chart: bool = True
         troubles=found,
         performance=figures.performance_of([one.run for one in baseline], runs),
         memory=memory_of(client, candidate[0].tags if candidate else {}),
+        profiled=profile_of(client, subject.candidate, subject.baseline, gone=[*gone, *lost]),
         ledger=ledger.shown(subject.rows),
         ledger_said=subject.ledger_said,
         notes=[*subject.notes, *notes_of(candidate)],
     )
+
+
+def profile_of(
+    client: MlflowClient, candidate: Sequence[str], baseline: Sequence[str], gone: Sequence[str]
+) -> Profiled | None:
+    """What `profile=true` or `canary profile` found; None where nobody asked, or where it cannot be read any more."""
+    from mlflow.exceptions import MlflowException
+
+    sides = [[run for run in side if run not in gone] for side in (candidate, baseline)]
+    try:
+        return find_profile(client, *sides)
+    except (CanaryError, MlflowException, OSError) as error:
+        log.warning("canary: no profile is shown: %s", one_line(error))
+        return None
 
 
 def recorded(client: MlflowClient, ids: Sequence[str], known: Mapping[str, Run]) -> tuple[list[Recorded], list[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.reports import figures, forest, pictures, wording
+from canary_mlflow.reports import figures, forest, pictures, profile, wording
 from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision
@@ -36,6 +36,7 @@ def page(study: Study, drawn: Mapping[str, str]) -> str:
         images={slug: as_address(svg) for slug, svg in drawn.items()},
         told=told(decision, then="ledger" in study.origin) if decision is not None else {},
         fingerprint=fingerprint(study),
+        profiled=profiled(study),
     )
 
 
@@ -92,6 +93,17 @@ def fingerprint(study: Study) -> list[tuple[str, str, list[str]]]:
             values = [getattr(run, group).get(key, "-") for run in study.candidates]
             rows.append((group, key, list(dict.fromkeys(values))))
     return rows
+
+
+def profiled(study: Study) -> dict[str, Any]:
+    """Tables and pictures of the profile; empty where there is none."""
+    found = study.profiled
+    if found is None:
+        return {}
+    sides = [("this one", found.profile), *([("the champion", found.champion)] if found.champion else [])]
+    drawn = [(name, as_address(svg)) for name, side in sides if (svg := profile.flame(side))]
+    grown = [(name, as_address(svg)) for name, side in sides if (svg := profile.memory(side))]
+    return {"found": found, "tables": list(profile.tables(found)), "flames": drawn, "memory": grown}
 
 
 def as_address(svg: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision, decision_to_dict
+from canary_mlflow.tracking.profile import Profiled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +153,7 @@ class Study:
     troubles: Sequence[Trouble] = ()
     performance: Sequence[Compared] = ()
     memory: Memory = field(default_factory=Memory)
+    profiled: Profiled | None = None
     ledger: Sequence[LedgerRow] = ()
     ledger_said: str = ""
     notes: Sequence[str] = ()
@@ -177,6 +179,7 @@ def study_to_dict(study: Study) -> dict[str, Any]:
         "instabilities": [asdict(one) for one in study.troubles],
         "performance": [asdict(one) for one in study.performance],
         "memory": asdict(study.memory),
+        "profile": None if study.profiled is None else asdict(study.profiled),
         "ledger": [asdict(row) for row in study.ledger],
         "ledger_said": study.ledger_said,
         "notes": list(study.notes),

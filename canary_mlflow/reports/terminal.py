@@ -40,6 +40,7 @@ def parts(study: Study, width: int, *, full: bool = False) -> Iterator[Renderabl
     yield from section("unstable", troubles(study), most)
     yield from section("speed", performance(study), most)
     yield from section("memory", memory(study), most)
+    yield from section("profile", profile(study), most)
     yield from section("notes", [*study.notes, *gone(study)], most)
 
 
@@ -73,6 +74,18 @@ def memory(study: Study) -> Iterator[str]:
     for one in study.memory.peaks:
         yield f"{one.algo.upper()}: peak {figures.quantity(one.median, 'MiB')} ({figures.count(one.runs, 'run')})"
     yield from study.memory.said
+
+
+def profile(study: Study) -> Iterator[str]:
+    """The phases of a step, with the champion's share."""
+    if study.profiled is None:
+        return
+    own, champion = study.profiled.profile, study.profiled.champion
+    theirs = {cost.name: cost for cost in champion.phases} if champion else {}
+    for cost in own.phases:
+        there = f" (champion {theirs[cost.name].ms:.1f} ms)" if cost.name in theirs else ""
+        yield f"{cost.name}: {cost.ms:.1f} ms, {own.share(cost):.0%} of a step{there}"
+    yield f"operators, modules, trace: canary profile {study.candidates[0].run_id}"
 
 
 def gone(study: Study) -> list[str]:

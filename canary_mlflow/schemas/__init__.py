@@ -30,6 +30,7 @@ PRINTED: dict[str, tuple[int, tuple[str, ...]]] = {
     "request": (1, ("override",)),
     "acceptance": (1, ("accept-facts",)),
     "plan": (1, ("plan",)),
+    "profile": (1, ("profile",)),
     "reward-check": (1, ("check-reward",)),
     "environment": (1, ("env",)),
     "doctor": (1, ("doctor",)),

@@ -1,0 +1,80 @@
+"""`canary profile`: what a step spends its time and memory on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from canary_mlflow.commands.shared import open_store, print_json, store_option
+from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.shown import echo
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("subject", metavar="RUN|SESSION|VERSION")
+@click.option("--again", is_flag=True, help="Profile again, even where a profile is there.")
+@click.option("--full", is_flag=True, help="Every operator and module that was kept.")
+@click.option("--flame", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="The calls, as an SVG.")
+@click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout.")
+@store_option
+@click.pass_context
+def profile(
+    ctx: click.Context,
+    subject: str,
+    again: bool,
+    full: bool,
+    flame: Path | None,
+    as_json: bool,
+    tracking_uri: str | None,
+) -> None:
+    """Show what a step spends its time on, next to the champion's.
+
+    Trains the same configuration again for a few steps under torch's profiler, in a run of its own that is never
+    evidence. Shows phases, operators, modules and memory, and keeps the trace, which opens in Perfetto. Where a profile
+    is there already, it is shown.
+    """
+    from canary_mlflow.registry.profiled import find_profile, find_subject
+    from canary_mlflow.reports.profile import as_dict, lines
+    from canary_mlflow.reports.profile import flame as drawn
+
+    client = open_store(tracking_uri)
+    named = find_subject(client, subject)
+    found = None if again else find_profile(client, named.runs, named.champion)
+    if found is None:
+        code = make(client.tracking_uri, named.runs[0] if named.runs else subject)
+        if code:
+            ctx.exit(code)
+        found = find_profile(client, named.runs, named.champion)
+        assert found is not None
+    if flame is not None:
+        write(flame, drawn(found.profile))
+    if as_json:
+        print_json("profile", as_dict(found))
+        return
+    for line in lines(found, full=full):
+        echo(line)
+
+
+def make(store: str, run_id: str) -> int:
+    """Profile a run's configuration in a process of its own. Returns its exit code."""
+    from canary_mlflow.installation import require_training_stack
+
+    require_training_stack()
+    echo(f"canary: profiling a few steps of run {run_id}'s configuration", err=True)
+    words = [sys.executable, "-m", "training.profile_again", "--like", run_id, "--store", store]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, errors="replace")
+    if done.returncode:  # libraries and the profiler talk; what went wrong is said in one line
+        said = [line for line in done.stderr.splitlines() if line.startswith("canary:")]
+        for line in said or done.stderr.splitlines()[-20:]:
+            echo(line, err=True)
+    return done.returncode
+
+
+def write(place: Path, text: str) -> None:
+    """A file, whole or not at all. Raises CannotWrite."""
+    from canary_mlflow.analysis.formats import write as write_files
+
+    write_files([("", text.encode())], place)

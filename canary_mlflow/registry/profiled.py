@@ -1,0 +1,85 @@
+"""The profile of what a user names, and that of the champion of the same model."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from canary_mlflow.files.source import read_bytes
+from canary_mlflow.registry.evidence import champion_runs, find_evidence
+from canary_mlflow.tracking.profile import FILE, Profile, Profiled, from_text
+from canary_mlflow.tracking.session import get_run
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
+
+PROFILED_TAG = "canary.profiled"
+"""On a run of a session with `profile=true`: its artifacts hold a profile."""
+PROFILE_OF_TAG = "canary.profile_of"
+"""On a run that only profiles: the session, or the run alone, whose configuration it repeated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What a user named: its runs, and those of the champion of its model, without the subject's own."""
+
+    label: str
+    runs: Sequence[str]
+    champion: Sequence[str]
+
+
+def find_subject(client: MlflowClient, text: str) -> Subject:
+    """`text`: as for registry.evidence. Raises UsageError, NoSuchRun."""
+    side = find_evidence(client, text)
+    runs = [run.run_id for run in side.evidence.runs]
+    model = side.evidence.model or (model_of(client, runs[0]) if runs else "")
+    others = [run for run in champion_runs(client, model) if run not in runs] if model else []
+    return Subject(label=side.label, runs=runs, champion=others)
+
+
+def find_profile(client: MlflowClient, runs: Sequence[str], champion: Sequence[str] = ()) -> Profiled | None:
+    """The newest profile of these runs, beside the champion's. Raises UsageError for a file that is none."""
+    own = newest(client, runs)
+    if own is None:
+        return None
+    theirs = newest(client, champion)
+    return Profiled(
+        run_id=own,
+        profile=read(client, own),
+        champion_run=theirs or "",
+        champion=None if theirs is None else read(client, theirs),
+    )
+
+
+def newest(client: MlflowClient, runs: Sequence[str]) -> str | None:
+    """The run that holds the newest profile of these runs."""
+    entities = [get_run(client, run) for run in runs]
+    holders = [run for run in entities if PROFILED_TAG in run.data.tags]
+    for subject, experiment in {(subject_of(run), run.info.experiment_id) for run in entities}:
+        query = f"tags.`{PROFILE_OF_TAG}` = '{subject}' AND attributes.status = 'FINISHED'"
+        holders += client.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time DESC"])
+    return max(holders, key=lambda run: run.info.start_time).info.run_id if holders else None
+
+
+def subject_of(run: MlflowRun) -> str:
+    """The session of a run, else the run."""
+    return str(run.data.tags.get("mlflow.parentRunId") or run.info.run_id)
+
+
+def read(client: MlflowClient, run_id: str) -> Profile:
+    """The profile among a run's artifacts."""
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for one file
+    with tempfile.TemporaryDirectory(prefix="canary-profile-") as folder:
+        path = Path(client.download_artifacts(run_id, FILE, folder))
+        return from_text(read_bytes(path).decode("utf-8", errors="replace"), f"{FILE} of run {run_id}")
+
+
+def model_of(client: MlflowClient, run_id: str) -> str:
+    """The registered model of a run's session."""
+    parent = get_run(client, run_id).data.tags.get("mlflow.parentRunId", "")
+    return str(get_run(client, parent).data.tags.get("canary.model_name", "")) if parent else ""

@@ -1,0 +1,102 @@
+"""What a step spends its time on, as a profiled training told: phases, operators, modules, memory; in profile.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files.documents import parse_json
+
+FOLDER = "profile"
+FILE = f"{FOLDER}/profile.json"
+TRACE = f"{FOLDER}/trace.json.gz"
+"""Chrome's trace format: opens in https://ui.perfetto.dev, which sends nothing anywhere, and in chrome://tracing."""
+FORMAT = 1
+MOST_DEPTH = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """One phase, operator or module. `ms`: of a step on average; of an operator its own time, without those that it
+    calls. `calls`: in a step."""
+
+    name: str
+    ms: float
+    calls: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """One call in the tree of a step: `ms` with all that it calls."""
+
+    name: str
+    ms: float
+    children: Sequence[Frame] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """`steps`: profiled ones. `step_ms`: their mean; a profiled step is slower than others. `memory`: (ms, MiB) pairs
+    of one step, by how much tensors grew since it began."""
+
+    device: str
+    steps: int
+    step_ms: float
+    phases: Sequence[Cost]
+    operators: Sequence[Cost]
+    modules: Sequence[Cost]
+    memory: Sequence[tuple[float, float]] = field(default_factory=tuple)
+    flame: Frame | None = None
+
+    @property
+    def peak_mib(self) -> float:
+        """The most that tensors grew by within a step, in MiB."""
+        return max((grown for _, grown in self.memory), default=0.0)
+
+    def share(self, cost: Cost) -> float:
+        """Of the step's time."""
+        return cost.ms / self.step_ms if self.step_ms else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profiled:
+    """`run_id`: the MLflow run whose artifacts hold it and its trace. `champion` None where there is none."""
+
+    run_id: str
+    profile: Profile
+    champion_run: str = ""
+    champion: Profile | None = None
+
+
+def to_text(profile: Profile) -> str:
+    """JSON."""
+    return json.dumps({"format": FORMAT, **asdict(profile)}) + "\n"
+
+
+def from_text(text: str, where: str) -> Profile:
+    """The profile of a profile.json. Raises UsageError for anything else."""
+    try:
+        found = parse_json(text)
+        if found.get("format") != FORMAT:
+            raise UsageError(f"{where}: format {found.get('format')!r}; expected {FORMAT}")
+        costs = {name: tuple(Cost(**one) for one in found[name]) for name in ("phases", "operators", "modules")}
+        return Profile(
+            device=str(found["device"]),
+            steps=int(found["steps"]),
+            step_ms=float(found["step_ms"]),
+            memory=tuple((float(at), float(grown)) for at, grown in found["memory"]),
+            flame=None if found["flame"] is None else _frame(found["flame"]),
+            **costs,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"{where}: not a profile ({error}); expected what canary profile wrote") from error
+
+
+def _frame(found: Mapping[str, Any], depth: int = 0) -> Frame:
+    children = found["children"] if depth < MOST_DEPTH else ()
+    return Frame(
+        name=str(found["name"]), ms=float(found["ms"]), children=tuple(_frame(one, depth + 1) for one in children)
+    )

@@ -1,0 +1,122 @@
+"""`profile=true` and `canary profile`: where a step's time goes, in a training that is never evidence."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from mlflow import MlflowClient
+from workplace import Workplace
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.reports import profile as pictures
+from canary_mlflow.tracking.profile import TRACE, Cost, Frame, Profile, from_text, to_text
+
+HOSTILE = "<script>alert(1)</script>\x1b[31m"
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    """A session with its profile."""
+    place = Workplace(folder=tmp_path_factory.mktemp("profiled"))
+    ended = place.train("algo=sft", "repeats=1", "train.max_steps=21", "profile=true", "model_name=m")
+    assert ended.returncode == 3, ended.stdout + ended.stderr
+    assert "its runs were made with a profiler, so it is judged and shown, never promoted" in " ".join(
+        ended.stdout.split()
+    )
+    assert "profiler_start" not in ended.stderr
+    return place
+
+
+def only_run(place: Workplace) -> str:
+    client = MlflowClient(place.uri)
+    (run,) = client.search_runs(["1"], "tags.`canary.role` = 'run'")
+    return str(run.info.run_id)
+
+
+def test_the_phases_of_a_step_are_the_whole_step(profiled: Workplace) -> None:
+    ended = profiled.canary("profile", only_run(profiled), "--json")
+    found = json.loads(ended.stdout)["profile"]
+    phases = {cost["name"]: cost["ms"] for cost in found["phases"]}
+    assert set(phases) == {"forward", "backward", "optimizer", "data", "other"}
+    assert all(value > 0 for value in phases.values())
+    assert sum(phases.values()) == pytest.approx(found["step_ms"])
+    assert max(phases, key=lambda name: phases[name]) in ("forward", "backward")
+    assert {"aten::mm", "aten::addmm"} <= {cost["name"] for cost in found["operators"]}
+    calls = {cost["name"]: cost["calls"] for cost in found["modules"]}
+    assert calls["gpt_neox"] == 1
+    assert calls["gpt_neox.layers.*"] == 2  # layers of one kind are one
+    assert max(grown for _, grown in found["memory"]) > 1  # MiB
+
+
+def test_the_trace_is_chromes_and_the_report_shows_it(profiled: Workplace, tmp_path: Path) -> None:
+    run = only_run(profiled)
+    trace = MlflowClient(profiled.uri).download_artifacts(run, TRACE, str(tmp_path))
+    names = {event["name"] for event in json.loads(gzip.decompress(Path(trace).read_bytes()))["traceEvents"]}
+    assert {"phase: forward", "module: gpt_neox.layers.*.mlp", "aten::mm"} <= names
+    profiled.canary("report", run, "--html", str(tmp_path / "report.html"))
+    page = (tmp_path / "report.html").read_text()
+    assert "Where a step spends its time" in page
+    assert page.count("The calls of a step of this one as nested boxes") == 1
+
+
+@pytest.mark.full
+def test_a_session_of_others_is_profiled_in_a_run_of_its_own(profiled: Workplace) -> None:
+    profiled.train("algo=sft", "repeats=1", "train.max_steps=21", "model_name=m", "seed=5")
+    client = MlflowClient(profiled.uri)
+    (session,) = client.search_runs(["1"], "tags.`canary.role` = 'session'", max_results=1)
+    ended = profiled.canary("profile", session.info.run_id)
+    assert ended.returncode == 0, ended.stderr
+    assert "4 steps on cpu under the profiler" in ended.stdout
+    (made,) = client.search_runs(["1"], "tags.`canary.role` = 'profile'")
+    assert made.data.tags["canary.profile_of"] == session.info.run_id
+    assert made.data.tags["canary.not_promotable"] == "a profiler"
+    again = profiled.canary("profile", session.info.run_id)
+    assert again.stdout == ended.stdout  # shown, not made again
+
+
+def test_a_script_of_ones_own_is_not_trained_again_and_says_why(profiled: Workplace) -> None:
+    client = MlflowClient(profiled.uri)
+    own = client.create_run("1", tags={"canary.role": "run"}).info.run_id
+    client.log_metric(own, "perf/step_time", 0.1, step=1)
+    client.set_terminated(own)
+    ended = profiled.canary("profile", own)
+    client.delete_run(own)
+    assert ended.returncode == 2
+    assert "no configuration of a canary" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def made(name: str = "aten::mm") -> Profile:
+    flame = Frame(name="step", ms=10.0, children=(Frame(name=name, ms=6.0), Frame(name="phase: data", ms=1.0)))
+    return Profile(
+        device="cpu",
+        steps=4,
+        step_ms=10.0,
+        phases=(Cost(name="forward", ms=6.0), Cost(name="other", ms=4.0)),
+        operators=(Cost(name=name, ms=6.0, calls=3),),
+        modules=(),
+        memory=((0.0, 0.0), (5.0, 2.0), (10.0, 0.5)),
+        flame=flame,
+    )
+
+
+def test_a_profile_is_read_as_it_was_written() -> None:
+    assert from_text(to_text(made()), "here") == made()
+    for text in ("", "[]", "{}", '{"format": 2}', to_text(made()).replace('"ms": 6.0', '"ms": "a"')):
+        with pytest.raises(UsageError, match=r"^here: "):
+            from_text(text, "here")
+
+
+def test_the_picture_is_drawn_to_scale_and_its_names_are_text() -> None:
+    drawn = ElementTree.fromstring(pictures.flame(made(HOSTILE)))
+    boxes = {group[0].text: group[1] for group in drawn if group.tag.endswith("}g")}
+    (hostile,) = (title for title in boxes if title and "alert" in title)
+    assert "\x1b" not in hostile
+    assert float(boxes[hostile].get("width", 0)) == pytest.approx(600 - 0.4)
+    assert float(boxes["phase: data: 1.00 ms, 10.0%"].get("x", 0)) == pytest.approx(600)
+    assert "<script" not in pictures.flame(made(HOSTILE))
+    assert "2.0 MiB" in pictures.memory(made())

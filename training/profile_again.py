@@ -1,0 +1,81 @@
+"""`python -m training.profile_again`: profile the configuration of a run, in a run of its own that is never evidence.
+
+What `canary profile` starts. Exit codes: 0 profiled, 2 wrong use, 4 something outside failed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+
+if __name__ == "__main__":  # before anything that another environment's Python may lack
+    from canary_mlflow.interpreter import CORE, TRAINING_STACK, settle
+
+    settle((*CORE, *TRAINING_STACK))
+
+from canary_mlflow.loading import collect_seldom
+from canary_mlflow.registry.profiled import PROFILE_OF_TAG, subject_of
+from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
+from training.again import configuration
+from training.compose import register_schemas
+from training.edge import ended
+from training.naming import PROFILER
+from training.preflight import preflight
+from training.process import settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Profile the run that the command line names."""
+    collect_seldom()
+    register_schemas()
+    parser = ArgumentParser(prog="python -m training.profile_again", description=__doc__)
+    parser.add_argument("--like", required=True, help="the run whose configuration is repeated")
+    parser.add_argument("--store", required=True)
+    found = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
+    return ended(lambda: profile_again(found.store, found.like))
+
+
+def profile_again(store: str, run_id: str) -> int:
+    """Train a few steps under the profiler, and keep profile and trace in a new run beside the one it repeats."""
+    from canary_mlflow.tracking.profile import FOLDER
+    from canary_mlflow.tracking.scratch import scratch
+    from canary_mlflow.tracking.session import get_run
+    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.uploading import upload
+    from training import algorithms
+    from training.devices import settle as settle_device
+    from training.parts import prepare_inputs
+
+    client = prepare_store(store)
+    like = get_run(client, run_id)
+    config = configuration(client, run_id)
+    os.environ.update(settings(config.hardware.threads))  # torch is not loaded yet
+    preflight(config)
+    algorithms.load(config.algo.name)
+    device, inputs = settle_device(config.hardware), prepare_inputs(config)
+    from training.profiling import profile_training
+
+    with scratch("profile") as folder:
+        profile_training(config, inputs, device, folder)
+        tags = {
+            "canary.role": "profile",
+            "canary.algo": config.algo.name,
+            "canary.seed": str(config.seed),
+            PROFILE_OF_TAG: subject_of(like),
+            NOT_PROMOTABLE_TAG: PROFILER,
+        }
+        name = f"profile of {like.info.run_name}"
+        made = client.create_run(like.info.experiment_id, tags=tags, run_name=name).info.run_id
+        ended_as = "FAILED"
+        try:
+            upload(client, made, folder / FOLDER, FOLDER, scratch=True)
+            ended_as = "FINISHED"
+        finally:
+            client.set_terminated(made, ended_as)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

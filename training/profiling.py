@@ -1,0 +1,264 @@
+"""A separate short training under torch's profiler: what a step spends its time and memory on.
+
+Never inside measured steps: a profiled step takes about half as long again, and writing the trace stalls for a second.
+"""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import json
+import os
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, record_function, schedule
+from torch.profiler import profile as torch_profiler
+from transformers import PrinterCallback, Trainer, TrainerCallback, set_seed
+
+from canary_mlflow.tracking.profile import FILE, TRACE, Cost, Frame, Profile, to_text
+from training.algorithms import build
+from training.config import CanaryConfig
+from training.devices import Device
+from training.parts import Inputs, build_parts
+
+WAIT, WARMUP, ACTIVE = 3, 2, 4
+"""Steps (PPO: iterations) before the profiler runs, while it warms up, and that it records."""
+MOST = 30  # operators and modules that are kept
+SMALLEST = 0.005  # share of a step that a frame of the tree must have
+POINTS = 400  # of the memory's timeline
+STEP, PHASE, MODULE = "ProfilerStep*", "phase: ", "module: "
+PHASES = {
+    "get_batch_samples": "data",
+    "_generate_and_score_completions": "score",
+    "_generate": "generate",
+    "_calculate_rewards": "reward",
+    "collect": "score",
+    "_answer": "generate",
+    "reward": "reward",
+    "compute_loss": "forward",
+}
+"""Methods of Trainer, TRL's trainers and our PPO, and the phase of a step that each is."""
+MIB = 2**20
+
+
+def profile_training(config: CanaryConfig, inputs: Inputs, device: Device, folder: Path) -> Profile:
+    """Train for a few steps under the profiler; leaves profile.json and the trace in `folder`/profile."""
+    (folder / TRACE).parent.mkdir(parents=True, exist_ok=True)
+    set_seed(config.seed)
+    short = replace(config, train=replace(config.train, max_steps=WAIT + WARMUP + ACTIVE))
+    parts = build_parts(short, device, inputs)
+    watching = Profiling(device.kind, folder / TRACE, config.algo.updates())
+    trainer = build(short, parts, device, folder / "trainer", [watching])
+    trainer.remove_callback(PrinterCallback)
+    for name, phase in PHASES.items():
+        if callable(getattr(trainer, name, None)):
+            setattr(trainer, name, named(f"{PHASE}{phase}", getattr(trainer, name)))
+    trainer.accelerator.backward = named(f"{PHASE}backward", trainer.accelerator.backward)  # type: ignore[method-assign]
+    watching.trainer = trainer
+    trainer.train()
+    gc.collect()
+    found = watching.profile()
+    (folder / FILE).write_text(to_text(found), encoding="utf-8")
+    return found
+
+
+def named(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same call, as a range of the trace."""
+
+    def within(*args: Any, **kwargs: Any) -> Any:
+        with record_function(name):
+            return call(*args, **kwargs)
+
+    return within
+
+
+class Profiling(TrainerCallback):
+    """Runs the profiler beside a training, and names modules in its trace."""
+
+    trainer: Trainer
+
+    def __init__(self, device: str, trace: Path, updates: int) -> None:
+        self._device, self._trace, self._updates = device, trace, updates
+        self._steps = 0
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
+        self._profiler = torch_profiler(
+            activities=activities,
+            schedule=schedule(wait=WAIT, warmup=WARMUP, active=ACTIVE, repeat=1),
+            on_trace_ready=lambda found: found.export_chrome_trace(str(trace)),
+            profile_memory=True,
+            acc_events=True,
+        )
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Name the modules, and begin."""
+        if not getattr(args, "torch_compile", False):  # a hook would break what is compiled apart
+            for name, module in kwargs["model"].named_modules():
+                if name:
+                    watch(module, f"{MODULE}{re.sub(r'[.][0-9]+(?=[.]|$)', '.*', name)}")
+        with silent():
+            self._profiler.start()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Count."""
+        self._steps += 1
+        if self._steps % self._updates == 0:
+            with silent():
+                self._profiler.step()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write the trace."""
+        with silent():
+            self._profiler.stop()
+
+    def profile(self) -> Profile:
+        """What was recorded, summed up."""
+        events = self._profiler.events() or []
+        roots = [event for event in events if event.name == STEP and event.cpu_parent is None]
+        if not roots:
+            raise RuntimeError(f"the profiler recorded no step; {self._steps} were made")
+        steps = len(roots)
+        tree = merged("step", roots, steps)
+        on_device = self._device == "cuda"
+        return Profile(
+            device=self._device,
+            steps=steps,
+            step_ms=tree.ms,
+            phases=phases_of(tree),
+            operators=operators_of(events, steps, on_device=on_device),
+            modules=modules_of(events, steps),
+            memory=memory_of(self._trace, on_device=on_device),
+            flame=pruned(tree, tree.ms * SMALLEST),
+        )
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Nothing on the process's stderr for a moment: Kineto says there, from C++, that it starts and stops."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def watch(module: torch.nn.Module, name: str) -> None:
+    """Name each call of a module in the trace."""
+    open_ranges: list[Any] = []
+
+    def enter(*_: Any) -> None:
+        opened = record_function(name)
+        opened.__enter__()
+        open_ranges.append(opened)
+
+    def leave(*_: Any) -> None:
+        if open_ranges:
+            open_ranges.pop().__exit__(None, None, None)
+
+    module.register_forward_pre_hook(enter)
+    module.register_forward_hook(leave, always_call=True)
+
+
+def merged(name: str, events: Sequence[Any], steps: int) -> Frame:
+    """The tree below events of one name, with equal names as one; times of one step on average."""
+    below: dict[str, list[Any]] = defaultdict(list)
+    for event in events:
+        for child in event.cpu_children:
+            below[child.name].append(child)
+    children = [merged(child, found, steps) for child, found in below.items()]
+    children.sort(key=lambda frame: -frame.ms)
+    return Frame(name=name, ms=sum(event.cpu_time_total for event in events) / steps / 1000, children=tuple(children))
+
+
+def pruned(frame: Frame, least: float) -> Frame:
+    """Without what is too small to be drawn."""
+    return replace(frame, children=tuple(pruned(one, least) for one in frame.children if one.ms >= least))
+
+
+def phase_of(name: str) -> str:
+    """The phase that a range is; '' for any other. Torch names an optimizer's part itself."""
+    return "optimizer" if name.startswith("Optimizer.") else name.removeprefix(PHASE) if name.startswith(PHASE) else ""
+
+
+def phases_of(tree: Frame) -> tuple[Cost, ...]:
+    """Each phase without those within it, and what lies in none."""
+    own: dict[str, float] = defaultdict(float)
+    own["other"] = tree.ms
+    for outer, phase in phases_below(tree, "other"):
+        own[phase_of(phase.name)] += phase.ms
+        own[outer] -= phase.ms
+    return tuple(sorted((Cost(name=name, ms=ms) for name, ms in own.items()), key=lambda cost: -cost.ms))
+
+
+def phases_below(frame: Frame, outer: str) -> Iterator[tuple[str, Frame]]:
+    """(the phase around it, phase) of all phases below a frame."""
+    for child in frame.children:
+        inner = phase_of(child.name)
+        if inner:
+            yield outer, child
+        yield from phases_below(child, inner or outer)
+
+
+def operators_of(events: Sequence[Any], steps: int, *, on_device: bool) -> tuple[Cost, ...]:
+    """Those that take longest themselves; on a GPU by its own time."""
+    time: dict[str, float] = defaultdict(float)
+    calls: dict[str, int] = defaultdict(int)
+    for event in events:
+        if not event.is_user_annotation and not event.name.startswith((STEP, PHASE, MODULE)):
+            time[event.name] += event.self_device_time_total if on_device else event.self_cpu_time_total
+            calls[event.name] += 1
+    return longest(time, calls, steps)
+
+
+def modules_of(events: Sequence[Any], steps: int) -> tuple[Cost, ...]:
+    """Those whose forward takes longest, with the modules in it; layers of one kind are one."""
+    time: dict[str, float] = defaultdict(float)
+    calls: dict[str, int] = defaultdict(int)
+    for event in events:
+        if event.name.startswith(MODULE):
+            time[event.name.removeprefix(MODULE)] += event.cpu_time_total
+            calls[event.name.removeprefix(MODULE)] += 1
+    return longest(time, calls, steps)
+
+
+def longest(time: dict[str, float], calls: dict[str, int], steps: int) -> tuple[Cost, ...]:
+    """Microseconds and calls of all steps as costs of one."""
+    names = sorted((name for name in time if time[name] > 0), key=lambda name: -time[name])[:MOST]
+    return tuple(Cost(name=name, ms=time[name] / steps / 1000, calls=calls[name] / steps) for name in names)
+
+
+def memory_of(trace: Path, *, on_device: bool) -> tuple[tuple[float, float], ...]:
+    """The timeline of the first profiled step; the highest of those that one point stands for."""
+    with gzip.open(trace) as packed:
+        found = json.load(packed)["traceEvents"]
+    steps = [(event["ts"], event["ts"] + event["dur"]) for event in found
+             if event["name"].startswith("ProfilerStep#") and "dur" in event]  # fmt: skip
+    if not steps:
+        return ()
+    start, end = min(steps)
+    grown = sorted(
+        (event["ts"] - start, event["args"]["Total Allocated"])
+        for event in found
+        if event["name"] == "[memory]"
+        and event["args"]["Device Type"] == int(on_device)
+        and start <= event["ts"] <= end
+    )
+    if not grown:
+        return ()
+    level, width = grown[0][1], (end - start) / POINTS
+    highest: dict[int, float] = {}
+    for at, total in grown:
+        place = int(at / width)
+        highest[place] = max(highest.get(place, -float("inf")), (total - level) / MIB)
+    return tuple((place * width / 1000, value) for place, value in sorted(highest.items()))
