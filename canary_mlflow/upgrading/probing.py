@@ -21,6 +21,7 @@ from canary_mlflow.upgrading.pins import Pins
 from gates.model.records import Run
 
 RESULT = "result.json"
+_ENDED = re.compile(r"^canary: ((\w+) at .*) ended the run of seed \d+")  # what a canary says instead of a traceback
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning))(?::\s*(.*))?$")
 
@@ -124,6 +125,8 @@ class Prober:
 def last_raised(text: str, code: int) -> tuple[str, str]:
     """(type, `AttributeError at trl/trainer/utils.py:1638 in apply: …`) of the last traceback of a text."""
     lines = text.splitlines()
+    if told := next((found for line in reversed(lines) if (found := _ENDED.match(line))), None):
+        return told[2], told[1]
     said = next((found for line in reversed(lines) if (found := _RAISED.match(line.strip()))), None)
     frame = next((found for line in reversed(lines) if (found := _FRAME.search(line))), None)
     kind = said[1].rpartition(".")[2] if said else ""
@@ -155,5 +158,5 @@ def _runs(place: Path) -> tuple[Run, ...]:
 
 
 def canary_command(words: Sequence[str]) -> str:
-    """The facts tier of a canary, judged beside nothing, as a command."""
-    return shlex.join(["python", "-m", "training", "tier=facts", "register=false", *words])
+    """The facts tier of a canary as a command, whose first session in a store of its own is always a bootstrap."""
+    return shlex.join(["python", "-m", "training", "tier=facts", *words])

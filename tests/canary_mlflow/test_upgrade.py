@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from workplace import Workplace
 
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
@@ -22,7 +24,7 @@ from canary_mlflow.upgrading import pins, uv
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
 from canary_mlflow.upgrading.judging import Finding, Symptom, compare
 from canary_mlflow.upgrading.old_defaults import give
-from canary_mlflow.upgrading.probing import Probe, Prober, last_raised
+from canary_mlflow.upgrading.probing import Probe, Prober, canary_command, last_raised
 from canary_mlflow.upgrading.upgrade import Default, Plan, Trial, Upgrade, likeliest, outcome_of
 from gates.model.records import Run, Series
 from gates.model.verdict import Difference
@@ -112,6 +114,19 @@ def test_a_traceback_ends_in_its_place() -> None:
         "AttributeError at trl/trainer/utils.py:1638 in apply: 'NoneType' object has no attribute 'apply'",
     )
     assert last_raised("killed", 137) == ("exit", "exit code 137: killed")
+    canary_says = (
+        "canary: AttributeError at trl/trainer/utils.py:1638 in apply ended the run of seed 0; making it again\n"
+    )
+    assert last_raised(f"step 0/5\n{canary_says}step 0/5", 3) == (
+        "AttributeError", "AttributeError at trl/trainer/utils.py:1638 in apply",
+    )  # fmt: skip
+
+
+def test_the_canary_that_trains_without_a_command_ends_well(workplace: Workplace) -> None:
+    """What an upgrade compares with must not fail by itself: a verdict of its first session is no reason."""
+    python, *words = shlex.split(canary_command(("algo=sft", "tier.variants=[]")))
+    ended = workplace.run(*words)
+    assert (python, ended.returncode) == ("python", 0), ended.stderr
 
 
 def probe(ended: str = "", kind: str = "") -> Probe:
