@@ -1,6 +1,7 @@
 """A campaign of whole sessions: unchanged code with seeds that the champion does not have, and every fault.
 
-    python benchmarks/campaign.py make FOLDER --commit REV [--loads quiet busy] [--kinds unchanged faults] [--minutes N]
+    python benchmarks/campaign.py make FOLDER --commit REV [--loads quiet busy] [--kinds unchanged faults]
+                                     [--algos sft …] [--minutes N]
     python benchmarks/campaign.py show FOLDER|FILE [--write docs/running.md]
     python benchmarks/campaign.py pack FOLDER benchmarks/campaign.jsonl.gz
 
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from ppo_learns import drawn  # noqa: E402  # the path is set above
 from sessions import runs_of  # noqa: E402
 
-ALGOS = ("sft", "dpo", "ppo")
+ALGOS = ("sft", "dpo", "kto", "reward", "ppo", "grpo", "rloo")
 LOADS = ("quiet", "busy")
 BASELINES = 5
 APART = 10  # between the first seeds of two sessions: no seed is in both
@@ -74,16 +75,16 @@ def faults_of(algo: str) -> list[str]:
     return [one["name"] for one in found if algo in one.get("signals", {})]
 
 
-def cells(load: str, kinds: Iterable[str], unchanged: int) -> Iterator[Cell]:
+def cells(load: str, kinds: Iterable[str], unchanged: int, algos: Sequence[str] = ALGOS) -> Iterator[Cell]:
     """Champions first, then rounds over the algorithms, so that a stopped campaign is even."""
-    for number in range(BASELINES):
-        yield from (Cell(algo=algo, load=load, kind="baseline", number=number) for algo in ALGOS)
+    for number in range(min(BASELINES, unchanged) if "faults" not in kinds else BASELINES):
+        yield from (Cell(algo=algo, load=load, kind="baseline", number=number) for algo in algos)
     if "unchanged" in kinds:
         for number in range(unchanged):
-            for algo in ALGOS:
+            for algo in algos:
                 yield Cell(algo=algo, load=load, kind="unchanged", number=number, baseline=number % BASELINES)
     if "faults" in kinds:
-        for algo in ALGOS:
+        for algo in algos:
             for index, fault in enumerate(faults_of(algo)):
                 yield Cell(algo=algo, load=load, kind=fault, number=0, baseline=index % BASELINES)
 
@@ -263,6 +264,7 @@ def main() -> None:
     parser.add_argument("--commit", default="HEAD", help="the commit whose hash the seeds are drawn from")
     parser.add_argument("--loads", nargs="+", default=LOADS, choices=LOADS)
     parser.add_argument("--kinds", nargs="+", default=("unchanged", "faults"), choices=("unchanged", "faults"))
+    parser.add_argument("--algos", nargs="+", default=ALGOS, choices=ALGOS)
     parser.add_argument("--unchanged", type=int, default=20, help="unchanged sessions per algorithm and load")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no session after so many")
     parser.add_argument("--write", type=Path, nargs="*", default=())
@@ -274,7 +276,7 @@ def main() -> None:
         asked = ["git", "rev-parse", options.commit]
         commit = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
         for load in options.loads:
-            for cell in cells(load, options.kinds, options.unchanged):
+            for cell in cells(load, options.kinds, options.unchanged, options.algos):
                 if time.monotonic() < last:
                     made = make(folder, cell, commit)
                     print(f"{cell.label:40s} {VERDICTS[made['code']]:13s} {made['seconds']:6.1f} s", flush=True)
