@@ -27,6 +27,7 @@ from training.config import CanaryConfig, ModelConfig
 from training.edge import ended
 from training.errors import SetupError
 from training.hub import Repository, locate
+from training.quantization import quiet_4_bit
 
 if TYPE_CHECKING:
     from training.footprint import Footprint
@@ -54,6 +55,7 @@ def plan(words: Sequence[str], *, as_json: bool = False) -> int:
     (config,) = check(line)
     folder = config_folder(config.model)
     devices.check(config.hardware)
+    quiet_4_bit()
     from training.footprint import footprint  # torch
 
     device = devices.settle(config.hardware)

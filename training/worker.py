@@ -23,6 +23,7 @@ from training import algorithms
 from training.errors import Stopped
 from training.memory import ADVICE
 from training.process import CONFIG, FROM_TERMINAL, READY, Job, Prepared, reserve_result, write_result
+from training.quantization import quiet_4_bit
 
 if TYPE_CHECKING:
     from training.config import CanaryConfig
@@ -135,8 +136,7 @@ def _keep_weights(job: Job, end: End, saved: Path) -> None:
 
 def load(algo: str) -> None:
     """Import what the run will need: most of a smoke run's wall time, and no part of what is measured."""
-    # peft imports bitsandbytes, which on some CPUs says each time that a faster 4-bit kernel could be installed.
-    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+    quiet_4_bit()
     with without_collecting():
         for name in LIBRARIES:
             import_module(name)
