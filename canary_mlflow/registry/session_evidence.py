@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.registry.binding import is_same_run
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.session_rows import (
     Named,
@@ -116,7 +117,7 @@ def _of_named(session_id: str, run_id: str, then: Named, run: MlflowRun | None, 
         yield f"{subject}: its tag canary.role is {is_now.role!r}; {by} says {then.role!r}; set the tag back"
     elif then.beside and is_now.beside != then.beside:
         yield f"{subject}: its tag {FRESH_TAG} is {is_now.beside!r}; {by} says {then.beside!r}; set the tag back"
-    elif is_now.digest != then.digest and then.whole:
+    elif then.whole and not is_same_run(then.digest, is_now.digest):
         yield f"{subject}: its metrics or facts changed since {by}; expected them as they were; {AGAIN}"
 
 

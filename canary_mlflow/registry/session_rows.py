@@ -17,7 +17,7 @@ from canary_mlflow.errors import CanaryError, StoreError, UsageError, one_line
 from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.rows import Kind, Record, Row, faults
 from canary_mlflow.registry.actors import current_actor
-from canary_mlflow.registry.binding import digest_of_all, file_digests, files_at, run_digests
+from canary_mlflow.registry.binding import digest_of_all, file_digests, files_at, is_same_run, run_digests
 from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.remote import ask, is_guarded_server
 from canary_mlflow.tracking.histories import FRESH_TAG, read_found
@@ -169,7 +169,7 @@ def _plain(one: Named) -> dict[str, Any]:
 
 def is_new(one: Named, before: Named | None) -> bool:
     """Whether a row has something to say of a run: nobody named it, or what was delivered since completes it."""
-    return before is None or (not before.whole and before.digest != one.digest)
+    return before is None or (not before.whole and not is_same_run(before.digest, one.digest))
 
 
 def named_by(rows: Iterable[Row], verdicts: Iterable[Row] = ()) -> dict[str, Named]:

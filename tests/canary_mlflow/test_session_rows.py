@@ -17,6 +17,7 @@ from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.registry.binding import is_same_run
 from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.session_rows import SEEDS_TAG, Word, begin, tell
 from canary_mlflow.registry.versions import register_version
@@ -68,7 +69,7 @@ def other_session(it: Any) -> str:
     return str(replace(it, model=f"{it.model}-other").session(runs=1))
 
 
-DAILY = ("deleted", "moved", "other numbers")
+DAILY = ("deleted", "moved", "other numbers", "another host")
 CHANGES: dict[str, tuple[Callable[[Any, str], Any], str]] = {
     "deleted": (lambda it, run_id: it.client.delete_run(run_id), "deleted; row {row} of the ledger names it"),
     "another role": (
@@ -84,6 +85,10 @@ CHANGES: dict[str, tuple[Callable[[Any, str], Any], str]] = {
         "its tag canary.role is 'baseline'",
     ),
     "other numbers": (half_as_slow, "its metrics or facts changed since row {row} of the ledger"),
+    "another host": (
+        lambda it, run_id: it.client.set_tag(run_id, "canary.env.host", "elsewhere"),
+        "its metrics or facts changed since row {row} of the ledger",
+    ),
     "another fact": (
         lambda it, run_id: it.client.set_tag(run_id, "canary.nan_steps", "0"),
         "its metrics or facts changed since row {row} of the ledger",
@@ -104,6 +109,15 @@ def test_what_was_judged_is_judged_again_as_it_was_or_not_at_all(guarded: Any, c
     assert f"version {version} of {guarded.model!r}: run {run_id} (seed 3): " in said
     assert says.format(row=row.seq) in said
     assert guarded.champion() == "1"
+
+
+def test_rows_from_before_environments_were_part_of_a_digest_hold() -> None:
+    before, now = "a" * 64, f"{'a' * 64}.{'b' * 64}"
+    assert is_same_run(before, now)
+    assert is_same_run(now, now)
+    assert not is_same_run(now, f"{'a' * 64}.{'c' * 64}")
+    assert not is_same_run(before, f"{'c' * 64}.{'b' * 64}")
+    assert not is_same_run(now, before)
 
 
 def test_a_run_that_is_brought_back_is_judged_again(guarded: Any) -> None:
