@@ -19,6 +19,7 @@ from tiny_weights import safetensors
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.policies import content_of
 from canary_mlflow.registry.acts import override
+from canary_mlflow.registry.origin import SOURCE_TAG
 from canary_mlflow.registry.seal import seal_version
 
 
@@ -252,6 +253,41 @@ def added_to_champion(scene: Scene) -> Any:
     return scene.verdict("tried", scene.tried["next"])
 
 
+def judged_with(scene: Scene, place: str, run_id: str) -> Any:
+    """A version of these files with the evidence of `m`'s champion, sealed and judged."""
+    tags = {"canary.session_id": scene.good_session}
+    made = asked(lambda: scene.recorded.client.create_model_version("m", place, run_id, tags=tags))
+    try:
+        seal_version(scene.recorded.client, "m", str(made.version))
+    except CanaryError as error:
+        raise Refused(None, str(error)) from error
+    return scene.verdict("m", str(made.version))
+
+
+def vouched_later(scene: Scene) -> Any:
+    """A bad run's files, which a good run's tag calls its own after its session has ended."""
+    client = scene.recorded.client
+    run_id = scene.recorded.children(scene.recorded.session(slower=2.0, runs=1))[0]
+    scene.recorded.weights(run_id, safetensors(weight=np.full(4, 7, np.float32)))
+    place = f"{client.get_run(run_id).info.artifact_uri}/model"
+    client.set_tag(scene.good_run, SOURCE_TAG, place)
+    try:
+        return judged_with(scene, place, scene.good_run)
+    finally:
+        client.delete_tag(scene.good_run, SOURCE_TAG)
+
+
+def logged_later(scene: Scene) -> Any:
+    """Other files as a logged model, which names a good run as its source after its session has ended."""
+    client, folder = scene.recorded.client, scene.mode.folder / "logged"
+    folder.mkdir(exist_ok=True)
+    (folder / "model.safetensors").write_bytes(safetensors(weight=np.full(4, 7, np.float32)))
+    made = client.create_logged_model(scene.recorded.experiment, name="posing", source_run_id=scene.good_run)
+    client.log_model_artifacts(made.model_id, str(folder))
+    client.finalize_logged_model(made.model_id, "READY")
+    return judged_with(scene, f"models:/{made.model_id}", scene.good_run)
+
+
 def graphql(scene: Scene) -> Any:
     query = (
         'mutation { mlflowSetRegisteredModelAlias(input: {name: "m", alias: "champion", version: "3"}) '
@@ -303,6 +339,12 @@ def other_attacks() -> Iterator[Attack]:
         lambda scene: asked(lambda: scene.recorded.client.set_tag(scene.runs[2], "canary.learned", "false")),
         DETECTED,
     )
+    yield Attack(
+        "REST 2.0",
+        "another host for a champion's run: canary.env.host",
+        lambda scene: asked(lambda: scene.recorded.client.set_tag(scene.runs[0], "canary.env.host", "elsewhere")),
+        DETECTED,
+    )
     yield Attack("CLI", "artifacts log-artifact over the champion's files", overwritten_by_command, DETECTED)
     yield Attack(
         "CLI",
@@ -315,6 +357,10 @@ def other_attacks() -> Iterator[Attack]:
     yield Attack("Python client", "overwrite their metrics and tags, judge again", overwritten_runs)
     yield Attack("Python client", "a good session's run into a blocked one, judge again", adopted_runs)
     yield Attack("Python client", "slow runs into the champion's session, judge the next", added_to_champion)
+    yield Attack("Python client", "a bad run's files, which a good run's tag calls its own later", vouched_later)
+    yield Attack(
+        "Python client", "a logged model of other files that names a good run as its source", logged_later, told=True
+    )
     yield Attack("GraphQL", "a mutation that sets the alias", graphql, where=SERVERS)
     yield Attack("GraphQL", "every mutation there is", mutations, NOTHING, SERVERS)
     yield Attack(
