@@ -1,10 +1,10 @@
 """How fast the live pages answer over a store that is in use.
 
-    python benchmarks/page.py [--requests 31]
+    python benchmarks/page.py [--requests 31] [--running 50] [--sessions 1250]
 
-Makes a SQLite store with 50 running and 5,000 finished runs in 1,250 sessions and one long run (100,000 steps of 12
-series), serves it with `canary ui`, and gives the median and the slowest of that many requests for each page and each
-refresh, with the statements that a refresh sends to the table of points. The last line is one JSON object.
+Makes a SQLite store with that many running and finished sessions and one long run (100,000 steps of 12 series), serves
+it with `canary ui`, and gives the median and the slowest of that many requests for each page and each refresh,
+with the statements that a refresh sends to the table of points. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from browser import canary_ui  # noqa: E402
 
-RUNNING, FINISHED, IN_SESSION, STEPS = 50, 5_000, 4, 100_000
+IN_SESSION, STEPS, LAST = 4, 100_000, 1
+WORDS, TIERS = ("PASS", "PASS", "PASS", "BLOCK", "INCONCLUSIVE"), ("smoke", "nightly", "perf")
+NONE: dict[str, str] = {}
+PARAMS = {f"cfg/some.key_{number}": str(number) for number in range(10)}
 SERIES = ("stability/loss", "stability/grad_norm", "stability/kl", "stability/entropy", "stability/reward_mean",
           "stability/reward_std", "stability/clip_fraction", "stability/learning_rate", "perf/step_time", "perf/tokens",
           "perf/tokens_per_second", "perf/peak_memory")  # fmt: skip
@@ -37,48 +40,77 @@ TAGS = {"canary.algo": "ppo", "canary.model": "tiny", "canary.tier": "smoke", "c
         "canary.watch.policy": "default", "canary.completed": "true", "canary.failure": ""}  # fmt: skip
 
 
-def fill(file: Path) -> str:
-    """Rows straight into MLflow's tables; the id of the long run."""
-    now = int(time.time() * 1000)
-    with sqlite3.connect(file) as database:
-        for number in range(FINISHED // IN_SESSION):
-            session = add_run(database, now - number * 60_000, "FINISHED", {"canary.role": "session"}, 0)
-            for seed in range(IN_SESSION):
-                tags = {"canary.role": "run", "mlflow.parentRunId": session, "canary.seed": str(seed), **TAGS}
-                add_run(database, now - number * 60_000, "FINISHED", tags, 3)
-        ids = []
-        for number in range(RUNNING):
-            session = add_run(database, now, "RUNNING", {"canary.role": "session"}, 0)
-            tags = {"canary.role": "run", "mlflow.parentRunId": session, "canary.seed": str(number), **TAGS}
-            ids.append(add_run(database, now, "RUNNING", tags, 20 if number else STEPS))
-    return ids[0]
+class Filler:
+    """Rows for MLflow's tables, written in bulk."""
 
+    def __init__(self) -> None:
+        self.runs: list[tuple[Any, ...]] = []
+        self.tags: list[tuple[str, str, str]] = []
+        self.params: list[tuple[str, str, str]] = []
+        self.points: list[tuple[Any, ...]] = []
+        self.latest: list[tuple[Any, ...]] = []
 
-def add_run(database: sqlite3.Connection, started: int, status: str, tags: dict[str, str], steps: int) -> str:
-    """One run with `steps` points of each series."""
-    run = uuid.uuid4().hex
-    ended = started + 50_000 if status == "FINISHED" else None
-    database.execute(
-        "INSERT INTO runs (run_uuid, name, status, start_time, end_time, lifecycle_stage, experiment_id, artifact_uri) "
-        "VALUES (?, ?, ?, ?, ?, 'active', 0, '')",
-        (run, f"run {run[:6]}", status, started, ended),
-    )
-    database.executemany("INSERT INTO tags VALUES (?, ?, ?)", [(key, value, run) for key, value in tags.items()])
-    if steps:
+    def run(self, started: int, status: str, tags: dict[str, str], steps: int, params: dict[str, str] = NONE) -> str:
+        """One run with `steps` points of each series."""
+        run = uuid.uuid4().hex
+        ended = started + 50_000 if status == "FINISHED" else None
+        self.runs.append((run, f"run {run[:6]}", status, started, ended))
+        self.tags += [(key, value, run) for key, value in tags.items()]
+        self.params += [(key, value, run) for key, value in params.items()]
         values = np.random.default_rng(0).normal(1, 0.1, steps).tolist()
-        for key in SERIES:
-            database.executemany(
-                "INSERT INTO metrics (key, value, timestamp, run_uuid, step, is_nan) VALUES (?, ?, ?, ?, ?, 0)",
-                [(key, value, started + step, run, step) for step, value in enumerate(values, 1)],
-            )
-            database.execute(
-                "INSERT INTO latest_metrics (key, value, timestamp, step, is_nan, run_uuid) VALUES (?, ?, ?, ?, 0, ?)",
-                (key, values[-1], started + steps, steps, run),
-            )
-    return run
+        for key in SERIES if steps else ():
+            self.points += [(key, value, started + step, run, step) for step, value in enumerate(values, 1)]
+            self.latest.append((key, values[-1], started + steps, steps, run))
+        return run
+
+    def write(self, database: sqlite3.Connection) -> None:
+        """All rows so far."""
+        database.executemany(
+            "INSERT INTO runs (run_uuid, name, status, start_time, end_time, lifecycle_stage, experiment_id, "
+            "artifact_uri) VALUES (?, ?, ?, ?, ?, 'active', 0, '')",
+            self.runs,
+        )
+        database.executemany("INSERT INTO tags VALUES (?, ?, ?)", self.tags)
+        database.executemany("INSERT INTO params (key, value, run_uuid) VALUES (?, ?, ?)", self.params)
+        database.executemany(
+            "INSERT INTO metrics (key, value, timestamp, run_uuid, step, is_nan) VALUES (?, ?, ?, ?, ?, 0)", self.points
+        )
+        database.executemany(
+            "INSERT INTO latest_metrics (key, value, timestamp, step, is_nan, run_uuid) VALUES (?, ?, ?, ?, 0, ?)",
+            self.latest,
+        )
+        self.__init__()  # type: ignore[misc]
 
 
-def pages(requests: int) -> dict[str, Any]:
+def fill(file: Path, running: int, sessions: int) -> tuple[str, str]:
+    """Rows straight into MLflow's tables; the ids of the long run and of its session."""
+    now = int(time.time() * 1000)
+    rows = Filler()
+    with sqlite3.connect(file) as database:
+        for number in range(sessions):
+            word, tier = WORDS[number % len(WORDS)], TIERS[number % len(TIERS)]
+            about = {"canary.model_name": f"model-{number % 40}", "canary.tier": tier}
+            mine = {"canary.role": "session", "canary.verdict": word, **about}
+            session = rows.run(now - number * 60_000, "FINISHED", mine, 0)
+            rate = {"cfg/train.learning_rate": "0.02" if number == sessions // 2 else "0.002"}
+            for seed in range(IN_SESSION):
+                level = {"canary.watch.level": "warned"} if number % 50 == 0 else {}
+                tags = {"canary.role": "run", "mlflow.parentRunId": session, "canary.seed": str(seed), **TAGS, **level}
+                begun = now - number * 60_000 + 1000 * (1 + seed)
+                rows.run(begun, "FINISHED", {**tags, "canary.tier": tier}, LAST, {**rate, **PARAMS})
+            if number % 1000 == 999:
+                rows.write(database)
+        long = ("", "")
+        for number in range(running):
+            session = rows.run(now, "RUNNING", {"canary.role": "session"}, 0)
+            tags = {"canary.role": "run", "mlflow.parentRunId": session, "canary.seed": str(number), **TAGS}
+            run = rows.run(now, "RUNNING", tags, 20 if number else STEPS)
+            long = long if number else (run, session)
+        rows.write(database)
+    return long
+
+
+def pages(requests: int, running: int, sessions: int) -> dict[str, Any]:
     """Milliseconds by page."""
     from canary_mlflow.tracking.store import prepare_store
 
@@ -86,12 +118,22 @@ def pages(requests: int) -> dict[str, Any]:
         folder = Path(made)
         uri = f"sqlite:///{folder}/mlflow.db"
         prepare_store(uri)
-        long = fill(folder / "mlflow.db")
+        long, session = fill(folder / "mlflow.db", running, sessions)
         addresses = {
             "overview, and each of its refreshes": "/canary",
             "a run": f"/canary/run?id={long}",
             "a refresh of its curves": f"/canary/run.json?id={long}&after={STEPS}",
             "all its curves, 1.2 million points": f"/canary/run.json?id={long}",
+            "its session": f"/canary/session?id={session}",
+            "a refresh of the session's curves": f"/canary/session.json?id={session}&after={STEPS}",
+            "all the session's, 1.2 million points": f"/canary/session.json?id={session}",
+            "the index of sessions": "/canary/sessions",
+            "the index, blocked nightlies": "/canary/sessions?verdict=BLOCK&tier=nightly",
+            "the index, warned": "/canary/sessions?warned=1",
+            "the index, by model, the last page": f"/canary/sessions?sort=model&page={sessions // 50}",
+            "the index, one learning rate": "/canary/sessions?q=learning_rate%3D2e-2",
+            "the index, part of a name": "/canary/sessions?q=run+ab",
+            "the index of runs": "/canary/sessions?what=runs",
         }
         found: dict[str, Any] = {}
         with canary_ui(uri, folder) as address:
@@ -111,8 +153,8 @@ def statements(uri: str, run: str) -> int:
     import sqlalchemy as sa
 
     from canary_mlflow.pages.curves import curves
-    from canary_mlflow.pages.database import engine, reading
     from canary_mlflow.pages.run import find_run
+    from canary_mlflow.tracking.read_only import engine, reading
 
     sent: list[str] = []
     sa.event.listen(engine(uri), "before_cursor_execute", lambda *call: sent.append(call[2]))
@@ -137,8 +179,10 @@ def timed(address: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=31)
+    parser.add_argument("--running", type=int, default=50, help="sessions that go on, of one run each")
+    parser.add_argument("--sessions", type=int, default=1250, help="sessions that have finished, of four runs each")
     chosen = parser.parse_args()
-    print(json.dumps(pages(chosen.requests)))
+    print(json.dumps(pages(chosen.requests, chosen.running, chosen.sessions)))
 
 
 if __name__ == "__main__":

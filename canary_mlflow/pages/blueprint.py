@@ -25,7 +25,7 @@ NAMED = "/session/"  # and then whatever names a session
 NOT_FOUND = (NoSuchRun, NoSuchModel, NoSuchVersion)
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
 }

@@ -15,7 +15,10 @@ from canary_mlflow.tracking.session import NAME_TAG, PARENT_TAG
 RUNS = sa.table("runs", *map(sa.column, ("run_uuid", "name", "status", "start_time", "end_time", "lifecycle_stage",
                                          "experiment_id", "artifact_uri")))  # fmt: skip
 TAGS = sa.table("tags", *map(sa.column, ("run_uuid", "key", "value")))
+EXPERIMENTS = sa.table("experiments", sa.column("experiment_id"))
 PARAMS = sa.table("params", *map(sa.column, ("run_uuid", "key", "value")))
+NEAR = 4000  # runs among which those of a session are looked for
+CLOCKS = 600_000  # ms that the clocks of two hosts may differ by
 SHORTEST = 6  # characters of an id that is not given whole
 LATEST = sa.table("latest_metrics", *map(sa.column, ("run_uuid", "key", "value", "timestamp", "step", "is_nan")))
 
@@ -106,9 +109,35 @@ def named_like(connection: sa.Connection, word: str) -> str:
     return str(ids[0]) if len(ids) == 1 else ""
 
 
+def near_in_time(connection: sa.Connection, session_ids: Sequence[str]) -> list[str] | None:
+    """The runs that started while one of the sessions went on, oldest first; None for too many. Clocks may differ."""
+    times = sa.select(RUNS.c.start_time, RUNS.c.end_time).where(RUNS.c.run_uuid.in_(session_ids))
+    spans = [(row.start_time, row.end_time) for row in connection.execute(times)]
+    if not spans or any(start is None for start, _ in spans):
+        return None
+    started = RUNS.c.start_time >= min(start for start, _ in spans) - CLOCKS
+    query = sa.select(RUNS.c.run_uuid).where(started, RUNS.c.lifecycle_stage == "active")
+    if all(end is not None for _, end in spans):
+        query = query.where(RUNS.c.start_time <= max(end for _, end in spans) + CLOCKS)
+    found = list(connection.execute(query.order_by(RUNS.c.start_time).limit(NEAR + 1)).scalars())
+    return found if len(found) <= NEAR else None
+
+
 def children_of(connection: sa.Connection, session_ids: Sequence[str]) -> dict[str, list[str]]:
-    """The ids of the sessions' runs that are not deleted, oldest first."""
+    """The ids of the sessions' runs that are not deleted, oldest first.
+
+    The store has no index from a session to its runs. So they are looked for among the runs of its time, and only where
+    those are too many among all.
+    """
     found: dict[str, list[str]] = defaultdict(list)
+    near = near_in_time(connection, session_ids)
+    if near is not None:
+        parents = read_tags(connection, near, (PARENT_TAG,)) if near else {}
+        wanted = set(session_ids)
+        for run_id in near:
+            if (parent := parents.get(run_id, {}).get(PARENT_TAG, "")) in wanted:
+                found[parent].append(run_id)
+        return found
     query = (
         sa.select(TAGS.c.value, TAGS.c.run_uuid)
         .join(RUNS, RUNS.c.run_uuid == TAGS.c.run_uuid)

@@ -19,11 +19,11 @@ MOST = 300  # characters
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A model, or a session (a run on its own is one too); `run`: the run of it that was asked for."""
+    """A model, or a session (a run on its own is one too); `run`: the one of it that was asked for."""
 
     model: str = ""
     head: RunFacts | None = None
-    run: str = ""
+    run: RunFacts | None = None
 
 
 def find(tracking: str, registry: str, word: str) -> Place:
@@ -65,4 +65,4 @@ def place_of(connection: sa.Connection, run_id: str) -> Place:
     parent = read_facts(connection, [run.parent]).get(run.parent) if run.parent else None
     if parent is None or parent.deleted or parent.tags.get("canary.role") != "session":
         return Place(head=run)
-    return Place(head=parent, run=run_id)
+    return Place(head=parent, run=run)

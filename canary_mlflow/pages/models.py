@@ -35,8 +35,7 @@ class ModelFacts:
 def read_models(connection: sa.Connection) -> list[ModelFacts]:
     """All models of the active workspace, in the order of their names."""
     place = active_workspace()
-    mine = sa.select(MODELS.c.name).where(MODELS.c.workspace == place)
-    names = connection.execute(mine.order_by(MODELS.c.name)).scalars().all()
+    names = names_of_models(connection)
     alive = sa.select(VERSIONS.c.name, VERSIONS.c.version).where(
         VERSIONS.c.current_stage != DELETED, VERSIONS.c.workspace == place
     )
@@ -55,6 +54,12 @@ def read_models(connection: sa.Connection) -> list[ModelFacts]:
         )
         for name in names
     ]
+
+
+def names_of_models(connection: sa.Connection) -> list[str]:
+    """The names of all models of the active workspace, sorted."""
+    mine = sa.select(MODELS.c.name).where(MODELS.c.workspace == active_workspace())
+    return list(connection.execute(mine.order_by(MODELS.c.name)).scalars())
 
 
 def read_champions(connection: sa.Connection, model: str | None = None) -> list[tuple[str, int]]:

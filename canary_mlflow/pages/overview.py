@@ -19,6 +19,7 @@ from canary_mlflow.tracking.session import PARENT_TAG
 from canary_mlflow.tracking.watching import FOUND
 
 RECENT = 20  # shown
+DENSE = 40  # sessions shown that go on; those that were warned of first
 NEWEST, AT_ONCE = 2000, 200  # runs looked through for them
 ROLE = "canary.role"
 TAG_KEYS = (
@@ -27,6 +28,7 @@ TAG_KEYS = (
     "canary.failure", "canary.failure_reason", "canary.watch.level", "canary.watch.warnings",
     "canary.max_steps",
 )  # fmt: skip
+ORDER_KEYS = (ROLE, PARENT_TAG, "canary.watch.level", "canary.watch.warnings")
 STEP_KEYS = ("perf/step_time", "stability/loss", "stability/learning_rate")  # one of them moves with every step
 
 
@@ -68,6 +70,7 @@ class Overview:
 
     models: Sequence[ModelFacts]
     running: Sequence[Session]
+    more_running: int
     recent: Sequence[Session]
     guarded: bool
 
@@ -84,15 +87,19 @@ def read_overview(
     with reading(tracking) as connection:
         going = [one for one in read_running(connection) if may_read_experiment(one.experiment)]
         ended = [one for one in read_recent(connection) if may_read_experiment(one.experiment)]
-        both = grouped(connection, [*going, *ended])
-        running, recent = both[: len(going)], both[len(going) :]
+        ids = [one.run_id for one in going[:DENSE]]
+        shown = list(read_facts(connection, ids, tags=TAG_KEYS, latest=STEP_KEYS).values())
+        both = grouped(connection, [*shown, *ended])
+        running, recent = both[: len(shown)], both[len(shown) :]
     with reading(registry) as connection:
         guarded = has_ledger(connection)
         models = [model for model in read_models(connection) if may_read_model(model.name)]
         names = sorted({one.model for one in recent if one.model})
         rows = table.numbers_of_versions(connection, active_workspace(), names) if guarded and names else {}
     judged = [Session(head=one.head, runs=one.runs, row=rows.get((one.model, version_of(one.head)))) for one in recent]
-    return Overview(models=models, running=running, recent=judged, guarded=guarded)
+    return Overview(
+        models=models, running=running, more_running=len(going) - len(shown), recent=judged, guarded=guarded
+    )
 
 
 def version_of(session: RunFacts) -> int:
@@ -101,11 +108,12 @@ def version_of(session: RunFacts) -> int:
 
 
 def read_running(connection: sa.Connection) -> list[RunFacts]:
-    """The sessions, and runs on their own, that have not ended, newest first."""
-    found = read_facts(connection, newest(connection, RUNS.c.status.in_(OPEN)), tags=TAG_KEYS, latest=STEP_KEYS)
+    """The sessions, and runs on their own, that have not ended: those that were warned of, then the newest, first."""
+    found = read_facts(connection, newest(connection, RUNS.c.status.in_(OPEN)), tags=ORDER_KEYS, latest=())
     ours = {run_id: run for run_id, run in found.items() if run.tags.get(ROLE) in ("run", "session")}
     ours |= parents_of(connection, ours)
-    return sorted(heads_of(ours), key=lambda run: -run.started)
+    warned = {run.parent or run.run_id for run in ours.values() if run.warned}
+    return sorted(heads_of(ours), key=lambda run: (run.run_id not in warned, -run.started))
 
 
 def read_recent(connection: sa.Connection) -> list[RunFacts]:

@@ -43,7 +43,7 @@ def session() -> Any:
     return rendered(
         "canary/session.html",
         page=page,
-        asked=place.run,
+        asked=place.run.run_id if place.run else "",
         query=[("id", place.head.run_id)],
         row=None if found is None else found[0],
         card=None if found is None else card_of(found[1], then=found[0] is not None),
@@ -61,8 +61,18 @@ def find_session(word: str) -> Any:
     return redirect(url_for("canary_pages.session", id=word))
 
 
-def compare() -> str:
-    """Two to six runs or sessions in one chart each: ?a=…&b=…"""
+def compare() -> Any:
+    """Two to six runs or sessions in one chart each: ?a=…&b=…, or those chosen in the index: ?with=ID&with=ID."""
+    from flask import redirect, request, url_for
+
+    if chosen := request.args.getlist("with"):
+        if not 2 <= len(chosen) <= len(SIDES):
+            raise UsageError(f"{len(chosen)} chosen to compare; expected two to six")
+        with reading(tracking_uri()) as connection:
+            found = read_facts(connection, [one[:64] for one in chosen], tags=(), latest=()).values()
+        oldest = [one.run_id for one in sorted(found, key=lambda one: one.started)]
+        sides: dict[str, Any] = dict(zip(SIDES, oldest, strict=False))
+        return redirect(url_for("canary_pages.compare", **sides))
     page, query = compared()
     answers = answers_of([(one.name, one.run) for one in page.runs], [])
     warned = causes.of_warnings(warnings_of(page))
@@ -84,7 +94,7 @@ def compared(*, refresh: bool = False) -> tuple[SessionPage, list[tuple[str, str
         place = find(tracking_uri(), registry_uri(), word)
         if place.head is None:
             raise UsageError(f"{name}: {word!r} is a model; expected a run, a session, or MODEL/VERSION")
-        heads.append(place.head)
+        heads.append(place.run or place.head)
     return read_page(tracking_uri(), registry_uri(), readable(heads), compare=True, refresh=refresh), asked
 
 

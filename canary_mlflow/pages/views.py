@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.errors import Refused
+import sqlalchemy as sa
+
+from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.pages.curves import as_json, champion_bands, curves
 from canary_mlflow.pages.database import registry_uri, tracking_uri
-from canary_mlflow.pages.facts import read_facts
+from canary_mlflow.pages.facts import EXPERIMENTS, read_facts
 from canary_mlflow.pages.history import read_history
+from canary_mlflow.pages.index import NOT_JUDGED, ORDERS, RUNNING, Asked, read_index
+from canary_mlflow.pages.models import names_of_models
 from canary_mlflow.pages.overview import read_overview
 from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
 from canary_mlflow.pages.run import RunPage, find_run, read_run
 from canary_mlflow.pages.session_views import SESSION_ROUTES
 from canary_mlflow.pages.verdict import read_ledger_page, read_session_page
+from canary_mlflow.policies import policy_names
 from canary_mlflow.reports import causes, wording
 from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.panels import PANELS, target_of
 from canary_mlflow.tracking.read_only import reading
+from gates.model.verdict import Outcome
 
 if TYPE_CHECKING:
     from flask import Response
@@ -37,6 +44,51 @@ def overview() -> str:
     asked = readers()
     found = read_overview(tracking_uri(), registry_uri(), asked.model, asked.experiment)
     return rendered("canary/overview.html", page=found)
+
+
+def sessions() -> str:
+    """All sessions or runs, a page at a time."""
+    from flask import url_for
+
+    asked = asked_index()
+    found = read_index(tracking_uri(), asked, readable_experiments(), model_names())
+    kept = {key: value for key, value in vars(asked).items() if value and key not in ("skip", "warned")}
+    kept |= {"warned": "1"} if asked.warned else {}
+    page = partial(url_for, "canary_pages.sessions", **kept)
+    tiers = sorted({*policy_names(), *filter(None, (asked.tier,))})
+    return rendered(
+        "canary/sessions.html", page=found, first=page(), further=page(skip=found.further), tiers=tiers,
+        verdicts=(*(word.value for word in Outcome), NOT_JUDGED, RUNNING),
+    )  # fmt: skip
+
+
+def asked_index() -> Asked:
+    """What the address asks of the index. Raises UsageError."""
+    from flask import request
+
+    given = {name: request.args.get(name, "") for name in ("what", "q", "verdict", "model", "tier", "sort")}
+    for name, value in given.items():
+        if len(value) > 200 or "\x00" in value:
+            raise UsageError(f"{name}: {len(value)} characters; expected at most 200, of text")
+    for name, known in (("what", ("sessions", "runs")), ("sort", tuple(ORDERS))):
+        if given[name] and given[name] not in known:
+            raise UsageError(f"{name}: found {given[name]!r}; expected one of {', '.join(known)}")
+    warned, skip = request.args.get("warned") == "1", whole_number("skip") or 0
+    return Asked(**{name: value.strip() for name, value in given.items() if value.strip()}, warned=warned, skip=skip)
+
+
+def readable_experiments() -> list[str] | None:
+    """The experiments that the reader may see; None for all."""
+    with reading(tracking_uri()) as connection:
+        every = [str(one) for one in connection.execute(sa.select(EXPERIMENTS.c.experiment_id)).scalars()]
+    may = [one for one in every if readers().experiment(one)]
+    return None if len(may) == len(every) else may
+
+
+def model_names() -> list[str]:
+    """The models that the reader may see."""
+    with reading(registry_uri()) as connection:
+        return [name for name in names_of_models(connection) if readers().model(name)]
 
 
 def run() -> str:
@@ -110,6 +162,7 @@ def model_json() -> Response:
 
 ROUTES: dict[str, Callable[[], Any]] = {
     "/": overview,
+    "/sessions": sessions,
     "/run": run,
     "/run.json": run_json,
     "/band.json": band_json,

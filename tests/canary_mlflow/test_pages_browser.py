@@ -39,7 +39,7 @@ class Site:
     @property
     def paths(self) -> list[str]:
         """One of each page."""
-        return ["/canary", f"/canary/run?id={self.run}", f"/canary/verdict?row={self.blocked}",
+        return ["/canary", "/canary/sessions", f"/canary/run?id={self.run}", f"/canary/verdict?row={self.blocked}",
                 f"/canary/model?name={self.store.model}", f"/canary/session/{self.session}",
                 f"/canary/compare?a={self.store.model}/1&b={self.session}", "/canary/run?id=nosuchrun"]  # fmt: skip
 

@@ -1,0 +1,213 @@
+"""All sessions, or all runs, a page at a time: searched, filtered and sorted in the database that holds them.
+
+MLflow's tables have no index over times, names or values. So nothing is counted, and a page reads no more than it
+needs: either the runs in their order until it is full, or those that a tag, a param or a name has found.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from canary_mlflow.pages.facts import PARAMS, RUNS, SHORTEST, TAGS, read_facts, read_tags
+from canary_mlflow.tracking.facts import OPEN, RunFacts
+from canary_mlflow.tracking.read_only import reading
+from canary_mlflow.tracking.session import PARENT_TAG
+
+PAGE = 50
+CHUNKS = (400, 2000, 4000)  # runs looked through for one page, at once
+LEAD = 200  # runs before a page among which children of its sessions are
+MATCHES = 5000  # runs that a name may find
+ROLE, LEVEL, VERDICT, MODEL, TIER = ("canary.role", "canary.watch.level", "canary.verdict", "canary.model_name",
+                                     "canary.tier")  # fmt: skip
+KEYS = (ROLE, LEVEL, VERDICT, MODEL, TIER, PARENT_TAG)
+SHOWN = (*KEYS, "canary.version", "canary.verdict_reason", "canary.algo", "canary.model", "canary.seed",
+         "canary.watch.warnings", "canary.failure", "canary.failure_reason", "mlflow.runName")  # fmt: skip
+WARNED = ("warned", "critical", "stopped")
+NOT_JUDGED, RUNNING = "none", "RUNNING"
+ORDERS = {
+    "new": (RUNS.c.start_time.desc(), RUNS.c.run_uuid),
+    "old": (RUNS.c.start_time, RUNS.c.run_uuid),
+    "long": ((RUNS.c.end_time - RUNS.c.start_time).desc(), RUNS.c.run_uuid),
+    "name": (RUNS.c.name, RUNS.c.run_uuid),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What to look for. `what`: sessions or runs; `q`: part of a name, of an id or of a model's name, or KEY=VALUE of
+    the configuration; `skip`: how many runs of the order, or matches, lie before the page."""
+
+    what: str = "sessions"
+    q: str = ""
+    verdict: str = ""
+    model: str = ""
+    tier: str = ""
+    warned: bool = False
+    sort: str = "new"
+    skip: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One session or run. `warned`: how many of its runs the watch spoke of, None where that was not looked up."""
+
+    head: RunFacts
+    warned: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """One page. `further`: where the next begins, None where this is the last; `full`: whether this one has all that it
+    has room for, or ended because it had looked through enough. `key`: the param that KEY=VALUE was taken for."""
+
+    asked: Asked
+    lines: Sequence[Line]
+    further: int | None
+    full: bool
+    key: str = ""
+    models: Sequence[str] = field(default=())
+
+
+def read_index(
+    tracking: str, asked: Asked, experiments: Sequence[str] | None = None, models: Sequence[str] = ()
+) -> Index:
+    """The page. `experiments`: those that the reader may see, None for all. Raises StoreError."""
+    with reading(tracking) as connection:
+        query, walk, key = source(connection, asked)
+        if experiments is not None:
+            query = query.where(RUNS.c.experiment_id.in_(experiments))
+        lines, further, full = collected(connection, asked, query, walk=walk)
+    return Index(asked=asked, lines=lines, further=further, full=full, key=key, models=models)
+
+
+def source(connection: sa.Connection, asked: Asked) -> tuple[sa.Select[Any], bool, str]:
+    """The ids to look through in their order; whether they are all runs, so that children lie beside their session; and
+    the param that was asked for."""
+    query = sa.select(RUNS.c.run_uuid).where(RUNS.c.lifecycle_stage == "active").order_by(*ORDERS[asked.sort])
+    if asked.verdict == RUNNING:
+        query = query.where(RUNS.c.status.in_(OPEN))
+    if asked.q:
+        ids, key = matching(connection, asked.q)
+        return query.where(RUNS.c.run_uuid.in_(ids)), False, key
+    if asked.what == "sessions" and not asked.warned:
+        for name, value in ((MODEL, asked.model), (VERDICT, asked.verdict)):
+            if value and value not in (NOT_JUDGED, RUNNING):
+                tagged = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == name, TAGS.c.value == value)
+                return query.where(RUNS.c.run_uuid.in_(tagged)), False, ""
+    return query, True, ""
+
+
+def matching(connection: sa.Connection, word: str) -> tuple[list[str], str]:
+    """Runs that a word finds, with the sessions they belong to; and the param that it named."""
+    name, given, value = (part.strip() for part in word.partition("="))
+    if given and name and value and (keys := params_named(connection, name)):
+        found = with_param(connection, keys, value)
+        return [*found, *parents_of(connection, found)], keys[0]
+    like = f"%{escaped(word)}%"
+    named = sa.select(RUNS.c.run_uuid).where(RUNS.c.name.like(like, escape="\\"), RUNS.c.lifecycle_stage == "active")
+    found = list(connection.execute(named.order_by(RUNS.c.start_time.desc()).limit(MATCHES)).scalars())
+    of_model = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == MODEL, TAGS.c.value.like(like, escape="\\"))
+    found += connection.execute(of_model.limit(MATCHES)).scalars()
+    if len(word) >= SHORTEST and word.isalnum():
+        begins = sa.select(RUNS.c.run_uuid).where(RUNS.c.run_uuid.like(f"{word.lower()}%"))
+        found += connection.execute(begins.limit(PAGE)).scalars()
+    found = list(dict.fromkeys(found))
+    return [*found, *parents_of(connection, found)], ""
+
+
+def escaped(word: str) -> str:
+    """A word that means itself in LIKE."""
+    return word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def params_named(connection: sa.Connection, name: str) -> list[str]:
+    """The params that are called so, or whose name ends so after a dot or a slash. One look into the index for each."""
+    first = sa.select(sa.func.min(PARAMS.c.key).label("key")).cte("keys", recursive=True)
+    after = sa.select(sa.func.min(PARAMS.c.key)).where(PARAMS.c.key > first.c.key).scalar_subquery()
+    keys = first.union_all(sa.select(after).where(first.c.key.is_not(None)))
+    found = [key for key in connection.execute(sa.select(keys.c.key)).scalars() if key is not None]
+    return [key for key in found if key == name or key.endswith((f".{name}", f"/{name}"))]
+
+
+def with_param(connection: sa.Connection, keys: Sequence[str], value: str) -> list[str]:
+    """The runs in which one of the params has the value, as text or as a number that is written otherwise."""
+    query = sa.select(PARAMS.c.run_uuid).where(PARAMS.c.key.in_(keys), PARAMS.c.value.in_(written(value)))
+    return list(dict.fromkeys(connection.execute(query.limit(MATCHES)).scalars()))
+
+
+def written(value: str) -> list[str]:
+    """2e-2, 0.02, 2e-02 and 2.0e-2: the ways in which the number is usually written."""
+    try:
+        number = float(value)
+    except ValueError:
+        return [value]
+    mantissa, _, power = f"{number:e}".partition("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    powers = (power, power.replace("-0", "-").replace("+0", "").replace("+", ""))
+    ways = [value, repr(number), f"{number:g}", *(f"{mantissa}{point}e{one}" for one in powers for point in ("", ".0"))]
+    return list(dict.fromkeys([*ways, *([str(int(number))] if number.is_integer() and abs(number) < 1e15 else [])]))
+
+
+def parents_of(connection: sa.Connection, ids: Sequence[str]) -> list[str]:
+    """The sessions of runs."""
+    tags = read_tags(connection, ids, (PARENT_TAG,)) if ids else {}
+    return list(dict.fromkeys(parent for one in tags.values() if (parent := one.get(PARENT_TAG)) and parent not in ids))
+
+
+def collected(
+    connection: sa.Connection, asked: Asked, query: sa.Select[Any], *, walk: bool
+) -> tuple[list[Line], int | None, bool]:
+    """A page of what is wanted; where the next begins, and whether this one is full."""
+    near = walk and asked.sort == "new" and asked.what == "sessions"
+    children: dict[str, int] = defaultdict(int)
+    if near and asked.skip:
+        before = query.limit(min(LEAD, asked.skip)).offset(max(0, asked.skip - LEAD))
+        count_warned(read_tags(connection, list(connection.execute(before).scalars()), (LEVEL, PARENT_TAG)), children)
+    kept: dict[str, int | None] = {}
+    at: int | None = asked.skip
+    for size in CHUNKS:
+        assert at is not None
+        ids = list(connection.execute(query.limit(size).offset(at)).scalars())
+        tags = read_tags(connection, ids, KEYS) if ids else {}
+        for number, run_id in enumerate(ids, 1):
+            own = tags.get(run_id, {})
+            if near:
+                count_warned({run_id: own}, children)
+            warned = children[run_id] if near else None
+            if wanted(asked, own, warned):
+                kept[run_id] = warned if asked.what == "sessions" else int(own.get(LEVEL, "") in WARNED)
+            if len(kept) == PAGE:
+                return lines_of(connection, kept), at + number, True
+        at = None if len(ids) < size else at + size
+        if at is None:
+            break
+    return lines_of(connection, kept), at, False
+
+
+def count_warned(tags: Mapping[str, Mapping[str, str]], children: dict[str, int]) -> None:
+    """Add the runs that the watch spoke of to their sessions."""
+    for own in tags.values():
+        if own.get(LEVEL, "") in WARNED and (parent := own.get(PARENT_TAG)):
+            children[parent] += 1
+
+
+def wanted(asked: Asked, tags: Mapping[str, str], warned: int | None) -> bool:
+    """Whether a run is of the kind, and passes the filters."""
+    if tags.get(ROLE) != ("session" if asked.what == "sessions" else "run"):
+        return False
+    if asked.warned and not (warned if asked.what == "sessions" else tags.get(LEVEL, "") in WARNED):
+        return False
+    word = RUNNING if asked.verdict == RUNNING else tags.get(VERDICT, "") or NOT_JUDGED
+    named = ((asked.verdict, word), (asked.model, tags.get(MODEL, "")), (asked.tier, tags.get(TIER, "")))
+    return all(not given or given == own for given, own in named)
+
+
+def lines_of(connection: sa.Connection, kept: Mapping[str, int | None]) -> list[Line]:
+    """What is shown of each."""
+    found = read_facts(connection, list(kept), tags=SHOWN, latest=())
+    return [Line(head=run, warned=kept[run_id]) for run_id, run in found.items()]
