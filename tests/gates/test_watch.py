@@ -249,6 +249,14 @@ def test_a_reward_that_collapses_is_critical_within_rows() -> None:
         assert 150 < first[0] <= 160
 
 
+def test_a_reward_models_mean_score_may_drift() -> None:
+    """Only differences of scores are trained. A reward that a policy is trained for may not: same values, GRPO."""
+    drifting = np.concatenate([np.linspace(0.03, 0.47, 40), np.linspace(0.47, -0.17, 40)])
+    beside = {"loss": 0.6, "reward_margin": 0.5, "reward_accuracy": 0.8}
+    assert not [one for one in said(watch(rewarded(drifting, **beside), algo="reward")) if one[2] == "reward_mean"]
+    assert ("reward_mean", "reward_fall") in [one[2:] for one in said(watch(rewarded(drifting), algo="grpo"))]
+
+
 def test_a_reward_that_collapses_within_its_noise_is_seen_in_more_rows() -> None:
     """A fall by one and a half of its standard deviations: five rows cannot tell it, twenty can."""
     levels = Counter()
