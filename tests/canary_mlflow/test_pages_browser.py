@@ -105,7 +105,8 @@ def test_a_curve_grows_and_a_banner_comes_while_a_run_trains(site: Site, seen: W
         while canary.run_id is None and training.is_alive():
             time.sleep(0.1)
         # Other tests may have left runs in this store that never ended.
-        seen.page.locator(f"[data-part=running] a[href*='{canary.run_id}']").first.click(timeout=60_000)
+        seen.page.locator(f"[data-part=running] a[href*='{canary.run_id}']").first.wait_for(timeout=60_000)
+        seen.page.goto(f"{site.address}/canary/run?id={canary.run_id}")
         loss = seen.page.locator("figure", has_text="Loss").first
         loss.wait_for(timeout=60_000)
         before = points(seen)
