@@ -56,6 +56,7 @@ def site(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site
     folder = tmp_path_factory.mktemp("site")
     store = replace(shared, model="looked-at", seed=1000)
     bless(store.client, store.model, store.register(store.session()), "a baseline for the pages")
+    store.client.create_registered_model("a-model-whose-name-is-" + "long-" * 12)  # wider than a phone, in every list
     gate(store.client, store.model, store.version(), load_policy(POLICY))
     session = store.session(slower=2.0, tags={"canary.model_name": store.model, "mlflow.runName": HOSTILE})
     gate(store.client, store.model, store.register(session), load_policy(POLICY))
