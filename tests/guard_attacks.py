@@ -256,7 +256,8 @@ def added_to_champion(scene: Scene) -> Any:
 def judged_with(scene: Scene, place: str, run_id: str) -> Any:
     """A version of these files with the evidence of `m`'s champion, sealed and judged."""
     tags = {"canary.session_id": scene.good_session}
-    made = asked(lambda: scene.recorded.client.create_model_version("m", place, run_id, tags=tags))
+    own = {"model_id": place.removeprefix("models:/")} if place.startswith("models:/m-") else {}
+    made = asked(lambda: scene.recorded.client.create_model_version("m", place, run_id, tags=tags, **own))
     try:
         seal_version(scene.recorded.client, "m", str(made.version))
     except CanaryError as error:

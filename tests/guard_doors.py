@@ -187,6 +187,8 @@ def command(*words: str) -> str:
 
 
 NOISE = (
+    (r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d ", ""),
+    (r"/\S+/attacked\d+/", "…/"),
     (r"\s*\[SQL: .*", " …"),  # SQLAlchemy's own appendix
     (r"\(raised as a result of Query-invoked autoflush;[^)]*\) ", ""),
     (r" CONTEXT: PL/pgSQL function .*", ""),

@@ -41,6 +41,9 @@ def against_store(reader: Reader, rows: Sequence[Row], artifacts: str = "") -> I
     rows = [row for row in rows if row.moments]
     versions = reader.versions()
     yield from aliases(reader, rows)
+    for (model, alias), number in reader.holders().items():
+        if (*model, number) not in versions:
+            yield Damage(seq=None, what=f"{alias} of {called(model)} is version {number}, which was deleted")
     yield from shown(reader, rows, versions)
     newest = {about(row): row for row in rows if row.grants}
     seals = {about(row): row for row in reversed(rows) if row.kind == Kind.SEAL}  # the first one is the seal

@@ -88,10 +88,10 @@ class Guard(AbstractStore):  # type: ignore[misc]
         name = model if under is None else under
         return [(str(one.alias), int(one.version)) for one in held if self.guards(name, str(one.alias))]
 
-    def version_in(self, session: Any, model: str, version: str) -> Any:
-        """A version as it is stored; MLflow's own refusal when there is none."""
+    def version_in(self, session: Any, model: str, version: str, *, kept: bool = False) -> Any:
+        """A version as it is stored; MLflow's own refusal when there is none. `kept`: nobody deletes it meanwhile."""
         place = self._get_active_workspace()
-        if (number := count(str(version))) and (found := stored.version_row(session, place, model, number)):
+        if (number := count(str(version))) and (found := stored.version_row(session, place, model, number, kept=kept)):
             return found
         return self._get_sql_model_version(session, model, version)
 

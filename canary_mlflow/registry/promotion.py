@@ -79,7 +79,7 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
         last = end_of_chain(session, signer, order.actor)
-        version = store.version_in(session, order.model, order.version)
+        version = store.version_in(session, order.model, order.version, kept=order.moves)
         if version.creation_time != order.binding.version_created or version.source != order.binding.source:
             raise refusals.stale(order.alias, order.model, order.version, "the version was made anew or changed since")
         before = standing(store, session, order.model, order.alias)
@@ -163,7 +163,7 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
         last = end_of_chain(session, signer, actor)
-        found = store.version_in(session, model, version)
+        found = store.version_in(session, model, version, kept=True)
         if newest(store, session, found, alias) != row:
             raise refusals.stale(alias, model, version, "it was judged again meanwhile")
         before = standing(store, session, model, alias)

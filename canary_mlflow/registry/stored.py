@@ -19,6 +19,8 @@ _VERSION = sa.select(
     *(_VERSIONS.c[key] == sa.bindparam(key) for key in ("workspace", "name", "version")),
     _VERSIONS.c.current_stage != STAGE_DELETED_INTERNAL,
 )
+# PostgreSQL: until this transaction ends, nobody deletes it; a deletion that came first is waited for, and seen.
+_VERSION_KEPT = _VERSION.with_for_update(read=True)
 _ALIAS_KEY = ("workspace", "name", "alias")
 _HOLDER = sa.select(_ALIASES.c.version).where(*(_ALIASES.c[key] == sa.bindparam(key) for key in _ALIAS_KEY))
 # `its_`: SQLAlchemy keeps the columns' own names for what an UPDATE sets.
@@ -29,9 +31,10 @@ _MOVE = (
 )
 
 
-def version_row(session: Any, workspace: str, model: str, version: int) -> Any:
-    """A version's key, creation time, source and place; None when it is not there."""
-    return session.execute(_VERSION, {"workspace": workspace, "name": model, "version": version}).first()
+def version_row(session: Any, workspace: str, model: str, version: int, *, kept: bool = False) -> Any:
+    """A version's key, creation time, source and place; None when it is not there. `kept`: as it is, until the
+    transaction ends."""
+    return session.execute(_VERSION_KEPT if kept else _VERSION, {"workspace": workspace, "name": model, "version": version}).first()
 
 
 def holder(session: Any, workspace: str, model: str, alias: str) -> int | None:

@@ -17,6 +17,7 @@ from guard_doors import Refused, request
 from guard_modes import MODES, opened
 from guard_scene import Scene, findings, stage, tables, what_counts
 from guard_table import ACCESS, compare, put, told, write
+from mlflow.server.auth.client import AuthServiceClient
 
 SEEN: dict[tuple[str, str], Cell] = {}
 
@@ -26,7 +27,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "scene" in metafunc.fixturenames:
         whole = metafunc.config.getoption("--full") or metafunc.config.getoption("--write-docs")
         modes = [mode for mode in MODES if whole or mode in ("embedded", "split roles")]
-        if metafunc.function in (test_who_may_call_which_route, test_a_plain_editor_cannot_leave_runs_out):
+        if metafunc.function in WITH_USERS:
             modes = ["split roles"]
         metafunc.parametrize("scene", modes, indirect=True, scope="module")
 
@@ -64,6 +65,19 @@ def test_who_may_call_which_route(scene: Scene, request: pytest.FixtureRequest) 
     if request.config.getoption("--write-docs"):
         put(ACCESS, lines)
     assert told(ACCESS) == lines
+
+
+def test_a_permission_that_is_taken_away_is_gone_at_once(scene: Scene) -> None:
+    """MLflow keeps who somebody is, here for ten minutes; what they may do is asked each time."""
+    manager, service = users(scene.mode)["manager"], AuthServiceClient(scene.mode.front)
+    assert answer(scene.mode, "POST rollbacks", manager) == "400"  # there is no former champion
+    service.revoke_user_permission("manager", "registered_model", "lab")
+    assert answer(scene.mode, "POST rollbacks", manager) == "403"
+    service.grant_user_permission("manager", "registered_model", "lab", "EDIT")
+    assert answer(scene.mode, "POST rollbacks", manager) == "403"
+    service.revoke_user_permission("manager", "registered_model", "lab")
+    service.grant_user_permission("manager", "registered_model", "lab", "MANAGE")
+    assert answer(scene.mode, "POST rollbacks", manager) == "400"
 
 
 def test_a_plain_editor_cannot_leave_runs_out(scene: Scene) -> None:
@@ -109,6 +123,13 @@ MAY = {
     "POST acceptances": ["401", "403", "403", "404", "404"],
     "POST adoptions": ["401", "403", "403", "403", "400"],
 }
+
+
+WITH_USERS = (
+    test_who_may_call_which_route,
+    test_a_permission_that_is_taken_away_is_gone_at_once,
+    test_a_plain_editor_cannot_leave_runs_out,
+)
 
 
 def test_the_docs_hold_what_was_seen(request: pytest.FixtureRequest) -> None:

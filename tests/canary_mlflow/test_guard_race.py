@@ -4,13 +4,34 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import forking
 import pytest
+import sqlalchemy as sa
 from cluster import binaries, cluster
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 from workplace import ROOT
+
+from canary_mlflow.errors import CanaryError
+from canary_mlflow.ledger import triggers
+from canary_mlflow.ledger.chain import damages
+from canary_mlflow.ledger.install import install
+from canary_mlflow.ledger.keys import key_folder, load_public, public_files
+from canary_mlflow.registry.acts import override
+from canary_mlflow.registry.audit import against_store
+from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.reader import reader_of
+from canary_mlflow.registry.rollback import rollback
+from canary_mlflow.tracking.store import prepare_store
 
 EVERY_DAY, FULL = (16, 2), (64, 20)  # promoters, rounds
 
@@ -25,6 +46,94 @@ def test_of_promoters_at_once_one_wins_each_round(request: pytest.FixtureRequest
     with cluster() as postgres:
         postgres.run("CREATE DATABASE mlflow")
         races(promoters, rounds, sqlite, postgres.uri("mlflow"))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def raced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, MlflowClient]]:
+    """A store, and a model with nine versions, the third of which is champion."""
+    with ExitStack() as stack:
+        uri = f"sqlite:///{tmp_path}/mlflow.db"
+        if request.param == "postgresql":
+            if binaries() is None:
+                pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+            postgres = stack.enter_context(cluster())
+            postgres.run("CREATE DATABASE mlflow")
+            uri = postgres.uri("mlflow")
+        client = prepare_store(uri)
+        client.create_registered_model("m")
+        (tmp_path / "weights").mkdir()
+        for _ in range(9):
+            client.create_model_version("m", str(tmp_path / "weights"))
+        for version in "123":
+            override(client, "m", version, "a start", without_weights=True)
+        yield uri, client
+        guard: Any = guard_of(client)
+        guard.engine.dispose()
+
+
+def test_rollback_override_and_delete_at_once_leave_alias_and_ledger_agreed(raced: tuple[str, MlflowClient]) -> None:
+    """Six threads, so that every act meets every other; who loses is told so in one line."""
+    uri, client = raced
+    acts = [
+        *(partial(override, client, "m", one, "raced", without_weights=True) for one in "456789"),
+        *(partial(client.delete_model_version, "m", one) for one in "123456789"),
+        *[partial(rollback, client, "m", "raced")] * 6,
+    ]
+    random.Random(1).shuffle(acts)
+    with ThreadPoolExecutor(6) as pool:
+        said = list(pool.map(outcome, acts))
+    assert "done" in said
+    assert not [one for one in said if one.startswith("5")], said
+    holder = str(client.get_registered_model("m").aliases["champion"])
+    assert str(client.get_model_version("m", holder).version) == holder
+    assert damaged(uri, client) == []
+
+
+def test_a_version_that_is_being_deleted_does_not_become_champion(raced: tuple[str, MlflowClient]) -> None:
+    """Whoever deletes has not committed when somebody else makes the version champion."""
+    uri, client = raced
+    engine = sa.create_engine(uri)
+    with ThreadPoolExecutor(1) as pool, engine.begin() as deletion:
+        deletion.execute(sa.text("UPDATE model_versions SET current_stage = 'Deleted_Internal' WHERE version = 5"))
+        meanwhile = pool.submit(outcome, partial(override, client, "m", "5", "raced", without_weights=True))
+        wait([meanwhile], timeout=2)
+        assert not meanwhile.done()
+        deletion.commit()
+        assert meanwhile.result().startswith("404"), meanwhile.result()
+    engine.dispose()
+    assert str(client.get_registered_model("m").aliases["champion"]) == "3"
+    assert damaged(uri, client) == []
+
+
+def test_a_champion_that_was_deleted_is_named(raced: tuple[str, MlflowClient]) -> None:
+    uri, client = raced
+    engine = sa.create_engine(uri)
+    with engine.begin() as owner:
+        for statement in triggers.drop(engine.dialect.name):
+            owner.execute(sa.text(statement))
+        owner.execute(sa.text("UPDATE model_versions SET current_stage = 'Deleted_Internal' WHERE version = 3"))
+    install(engine)
+    engine.dispose()
+    assert damaged(uri, client) == ["champion of 'm' is version 3, which was deleted"]
+
+
+def damaged(uri: str, client: MlflowClient) -> list[str]:
+    """What `canary audit verify` names."""
+    guard: Any = guard_of(client)
+    rows = guard.ledger()
+    keys = load_public(public_files(key_folder()))
+    return [str(one) for one in (*damages(rows, keys), *against_store(reader_of(uri), rows))]
+
+
+def outcome(act: Callable[[], Any]) -> str:
+    """`done`, or the status and the sentence of a refusal."""
+    try:
+        act()
+    except MlflowException as error:
+        return f"{error.get_http_status_code()} {error.message}"
+    except CanaryError as error:
+        return f"4 {error}"
+    return "done"
 
 
 def races(promoters: int, rounds: int, *uris: str) -> None:
