@@ -34,7 +34,8 @@ _MOVE = (
 def version_row(session: Any, workspace: str, model: str, version: int, *, kept: bool = False) -> Any:
     """A version's key, creation time, source and place; None when it is not there. `kept`: as it is, until the
     transaction ends."""
-    return session.execute(_VERSION_KEPT if kept else _VERSION, {"workspace": workspace, "name": model, "version": version}).first()
+    key = {"workspace": workspace, "name": model, "version": version}
+    return session.execute(_VERSION_KEPT if kept else _VERSION, key).first()
 
 
 def holder(session: Any, workspace: str, model: str, alias: str) -> int | None:
