@@ -63,13 +63,13 @@ class Line:
 @dataclass(frozen=True, kw_only=True)
 class Index:
     """One page. `further`: where the next begins, None where this is the last; `full`: whether this one has all that it
-    has room for, or ended because it had looked through enough. `key`: the param that KEY=VALUE was taken for."""
+    has room for, or ended because it had looked through enough. `keys`: the params that KEY=VALUE was taken for."""
 
     asked: Asked
     lines: Sequence[Line]
     further: int | None
     full: bool
-    key: str = ""
+    keys: Sequence[str] = field(default=())
     models: Sequence[str] = field(default=())
 
 
@@ -78,36 +78,36 @@ def read_index(
 ) -> Index:
     """The page. `experiments`: those that the reader may see, None for all. Raises StoreError."""
     with reading(tracking) as connection:
-        query, walk, key = source(connection, asked)
+        query, walk, keys = source(connection, asked)
         if experiments is not None:
             query = query.where(RUNS.c.experiment_id.in_(experiments))
         lines, further, full = collected(connection, asked, query, walk=walk)
-    return Index(asked=asked, lines=lines, further=further, full=full, key=key, models=models)
+    return Index(asked=asked, lines=lines, further=further, full=full, keys=keys, models=models)
 
 
-def source(connection: sa.Connection, asked: Asked) -> tuple[sa.Select[Any], bool, str]:
+def source(connection: sa.Connection, asked: Asked) -> tuple[sa.Select[Any], bool, Sequence[str]]:
     """The ids to look through in their order; whether they are all runs, so that children lie beside their session; and
-    the param that was asked for."""
+    the params that were asked for."""
     query = sa.select(RUNS.c.run_uuid).where(RUNS.c.lifecycle_stage == "active").order_by(*ORDERS[asked.sort])
     if asked.verdict == RUNNING:
         query = query.where(RUNS.c.status.in_(OPEN))
     if asked.q:
-        ids, key = matching(connection, asked.q)
-        return query.where(RUNS.c.run_uuid.in_(ids)), False, key
+        ids, keys = matching(connection, asked.q)
+        return query.where(RUNS.c.run_uuid.in_(ids)), False, keys
     if asked.what == "sessions" and not asked.warned:
         for name, value in ((MODEL, asked.model), (VERDICT, asked.verdict)):
             if value and value not in (NOT_JUDGED, RUNNING):
                 tagged = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == name, TAGS.c.value == value)
-                return query.where(RUNS.c.run_uuid.in_(tagged)), False, ""
-    return query, True, ""
+                return query.where(RUNS.c.run_uuid.in_(tagged)), False, ()
+    return query, True, ()
 
 
-def matching(connection: sa.Connection, word: str) -> tuple[list[str], str]:
-    """Runs that a word finds, with the sessions they belong to; and the param that it named."""
+def matching(connection: sa.Connection, word: str) -> tuple[list[str], Sequence[str]]:
+    """Runs that a word finds, with the sessions they belong to; and the params that it named."""
     name, given, value = (part.strip() for part in word.partition("="))
     if given and name and value and (keys := params_named(connection, name)):
         found = with_param(connection, keys, value)
-        return [*found, *parents_of(connection, found)], keys[0]
+        return [*found, *parents_of(connection, found)], keys
     like = f"%{escaped(word)}%"
     named = sa.select(RUNS.c.run_uuid).where(RUNS.c.name.like(like, escape="\\"), RUNS.c.lifecycle_stage == "active")
     found = list(connection.execute(named.order_by(RUNS.c.start_time.desc()).limit(MATCHES)).scalars())
@@ -117,7 +117,7 @@ def matching(connection: sa.Connection, word: str) -> tuple[list[str], str]:
         begins = sa.select(RUNS.c.run_uuid).where(RUNS.c.run_uuid.like(f"{word.lower()}%"))
         found += connection.execute(begins.limit(PAGE)).scalars()
     found = list(dict.fromkeys(found))
-    return [*found, *parents_of(connection, found)], ""
+    return [*found, *parents_of(connection, found)], ()
 
 
 def escaped(word: str) -> str:
