@@ -366,12 +366,9 @@ def test_mlflow_run_passes_the_exit_code_on(
     monkeypatch.setenv("MLFLOW_ENV_ROOT", str(tmp_path / "envs"))
     linked = place_of(ROOT)  # not by link_env itself, which would note this place in the environment that tests use
     linked.parent.mkdir(parents=True)
-    linked.symlink_to(sys.prefix)
+    linked.symlink_to(forked_environment(tmp_path / "venv"))
     command = ["-m", "mlflow", "run", str(ROOT), "-P", "algo=sft", "-P", "repeats=1"]
     place = {"MLFLOW_ENV_ROOT": str(tmp_path / "envs"), "MLFLOW_TRACKING_URI": workplace.uri}
-    # The prefix's activate is what MLflow sources: a test environment without one cannot run a project.
-    if not (Path(sys.prefix) / "bin" / "activate").exists():
-        pytest.fail("tests must run in a virtual environment; use `make test`")
     good = workplace.run(
         *command, "-P", "overrides=train.max_steps=30 gate.min_baseline_runs=1 'model_name=my model'", **place
     )
@@ -382,6 +379,18 @@ def test_mlflow_run_passes_the_exit_code_on(
     (session,) = runs(workplace, "session")
     assert session.data.tags["canary.model_name"] == "my model"
     assert runs(workplace, "run")[0].data.tags["mlflow.parentRunId"] == session.info.run_id
+
+
+def forked_environment(prefix: Path) -> Path:
+    """An environment for `mlflow run`, which sources its `activate`, whose Python forks (forking)."""
+    active = Path(sys.prefix, "bin", "activate")
+    if not active.exists():
+        pytest.fail("tests must run in a virtual environment; use `make test`")
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "bin/activate").write_text(active.read_text().replace(sys.prefix, str(prefix)))
+    (prefix / "bin/python").write_text(f'#!/bin/sh\nexec {forking.python()} "$@"\n')
+    (prefix / "bin/python").chmod(0o755)
+    return prefix
 
 
 @pytest.mark.parametrize(
