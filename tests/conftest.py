@@ -67,7 +67,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 # The longest first, so that no worker ends up alone with one of them (make test keeps this order).
-LONG = ("test_launch", "test_faults", "test_launching", "test_journeys", "test_eligibility", "test_pages_browser")
+LONG = (
+    "test_faults", "test_guard_attacks", "test_launch", "test_launching", "test_journeys", "test_compose",
+    "test_pages_browser", "test_eligibility", "test_gatekeeper", "test_power_command", "test_session_rows",
+    "test_wheel", "test_cli", "test_top_up_again", "test_mlflow_model", "test_variants", "test_algorithms",
+    "test_tutorial",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
