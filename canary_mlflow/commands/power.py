@@ -1,9 +1,10 @@
-"""`canary power`: the chance of BLOCK and PASS per true effect and number of runs, before any run is made."""
+"""`canary power`: what the gate can see and how often it passes, per rule and number of runs, before any is made."""
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,43 +25,119 @@ if TYPE_CHECKING:
 EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 CURVE = tuple(step / 20 for step in range(61))
 SIZES = ((1, 1), (3, 1), (3, 3), (5, 1), (5, 3), (5, 5), (10, 5))
+OF_TIERS = ((3, 3), (5, 5))
+"""What two sessions of the shipped tiers have: smoke three runs, perf and nightly five."""
+MOST_RUNS = 50
 
 
 @click.command(epilog=EXIT_CODES)
 @click.option("--policy", required=True, metavar="NAME|PATH", help="smoke, perf, nightly, or a YAML file.")
-@click.option("--rule", default="step_time", show_default=True, help="A rule of the policy.")
+@click.option("--rule", metavar="NAME", help="One rule in full: its chances for a true harm of 0 to 3 margins.")
+@click.option("--runs", multiple=True, metavar="K+M", help="Baseline and candidate runs, such as 5+3; may be repeated.")
 @click.option(
     "--spread",
     type=click.FloatRange(min=0, min_open=True),
-    help="Standard deviation between equal runs, on the scale of the rule's margin: a fraction (0.02 is 2 %) where it "
-    "is one, else in the metric's unit.",
+    help="With --rule: the standard deviation between equal runs, on the scale of the rule's margin: a fraction (0.02 "
+    "is 2 %) where it is one, else in the metric's unit.",
 )
-@click.option("--fact", multiple=True, metavar="KEY=VALUE", help="Facts that choose a stored spread: backend=cuda.")
 @click.option(
-    "--png", type=click.Path(dir_okay=False, path_type=Path), help="Write the curves into this file (PNG, SVG or PDF)."
+    "--fact",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="What the runs are: backend=cuda, algo=grpo. Without it: hardware as this machine's.",
+)
+@click.option(
+    "--png",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With --rule: write the curves into this file (PNG, SVG or PDF).",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout.")
-def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], png: Path | None, as_json: bool) -> None:
-    """Say how likely BLOCK and PASS are. For a true harm of 0 to 3 margins.
+def power(
+    policy: str,
+    rule: str | None,
+    runs: tuple[str, ...],
+    spread: float | None,
+    fact: tuple[str, ...],
+    png: Path | None,
+    as_json: bool,
+) -> None:
+    """Say which changes the gate can see, and how often it passes.
 
-    Without --spread: the spread that `canary calibrate` stored for these facts, else the shipped one.
+    For every rule that decides on this machine: the smallest harm that it blocks 80 times in 100, and how often an
+    unchanged candidate passes it, and all of them. The spread is what `canary calibrate` stored for such runs, else
+    the shipped one.
     """
     from canary_mlflow.policies import load_policy
+
+    if png is not None:
+        check_place(png)
+    if rule is None and (spread is not None or png is not None):
+        option = "--spread" if png is None else "--png"
+        raise UsageError(f"{option}: found no rule, and it is for one; expected --rule NAME, such as step_time; add it")
+    sizes, asked, given = read_sizes(runs), load_policy(policy), read_facts(fact)
+    facts = {**machine(given), **known_facts(asked, given)}
+    if rule is None:
+        show_all(asked, facts, given, sizes or OF_TIERS, as_json=as_json)
+    else:
+        show_one(asked, rule, facts, sizes or SIZES, spread, png, as_json=as_json)
+
+
+def show_all(
+    asked: Policy,
+    facts: Mapping[str, str],
+    given: Mapping[str, str],
+    sizes: Sequence[tuple[int, int]],
+    *,
+    as_json: bool,
+) -> None:
+    """The table of all rules that decide."""
+    from canary_mlflow.reports.power_table import Row, Table, as_dict, lines
+    from gates.model.priors import Prior
+    from gates.model.rules import Role
+    from gates.stats.power import reach
+
+    resolved = asked.resolve({**recorded(facts), **facts})
+    rows = []
+    for rule in resolved.rules:
+        if rule.role not in (Role.GATE, Role.GUARD) or facts.get(rule.metric) == "absent":
+            continue
+        known = expected(asked, resolved, rule)
+        prior = Prior(sd=known.sd, df=resolved.prior_df if known.df is None else known.df, kind=known.kind)
+        rows.append(Row(rule=rule, spread=known, reached=tuple(reach(resolved, rule, prior, sizes))))
+    stored = dict.fromkeys(note for row in rows for note in row.spread.notes)
+    usual = () if "algo" in facts else ("for trainings on examples (SFT, DPO, KTO); --fact algo=grpo asks for RL",)
+    named = {"backend": facts["backend"], **given}
+    table = Table(policy=resolved, facts=named, here="backend" not in given, rows=tuple(rows), notes=(*usual, *stored))
+    if as_json:
+        print_json("power-table", as_dict(table))
+        return
+    for line in lines(table):
+        echo(line)
+
+
+def show_one(
+    asked: Policy,
+    rule: str,
+    facts: Mapping[str, str],
+    sizes: Sequence[tuple[int, int]],
+    spread: float | None,
+    png: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """One rule's chances over the true harm."""
     from canary_mlflow.reports.power import KnownSpread, as_dict, lines, title
     from gates.model.priors import Prior
     from gates.stats.power import power as chances
 
-    if png is not None:
-        check_place(png)
-    asked = load_policy(policy)
-    rules, notes = deciding(asked, rule, known_facts(asked, read_facts(fact)))
+    rules, notes = deciding(asked, rule, facts)
     chosen = find_rule(rules, rule)
     known = (
         expected(asked, rules, chosen) if spread is None else KnownSpread(sd=read_spread(spread, chosen), kind="given")
     )
     known = replace(known, notes=(*notes, *known.notes))
     prior = Prior(sd=known.sd, df=rules.prior_df if known.df is None else known.df, kind=known.kind)
-    find = partial(chances, rules, chosen, prior, SIZES)
+    find = partial(chances, rules, chosen, prior, sizes)
     table = find(EFFECTS)
     if png is not None:
         from canary_mlflow.reports.power_picture import draw
@@ -77,16 +154,40 @@ def power(policy: str, rule: str, spread: float | None, fact: tuple[str, ...], p
         echo(line)
 
 
+def machine(given: Mapping[str, str]) -> dict[str, str]:
+    """The hardware of runs made here, as their tags would have it; that alone which is given where it is another."""
+    from canary_mlflow.tracking.fingerprint import hardware
+    from canary_mlflow.tracking.gpus import driver, visible
+
+    with driver() as nvml:
+        backend = "cuda" if nvml is not None and visible(nvml) else "cpu"
+    if given.get("backend", backend) != backend or "device" in given:
+        return {"backend": given.get("backend", backend)}
+    return hardware(backend)
+
+
+def recorded(facts: Mapping[str, str], besides: str = "") -> dict[str, str]:
+    """What runs like these record: every metric but a held-out reward, which is rare among those that learn from
+    examples, and the iterations that PPO alone has; and `besides`, the rule that is asked about."""
+    from gates.model.metrics import METRICS
+    from gates.model.paradigm import paradigm_of
+
+    ppo = facts.get("algo", "").lower() == "ppo"
+    there = {
+        name: "recorded"
+        for name, metric in METRICS.items()
+        if name == besides or (name != "eval_reward" and (ppo or not metric.of_iterations))
+    }
+    return {**there, "paradigm": paradigm_of(facts.get("algo", ""), ())}
+
+
 def deciding(asked: Policy, rule: str, facts: Mapping[str, str]) -> tuple[Policy, tuple[str, ...]]:
     """The policy for these facts, with whatever else must have been recorded, or not, for the rule to decide; where it
     takes other facts, those in a sentence."""
     from gates.model.metrics import METRICS
-    from gates.model.paradigm import paradigm_of
     from gates.model.rules import Role
 
-    # What is asked about is there; who learns from examples has no held-out reward besides.
-    there = {metric: "recorded" for metric in METRICS if metric == rule or metric != "eval_reward"}
-    there["paradigm"] = paradigm_of(facts.get("algo", ""), ())
+    there = recorded(facts, rule)
     rules, needs = asked.resolve({**there, **facts}), []
     for overlay in asked.overlays:
         if find_rule(rules, rule).role is Role.GATE:
@@ -98,7 +199,23 @@ def deciding(asked: Policy, rule: str, facts: Mapping[str, str]) -> tuple[Policy
             if find_rule(trial, rule).role is Role.GATE:
                 return trial, ()
             needs.append(" ".join(f"--fact {key}={value}" for key, value in besides.items() if key not in METRICS))
-    return rules, (f"{rule} decides with {' or '.join(needs)}",) if any(needs) else ()
+    if any(needs):
+        return rules, (f"{rule} decides with {' or '.join(needs)}",)
+    return rules, elsewhere(asked, rule, rules, {**there, **facts})
+
+
+def elsewhere(asked: Policy, rule: str, resolved: Policy, facts: Mapping[str, str]) -> tuple[str, ...]:
+    """What is said of a rule that only another kind of hardware lets decide."""
+    from gates.model.rules import Role
+
+    if find_rule(resolved, rule).role in (Role.GATE, Role.GUARD):
+        return ()
+    for backend in ("cuda", "cpu"):
+        if find_rule(asked.resolve({**facts, "backend": backend}), rule).role in (Role.GATE, Role.GUARD):
+            return (
+                f"{rule} does not decide with backend={facts.get('backend')}; it does with --fact backend={backend}",
+            )
+    return ()
 
 
 def expected(asked: Policy, resolved: Policy, rule: MetricRule) -> KnownSpread:
@@ -169,6 +286,20 @@ def check_place(path: Path) -> None:
         raise UsageError(
             f"--png {path}: found no folder {path.parent}; expected one that is there; make it, or name another"
         )
+
+
+def read_sizes(words: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+    """K+M words as numbers of runs. Raises UsageError."""
+    sizes = []
+    for word in words:
+        match = re.fullmatch(r"([0-9]{1,3})\+([0-9]{1,3})", word)
+        size = (int(match[1]), int(match[2])) if match else (0, 0)
+        if not (min(size) > 0 and max(size) <= MOST_RUNS):
+            raise UsageError(
+                f"--runs: found {word!r}; expected baseline and candidate runs, 1 to {MOST_RUNS} each, such as 5+3"
+            )
+        sizes.append(size)
+    return tuple(sizes)
 
 
 def read_facts(words: tuple[str, ...]) -> dict[str, str]:

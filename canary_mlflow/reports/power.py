@@ -42,10 +42,13 @@ def lines(table: Sequence[Power], policy: Policy, rule: MetricRule, known: Known
     yield from (f"Note: {note}." for note in known.notes)
     if rule.headroom is not None:
         yield f"Where the device has little left, the margin is smaller than here: {100 * rule.headroom:g} % of that."
-    others = sum(each.role == "gate" and each.name != rule.name for each in policy.rules)
-    if rule.role == "gate" and others:
-        share = 100 * level(policy, rule) / policy.alpha_block
-        yield f"{share:.0f} % of the level of BLOCK; {count(others, 'other metric')} may decide, with fewer it is more"
+    others = sum(each.role in ("gate", "guard") and each.name != rule.name for each in policy.rules)
+    if rule.role in ("gate", "guard") and others:
+        part, whole = (f"{100 * share:.2g} %" for share in (level(policy, rule), policy.alpha_block))
+        yield (
+            f"BLOCK at the {part} level: this rule's share of {whole}, which it divides with "
+            f"{count(others, 'other rule')} that may block; larger where runs lack some of their metrics"
+        )
     if rule.role == "advisory":
         yield f"{rule.name} is advisory in this policy: it never blocks"
     if rule.role == "ignore":

@@ -23,6 +23,7 @@ PRINTED: dict[str, tuple[int, tuple[str, ...]]] = {
     "import": (1, ("import",)),
     "calibration": (1, ("calibrate",)),
     "power": (1, ("power",)),
+    "power-table": (1, ("power",)),
     "upgrade": (1, ("upgrade",)),
     "upgrade-plan": (1, ("upgrade",)),
     "revisions-plan": (1, ("ab",)),

@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from scipy.optimize import brentq
+
 from gates.model.policy import Policy
 from gates.model.priors import Prior
 from gates.model.rules import MetricRule, Role, Scale, Worse
 from gates.stats.design import Design
-from gates.stats.planning import block_chance, enough_to_block, limits, pass_chance
+from gates.stats.planning import POWER, Limits, block_chance, enough_to_block, limits, pass_chance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,44 @@ class Power:
     passed: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What one rule can tell with so many runs. `smallest`: the smallest true harm, in harm units, that it blocks with
+    the chance POWER; None where so few runs never block. `unchanged`: the chance that a candidate without any harm gets
+    past it, a GATE rule by PASS, a GUARD without BLOCK."""
+
+    rule: MetricRule
+    baseline_runs: int
+    candidate_runs: int
+    smallest: float | None
+    unchanged: float
+
+
+def reach(policy: Policy, rule: MetricRule, prior: Prior, sizes: Sequence[tuple[int, int]]) -> list[Reach]:
+    """What a rule that decides can tell where runs spread as `prior` says, for each (baseline, candidate) size."""
+    return [_reach(policy, rule, prior, design) for design in _designs(rule, sizes)]
+
+
+def _reach(policy: Policy, rule: MetricRule, prior: Prior, design: Design) -> Reach:
+    within, blocks = _limits(policy, rule, prior, design), enough_to_block(policy, design)
+    passed = pass_chance(within, 0.0)
+    if rule.role is Role.GUARD:
+        passed = 1.0 - block_chance(within, 0.0) if blocks else 1.0
+    return Reach(
+        rule=rule,
+        baseline_runs=design.baseline_runs,
+        candidate_runs=design.candidate_runs,
+        smallest=_smallest(within) if blocks else None,
+        unchanged=passed,
+    )
+
+
+def _smallest(within: Limits) -> float:
+    """The true harm that is blocked with the chance POWER."""
+    most = float(within.above.max()) + 10 * within.error
+    return float(brentq(lambda harm: block_chance(within, harm) - POWER, 0.0, most))
+
+
 def power(
     policy: Policy,
     rule: MetricRule,
@@ -33,16 +73,23 @@ def power(
 ) -> list[Power]:
     """The chances of a rule of the policy where runs spread as `prior` says, on its scale, BLOCK at the rule's share of
     the level. An ADVISORY rule never blocks; one on IGNORE does not pass either."""
+    return [each for design in _designs(rule, sizes) for each in _powers(policy, rule, prior, design, effects)]
+
+
+def _designs(rule: MetricRule, sizes: Sequence[tuple[int, int]]) -> list[Design]:
     two_sided = rule.worse is Worse.BOTH
-    designs = [Design(baseline_runs=k, candidate_runs=m, paired=False, two_sided=two_sided) for k, m in sizes]
-    return [each for design in designs for each in _powers(policy, rule, prior, design, effects)]
+    return [Design(baseline_runs=k, candidate_runs=m, paired=False, two_sided=two_sided) for k, m in sizes]
+
+
+def _limits(policy: Policy, rule: MetricRule, prior: Prior, design: Design) -> Limits:
+    share = level(policy, rule)
+    return limits(design, margin=harm_margin(rule), prior=prior, alpha_pass=policy.alpha_pass, alpha_block=share)
 
 
 def _powers(
     policy: Policy, rule: MetricRule, prior: Prior, design: Design, effects: Sequence[float]
 ) -> Iterator[Power]:
-    margin = harm_margin(rule)
-    within = limits(design, margin=margin, prior=prior, alpha_pass=policy.alpha_pass, alpha_block=level(policy, rule))
+    margin, within = harm_margin(rule), _limits(policy, rule, prior, design)
     decides = rule.role in (Role.GATE, Role.GUARD) and enough_to_block(policy, design)
     for effect in effects:
         truth = effect * margin
@@ -68,3 +115,10 @@ def harm_margin(rule: MetricRule) -> float:
     if rule.scale is Scale.IDENTITY:
         return rule.margin
     return -math.log1p(-rule.margin) if rule.worse is Worse.LOWER else math.log1p(rule.margin)
+
+
+def as_change(rule: MetricRule, harm: float) -> float:
+    """A harm as the change of the metric that it is, with its sign: a fraction on the log scale, else in the metric's
+    unit."""
+    sign = -1 if rule.worse is Worse.LOWER else 1
+    return sign * harm if rule.scale is Scale.IDENTITY else math.expm1(sign * harm)
