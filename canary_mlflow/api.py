@@ -6,11 +6,12 @@ the working folder). What is wrong is raised as a subclass of `CanaryError`, who
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.errors import UsageError
+from canary_mlflow.errors import UsageError, plainly
 
 if TYPE_CHECKING:
     from canary_mlflow.files.replaying import Replayed
@@ -23,7 +24,10 @@ Rules = str | Path | Mapping[str, Any]
 
 Files = str | Path | Sequence[str | Path]
 
+log = logging.getLogger("canary_mlflow")
 
+
+@plainly
 def compare(baseline: str, candidate: str, *, policy: Rules | None = None, tracking_uri: str | None = None) -> Decision:
     """The evidence of two sides beside each other, as `canary compare`; writes nothing.
 
@@ -42,6 +46,7 @@ def compare(baseline: str, candidate: str, *, policy: Rules | None = None, track
     return put_beside(client, rules, left.evidence, right.evidence, (left.label, right.label))
 
 
+@plainly
 def diff(baseline: str, candidate: str, *, tracking_uri: str | None = None) -> Diff:
     """What differs exactly between two sides, named as for `compare`; judges nothing and writes nothing.
 
@@ -57,6 +62,7 @@ def diff(baseline: str, candidate: str, *, tracking_uri: str | None = None) -> D
     return between(left.evidence, right.evidence, (left.label, right.label))
 
 
+@plainly
 def gate(
     model: str,
     version: str | int,
@@ -99,6 +105,7 @@ def gate(
     return decision
 
 
+@plainly
 def judge(baseline: Files, candidate: Files, *, policy: Rules, history: Files = ()) -> Decision:
     """Two sides of files, one run each, judged as `canary judge` does; needs no store and writes nothing.
 
@@ -112,6 +119,7 @@ def judge(baseline: Files, candidate: Files, *, policy: Rules, history: Files = 
     return judge_files(load_policy(policy), paths(baseline), paths(candidate), paths(history))
 
 
+@plainly
 def replay(file: str | Path, *, policy: Rules = "default", algo: str = "") -> Replayed:
     """The watch over one finished history, as `canary replay`: its verdict (healthy, warned, critical or failed), and
     what it would have warned of at which optimizer step. `algo`: sft, dpo, grpo …; "" is told from the columns. Raises
@@ -122,6 +130,7 @@ def replay(file: str | Path, *, policy: Rules = "default", algo: str = "") -> Re
     return replay_file(file, load_watch(policy), algo)
 
 
+@plainly
 def register(
     session: str, model: str | None = None, *, weights: str | Path | None = None, tracking_uri: str | None = None
 ) -> str:
@@ -131,11 +140,14 @@ def register(
     wrote; without it the version is evidence only. Raises NoSuchRun, StoreError, and UsageError for a session that is
     open, empty or a version's evidence already, and for a folder without weights.
     """
-    from canary_mlflow.registry.registering import register_session
+    from canary_mlflow.registry.registering import flaws_of, register_session
     from canary_mlflow.tracking.store import existing_store
 
-    folder = None if weights is None else Path(weights)
-    return register_session(existing_store(tracking_uri), session, model, folder)[1]
+    client, folder = existing_store(tracking_uri), None if weights is None else Path(weights)
+    name, version = register_session(client, session, model, folder)
+    if flaws := flaws_of(client, session):
+        log.warning("canary: %s version %s: %s", name, version, flaws)
+    return version
 
 
 def rules_for(policy: Rules | None, tier: str, subject: str) -> Policy:

@@ -19,6 +19,12 @@ Every message is one line: what was found; what was expected; what to do. 0, 1 a
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+_Given = ParamSpec("_Given")
+_Found = TypeVar("_Found")
 
 
 class CanaryError(Exception):
@@ -79,6 +85,20 @@ class BrokeOff(CanaryError):
 
 class CannotWrite(CanaryError):
     """A file that was asked for cannot be made where it was asked for."""
+
+
+def plainly(function: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
+    """For what scripts call: a CanaryError's traceback ends at their own line, and not with our frames and the library
+    errors behind it, which its `__context__` keeps. Any other exception passes untouched."""
+
+    @wraps(function)
+    def called(*given: _Given.args, **named: _Given.kwargs) -> _Found:
+        try:
+            return function(*given, **named)
+        except CanaryError as error:
+            raise error.with_traceback(None) from None
+
+    return called
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -26,7 +27,7 @@ def session() -> None:
 @session.command("start", epilog=EXIT_CODES)
 @click.argument("model")
 @click.option("--policy", default="smoke", show_default=True, metavar="NAME", help="The shipped policy to judge it by.")
-@click.option("--experiment", metavar="NAME", help="Without it: the one that mlflow.start_run uses.")
+@click.option("--experiment", metavar="NAME", help="Without it: MLFLOW_EXPERIMENT_NAME, else canary.")
 @store_option
 def begin(model: str, policy: str, experiment: str | None, tracking_uri: str | None) -> None:
     """Open a session for MODEL and print its id alone on stdout.
@@ -92,9 +93,11 @@ def register(session_id: str, model: str | None, weights: Path | None, tracking_
 
     MODEL is the one that the session was started for, unless given here.
     """
-    from canary_mlflow.registry.registering import register_session
+    from canary_mlflow.registry.registering import flaws_of, register_session
 
-    name, version = register_session(open_store(tracking_uri), session_id, model, weights)
+    client = open_store(tracking_uri)
+    name, version = register_session(client, session_id, model, weights)
     kept = "" if weights else " (evidence only, without weights)"
-    say(f"{name} version {version}{kept}; canary gate {name} {version}")
+    flaws = flaws_of(client, session_id)
+    say(f"{name} version {version}{kept}; {f'{flaws}; ' if flaws else ''}canary gate {shlex.quote(name)} {version}")
     echo(version)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.versions import SESSION_TAG, Weights, quoted, register_version
+from canary_mlflow.tracking.own_session import broken_off, check_name
 from canary_mlflow.tracking.session import active_run, child_runs
 from canary_mlflow.tracking.uploading import upload
 
@@ -22,15 +23,17 @@ def register_session(
 
     `model`: by default the one that the session was started for. `weights`: the folder of the model that the session
     trained, which is copied to the session's artifacts. Raises NoSuchRun; UsageError for a session that is still open,
-    has no runs or is a version's evidence already, and for a folder without weights; StoreError.
+    has no runs or is a version's evidence already, for a name that cannot be a model's, and for a folder without
+    weights; StoreError.
     """
     session = active_run(client, session_id)
     name = model or session.data.tags.get("canary.model_name", "")
     if not name:
         raise UsageError(f"session {session_id}: it names no model; expected the name of one; add it to the command")
+    check_name(name)
     refuse_unready(client, session)
     if weights is not None:
-        check_weights(weights)
+        check_weights(weights, session_id)
         upload(client, session_id, weights, "model")
     # The session is the source run: nobody says which of its runs the weights are from.
     kept = Weights.NONE if weights is None else Weights.FILES
@@ -54,11 +57,21 @@ def refuse_unready(client: MlflowClient, session: Run) -> None:
         )
 
 
-def check_weights(folder: Path) -> None:
+def flaws_of(client: MlflowClient, session_id: str) -> str:
+    """What a reader should know of a session before it is judged: `1 of its 3 runs broke off (seed 2: …)`; '' for
+    nothing."""
+    runs = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "run"]
+    broken = broken_off(runs)
+    return broken.replace(" of them", f" of its {len(runs)} runs", 1)
+
+
+def check_weights(folder: Path, session_id: str) -> None:
     """Raise UsageError unless this is a folder with weights in it."""
     wanted = "expected the folder that trainer.save_model() wrote, with *.safetensors in it"
+    kept = f"the session is kept: canary register {session_id} --weights FOLDER"
     if not folder.is_dir():
-        raise UsageError(f"weights {folder}: {'a file' if folder.exists() else 'not there'}; {wanted}; name another")
+        found = "a file" if folder.exists() else "not there"
+        raise UsageError(f"weights {folder.absolute()}: {found}; {wanted}; {kept}")
     if not any(file.stat().st_size for file in folder.rglob("*.safetensors")):
         found = ", ".join(sorted(file.name for file in folder.iterdir())[:5]) or "nothing"
-        raise UsageError(f"weights {folder}: found {found}; {wanted}; save the model there, or name another")
+        raise UsageError(f"weights {folder.absolute()}: found {found}; {wanted}; {kept}")

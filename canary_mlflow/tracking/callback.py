@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from canary_mlflow.errors import BlindProbe
+from canary_mlflow.errors import BlindProbe, plainly
 from canary_mlflow.policies import load_watch
 from canary_mlflow.tracking.audience import Audience
 from canary_mlflow.tracking.console import Console
@@ -59,6 +59,7 @@ class CanaryCallback(Hooks):
     by default `canary` in the trainer's output_dir, takes what MLflow does not hold, or not yet.
     """
 
+    @plainly
     def __init__(
         self,
         run_id: str | None = None,
@@ -130,6 +131,7 @@ class CanaryCallback(Hooks):
         finally:
             self._let_go()
 
+    @plainly
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open the run, take the fingerprint, start the probes. Raises BlindProbe, which ends the training."""
         every = make_log_honest(args, state, self._log_every_step)  # on every rank: logging gathers from all

@@ -1,4 +1,5 @@
-"""MLflow plugin: in this project's folder, `mlflow run .` records into the experiment `canary`.
+"""MLflow plugin: where nobody named an experiment, `mlflow run .` in this project's folder records into `canary`, and a
+script's own runs into that of the session they are to join.
 
 It also makes the SQLite store, once and under a lock, before MLflow itself would make it without one, and the link to
 the project's environment where that of a removed checkout is left. Being what MLflow always loads, it also has MLflow's
@@ -8,6 +9,7 @@ migrations watched. Loaded while MLflow is half imported, so it imports MLflow o
 from __future__ import annotations
 
 import logging
+import os
 import re
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from canary_mlflow.registry.migrations import watch
 
 EXPERIMENT = "canary"
 FALLBACK = "0"  # MLflow's own default experiment
+SESSION = "CANARY_SESSION"
 
 log = logging.getLogger("canary_mlflow")
 _PROJECT = re.compile(r"^name:\s*['\"]?canary_mlflow['\"]?\s*(#.*)?$", re.MULTILINE)
@@ -27,17 +30,25 @@ class CanaryExperimentProvider:
         watch()  # MLflow makes one as it is imported
 
     def in_context(self) -> bool:
-        """True in a process whose working folder holds this project's MLproject file."""
-        return is_project(Path())
+        """True while a session of own scripts is open, and in a process whose working folder holds this project's
+        MLproject file."""
+        return bool(os.environ.get(SESSION)) or is_project(Path())
 
     def get_experiment_id(self) -> str:
-        """The id of the experiment `canary`; MLflow's default experiment when the store cannot be prepared."""
+        """The id of the open session's experiment, else of `canary`; MLflow's default experiment when the store cannot
+        be prepared."""
         from mlflow.exceptions import MlflowException
 
         from canary_mlflow.errors import CanaryError, one_line
         from canary_mlflow.link_env import link_where_none
+        from canary_mlflow.tracking.session import get_run
         from canary_mlflow.tracking.store import experiment_id, prepare_store
 
+        if session := os.environ.get(SESSION):
+            try:
+                return str(get_run(prepare_store(), session).info.experiment_id)
+            except (CanaryError, MlflowException):
+                return FALLBACK  # the callback says what is wrong with that session
         try:
             link_where_none(Path.cwd())
         except (ImportError, OSError) as error:  # `mlflow run` then builds an environment, or says that it cannot

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING
 
-from canary_mlflow.errors import NoSuchRun, UsageError
+from canary_mlflow.errors import CanaryError, NoSuchRun, UsageError, one_line, plainly
 from canary_mlflow.policies import policy_names
 from canary_mlflow.tracking import owner
+from canary_mlflow.tracking.experiment import EXPERIMENT, FALLBACK
 from canary_mlflow.tracking.leftovers import clear, held
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import (
@@ -48,35 +51,68 @@ class Session:
     store: str
 
 
-@contextmanager
 def session(
     model: str, *, policy: str = "smoke", experiment: str | None = None, tracking_uri: str | None = None
-) -> Iterator[Session]:
-    """Every training inside, in this process and in processes started from it, becomes one run of a new session.
+) -> AbstractContextManager[Session]:
+    """For a `with`: every training inside, in this process and in processes started from it, becomes one run of a new
+    session.
 
     `model`: the registered model that the session is about; it need not exist. `policy`: which of the shipped policies
-    judges it (`canary gate --policy` overrides it). `experiment`: its name; without it, the one that
-    `mlflow.start_run` uses. The trainers need `CanaryCallback()` and nothing else. The session ends as FINISHED when
-    all its runs finished, else as FAILED. Raises UsageError for wrong names, StoreError.
+    judges it (`canary gate --policy` overrides it). `experiment`: its name; without it, the one that was chosen
+    (`mlflow.set_experiment`, MLFLOW_EXPERIMENT_NAME), else `canary`. The trainers need `CanaryCallback()` and nothing
+    else. The session ends as FINISHED when all its runs finished, else as FAILED. Raises UsageError for wrong names,
+    StoreError.
     """
-    refuse_ranks()
-    refuse_second()
-    client = prepare_store(tracking_uri)
-    home = usual_experiment(client, experiment, tracking_uri)
-    opened = start(client, model, policy=policy, experiment=home, lease=owner.lease())
-    whole = False
+    return _Sessions(model, policy, experiment, tracking_uri)
+
+
+class _Sessions(AbstractContextManager[Session]):
+    """Opens a session and ends it."""
+
+    def __init__(self, model: str, policy: str, experiment: str | None, tracking_uri: str | None) -> None:
+        self._asked = model, policy, experiment, tracking_uri
+        self._around = ExitStack()
+
+    @plainly
+    def __enter__(self) -> Session:
+        model, policy, experiment, tracking_uri = self._asked
+        refuse_ranks()
+        refuse_second()
+        check_name(model)
+        client = prepare_store(tracking_uri)
+        home = usual_experiment(client, experiment, tracking_uri)
+        opened = start(client, model, policy=policy, experiment=home, lease=owner.lease())
+        with ExitStack() as around:
+            around.push(partial(_end, client, opened.session_id))
+            around.enter_context(held(client, opened.session_id))
+            around.enter_context(_in_environment({VARIABLE: opened.session_id, "MLFLOW_TRACKING_URI": opened.store}))
+            self._around = around.pop_all()
+        return opened
+
+    @plainly
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._around.__exit__(kind, error, trace)
+
+
+def _end(
+    client: MlflowClient,
+    session_id: str,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> None:
+    """End a session and say what it holds. What goes wrong then never takes the place of the script's own error."""
     try:
-        with (
-            held(client, opened.session_id),
-            _in_environment({VARIABLE: opened.session_id, "MLFLOW_TRACKING_URI": opened.store}),
-        ):
-            yield opened
-        whole = True
-    finally:
-        line = end(client, opened.session_id, whole=whole)
-        if sys.stderr is not None:
-            with suppress(OSError, ValueError):  # nobody reads it any more
-                sys.stderr.write(f"canary: {line}\n")
+        line = end(client, session_id, whole=error is None)
+    except CanaryError as problem:
+        if error is None:
+            raise
+        line = str(problem)
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            sys.stderr.write(f"canary: {line}\n")
 
 
 def start(
@@ -84,8 +120,7 @@ def start(
 ) -> Session:
     """Open a session in the experiment with this id. Under `mlflow run`, its run becomes the session. `lease`: the tags
     of the process that holds it open; one without stays open until somebody ends it."""
-    if not model.strip() or any(mark in model for mark in FORBIDDEN_IN_NAMES):
-        raise UsageError(f"model name {model!r}: expected a name without '/' and ':'; choose another")
+    check_name(model)
     if policy not in policy_names():
         raise UsageError(
             f"policy {policy!r}: a session takes one of the shipped ones ({', '.join(policy_names())}); a file of your "
@@ -104,6 +139,14 @@ def start(
     return Session(session_id=opened, model=model, store=str(client.tracking_uri))
 
 
+def check_name(model: str) -> None:
+    """Raise UsageError for what MLflow takes for no registered model's name, such as a folder's path."""
+    if model.strip() and not any(mark in model for mark in FORBIDDEN_IN_NAMES):
+        return
+    path = "; weights are given to register (weights=…, --weights)" if "/" in model else ""
+    raise UsageError(f"model name {model!r}: expected a name without '/' and ':'; choose another{path}")
+
+
 def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
     """End a session; what it holds and what to do next, in one line. `whole`: nothing broke off around its runs."""
     from canary_mlflow.registry.session_rows import tell
@@ -117,9 +160,23 @@ def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
     if not runs:
         return f"{where}: no run joined it; expected trainers with callbacks=[CanaryCallback()] while it is open"
     what = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
-    if len(finished) < len(runs):
-        what += f", {len(runs) - len(finished)} of them broke off"
-    return f"{where}: {what}; canary register {session_id} [--weights FOLDER]"
+    register = f"canary register {session_id} [--weights FOLDER]"
+    if broken := broken_off(runs):
+        return f"{where}: {what}, {broken}; see why and train again, or have it judged as it is: {register}"
+    if not whole:
+        return f"{where}: {what}, all finished, and the script broke off after them; {register}"
+    return f"{where}: {what}; {register}"
+
+
+def broken_off(runs: Sequence[Run]) -> str:
+    """`1 of them broke off (seed 1: ValueError: no rows)`, with what the first one says; '' where all finished."""
+    broken = [run for run in runs if run.info.status != "FINISHED" or run.data.tags.get("canary.failure")]
+    if not broken:
+        return ""
+    tags = broken[0].data.tags
+    why = one_line(tags.get("canary.failure_reason", ""), limit=160)
+    said = f" (seed {tags.get('canary.seed', 'unknown')}: {why})" if why else ""
+    return f"{len(broken)} of them broke off{said}"
 
 
 def refuse_ranks() -> None:
@@ -189,12 +246,17 @@ def child_for(client: MlflowClient, parent: Run, given: str | None) -> str | Non
 
 
 def usual_experiment(client: MlflowClient, name: str | None, tracking_uri: str | None) -> str:
-    """The id of the named one; else, in MLflow's own store, of the one that mlflow.start_run would use."""
+    """The id of the named one; else, in MLflow's own store, of the one that was chosen for mlflow.start_run
+    (mlflow.set_experiment, MLFLOW_EXPERIMENT_NAME, a notebook's); else of `canary`, and not of MLflow's `Default`."""
     if name is not None or tracking_uri is not None:
         return find_experiment(client, name)
     from mlflow.tracking.fluent import _get_experiment_id  # has no public name
 
-    return str(_get_experiment_id())
+    chosen = any(
+        os.environ.get(key) for key in ("MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
+    )  # set_experiment too
+    usual = str(_get_experiment_id())
+    return usual if chosen or usual != FALLBACK else find_experiment(client, EXPERIMENT)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from canary_mlflow.tracking.observers import Ending, Observer
 from canary_mlflow.tracking.recorder import Recorder
 from canary_mlflow.tracking.sinks import SinkSetting
 from gates.model.records import Run
-from gates.watch import Band, Level, Watch, WatchPolicy, WatchWarning, bands_of
+from gates.watch import Band, Level, OnCritical, Watch, WatchPolicy, WatchWarning, bands_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -49,6 +49,7 @@ class Watching(Observer):
         self._in_place = setting.artifacts is not None
         self._recorder: Recorder | None = None
         self._notices = 0
+        self._said_goes_on = False
 
     @property
     def stop_requested(self) -> bool:
@@ -86,6 +87,9 @@ class Watching(Observer):
             self._file.append(to_line(warning.to_dict()))
         if said:
             self._tag(self._tags())
+        if self.watch.hopeless is not None and not self.stop_requested and not self._said_goes_on:
+            self._said_goes_on = True
+            log.warning("canary: %s", goes_on(self.watch.policy.on_critical))
 
     def _tell(self, warning: WatchWarning) -> None:
         if warning.level >= Level.CRITICAL:
@@ -132,6 +136,16 @@ def brief(warning: WatchWarning) -> str:
 def sentence(warning: WatchWarning) -> str:
     """One line for a screen."""
     return f"{brief(warning)}: {warning.seen}. Usually: {warning.meaning}. Try: {warning.advice}"
+
+
+def goes_on(on_critical: OnCritical) -> str:
+    """What happens after a STOP that ends nothing, and how it would."""
+    if on_critical is OnCritical.WARN:
+        return "the training goes on all the same (on_critical: warn); on_critical: stop would end it"
+    return (
+        "the training goes on all the same: in a script of your own the watch only warns; "
+        'CanaryCallback(watch={"base": "default", "on_critical": "stop"}) would end it'
+    )
 
 
 def warnings_in(tags: Mapping[str, str]) -> tuple[WatchWarning, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +22,10 @@ from mlflow.exceptions import MlflowException
 from peft import LoraConfig
 from safetensors.numpy import save_file
 from tiny_trainers import sft, trainer
+from transformers import TrainerCallback
 from workplace import Workplace
 
+import canary_mlflow
 from canary_mlflow import CanaryCallback, session
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
@@ -131,8 +135,7 @@ def test_processes_join_the_session_of_their_shell(place: Path) -> None:
     started = work.canary("session", "start", "mine", MLFLOW_TRACKING_URI=work.uri)
     assert started.returncode == 0, started.stderr
     shell = {VARIABLE: started.stdout.strip(), "MLFLOW_TRACKING_URI": work.uri}
-    # Where the script's own mlflow.start_run() would be.
-    assert MlflowClient(work.uri).get_run(shell[VARIABLE]).info.experiment_id == "0"
+    assert experiment_of(MlflowClient(work.uri), shell[VARIABLE]) == "canary"
     tests = f"{Path(__file__).resolve().parents[1]}{os.pathsep}{work.environment['PYTHONPATH']}"
     for seed, folder in enumerate((place, place / "elsewhere")):
         inside = Workplace(folder=folder)
@@ -166,7 +169,12 @@ def test_a_run_of_the_script_itself_joins(store: str, tmp_path: Path) -> None:
 def test_a_session_that_breaks_off_reads_failed(store: str, tmp_path: Path, capfd: Any) -> None:
     with pytest.raises(ZeroDivisionError), session("mine"):
         broken(tmp_path)
-    assert [run.info.status for run in MlflowClient().search_runs(["0"])] == ["FINISHED", "FAILED"]
+    home = MlflowClient().get_experiment_by_name("canary").experiment_id
+    run, parent = MlflowClient().search_runs([home])
+    assert (run.info.status, parent.info.status) == ("FINISHED", "FAILED")
+    assert (
+        f"{parent.info.run_id} is in {store}: 1 run, all finished, and the script broke off" in capfd.readouterr().err
+    )
     with session("mine") as empty:
         pass
     assert MlflowClient().get_run(empty.session_id).info.status == "FAILED"
@@ -178,6 +186,99 @@ def broken(place: Path) -> None:
     raise ZeroDivisionError
 
 
+class Fall(TrainerCallback):
+    """Breaks off at step 3."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 3:
+            raise ValueError("no rows left")
+
+
+def break_off(place: Path, sessions: list[str]) -> None:
+    """A session whose second run breaks off; its id is the last of `sessions`."""
+    with session("mine") as opened:
+        sessions.append(opened.session_id)
+        trainer("", place / "a", [CanaryCallback()], seed=1).train()
+        trainer("", place / "b", [CanaryCallback(), Fall()], seed=2).train()
+
+
+def test_a_session_with_a_broken_run_says_so_when_it_ends_and_when_it_is_registered(
+    store: str, tmp_path: Path, capfd: Any, caplog: Any
+) -> None:
+    sessions: list[str] = []
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no rows left"):
+            break_off(tmp_path, sessions)
+    ended = capfd.readouterr().err
+    assert ended.count(": 2 runs, 1 of them broke off") == 2
+    assert f"; see why and train again, or have it judged as it is: canary register {sessions[0]} [--weights" in ended
+    gc.collect()  # the trainer's end is its run's, which then says what ended it
+    told = said("register", sessions[0]).stderr
+    assert "mine version 1 (evidence only, without weights); 1 of its 2 runs broke off (seed 2: " in told
+    canary_mlflow.register(sessions[1])
+    assert "mine version 2: 1 of its 2 runs broke off (seed 2: " in caplog.text
+
+
+def experiment_of(client: MlflowClient, run_id: str) -> str:
+    return str(client.get_experiment(client.get_run(run_id).info.experiment_id).name)
+
+
+def test_who_named_no_experiment_finds_everything_in_canary(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions, runs of the callback alone, and the script's own runs in a session; every way to name one wins."""
+    client = MlflowClient()
+    alone = CanaryCallback()
+    trainer("", tmp_path / "alone", [alone]).train()
+    with session("mine") as opened, mlflow.start_run() as own:
+        trainer("", tmp_path / "own", [CanaryCallback()]).train()
+    assert alone.run_id is not None
+    found = [experiment_of(client, run_id) for run_id in (alone.run_id, opened.session_id, own.info.run_id)]
+    assert found == ["canary"] * 3
+    assert children(client, opened.session_id) == [own.info.run_id]
+    assert mlflow.start_run().info.experiment_id == "0"  # what has nothing to do with us stays where it was
+    mlflow.end_run()
+    with session("mine", experiment="by argument") as opened:
+        assert experiment_of(client, opened.session_id) == "by argument"
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "by variable")
+    with session("mine") as opened:
+        assert experiment_of(client, opened.session_id) == "by variable"
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME")
+    monkeypatch.setattr("mlflow.tracking.fluent._active_experiment_id", None)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "0")  # to be put back: set_experiment sets it
+    mlflow.set_experiment("by call")
+    with session("mine") as opened:
+        assert experiment_of(client, opened.session_id) == "by call"
+    mlflow.set_experiment("Default")  # named is named
+    with session("mine") as opened:
+        assert experiment_of(client, opened.session_id) == "Default"
+
+
+def test_a_mistake_in_a_script_is_one_line_below_the_scripts_own(store: str, tmp_path: Path, weights: Path) -> None:
+    """The traceback ends where the script called us, without MLflow's errors behind ours; a user's own is whole."""
+    made = trained(tmp_path / "out", seeds=1)
+    calls: tuple[tuple[Callable[[], Any], str], ...] = (
+        (lambda: session("a/b").__enter__(), "model name 'a/b': expected a name without '/' and ':'"),
+        (lambda: canary_mlflow.register("nosuch"), "run 'nosuch': not in"),
+        (lambda: canary_mlflow.register(made, weights="missing"), f"canary register {made} --weights FOLDER"),
+        (lambda: canary_mlflow.register(made, str(weights)), "weights are given to register (weights=…, --weights)"),
+        (lambda: CanaryCallback(watch="nosuch"), "policy 'nosuch' not found"),
+        (lambda: canary_mlflow.gate("nosuch", 1), "nosuch"),
+    )
+    for call, line in calls:
+        with pytest.raises(UsageError) as raised:
+            call()
+        shown = "".join(traceback.format_exception(raised.value)).splitlines()
+        assert line in shown[-1]
+        ours = [entry for entry in shown if entry.startswith("  File ") and "/canary_mlflow/" in entry]
+        assert len([entry for entry in ours if "/tests/" not in entry]) == 1, shown
+        assert not any("another exception" in entry or "direct cause" in entry for entry in shown)
+    with pytest.raises(ZeroDivisionError) as own, session("mine"):
+        broken(tmp_path / "broken")
+    assert [entry.name for entry in own.traceback][-1] == "broken"
+    assert own.value.__context__ is None
+
+
 def test_what_cannot_become_a_version_is_said_before_anything_is_made(
     store: str, tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +288,7 @@ def test_what_cannot_become_a_version_is_said_before_anything_is_made(
     with session("mine") as unused:
         pass
     for words, line in (
-        ((made, "--weights", "nowhere"), "weights nowhere: not there; expected the folder that trainer.save_model()"),
+        ((made, "--weights", "nowhere"), "/nowhere: not there; expected the folder that trainer.save_model()"),
         ((made, "--weights", str(weights / "config.json")), "config.json: a file; expected the folder"),
         ((made, "--weights", str(empty)), "found nothing; expected the folder"),
         ((unused.session_id,), "no runs in it; expected trainings with callbacks=[CanaryCallback()]"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +58,27 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("watched")
 
 
+class Screen(logging.Handler):
+    """What is said while a run goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
 @pytest.fixture(scope="module")
-def warned(place: Path) -> tuple[CanaryCallback, Look]:
+def screen() -> Iterator[Screen]:
+    handler = Screen()
+    logging.getLogger("canary_mlflow").addHandler(handler)
+    yield handler
+    logging.getLogger("canary_mlflow").removeHandler(handler)
+
+
+@pytest.fixture(scope="module")
+def warned(place: Path, screen: Screen) -> tuple[CanaryCallback, Look]:
     """A run that is lost and goes on, and what the store said of it before its end."""
     look = Look(f"sqlite:///{place}/mlflow.db")
     return train(place, look), look
@@ -100,6 +121,18 @@ def test_without_a_wish_to_stop_the_run_goes_on_to_its_end(place: Path, warned: 
     assert tags["canary.watch.level"] == "critical"
     assert tags["canary.watch.critical_held"]
     assert canary.stopped == ""
+
+
+def test_a_script_hears_once_that_its_lost_training_goes_on_and_how_to_end_it(
+    place: Path, warned: tuple[CanaryCallback, Look], screen: Screen
+) -> None:
+    said = [line for line in screen.lines if "goes on" in line]
+    assert len(said) == 1
+    assert 'CanaryCallback(watch={"base": "default", "on_critical": "stop"}) would end it' in said[0]
+    screen.lines.clear()
+    train(place, watch={"base": "default", "on_critical": "stop"})
+    assert any(" STOP " in line for line in screen.lines)
+    assert not any("goes on" in line for line in screen.lines)
 
 
 def test_warnings_are_in_the_store_while_the_run_goes_on(warned: tuple[CanaryCallback, Look]) -> None:
