@@ -36,6 +36,12 @@ class Sides:
             _steady(run, name) for run in self.candidate
         )
 
+    def peak(self, name: str) -> tuple[float, float]:
+        """A series' highest step: baseline, candidate; NaN without any."""
+        return _median(_highest(run, name) for run in self.baseline), _median(
+            _highest(run, name) for run in self.candidate
+        )
+
     def tail(self, name: str) -> tuple[float, float]:
         """The mean of a series' last third."""
         return _median(_end(run, name) for run in self.baseline), _median(_end(run, name) for run in self.candidate)
@@ -84,6 +90,10 @@ def _steady(run: Run, name: str) -> float:
     values = _finite(run, name)
     values = values[WARMUP:] if len(values) > 2 * WARMUP else values
     return float(np.median(values)) if len(values) else math.nan
+
+
+def _highest(run: Run, name: str) -> float:
+    return float(np.max(_finite(run, name), initial=-math.inf))  # of none: left out as not finite
 
 
 def _end(run: Run, name: str) -> float:

@@ -125,8 +125,13 @@ def rates(sides: Sides) -> Iterator[RootCause]:
         if math.isfinite(before) and before > 0 and (not times > 0 or times >= FACTOR or times <= 1 / FACTOR):
             if name == "kl_coef" and times > 0 and 0.2 < times < 5:
                 continue  # a controller moves it
+            highest = sides.peak(name)
+            top, what = ratio(highest), "is, at the median step,"
+            if name == "learning_rate" and (not top > 0 or top >= FACTOR or top <= 1 / FACTOR):
+                (before, now), times, what = highest, top, "peaks at"  # what its schedule was given
             factor = f" ({times:.3g} times)" if times > 0 else ""
-            yield RootCause(rule=rule, said=f"the {said} is {now:.3g}, not {before:.3g}{factor}", rank=rank)
+            what = what if now else "stays at"
+            yield RootCause(rule=rule, said=f"the {said} {what} {now:.3g}, not {before:.3g}{factor}", rank=rank)
     before, now = sides.per_iteration()
     if math.isfinite(before) and math.isfinite(now) and before != now:
         yield RootCause(rule="rate.passes", said=f"{now:g} optimizer steps for each rollout, not {before:g}", rank=0.75)

@@ -73,6 +73,10 @@ def stopped(found: dict[str, np.ndarray]) -> None:
     found["learning_rate"] = np.zeros(STEPS)
 
 
+def sooner(found: dict[str, np.ndarray]) -> None:
+    found["learning_rate"] = np.maximum(np.linspace(2e-3, -2e-3, STEPS), 1e-6)  # the same peak, another schedule
+
+
 def frozen(found: dict[str, np.ndarray]) -> None:
     found["grad_norm"] = np.where(np.arange(STEPS) >= 50, 0.0, found["grad_norm"])
 
@@ -98,8 +102,9 @@ CASES: list[tuple[str, Callable[[dict[str, np.ndarray]], None], str]] = [
     ("time.sets-in", late, "from step 41 on"),
     ("memory.grows", leak, "memory grows by 4.0 MiB a step"),
     ("memory.at-once", ballast, "200 MiB more at once at step 6"),
-    ("rate.learning", fast, "(200 times)"),
-    ("rate.learning", stopped, "the learning rate is 0, not 0.00"),
+    ("rate.learning", fast, "the learning rate peaks at 0.4, not 0.002 (200 times)"),  # as configured, not on average
+    ("rate.learning", stopped, "the learning rate stays at 0, not 0.002"),
+    ("rate.learning", sooner, "the learning rate is, at the median step, 1e-06, not 0.000"),
     ("numbers.frozen", frozen, "grad_norm is 0 from step 51 on"),
     ("numbers.loss", no_loss, "the loss of step 21 is not a number"),
     ("numbers.gradient", no_gradient, "a gradient of step 21 is not a number"),
