@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from canary_mlflow.loading import quietly_4_bit
+
 if TYPE_CHECKING:
     from canary_mlflow.api import compare, gate, judge, register, replay
     from canary_mlflow.errors import CanaryError
@@ -32,7 +34,8 @@ HOMES = {
 def __getattr__(name: str) -> object:
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(HOMES[name]), name)
+    with quietly_4_bit():
+        return getattr(import_module(HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -36,7 +36,8 @@ def visible(text: str, keep: str = "", most: int = LONGEST) -> str:
     breaks, and the invisible formats among which are those that turn the direction of writing.
     """
     if len(text) > most:
-        text = f"{text[:most]}… ({len(text) - most:,} more characters)"
+        left = len(text) - most
+        text = f"{text[:most]}… ({left:,} more {'character' if left == 1 else 'characters'})"
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() or sign in keep else _written(sign) for sign in text)

@@ -36,6 +36,7 @@ from training.preflight import preflight
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
     from training.config import CanaryConfig
 
@@ -117,7 +118,9 @@ def configuration(client: MlflowClient, run_id: str) -> CanaryConfig:
     from canary_mlflow.tracking.session import get_run
 
     try:
-        text = load_text(f"{get_run(client, run_id).info.artifact_uri}/config.yaml")
+        run = get_run(client, run_id)
+        refuse_own_script(client, run)
+        text = load_text(f"{run.info.artifact_uri}/config.yaml")
         found = parse_yaml(text)
     except (MlflowException, OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(
@@ -127,6 +130,17 @@ def configuration(client: MlflowClient, run_id: str) -> CanaryConfig:
     if not isinstance(found, dict) or "algo" not in found:
         raise UsageError(f"run {run_id}: its config.yaml is no canary's; expected keys such as algo and tier")
     return to_config(found)
+
+
+def refuse_own_script(client: MlflowClient, run: Run) -> None:
+    """Raise UsageError for the run of somebody's own script, which alone can make it again: one without a
+    configuration of ours."""
+    if any(file.path == "config.yaml" for file in client.list_artifacts(run.info.run_id)):
+        return
+    raise UsageError(
+        f"run {run.info.run_id}: a script of your own made it, or its config.yaml is gone; expected a run that "
+        "`canary run` made; for your own script use torch.profiler in it, and run it again for more seeds"
+    )
 
 
 def composed(overrides: str) -> CanaryConfig:

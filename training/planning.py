@@ -17,7 +17,7 @@ if __name__ == "__main__":  # before anything that another environment's Python 
     settle((*CORE, *TRAINING_STACK))
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.loading import collect_seldom
+from canary_mlflow.loading import collect_seldom, quiet_4_bit
 from canary_mlflow.schemas import stamped
 from canary_mlflow.shown import echo_lines, json_text
 from training import devices, models
@@ -27,7 +27,6 @@ from training.config import CanaryConfig, ModelConfig
 from training.edge import ended
 from training.errors import SetupError
 from training.hub import Repository, locate
-from training.quantization import quiet_4_bit
 
 if TYPE_CHECKING:
     from training.footprint import Footprint
@@ -37,6 +36,8 @@ ON_CPU = 0
 ON_CUDA = 600 * 2**20
 """The same on a GPU: CUDA's context and cuBLAS's workspaces, by NVIDIA's figures; not measured here."""
 GIB, MIB = 2**30, 2**20
+WHOSE = {"cpu": "this machine", "cuda": "the GPU"}
+"""Whose memory it is."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,11 +67,11 @@ def plan(words: Sequence[str], *, as_json: bool = False) -> int:
         said: dict[str, Any] = {**asdict(found), "counted": found.total, "total": needed, "device": room}
         sys.stdout.write(f"{json_text(stamped('plan', said))}\n")
     else:
-        echo_lines("\n".join(lines(config, found, beside, room)))
+        echo_lines("\n".join(lines(config, found, beside, room, device.kind)))
     if room is not None and needed > room:
+        has = f"{WHOSE[device.kind]} has {size(room)}"
         raise SetupError(
-            f"{title(config)} needs {size(needed)}, and the device has {size(room)}; expected a run that fits; "
-            f"{advice(config, found)}"
+            f"{title(config)} needs {size(needed)}, and {has}; expected a run that fits; {advice(config, found)}"
         )
     return 0
 
@@ -100,11 +101,11 @@ def title(config: CanaryConfig) -> str:
     return f"algo={config.algo.name} model={config.model.name} adapter={config.adapter.name}"
 
 
-def lines(config: CanaryConfig, found: Footprint, beside: int, room: int | None) -> list[str]:
+def lines(config: CanaryConfig, found: Footprint, beside: int, room: int | None, kind: str) -> list[str]:
     """The parts and their sum, as a table for people."""
     logits = f", of which logits {size(found.logits)}" if found.logits else ""
     parts = {
-        "weights": (found.weights, f"{found.parameters / 1e6:.4g} million, {found.trained / 1e6:.4g} million trained"),
+        "weights": (found.weights, f"{counted(found.parameters)} parameters, {counted(found.trained)} trained"),
         "reference": (found.reference, "frozen copy of the start model"),
         "gradients": (found.gradients, ""),
         "optimizer": (found.optimizer, config.train.optimizer),
@@ -115,7 +116,14 @@ def lines(config: CanaryConfig, found: Footprint, beside: int, room: int | None)
     rows = [f"  {name:<12}{size(value):>10}  {what}".rstrip() for name, (value, what) in parts.items() if value]
     total = found.total + beside
     has = "unknown" if room is None else size(room)
-    return [title(config), *rows, f"  {'needed':<12}{size(total):>10}  at its fullest; the device has {has}"]
+    return [title(config), *rows, f"  {'needed':<12}{size(total):>10}  at its fullest; {WHOSE[kind]} has {has}"]
+
+
+def counted(parameters: int) -> str:
+    """`165,600`, `7.62 million`, `1.54 billion`."""
+    if parameters < 1e6:
+        return f"{parameters:,}"
+    return f"{parameters / 1e6:.3g} million" if parameters < 1e9 else f"{parameters / 1e9:.3g} billion"
 
 
 def size(value: int) -> str:

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PreTrainedModel
 
 
-def quiet_4_bit() -> None:
-    """PEFT imports bitsandbytes, which on some CPUs says each time that a faster 4-bit kernel could be installed."""
-    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
-
-
 def check(quantization: QuantizationConfig, adapter: AdapterConfig) -> None:
     """Raise SetupError for an unknown kind, a missing package, or full fine-tuning; imports no torch."""
     name = quantization.name

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
-from canary_mlflow.loading import without_collecting
+from canary_mlflow.loading import quiet_4_bit, without_collecting
 from canary_mlflow.tracking.exceptions import Raised, raised, raised_tags
 from canary_mlflow.tracking.failures import classify, is_full, terminate
 from training import algorithms
 from training.errors import Stopped
 from training.memory import ADVICE
 from training.process import CONFIG, FROM_TERMINAL, READY, Job, Prepared, reserve_result, write_result
-from training.quantization import quiet_4_bit
 
 if TYPE_CHECKING:
     from training.config import CanaryConfig

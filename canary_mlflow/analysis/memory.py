@@ -31,7 +31,7 @@ def memory_of(client: MlflowClient, tags: Mapping[str, str]) -> Memory:
     standard for others."""
     model, tier = tags.get("canary.model", ""), tags.get("canary.tier", "")
     if not model:
-        return Memory(said=["Not compared: only runs of canary run say which model they train."])
+        return Memory(said=["Not compared: only runs that `canary run` made say which model they train."])
     like = ", ".join(part for part in (model, tier and f"tier {tier}", tags.get("canary.hardware.device", "")) if part)
     experiments = [one.experiment_id for one in client.search_experiments(max_results=1000)]
     runs = {algo: alike(client, experiments, algo, tags) for algo in ALGORITHMS}

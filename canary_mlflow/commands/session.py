@@ -47,12 +47,17 @@ def begin(model: str, policy: str, experiment: str | None, tracking_uri: str | N
 
 
 @session.command("end", epilog=EXIT_CODES)
-@click.argument("session_id", metavar="[SESSION]", envvar="CANARY_SESSION")
+@click.argument("session_id", metavar="[SESSION]", envvar="CANARY_SESSION", required=False)
 @store_option
-def finish(session_id: str, tracking_uri: str | None) -> None:
+def finish(session_id: str | None, tracking_uri: str | None) -> None:
     """End SESSION, by default the one in CANARY_SESSION. A run still going on counts as broken off."""
     from canary_mlflow.tracking.own_session import VARIABLE, end, named
 
+    if not session_id:
+        raise UsageError(
+            f"session end: found none, and {VARIABLE} is not set; expected the id that canary session start printed; "
+            "add it to the command"
+        )
     client = open_store(tracking_uri)
     named(client, session_id, "session end")
     say(f"{end(client, session_id)}; unset {VARIABLE}")

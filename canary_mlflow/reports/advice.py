@@ -13,6 +13,7 @@ from canary_mlflow.reports.more_runs import (
     have,
     more_runs,
     no_number,
+    noise,
     plan_reaches,
     top_up_command,
 )
@@ -188,7 +189,7 @@ def after_files(decision: Decision) -> str:
         counting = " that count" if needed <= min(len(verdict.baseline_runs), len(verdict.candidate_runs)) else ""
         why = "; the notes say which do not" if counting else ""
         return f"About {needed} files per side{counting} would decide{why}."
-    return f"{no_number(verdict.reason_code)}; look at the noise on that machine, or at a tier with wider limits."
+    return f"{no_number(verdict.reason_code)}; {noise(verdict, 'that machine')}, or at a tier with wider limits."
 
 
 def after_revisions(decision: Decision) -> str:
@@ -233,7 +234,8 @@ def more_evidence(decision: Decision) -> str:
         return QUIETER
     if verdict.more_runs:
         return more_runs(decision, verdict.more_runs)
-    return f"{no_number(verdict.reason_code)}; look at the noise on this machine, or choose: {bless_command(decision)}"
+    look = noise(verdict, "this machine")
+    return f"{no_number(verdict.reason_code)}; {look}, or choose: {bless_command(decision)}"
 
 
 def bless_command(decision: Decision) -> str:

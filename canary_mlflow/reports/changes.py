@@ -6,6 +6,7 @@ from canary_mlflow.reports.decision import Decision
 from gates.facts.differences import CONFIGURATION, GROUPS, WORKLOAD
 from gates.facts.exact import FACTS
 from gates.model.verdict import Difference, Verdict
+from gates.model.wording import around_difference
 
 SHOWN = 6  # differences that a sentence lists
 LONGEST = 40  # characters of a value
@@ -28,7 +29,8 @@ def changed(decision: Decision, most: int = SHOWN) -> str:
 def difference(one: Difference) -> str:
     """`trl 1.15.0 → 1.16.0`."""
     by = " (by rounding)" if one.rounding else ""
-    return f"{one.key} {short(one.baseline)} → {short(one.candidate)}{by}"
+    before, now = around_difference(one.baseline, one.candidate, LONGEST)
+    return f"{one.key} {before} → {now}{by}"
 
 
 def compared(verdict: Verdict) -> list[str]:
@@ -42,9 +44,4 @@ def compared(verdict: Verdict) -> list[str]:
 def unknown(verdict: Verdict) -> str:
     """What is not recorded of both sides, so that nobody takes it for equal; '' for nothing."""
     missing = [group for group in GROUPS if group not in verdict.compared and group != WORKLOAD]
-    return f" Not recorded of both: {', '.join(missing)}." if verdict.compared and missing else ""
-
-
-def short(value: str) -> str:
-    """A value that fits into a line."""
-    return value if len(value) <= LONGEST else f"{value[: LONGEST - 1]}…"
+    return f" Not recorded on both sides: {', '.join(missing)}." if verdict.compared and missing else ""

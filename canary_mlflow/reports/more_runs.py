@@ -6,7 +6,8 @@ import shlex
 
 from canary_mlflow.policies import policy_names
 from canary_mlflow.reports.decision import Decision
-from gates.model.verdict import ReasonCode, Verdict
+from gates.model.metrics import METRICS
+from gates.model.verdict import CheckOutcome, ReasonCode, Verdict
 from gates.stats.planning import MAX_RUNS
 
 NO_MORE = "no more runs can be made"
@@ -58,6 +59,18 @@ def no_number(code: ReasonCode) -> str:
     if code is ReasonCode.NEAR_MARGIN:
         return f"It is so near the limit that more than {MAX_RUNS} runs per side would be needed"
     return f"No number of runs up to {MAX_RUNS} per side would decide all of it"
+
+
+def noise(verdict: Verdict, where: str) -> str:
+    """Where to look for what keeps the open metrics open: of the machine, or of the seeds, which no quiet changes."""
+    rules = verdict.policy.get("rules", {})
+    open_ones = [check.metric for check in verdict.checks if check.outcome is CheckOutcome.INCONCLUSIVE]
+    metrics = {name: METRICS.get(rules.get(name, {}).get("metric", name)) for name in open_ones}
+    seeds = [name for name, metric in metrics.items() if metric is None or metric.repeatable]
+    if not seeds:
+        return f"look at the noise on {where}"
+    machine = f", and at the noise on {where}" if len(seeds) < len(metrics) else ""
+    return f"seeds alone differ that much in {', '.join(seeds)}: look at longer runs or more held-out data{machine}"
 
 
 def plan_reaches(verdict: Verdict, needed: int) -> bool:

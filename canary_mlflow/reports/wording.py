@@ -10,7 +10,7 @@ from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.forest import Forest, both_ways, forest
 from canary_mlflow.reports.meanings import how_to_read, meaning, standing
 from gates.model.rules import Role
-from gates.model.verdict import Check, CheckOutcome, Standing
+from gates.model.verdict import Check, CheckOutcome, Outcome, Standing
 
 ORDER = (
     CheckOutcome.BLOCK,
@@ -26,6 +26,8 @@ WORDS = {
     CheckOutcome.WARN: "warning",
     CheckOutcome.NOT_JUDGED: "not judged",
 }
+CLEARLY = 0.25
+"""Share of its limit by which a metric is better when that is worth a sentence."""
 WORSE = "worse"
 """In place of these where the whole range of a change is harm: no word for what is unknown."""
 
@@ -78,9 +80,29 @@ def reason(decision: Decision) -> str:
     if decision.bootstrapped:
         return (
             "The hard gates found nothing wrong, and there is no champion yet. Nothing was compared, so this is no "
-            "PASS: the version is where later ones are judged from."
+            "PASS: the version becomes the baseline for later ones."
         )
-    return sentence(decision.verdict.reason)
+    return sentence(decision.verdict.reason) + better(decision)
+
+
+def better(decision: Decision) -> str:
+    """A sentence, with a blank before it, on what a PASS has improved: a metric that decides, by a quarter of its limit
+    or more, over the whole range of its change; '' for nothing."""
+    if decision.verdict.outcome is not Outcome.PASS:
+        return ""
+    found = []
+    for check in decision.verdict.checks:
+        one = check.evidence
+        both = both_ways(decision.verdict.policy, check.metric)
+        if check.role is not Role.GATE or one is None or both or not (one.margin and one.change):
+            continue
+        gain, ends = -one.change / one.margin, (one.change_low, one.change_high)
+        if gain >= CLEARLY and all(end is not None and end / one.margin < 0 for end in ends):
+            interval = figures.interval(one.change_low, one.change_high, relative=one.relative, unit=one.unit)
+            found.append((gain, f"{check.metric} {figures.change(one.change, relative=one.relative, unit=one.unit)}"
+                                f" {interval}"))  # fmt: skip
+    found.sort(reverse=True)
+    return f" Better than the baseline: {', '.join(said for _, said in found[:2])}." if found else ""
 
 
 def sentence(text: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from gates.model.records import WITHIN_NOISE
+
 # Shares of the run that are compared, first with last. A loss falls fastest at the start, so that few values belong to
 # it; a score rises late (docs/ppo.md), and batches of answers differ more.
 LOSS_WINDOWS = (0.10, 0.80)
@@ -49,7 +51,7 @@ def learned(rows: Sequence[Mapping[str, float]], algo: str, moved: bool | None) 
     elif not higher and gain < LEAST * abs(before):
         verb = f"improved by less than {LEAST:.0%}"
     elif algo.lower() not in STILL_UNTIL_MOVED and _by_chance(start, end, higher) > ALPHA:
-        verb = "improved by no more than its noise"
+        verb = WITHIN_NOISE
     where = f"first {len(start)} to last {len(end)} of {len(values)} values"
     doubt = "" if moved else "; whether parameters changed is unknown"
     return verb == "improved", f"{name} {verb} from {before:.4g} to {after:.4g} ({where}){doubt}"

@@ -158,7 +158,8 @@ def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
     tell(client, session_id, get_run(client, session_id).data.tags.get("canary.model_name", ""))
     where = f"session {session_id} is in {without_password(client.tracking_uri)}"
     if not runs:
-        return f"{where}: no run joined it; expected trainers with callbacks=[CanaryCallback()] while it is open"
+        missing = "no run joined it; expected trainers with callbacks=[CanaryCallback()] while it was open"
+        return f"{where}: {missing}; there is nothing to register"
     what = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
     register = f"canary register {session_id} [--weights FOLDER]"
     if broken := broken_off(runs):

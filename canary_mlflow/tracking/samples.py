@@ -70,7 +70,8 @@ def cut(text: str) -> str:
     """A text of any length as one of a bounded length."""
     if len(text) <= MOST_CHARACTERS:
         return text
-    return f"{text[:MOST_CHARACTERS]}… ({len(text) - MOST_CHARACTERS:,} more characters)"
+    left = len(text) - MOST_CHARACTERS
+    return f"{text[:MOST_CHARACTERS]}… ({left:,} more {'character' if left == 1 else 'characters'})"
 
 
 def read(text: str, where: str) -> list[Answer]:

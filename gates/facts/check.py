@@ -13,7 +13,7 @@ from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.rules import Role
 from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode
-from gates.model.wording import listed
+from gates.model.wording import around_difference, listed
 
 NAMES = {
     "data.rows": "rows trained on",
@@ -87,7 +87,7 @@ def without_facts(policy: Policy) -> Policy:
 def said(one: Difference) -> str:
     """`first loss 0.6931 → 2.773 (4.00 times) in seeds 0, 1, 2`."""
     before, now = (side.partition(" | ")[0] for side in (one.baseline, one.candidate))
-    values = _numbers(before, now) or f"{_short(before)} → {_short(now)}"
+    values = _numbers(before, now) or " → ".join(around_difference(before, now, LONGEST))
     seeds = f" in {'seed' if len(one.seeds) == 1 else 'seeds'} {', '.join(map(str, one.seeds))}" if one.seeds else ""
     variant = f"{variant_of(one.key)}: " if variant_of(one.key) else ""
     return f"{variant}{NAMES.get(bare(one.key), bare(one.key))} {values}{seeds}"
@@ -104,10 +104,6 @@ def _numbers(before: str, now: str) -> str:
     told = next((f"{here:.{n}g} → {there:.{n}g}" for n in DIGITS if f"{here:.{n}g}" != f"{there:.{n}g}"), "")
     factor = there / here if here and math.isfinite(here) else math.nan
     return f"{told} ({factor:.3g} times)" if factor > 2 or 0 < factor < 0.5 else told
-
-
-def _short(value: str) -> str:
-    return value if len(value) <= LONGEST else f"{value[: LONGEST - 1]}…"
 
 
 def _open(reason: str, code: ReasonCode) -> Check:

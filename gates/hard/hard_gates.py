@@ -11,7 +11,7 @@ from gates.hard.crashes import crashes
 from gates.hard.divergence import divergence
 from gates.hard.nonfinite import nonfinite
 from gates.model.policy import Policy
-from gates.model.records import Run, Version
+from gates.model.records import WITHIN_NOISE, Run, Version
 from gates.model.rules import Role
 from gates.model.sides import CRASHES, Side, broken_off, failures_too, interrupted
 from gates.model.verdict import Check, CheckOutcome, ReasonCode
@@ -151,7 +151,10 @@ def _completed(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
 
 def _learned(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
     problems = [
-        f"learned nothing ({run.learned_reason or 'no reason recorded'})" for run in runs if run.learned is False
+        f"{'no learning beyond its noise' if WITHIN_NOISE in run.learned_reason else 'learned nothing'} "
+        f"({run.learned_reason or 'no reason recorded'})"
+        for run in runs
+        if run.learned is False
     ]
     return problems, _known("learned", [run.learned is not None for run in runs])
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+WITHIN_NOISE = "improved by no more than its noise"
+"""How a `learned_reason` says of a run that it got better, and that chance may be why."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Series:

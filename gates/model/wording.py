@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 _ID = re.compile("[0-9a-f]{32}")  # of a run in MLflow
 
@@ -50,6 +51,19 @@ def limit(margin: float, relative: bool, unit: str, both: bool) -> str:
 def p_value(p: float) -> str:
     """'p = 0.0004', or 'p < 0.0001'."""
     return "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}" if p < 0.01 else f"p = {p:.2f}"
+
+
+def around_difference(before: str, now: str, longest: int) -> tuple[str, str]:
+    """Two values, each cut to what fits: a long one to the part in which they first differ."""
+    if max(len(before), len(now)) <= longest:
+        return before, now
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, now, strict=False)))
+    start = 0 if same < longest // 2 else same - longest // 3
+    found = []
+    for value in (before, now):
+        shown = ("…" if start else "") + value[start:]
+        found.append(shown if len(shown) <= longest else f"{shown[: longest - 1]}…")
+    return found[0], found[1]
 
 
 def runs(count: int, side: str = "") -> str:

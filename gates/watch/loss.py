@@ -156,8 +156,8 @@ class LossRise:
         return None
 
     def _seen(self, level: float) -> str:
-        start = f"began at {figure(self._first)}, "
-        return f"{start}reached {figure(self._best)}, stands at {figure(level)} (median of {self._window} rows)"
+        start = f"started at {figure(self._first)}, "
+        return f"{start}fell to {figure(self._best)}, is now at {figure(level)} (median of {self._window} rows)"
 
 
 class GainLost(LossRise):
@@ -226,8 +226,8 @@ class GainLost(LossRise):
         return Finding(Level.WARN, self._seen(level)) if fall > rules.warn_lost * gained else None
 
     def _seen(self, level: float) -> str:
-        start = f"began at {figure(-self._first)}, "
-        return f"{start}reached {figure(-self._best)}, fell to {figure(-level)} (level of {self._window} rows)"
+        start = f"started at {figure(-self._first)}, "
+        return f"{start}rose to {figure(-self._best)}, is back at {figure(-level)} (level of {self._window} rows)"
 
 
 class RewardFall:

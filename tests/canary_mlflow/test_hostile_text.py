@@ -235,6 +235,7 @@ def test_text_is_written_out_once_and_bounded() -> None:
     assert visible("a\x1b[2Jb\nc\u202ed\xa0e") == "a\\x1b[2Jb\\nc\\u202ed e"
     assert len(visible("x" * 10_000)) < 2100
     assert visible("x" * 10_000).endswith("(8,000 more characters)")
+    assert visible("x" * 2_001).endswith("(1 more character)")
     decision = {"a": ("b", ["c\x1b"]), "k\n": 1}
     assert shown(decision) == {"a": ("b", ["c\\x1b"]), "k\\n": 1}
     assert shown(shown(decision)) == shown(decision)

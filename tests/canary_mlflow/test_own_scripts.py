@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -178,7 +180,7 @@ def test_a_session_that_breaks_off_reads_failed(store: str, tmp_path: Path, capf
     with session("mine") as empty:
         pass
     assert MlflowClient().get_run(empty.session_id).info.status == "FAILED"
-    assert "no run joined it; expected trainers with callbacks=[CanaryCallback()]" in capfd.readouterr().err
+    assert "callbacks=[CanaryCallback()] while it was open; there is nothing to register" in capfd.readouterr().err
 
 
 def broken(place: Path) -> None:
@@ -313,6 +315,11 @@ def test_what_cannot_become_a_version_is_said_before_anything_is_made(
     with pytest.raises(UsageError, match=f"names session {made} already"), session("mine"):
         pass
     assert "has ended (FINISHED)" in said("session", "end", code=2).stderr
+    for unset in ("", None):
+        monkeypatch.setenv(VARIABLE, unset) if unset is not None else monkeypatch.delenv(VARIABLE)
+        (line,) = said("session", "end", code=2).stderr.splitlines()
+        assert line.startswith("canary: session end: found none, and CANARY_SESSION is not set; expected the id that")
+    assert "expected a name without '/' and ':'" in said("register", made, str(weights), code=2).stderr
 
 
 def test_the_same_script_elsewhere_does_the_same_work(store: str, tiny: str, tmp_path: Path) -> None:
@@ -332,6 +339,23 @@ def test_the_same_script_elsewhere_does_the_same_work(store: str, tiny: str, tmp
     assert found[0]["model"].startswith("GPTNeoXForCausalLM num_hidden_layers 2 hidden_size 16 vocab_size")
     assert {key for key in found[0] if found[0][key] != found[2][key]} == {"train_data"}
     assert re.fullmatch(r"80 rows, [0-9a-f]{16}", found[0]["train_data"])
+
+
+def test_what_a_library_says_of_a_faster_kernel_is_no_news_of_ours(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    talker = logging.getLogger("bitsandbytes.backends.cpu.ops")
+
+    def talks(name: str) -> Any:
+        talker.warning("Failed to load CPU gemm_4bit_forward from kernels-community")
+        return importlib.import_module(name)
+
+    caplog.set_level(logging.WARNING, logger=talker.name)  # a training in this process has silenced it for good
+    monkeypatch.setattr("canary_mlflow.import_module", talks)
+    assert canary_mlflow.CanaryCallback is CanaryCallback
+    assert not caplog.records
+    talker.warning("this the user's own process says as before")
+    assert len(caplog.records) == 1
 
 
 def test_a_model_that_was_built_is_known_by_its_sizes() -> None:

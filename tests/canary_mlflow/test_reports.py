@@ -458,7 +458,7 @@ def test_what_changed_is_the_second_paragraph_everywhere(name: str) -> None:
     else:
         assert report.index("limit +15 %") < report.index("Changed: train.learning_rate 0.002 → 0.02.")
         assert report.index("Changed: ") < report.lower().index("next")
-    assert "Not recorded of both: facts, packages, data, hardware." in " ".join(report.split())
+    assert "Not recorded on both sides: facts, packages, data, hardware." in " ".join(report.split())
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -493,6 +493,65 @@ def test_no_difference_is_said_of_what_was_compared_alone(compared: tuple[str, .
     report = " ".join(text.render(decision(verdict(compared=compared))).split())
     assert said in report
     assert "none" not in report
+
+
+@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("common", [0, 30, 100])
+def test_long_values_are_cut_to_where_they_differ(name: str, common: int) -> None:
+    before, now = (f"{'template ' * 20}"[:common] + end + " and so on" * 9 for end in ("ends with A", "ends with B"))
+    found = (Difference(key="chat_template", baseline=before, candidate=now, group="configuration"),)
+    report = " ".join(REPORTS[name](decision(verdict(differences=found, compared=("configuration",)))).split())
+    left, right = report.partition("chat_template ")[2].partition(" and so on;")[0].split(" → ")[:2]
+    assert "ends with A" in left
+    assert "ends with B" in right
+    assert max(len(left), len(right.partition(". ")[0])) <= 45 or name != "text"
+
+
+@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"change": -0.142, "change_low": -0.16, "change_high": -0.12}, "step_time -14.2 % [-16.0, -12.0]."),
+        ({"change": 0.12, "change_low": 0.09, "change_high": 0.15, "margin": -0.1}, "step_time +12 % [+9.0, +15.0]."),
+        ({"change": -0.142, "change_low": -0.3, "change_high": 0.01}, ""),  # may be none
+        ({"change": -0.02, "change_low": -0.03, "change_high": -0.01}, ""),  # too little to speak of
+        ({"change": 0.0, "identical": True, "change_low": None, "change_high": None}, ""),
+        ({"change": -0.142, "change_low": -0.16, "change_high": -0.12, "role": Role.ADVISORY}, ""),
+    ],
+)
+def test_a_pass_says_what_got_clearly_better(name: str, changes: dict[str, Any], said: str) -> None:
+    role = changes.get("role", Role.GATE)
+    found = evidence(**{key: value for key, value in changes.items() if key != "role"})
+    judged = verdict(
+        Outcome.PASS,
+        ReasonCode.PASS,
+        reason="No worse than the baseline.",
+        checks=(hard("completed"), check(outcome=CheckOutcome.PASS, evidence=found, role=role)),
+    )
+    report = " ".join(REPORTS[name](decision(judged)).split())
+    if name == "json":
+        report = json.loads(REPORTS[name](decision(judged)))["card"]["reason"]
+    assert ("Better than the baseline: " in report) is bool(said)
+    assert said in report.replace("\\", "")
+
+
+def test_the_advice_names_the_noise_that_it_is() -> None:
+    def said(*metrics: str) -> str:
+        checks = [
+            check(metric, CheckOutcome.INCONCLUSIVE, reason_code=ReasonCode.TOO_NOISY, evidence=None)
+            for metric in metrics
+        ]
+        made = unclear(ReasonCode.TOO_NOISY, checks=tuple(checks))
+        return " ".join(text.render(made).split()) + " ".join(
+            text.render(replace(made, question=Question.FILES)).split()
+        )
+
+    assert said("step_time").count("look at the noise on th") == 2
+    assert (
+        said("eval_loss").count("seeds alone differ that much in eval_loss: look at longer runs or more held-out") == 2
+    )
+    assert "noise on" not in said("eval_loss")
+    assert said("eval_loss", "step_cost").count("held-out data, and at the noise on th") == 2
 
 
 def clear_harm(**changes: Any) -> Check:

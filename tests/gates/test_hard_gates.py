@@ -11,6 +11,7 @@ from verdicts import check
 
 from gates import CheckOutcome, Outcome, ReasonCode, Run, Series, Version, judge
 from gates.hard.divergence import divergence
+from gates.model.records import WITHIN_NOISE
 from gates.model.wording import quantity
 
 RNG = np.random.default_rng(5)
@@ -204,6 +205,10 @@ def test_learning_nothing_blocks_and_not_knowing_does_not(smoke, make_run):
     assert blocked.outcome is Outcome.BLOCK
     assert "no parameter moved" in blocked.reason
     assert check(verdict_of(smoke, make_run("a", learned=None)), "learned").outcome is CheckOutcome.NOT_JUDGED
+    halved = make_run("a", learned=False, learned_reason=f"loss {WITHIN_NOISE} from 4.1 to 2.05")
+    said = check(verdict_of(smoke, halved), "learned").reason
+    assert "no learning beyond its noise (loss improved by no more than its noise from 4.1 to 2.05)" in said
+    assert "nothing" not in said
 
 
 HEALTHY = {

@@ -53,6 +53,7 @@ def test_seven_billion_need_no_weight_on_disk(
     monkeypatch.setattr(planning.devices, "memory", lambda kind: 80 * 2**30)  # a card that is not here
     found = planned(capsys, "model=local", seven, "adapter=lora", "memory=saving", "train.batch_size=1")
     assert found["parameters"] - found["trained"] == PARAMETERS
+    assert [planning.counted(number) for number in (165_600, PARAMETERS)] == ["165,600", "7.62 billion"]
     assert found["weights"] == pytest.approx(2 * PARAMETERS + 4 * found["trained"], rel=0.001)  # bf16, LoRA in fp32
 
 
@@ -64,5 +65,5 @@ def test_what_cannot_fit_is_refused_with_keys_that_take_less(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert said[0].startswith("canary: algo=dpo model=local adapter=full needs 143.9 GiB")
-    assert "the device has 24.0 GiB" in said[0]
+    assert "and this machine has 24.0 GiB" in said[0]
     assert "memory=saving, adapter=lora" in said[0]

@@ -86,7 +86,10 @@ def test_a_script_of_ones_own_is_not_trained_again_and_says_why(profiled: Workpl
     ended = profiled.canary("profile", own)
     client.delete_run(own)
     assert ended.returncode == 2
-    assert "no configuration of a canary" in ended.stderr
+    (line,) = ended.stderr.splitlines()[-1:]
+    assert line.startswith(f"canary: run {own}: a script of your own made it, or its config.yaml is gone; expected")
+    assert "for your own script use torch.profiler in it" in line
+    assert "MlflowException" not in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
