@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -96,10 +96,18 @@ def _made(kind: type[Any], plain: Mapping[str, Any]) -> Any:
     types = get_type_hints(kind)
     return kind(
         **{
-            key: _made(types[key], value) if is_dataclass(types[key]) and isinstance(value, dict) else value
+            key: _made(types[key], value)
+            if is_dataclass(types[key]) and isinstance(value, dict)
+            else _list(types[key], value)
             for key, value in plain.items()
         }
     )
+
+
+def _list(kind: Any, value: Any) -> Any:
+    """The dataclasses of a list, where its type says that it holds some."""
+    (of,) = get_args(kind) if get_origin(kind) is list else (None,)
+    return [_made(of, one) for one in value] if is_dataclass(of) and isinstance(of, type) else value
 
 
 def _compose(overrides: list[str], *, plain: bool) -> Composed:

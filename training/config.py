@@ -190,9 +190,9 @@ class Algo:
         """Tokens for which the model must have positions, by the keys that ask for them."""
         return {"train.max_length": train.max_length}
 
-    def scored_by(self) -> RewardConfig | None:
-        """The reward that answers are drawn for; None where the data hold the answers."""
-        return None
+    def scored_by(self) -> tuple[RewardConfig, ...]:
+        """The rewards that answers are drawn for; none where the data hold the answers."""
+        return ()
 
 
 @dataclass

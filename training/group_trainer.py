@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from training.config import CanaryConfig
 from training.devices import Device
 from training.parts import Parts
 from training.rewards import Answers, Reward
-from training.scoring import reward_of
+from training.scoring import prompts_of, rewards_of
 
 EVALUATION_SEED = 20_240_229  # added to the run's: evaluation draws other noise than training
 
@@ -50,14 +50,17 @@ def group_arguments(config: CanaryConfig, output_dir: Path, device: Device) -> d
 
 def group_parts(config: CanaryConfig, parts: Parts, device: Device) -> dict[str, Any]:
     """Keyword arguments for both trainers: the model, the prompts, and what their answers are paid for."""
-    reward = reward_of(config.algo.reward, parts.tokenizer, device.kind)
+    rewards = rewards_of(config.algo.scored_by(), parts.tokenizer, device.kind)
     return {
         "model": parts.model,
         "processing_class": parts.tokenizer,
-        "train_dataset": parts.train_dataset.select_columns("prompt"),
-        "eval_dataset": parts.eval_dataset.select_columns("prompt"),
+        "train_dataset": prompts_of(config, parts.train_dataset),
+        "eval_dataset": prompts_of(config, parts.eval_dataset),
         "peft_config": parts.peft_config,
-        "reward_funcs": [reward_function(reward, config.algo.reward.kind, parts.tokenizer, torch.device(device.kind))],
+        "reward_funcs": [
+            reward_function(reward, name, parts.tokenizer, torch.device(device.kind))
+            for name, reward in rewards.items()
+        ],
     }
 
 
@@ -65,7 +68,9 @@ def reward_function(reward: Reward, name: str, tokenizer: Any, device: torch.dev
     """The reward as TRL calls one: with texts and token ids, for a list of scores. `name`: in its series."""
 
     def score(prompts: list[Any], completion_ids: list[list[int]], **others: Any) -> list[float]:
-        answers = answers_of(tokenizer(prompts)["input_ids"], completion_ids, tokenizer.pad_token_id, device)
+        columns = {key: value for key, value in others.items() if isinstance(value, list) and key != "completions"}
+        rows = [{"prompt": one, **{key: columns[key][at] for key in columns}} for at, one in enumerate(prompts)]
+        answers = answers_of(tokenizer(prompts)["input_ids"], completion_ids, tokenizer.pad_token_id, device, rows)
         with torch.no_grad():
             return [float(value) for value in reward(answers)]
 
@@ -73,12 +78,22 @@ def reward_function(reward: Reward, name: str, tokenizer: Any, device: torch.dev
     return score
 
 
-def answers_of(prompts: list[list[int]], answers: list[list[int]], padding: int, device: torch.device) -> Answers:
+def answers_of(
+    prompts: list[list[int]],
+    answers: list[list[int]],
+    padding: int,
+    device: torch.device,
+    rows: Sequence[Mapping[str, Any]] = (),
+) -> Answers:
     """Token ids as the tensors that our rewards read: prompts padded on the left, answers on the right."""
     prompt_ids, prompt_mask = _padded(prompts, padding, device, left=True)
     response_ids, response_mask = _padded(answers, padding, device, left=False)
     return Answers(
-        prompt_ids=prompt_ids, prompt_mask=prompt_mask, response_ids=response_ids, response_mask=response_mask
+        prompt_ids=prompt_ids,
+        prompt_mask=prompt_mask,
+        response_ids=response_ids,
+        response_mask=response_mask,
+        rows=rows,
     )
 
 

@@ -8,7 +8,7 @@ from omegaconf import MISSING
 
 from training import values
 from training.config import Algo, TrainConfig
-from training.reward_config import RewardConfig
+from training.reward_config import RewardConfig, check_rewards
 
 WORK = ("num_generations", "num_iterations", "max_new_tokens", "max_prompt_length", "temperature")
 
@@ -26,6 +26,7 @@ class GroupSettings(Algo):
     max_prompt_length: int = MISSING
     temperature: float = MISSING
     reward: RewardConfig = field(default_factory=RewardConfig)
+    rewards: list[RewardConfig] = field(default_factory=list)  # in place of `reward`: their sum
 
     def check(self, train: TrainConfig) -> None:
         for key in ("num_iterations", "max_new_tokens", "max_prompt_length"):
@@ -35,7 +36,7 @@ class GroupSettings(Algo):
         values.at_least("algo.beta", self.beta, 0)
         for key in ("epsilon", "temperature"):
             values.positive(f"algo.{key}", getattr(self, key))
-        self.reward.check()
+        check_rewards(self.reward, self.rewards)
 
     def work(self) -> dict[str, str]:
         return {key: str(getattr(self, key)) for key in WORK}
@@ -43,5 +44,5 @@ class GroupSettings(Algo):
     def positions(self, train: TrainConfig) -> dict[str, int]:
         return {"algo.max_prompt_length + algo.max_new_tokens": self.max_prompt_length + self.max_new_tokens}
 
-    def scored_by(self) -> RewardConfig | None:
-        return self.reward
+    def scored_by(self) -> tuple[RewardConfig, ...]:
+        return tuple(self.rewards) or (self.reward,)

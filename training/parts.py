@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from training import adapters, datasets, loading, models
+from training import adapters, datasets, loading, models, own_reward
 from training.config import CanaryConfig
 from training.datasets import DataStats
-from training.reward_model import reward_revision
+from training.reward_model import revision_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -29,7 +29,7 @@ class Inputs:
     eval_dataset: Dataset
     data: DataStats
     model_revision: str  # identifies the start weights: part of what makes two runs comparable
-    reward_revision: str  # of a reward model; "" where a rule scores, or nothing does
+    reward_revisions: tuple[str, ...]  # of each reward: of a model's files, of a function's source; else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,10 @@ def prepare_inputs(config: CanaryConfig) -> Inputs:
     folder = models.model_folder(config.model)
     tokenizer = loading.load_tokenizer(folder)
     train, held_out, stats = datasets.load(config, tokenizer)
-    reward = config.algo.scored_by()
+    revisions = tuple(map(revision_of, config.algo.scored_by()))
+    for reward in config.algo.scored_by():
+        if reward.kind == "function":
+            own_reward.attempt(reward.path or "", train.select(range(min(len(train), own_reward.TRIED))).to_list())
     return Inputs(
         folder=folder,
         tokenizer=tokenizer,
@@ -58,7 +61,7 @@ def prepare_inputs(config: CanaryConfig) -> Inputs:
         eval_dataset=held_out,
         data=stats,
         model_revision=models.revision_of(config.model, folder),
-        reward_revision=reward_revision(reward.path or "") if reward is not None and reward.kind == "model" else "",
+        reward_revisions=revisions,
     )
 
 

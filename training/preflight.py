@@ -7,7 +7,7 @@ from pathlib import Path
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.notify.webhooks import configured, read_webhooks
-from training import adapters, datasets, devices, memory, models, quantization
+from training import adapters, datasets, devices, memory, models, own_reward, quantization
 from training.config import CanaryConfig
 from training.errors import SetupError
 from training.reward_model import reward_folder
@@ -32,9 +32,11 @@ def preflight(config: CanaryConfig, *, here: bool = True) -> None:
     datasets.check(config)
     models.check(config.model)
     _check_fit(config)
-    reward = config.algo.scored_by()
-    if reward is not None and reward.kind == "model":
-        models.refuse_own_code(reward_folder(reward.path or ""), "algo.reward.path")
+    for reward in config.algo.scored_by():
+        if reward.kind == "model":
+            models.refuse_own_code(reward_folder(reward.path or ""), "algo.reward.path")
+        if reward.kind == "function":
+            own_reward.source_file(reward.path or "")
 
 
 def check_signer(config: CanaryConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import List, Optional
 
@@ -12,36 +13,40 @@ from training import values
 
 # OmegaConf reads these annotations at run time, hence typing's Optional and List.
 
-KINDS = ("length", "token_share", "model")
+KINDS = ("length", "token_share", "model", "function")
 
 
 @dataclass
 class RewardConfig:
-    """A rule on the answer's tokens, or a reward model."""
+    """A rule on the answer's tokens, a reward model, or a function of one's own."""
 
-    kind: str = MISSING  # length | token_share | model
-    scale: float = MISSING  # multiplies the raw score
-    target: int = MISSING  # length: the wanted number of answer tokens
+    kind: str = MISSING  # length | token_share | model | function
+    scale: float = 1.0  # multiplies the raw score: of several rewards the weight
+    target: int = 0  # length: the wanted number of answer tokens
     tokens: List[str] = field(default_factory=list)  # token_share: first letters that count
-    min_tokens: int = MISSING  # token_share: a shorter answer counts as if it had so many
-    path: Optional[str] = None  # model: folder or hub id of a sequence classifier
+    min_tokens: int = 1  # token_share: a shorter answer counts as if it had so many
+    path: Optional[str] = None  # model: folder or hub id of a sequence classifier; function: pkg.module:name
 
-    def check(self) -> None:
+    def check(self, key: str = "algo.reward") -> None:
         """Raise UsageError naming the first key whose value no answer can be scored with."""
-        values.one_of("algo.reward.kind", self.kind, KINDS)
-        values.positive("algo.reward.scale", self.scale)
+        values.one_of(f"{key}.kind", self.kind, KINDS)
+        values.positive(f"{key}.scale", self.scale)
         if self.kind == "length" and self.target < 1:
-            raise UsageError(f"algo.reward.target is {self.target}; expected at least 1 token")
+            raise UsageError(f"{key}.target is {self.target}; expected at least 1 token")
         if self.kind == "token_share" and not any(letters.strip() for letters in self.tokens):
-            raise UsageError("algo.reward.tokens is empty; expected first letters that count, such as [a,b]")
+            raise UsageError(f"{key}.tokens is empty; expected first letters that count, such as [a,b]")
         if self.kind == "token_share" and self.min_tokens < 1:
-            raise UsageError(f"algo.reward.min_tokens is {self.min_tokens}; expected at least 1")
+            raise UsageError(f"{key}.min_tokens is {self.min_tokens}; expected at least 1")
         if self.kind == "model" and not self.path:
-            raise UsageError("algo.reward.path is not set; expected a folder or hub id of a sequence classifier")
+            raise UsageError(f"{key}.path is not set; expected a folder or hub id of a sequence classifier")
+        if self.kind == "function" and not self.path:
+            raise UsageError(
+                f"{key}.path is not set; expected a function's import path, such as my_package.rewards:polite"
+            )
 
     def work(self, revision: str) -> dict[str, str]:
         """What a score means: fields that the kind does not use make no difference, nor does where a model's files
-        lie. `revision`: what identifies the reward model."""
+        lie. `revision`: what identifies the reward model, or the source of the function."""
         own = {
             "length": {"reward_target": str(self.target)},
             "token_share": {
@@ -49,5 +54,23 @@ class RewardConfig:
                 "reward_min_tokens": str(self.min_tokens),
             },
             "model": {"reward_revision": revision},
+            "function": {"reward_path": str(self.path), "reward_revision": revision},
         }
         return {"reward": self.kind, "reward_scale": str(float(self.scale)), **own[self.kind]}
+
+
+def work_of(rewards: Sequence[RewardConfig], revisions: Sequence[str]) -> dict[str, str]:
+    """What all rewards together mean: the first under its own keys, the others under `reward_2`, `reward_3` …"""
+    found: dict[str, str] = {}
+    for number, (reward, revision) in enumerate(zip(rewards, revisions, strict=True), start=1):
+        word = "reward" if number == 1 else f"reward_{number}"
+        found |= {key.replace("reward", word, 1): value for key, value in reward.work(revision).items()}
+    return found
+
+
+def check_rewards(reward: RewardConfig, rewards: Sequence[RewardConfig]) -> None:
+    """Raise UsageError for the first key that answers cannot be scored with: of the several, else of the one."""
+    if not rewards:
+        reward.check()
+    for at, one in enumerate(rewards):
+        one.check(f"algo.rewards[{at}]")

@@ -1,4 +1,4 @@
-"""The files of the reward model that PPO is scored by: from a folder, or from the hub; without torch."""
+"""The files of the model that answers are scored by: from a folder, or from the hub; without torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from training.errors import SetupError
 from training.hub import MODEL_PATTERNS, Repository, locate, missing_model_files
 from training.models import fingerprint
+from training.own_reward import source_digest
+from training.reward_config import RewardConfig
 
 
 def reward_folder(path: str) -> Path:
@@ -36,3 +38,10 @@ def reward_revision(path: str) -> str:
     """What identifies the reward model on any machine: the hub's commit, or a digest of the local files."""
     folder = reward_folder(path)
     return fingerprint(folder) if Path(path).expanduser().is_dir() else folder.name
+
+
+def revision_of(reward: RewardConfig) -> str:
+    """What identifies what a reward is made of: a model's files, a function's source; "" for a rule on tokens."""
+    if reward.kind == "model":
+        return reward_revision(reward.path or "")
+    return source_digest(reward.path or "") if reward.kind == "function" else ""

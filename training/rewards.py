@@ -1,14 +1,15 @@
-"""What PPO maximises: a score per answer, from a rule on its tokens or from a reward model."""
+"""What answers are paid for: a score for each, from a rule on its tokens, a reward model, or a function."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from training import own_reward
 from training.errors import SetupError
 
 
@@ -20,6 +21,7 @@ class Answers:
     prompt_mask: torch.Tensor  # [R, P]
     response_ids: torch.Tensor  # [R, T]
     response_mask: torch.Tensor  # [R, T], up to and including the first end of text
+    rows: Sequence[Mapping[str, Any]] = ()  # R, of the data: the prompt as it stands there, and the other columns
 
 
 # Scores [R] in float32, on the device of the answers.
@@ -35,7 +37,7 @@ class RewardSpec:
     target: int = 0  # length: the wanted number of tokens
     tokens: Sequence[str] = field(default_factory=tuple)  # token_share: first letters that count
     min_tokens: int = 1  # token_share: a shorter answer counts as if it had so many
-    path: str | None = None  # model: folder or hub id of a sequence classifier
+    path: str | None = None  # model: folder or hub id of a sequence classifier; function: pkg.module:name
 
 
 def build_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
@@ -109,8 +111,31 @@ def model_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Rewa
     return score
 
 
+def function_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
+    """scale x what a Python function gives for each answer, which it reads as text, beside the data's columns."""
+    if spec.path is None:
+        raise SetupError(
+            "reward kind is 'function' without a path; expected its import path, such as my_package:polite"
+        )
+    function = own_reward.load(spec.path)
+
+    def score(answers: Answers) -> torch.Tensor:
+        ids = [row[kept].tolist() for row, kept in zip(answers.response_ids, answers.response_mask, strict=True)]
+        texts: list[Any] = [tokenizer.decode(row, skip_special_tokens=True) for row in ids]
+        scores = function(
+            prompts=[row["prompt"] for row in answers.rows],
+            completions=texts,
+            completion_ids=ids,
+            **own_reward.columns_of(answers.rows),
+        )
+        return spec.scale * torch.tensor(scores, dtype=torch.float32, device=answers.response_ids.device)
+
+    return score
+
+
 REWARDS: dict[str, Callable[[RewardSpec, Any, torch.device], Reward]] = {
     "length": length_reward,
     "token_share": token_share_reward,
     "model": model_reward,
+    "function": function_reward,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import TrainerCallback
@@ -11,6 +11,11 @@ from transformers import TrainerCallback
 from canary_mlflow.tracking.samples import Answer, Samples
 from training.config import CanaryConfig
 from training.mlflow_model import policy_of
+from training.own_reward import columns_of
+from training.scoring import prompts_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 PROMPTS = 4
 LOOKS = 5  # times in a run of RL, beside its first and its last step
@@ -21,14 +26,13 @@ class FixedPrompts(TrainerCallback):
     """Asks greedily: takes nothing from any random stream. `paused` is called when it is through: its time is no
     step's. On quantized weights only at the end, because a pass in eval mode may repack them."""
 
-    def __init__(
-        self, config: CanaryConfig, prompts: Sequence[str], samples: Samples, paused: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: CanaryConfig, data: Dataset, samples: Samples, paused: Callable[[], None]) -> None:
         self.trainer: Any = None  # set once it is built
-        self._prompts, self._samples, self._paused = list(prompts[:PROMPTS]), samples, paused
+        self._rows = prompts_of(config, data).select(range(min(PROMPTS, len(data)))).to_list()
+        self._prompts, self._samples, self._paused = [row["prompt"] for row in self._rows], samples, paused
         self._tokens = int(getattr(config.algo, "max_new_tokens", LONGEST))
         self._temperature = float(getattr(config.algo, "temperature", 1.0))
-        again = config.algo.scored_by() is not None and config.quantization.name == "none"
+        again = bool(config.algo.scored_by()) and config.quantization.name == "none"
         steps = config.train.max_steps * config.algo.updates()
         self._last, self._every = steps, max(1, steps // LOOKS) if again else steps
 
@@ -67,14 +71,14 @@ class FixedPrompts(TrainerCallback):
         tokenizer = self.trainer.processing_class
         ids = [[token for token in row if token != tokenizer.pad_token_id] for row in answers.tolist()]
         if hasattr(self.trainer, "reward_funcs"):
-            found: Sequence[float] = self.trainer.reward_funcs[0](prompts=self._prompts, completion_ids=ids)
-            return found
+            given = {"prompts": self._prompts, "completion_ids": ids, **columns_of(self._rows)}
+            return [sum(scores) for scores in zip(*(one(**given) for one in self.trainer.reward_funcs), strict=True)]
         if not hasattr(self.trainer, "reward"):
             return [None] * len(ids)
         from training.group_trainer import answers_of
 
         prompts = tokenizer(self._prompts)["input_ids"]
-        given = answers_of(prompts, ids, tokenizer.pad_token_id, answers.device)
+        given = answers_of(prompts, ids, tokenizer.pad_token_id, answers.device, self._rows)
         return [float(score) for score in self.trainer.reward(given)]
 
     def _kl(self, policy: Any, ids: Any, prompt_mask: Any, answers: Any) -> list[float | None]:

@@ -228,7 +228,7 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
     progress = ProgressBar(job.label)
     callbacks = [canary, progress, EvaluateAtEnd()]
     if canary.samples is not None and config.algo.head == "language":
-        callbacks.append(FixedPrompts(config, parts.eval_dataset["prompt"], canary.samples, canary.paused))
+        callbacks.append(FixedPrompts(config, parts.eval_dataset, canary.samples, canary.paused))
     trainer = build(faults.configure(config), parts, device, folder / "trainer", callbacks)
     for callback in callbacks:
         if isinstance(callback, FixedPrompts):

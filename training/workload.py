@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from training import memory
 from training.config import CanaryConfig
+from training.reward_config import work_of
 
 if TYPE_CHECKING:
     from training.devices import Device
@@ -22,7 +23,7 @@ def describe(config: CanaryConfig, inputs: Inputs, device: Device) -> dict[str, 
     team wants judged. Changing the amount of work (steps, batch, lengths), or what its result is
     measured by (the reward, the kind of loss), is another canary.
     """
-    train, reward = config.train, config.algo.scored_by()
+    train = config.train
     return {
         "algo": config.algo.name,
         "model": config.model.name,
@@ -39,7 +40,7 @@ def describe(config: CanaryConfig, inputs: Inputs, device: Device) -> dict[str, 
         "gradient_accumulation_steps": str(train.gradient_accumulation_steps),
         "max_length": str(train.max_length),
         **config.algo.work(),
-        **({} if reward is None else reward.work(inputs.reward_revision)),
+        **work_of(config.algo.scored_by(), inputs.reward_revisions),
     }
 
 

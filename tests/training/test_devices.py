@@ -136,7 +136,7 @@ def test_determinism_is_torchs_and_another_canary(monkeypatch):
     hardware = replace(a_config().hardware, deterministic=True)
     device = devices.settle(hardware)
     assert called == [True]
-    inputs = SimpleNamespace(model_revision="r", data=SimpleNamespace(digest="d"), reward_revision="")
+    inputs = SimpleNamespace(model_revision="r", data=SimpleNamespace(digest="d"), reward_revisions=())
     plain, switched = a_config(), replace(a_config(), hardware=hardware)
     assert describe(switched, inputs, device).items() - describe(plain, inputs, device).items() == {
         ("deterministic", "true")

@@ -10,7 +10,7 @@ from omegaconf import MISSING
 
 from training import values
 from training.config import Algo, CanaryConfig, TrainConfig
-from training.reward_config import RewardConfig
+from training.reward_config import RewardConfig, check_rewards
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
@@ -44,6 +44,7 @@ class Settings(Algo):
     missing_eos_penalty: float = MISSING
     value_head: str = MISSING  # shared | separate
     reward: RewardConfig = field(default_factory=RewardConfig)
+    rewards: list[RewardConfig] = field(default_factory=list)  # in place of `reward`: their sum
 
     def check(self, train: TrainConfig) -> None:
         for key in ("ppo_epochs", "num_minibatches", "kl_horizon", "max_new_tokens", "max_prompt_length"):
@@ -56,7 +57,7 @@ class Settings(Algo):
             values.at_least(f"algo.{key}", getattr(self, key), 0)
         values.divides("algo.num_minibatches", self.num_minibatches, "train.batch_size", train.batch_size)
         values.one_of("algo.value_head", self.value_head, ("shared", "separate"))
-        self.reward.check()
+        check_rewards(self.reward, self.rewards)
 
     def work(self) -> dict[str, str]:
         return {key: str(getattr(self, key)) for key in WORK}
@@ -67,8 +68,8 @@ class Settings(Algo):
     def positions(self, train: TrainConfig) -> dict[str, int]:
         return {"algo.max_prompt_length + algo.max_new_tokens": self.max_prompt_length + self.max_new_tokens}
 
-    def scored_by(self) -> RewardConfig | None:
-        return self.reward
+    def scored_by(self) -> tuple[RewardConfig, ...]:
+        return tuple(self.rewards) or (self.reward,)
 
 
 def build(
@@ -80,15 +81,15 @@ def build(
     device; warm-up counts optimizer steps, of which an iteration has ppo_epochs x num_minibatches.
     """
     from training.ppo.trainer import PPOTrainer
-    from training.scoring import reward_of
+    from training.scoring import prompts_of, rewards_of, sum_of
 
     return PPOTrainer(
         model=parts.model,
         args=arguments(config, output_dir, device),
         tokenizer=parts.tokenizer,
-        train_prompts=parts.train_dataset["prompt"],
-        eval_prompts=parts.eval_dataset["prompt"],
-        reward=reward_of(config.algo.reward, parts.tokenizer, device.kind),
+        train_prompts=prompts_of(config, parts.train_dataset).to_list(),
+        eval_prompts=prompts_of(config, parts.eval_dataset).to_list(),
+        reward=sum_of([*rewards_of(config.algo.scored_by(), parts.tokenizer, device.kind).values()]),
         peft_config=parts.peft_config,
         callbacks=callbacks,
     )
@@ -100,7 +101,7 @@ def arguments(config: CanaryConfig, output_dir: Path, device: Device) -> PPOConf
     from training.ppo.settings import PPOConfig
 
     knobs = {item.name: getattr(config.algo, item.name) for item in fields(Settings)}
-    del knobs["name"], knobs["reward"]
+    del knobs["name"], knobs["reward"], knobs["rewards"]
     sizes = {"iterations": config.train.max_steps, "rollout_batch_size": config.train.batch_size}
     given = trainer_arguments(config, output_dir, device, **knobs, **sizes)
     return PPOConfig(

@@ -27,9 +27,9 @@ class Answerer:
         )
         self._tokenizer, self._max_prompt_length, self._sampler = tokenizer, args.max_prompt_length, sampler
 
-    def prompts(self, texts: Sequence[str]) -> Prompts:
-        """The texts, tokenized once."""
-        return Prompts(texts, self._tokenizer, self._max_prompt_length, self.spec.pad_token_id)
+    def prompts(self, given: Sequence[Any]) -> Prompts:
+        """The texts, or rows of data with a prompt each, tokenized once."""
+        return Prompts(given, self._tokenizer, self._max_prompt_length, self.spec.pad_token_id)
 
     def answer(
         self,
@@ -48,6 +48,7 @@ class Answerer:
             prompt_mask=prompt_mask,
             response_ids=responses,
             response_mask=response_mask_of(responses, self.spec.eos_token_id),
+            rows=[prompts.given[row] for row in rows],
         )
 
     def ended(self, answers: Answers) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,11 +81,13 @@ def response_mask_of(responses: torch.Tensor, eos_token_id: int) -> torch.Tensor
 class Prompts:
     """Tokenized prompts, cut from the left, served as left-padded batches."""
 
-    def __init__(self, texts: Sequence[str], tokenizer: Any, max_length: int, pad_token_id: int) -> None:
-        if not len(texts):
+    def __init__(self, given: Sequence[Any], tokenizer: Any, max_length: int, pad_token_id: int) -> None:
+        if not len(given):
             raise SetupError("the data set has no prompts; expected at least 1")
+        self.given = [one if isinstance(one, Mapping) else {"prompt": one} for one in given]
+        texts = [one["prompt"] for one in self.given]
         self.pad_token_id = pad_token_id
-        self.rows: list[list[int]] = [list(ids)[-max_length:] for ids in tokenizer(list(texts))["input_ids"]]
+        self.rows: list[list[int]] = [list(ids)[-max_length:] for ids in tokenizer(texts)["input_ids"]]
         for number, ids in enumerate(self.rows):
             if not ids:
                 raise SetupError(f"prompt {number + 1} has no tokens; expected at least 1")

@@ -30,7 +30,7 @@ from training.rewards import Answers, Reward
 class PPOTrainer(Trainer):
     """Trains a causal language model to raise a reward, held near its start by a KL penalty.
 
-    model: the start policy; a list or column of prompt strings in train_prompts and eval_prompts.
+    model: the start policy; train_prompts and eval_prompts: prompts, or rows of data with one each and other columns.
     With peft_config the reference is the policy without its adapter, otherwise a frozen copy, unless
     ref_model is given. sampler replaces the drawing of answers (tests, recorded rollouts). One log
     row per optimizer step (loss, grad_norm before clipping, learning_rate); the row of an

@@ -1,0 +1,149 @@
+"""A reward of one's own: a Python function by its import path, found, told by its source, loaded and tried.
+
+It is called as TRL calls one: `prompts` and `completions` (texts, or lists of messages where the data are chats),
+`completion_ids`, and each other column of the data under its name; of these, what it has parameters for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from training.errors import SetupError, first_line
+
+Columns = Mapping[str, Sequence[Any]]  # each with a value per answer
+TRIED = 4  # rows of the data that a function is tried on
+STAND_IN = "An answer."  # where the data hold none
+
+
+def source_file(path: str) -> Path:
+    """The file of the module that `pkg.module:name` names, found without running any of it. Raises SetupError."""
+    module, colon, name = path.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), name)):
+        raise SetupError(f"reward path {path!r} is no import path; expected one, such as my_package.rewards:polite")
+    _look_here()
+    importlib.invalidate_caches()
+    places, found = sys.path, None
+    for depth, part in enumerate(module.split("."), start=1):
+        whole = ".".join(module.split(".")[:depth])
+        found = PathFinder.find_spec(whole, places)
+        if found is None:
+            raise SetupError(
+                f"reward function {path}: there is no module {whole!r}, neither in this folder nor installed; expected "
+                f"one that `python -c 'import {module}'` finds; PYTHONPATH names further folders"
+            )
+        places = list(found.submodule_search_locations or ())
+        last = part
+    origin = Path(found.origin) if found and found.has_location and found.origin else None
+    if origin is None or origin.suffix != ".py":
+        raise SetupError(
+            f"reward function {path}: {last!r} has no Python source; expected a module of Python's, which has one"
+        )
+    return origin
+
+
+def source_digest(path: str) -> str:
+    """What tells the reward: of its module's whole source, because a function is what its helpers make it."""
+    return hashlib.sha256(source_file(path).read_bytes()).hexdigest()
+
+
+def load(path: str) -> Callable[..., list[float]]:
+    """The function, checked on each call: as many finite numbers as answers. Raises SetupError in one line."""
+    source_file(path)
+    module, _, name = path.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name, None)
+    except Exception as error:  # whatever the user's module raises while it is imported
+        raise SetupError(f"reward function {path}: {module} cannot be imported: {_said(error)}") from error
+    if function is None:
+        raise SetupError(f"reward function {path}: {module} has no {name!r}; expected the name of a function in it")
+    if not callable(function) or inspect.isclass(function) or inspect.iscoroutinefunction(function):
+        kind = "an async function" if inspect.iscoroutinefunction(function) else f"a {type(function).__name__}"
+        raise SetupError(f"reward function {path} is {kind}; expected a plain function")
+    parameters = inspect.signature(function).parameters.values()
+    if refused := [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]:
+        raise SetupError(f"reward function {path} takes {refused[0]} by position alone; expected parameters by name")
+    taken = {one.name for one in parameters if one.kind is not one.VAR_POSITIONAL}
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    needed = [one.name for one in parameters if one.default is one.empty and one.kind in NAMED]
+
+    def score(prompts: Sequence[Any], completions: Sequence[Any], **columns: Sequence[Any]) -> list[float]:
+        given: dict[str, Any] = {"prompts": list(prompts), "completions": list(completions), **columns}
+        if absent := [one for one in needed if one not in given]:
+            raise SetupError(f"reward function {path} asks for {absent[0]}; expected some of {', '.join(given)}")
+        found = function(**{key: value for key, value in given.items() if takes_all or key in taken})
+        return _checked(found, len(completions), path)
+
+    score.__name__ = name
+    return score
+
+
+def attempt(path: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Call the function once, on the first rows of the data and their better answers. Raises SetupError in one line."""
+    function, rows = load(path), list(rows)[:TRIED]
+    prompts = [row["prompt"] for row in rows]
+    answers = [row.get("chosen") or _stand_in(row["prompt"]) for row in rows]
+    others = columns_of(rows)
+    try:
+        function(prompts=prompts, completions=answers, completion_ids=[[0]] * len(rows), **others)
+    except SetupError:
+        raise
+    except Exception as error:  # whatever the user's function raises
+        columns = ", ".join(["prompts", "completions", "completion_ids", *others])
+        raise SetupError(
+            f"reward function {path} cannot score the first {len(rows)} rows of the data: {_said(error)}; "
+            f"it is given {columns}"
+        ) from error
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The rows' columns but their prompts, as a function is given them."""
+    return {name: [row[name] for row in rows] for name in (rows[0] if rows else {}) if name != "prompt"}
+
+
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def _stand_in(prompt: Any) -> Any:
+    return STAND_IN if isinstance(prompt, str) else [{"role": "assistant", "content": STAND_IN}]
+
+
+def _checked(found: Any, count: int, path: str) -> list[float]:
+    try:
+        scores = list(found)
+    except TypeError:
+        raise SetupError(
+            f"reward function {path} returned a {type(found).__name__}; expected a list of {count} scores"
+        ) from None
+    if len(scores) != count:
+        raise SetupError(
+            f"reward function {path} returned {len(scores)} scores for {count} answers; expected one for each"
+        )
+    numbers = []
+    for at, value in enumerate(scores, start=1):
+        try:
+            numbers.append(float(value))
+        except (TypeError, ValueError):
+            raise SetupError(f"reward function {path}: score {at} of {count} is {value!r}; expected a number") from None
+        if not math.isfinite(numbers[-1]):
+            raise SetupError(
+                f"reward function {path}: score {at} of {count} is {numbers[-1]}; expected a finite number"
+            )
+    return numbers
+
+
+def _look_here() -> None:
+    """An installed command does not look for modules in the folder where it is called; `python -m` does."""
+    if (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
+        sys.path.append(here)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
