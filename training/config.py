@@ -56,10 +56,13 @@ class DataConfig:
     """What it is trained on."""
 
     name: str = MISSING
-    source: str = MISSING  # embedded | hh-rlhf | jsonl
+    source: str = MISSING  # embedded | hh-rlhf | jsonl | hub
     path: Optional[str] = None
     revision: Optional[str] = None
     split: str = "train"
+    subset: Optional[str] = None  # hub: of a repository that has several
+    held_out: Optional[str] = None  # hub: the split of the held-out rows; None: part of the training split
+    columns: Dict[str, Optional[str]] = field(default_factory=dict)  # hub: prompt, chosen … -> the data's own name
     label_noise: float = 0.0  # embedded: share of flipped preference pairs
 
 
@@ -172,6 +175,7 @@ class Algo:
     """
 
     head: ClassVar[str] = "language"  # or score: what the model ends in
+    reads: ClassVar[str] = "answer"  # pair | judged | prompt: of each row of data (training.datasets.records)
 
     name: str = MISSING
 

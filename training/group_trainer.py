@@ -10,6 +10,7 @@ import torch
 
 from training.arguments import trainer_arguments
 from training.config import CanaryConfig
+from training.datasets.chats import ids_of
 from training.devices import Device
 from training.parts import Parts
 from training.rewards import Answers, Reward
@@ -70,7 +71,7 @@ def reward_function(reward: Reward, name: str, tokenizer: Any, device: torch.dev
     def score(prompts: list[Any], completion_ids: list[list[int]], **others: Any) -> list[float]:
         columns = {key: value for key, value in others.items() if isinstance(value, list) and key != "completions"}
         rows = [{"prompt": one, **{key: columns[key][at] for key in columns}} for at, one in enumerate(prompts)]
-        answers = answers_of(tokenizer(prompts)["input_ids"], completion_ids, tokenizer.pad_token_id, device, rows)
+        answers = answers_of(ids_of(prompts, tokenizer), completion_ids, tokenizer.pad_token_id, device, rows)
         with torch.no_grad():
             return [float(value) for value in reward(answers)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from omegaconf import MISSING
 
@@ -17,6 +18,7 @@ WORK = ("num_generations", "num_iterations", "max_new_tokens", "max_prompt_lengt
 class GroupSettings(Algo):
     """The knobs of both, under the names that TRL gives them, but for the lengths, which are called as in PPO."""
 
+    reads: ClassVar[str] = "prompt"
     like: str = MISSING  # whose steps and learning rate it takes where tier and model have none of its own
     num_generations: int = MISSING  # answers to each prompt
     num_iterations: int = MISSING  # passes over each batch of answers

@@ -108,8 +108,8 @@ def _data(config: CanaryConfig) -> str:
 
 
 def _own_file(config: CanaryConfig) -> Path | None:
-    """The file that `data=jsonl` reads, which is no data that an option names."""
-    return Path(config.data.path) if config.data.source == "jsonl" and config.data.path else None
+    """What `data=jsonl` or `data=hub` reads, which is no data that an option names."""
+    return Path(config.data.path) if config.data.source in ("jsonl", "hub") and config.data.path else None
 
 
 def _word(name: str) -> str:

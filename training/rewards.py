@@ -97,14 +97,23 @@ def model_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Rewa
         raise SetupError(f"reward model {spec.path} has {model.config.num_labels} labels; expected 1, the score")
 
     def score(answers: Answers) -> torch.Tensor:
-        texts = [
-            tokenizer.decode(prompt[seen], skip_special_tokens=True)
-            + tokenizer.decode(response[kept], skip_special_tokens=True)
-            for prompt, seen, response, kept in zip(
-                answers.prompt_ids, answers.prompt_mask, answers.response_ids, answers.response_mask, strict=True
-            )
-        ]
-        inputs = reader(texts, return_tensors="pt", padding=True, truncation=True).to(device)
+        if are_chats(answers) and reader.chat_template:
+            chats = [
+                [*row["prompt"], *answer] for row, answer in zip(answers.rows, said(answers, tokenizer), strict=True)
+            ]
+            texts = reader.apply_chat_template(chats, tokenize=False)
+        else:
+            texts = [
+                tokenizer.decode(prompt[seen], skip_special_tokens=True)
+                + tokenizer.decode(response[kept], skip_special_tokens=True)
+                for prompt, seen, response, kept in zip(
+                    answers.prompt_ids, answers.prompt_mask, answers.response_ids, answers.response_mask, strict=True
+                )
+            ]
+        special = not (are_chats(answers) and reader.chat_template)  # a template has them
+        inputs = reader(texts, return_tensors="pt", padding=True, truncation=True, add_special_tokens=special).to(
+            device
+        )
         inputs.pop("token_type_ids", None)
         return spec.scale * model(**inputs).logits.squeeze(-1).float()
 
@@ -120,17 +129,31 @@ def function_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> R
     function = own_reward.load(spec.path)
 
     def score(answers: Answers) -> torch.Tensor:
-        ids = [row[kept].tolist() for row, kept in zip(answers.response_ids, answers.response_mask, strict=True)]
-        texts: list[Any] = [tokenizer.decode(row, skip_special_tokens=True) for row in ids]
         scores = function(
             prompts=[row["prompt"] for row in answers.rows],
-            completions=texts,
-            completion_ids=ids,
+            completions=said(answers, tokenizer),
+            completion_ids=ids_kept(answers),
             **own_reward.columns_of(answers.rows),
         )
         return spec.scale * torch.tensor(scores, dtype=torch.float32, device=answers.response_ids.device)
 
     return score
+
+
+def are_chats(answers: Answers) -> bool:
+    """Whether the prompts are lists of messages."""
+    return bool(answers.rows) and not isinstance(answers.rows[0]["prompt"], str)
+
+
+def said(answers: Answers, tokenizer: Any) -> list[Any]:
+    """The answers as texts; in a chat each is an assistant's message."""
+    texts = [tokenizer.decode(row, skip_special_tokens=True) for row in ids_kept(answers)]
+    return [[{"role": "assistant", "content": text}] for text in texts] if are_chats(answers) else texts
+
+
+def ids_kept(answers: Answers) -> list[list[int]]:
+    """The token ids of each answer, without padding."""
+    return [row[kept].tolist() for row, kept in zip(answers.response_ids, answers.response_mask, strict=True)]
 
 
 REWARDS: dict[str, Callable[[RewardSpec, Any, torch.device], Reward]] = {

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import TrainerCallback
 
+from canary_mlflow.tracking.probes.answers import as_text
 from canary_mlflow.tracking.samples import Answer, Samples
 from training.config import CanaryConfig
+from training.datasets.chats import ids_of
 from training.mlflow_model import policy_of
 from training.own_reward import columns_of
 from training.scoring import prompts_of
@@ -49,7 +51,8 @@ class FixedPrompts(TrainerCallback):
         was_training = policy.training
         policy.eval()
         try:
-            given = tokenizer(self._prompts, return_tensors="pt", padding=True, padding_side="left")
+            prompts = {"input_ids": ids_of(self._prompts, tokenizer)}
+            given = tokenizer.pad(prompts, return_tensors="pt", padding=True, padding_side="left")
             given = {name: given[name].to(policy.device) for name in ("input_ids", "attention_mask")}
             out = policy.generate(
                 **given, do_sample=False, max_new_tokens=self._tokens, pad_token_id=tokenizer.pad_token_id
@@ -62,7 +65,7 @@ class FixedPrompts(TrainerCallback):
         lengths = [int((row != tokenizer.pad_token_id).sum()) for row in answers]
         texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
         return [
-            Answer(step=step, kind="fixed", prompt=prompt, answer=text, length=length, kl=kl, reward=reward)
+            Answer(step=step, kind="fixed", prompt=as_text(prompt), answer=text, length=length, kl=kl, reward=reward)
             for prompt, text, length, kl, reward in zip(self._prompts, texts, lengths, kls, rewards, strict=True)
         ]
 
@@ -77,7 +80,7 @@ class FixedPrompts(TrainerCallback):
             return [None] * len(ids)
         from training.group_trainer import answers_of
 
-        prompts = tokenizer(self._prompts)["input_ids"]
+        prompts = ids_of(self._prompts, tokenizer)
         given = answers_of(prompts, ids, tokenizer.pad_token_id, answers.device, self._rows)
         return [float(score) for score in self.trainer.reward(given)]
 

@@ -67,7 +67,7 @@ def test_label_noise_flips_exactly_the_asked_share(share):
 
     flipped = [a for a, b in zip(noisy, clean, strict=True) if a != b]
     assert len(flipped) == int(500 * share)
-    assert {(row.prompt, row.rejected, row.chosen) for row in flipped} <= set(map(tuple, clean))
+    assert {row._replace(chosen=row.rejected, rejected=row.chosen) for row in flipped} <= set(clean)
 
 
 def test_length_does_not_give_the_preference_away(tokenizer):

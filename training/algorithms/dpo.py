@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from omegaconf import MISSING
 
@@ -25,6 +25,7 @@ LOSSES = ("sigmoid", "hinge", "ipo", "robust", "apo_zero", "apo_down")
 class Settings(Algo):
     """Direct preference optimisation (trl.DPOTrainer)."""
 
+    reads: ClassVar[str] = "pair"
     beta: float = MISSING
     loss_type: str = MISSING
 

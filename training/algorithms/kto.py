@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from omegaconf import MISSING
 
@@ -25,6 +25,7 @@ LOSSES = ("kto", "apo_zero_unpaired")
 class Settings(Algo):
     """Kahneman-Tversky optimisation on answers that are good or bad, each alone (trl.KTOTrainer)."""
 
+    reads: ClassVar[str] = "judged"
     like: str = MISSING  # whose steps and learning rate it takes where tier and model have none of its own
     beta: float = MISSING
     loss_type: str = MISSING

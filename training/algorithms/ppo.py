@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from omegaconf import MISSING
 
@@ -27,6 +27,7 @@ WORK = ("ppo_epochs", "num_minibatches", "max_new_tokens", "max_prompt_length", 
 class Settings(Algo):
     """Proximal policy optimisation (training.ppo), with the knobs under their usual names."""
 
+    reads: ClassVar[str] = "prompt"
     ppo_epochs: int = MISSING
     num_minibatches: int = MISSING
     init_kl_coef: float = MISSING

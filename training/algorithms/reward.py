@@ -24,6 +24,7 @@ class Settings(Algo):
     """A reward model after Bradley and Terry (trl.RewardTrainer)."""
 
     head: ClassVar[str] = "score"
+    reads: ClassVar[str] = "pair"
     like: str = MISSING  # whose steps and learning rate it takes where tier and model have none of its own
 
 

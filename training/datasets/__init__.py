@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from training.config import CanaryConfig
-from training.datasets import embedded, hh_rlhf, jsonl
-from training.datasets.rows import Row, Taken, digest, take
+from training.datasets import embedded, hh_rlhf, hub, jsonl
+from training.datasets.rows import Taken, digest, take
 from training.errors import SetupError
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+TEXTS = ("prompt", "chosen", "rejected")
 # Each module has check(cfg), light, and load(cfg) -> RawData.
-SOURCES: dict[str, ModuleType] = {"embedded": embedded, "hh-rlhf": hh_rlhf, "jsonl": jsonl}
+SOURCES: dict[str, ModuleType] = {"embedded": embedded, "hh-rlhf": hh_rlhf, "jsonl": jsonl, "hub": hub}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +29,7 @@ class DataStats:
     train_rows: int
     eval_rows: int
     dropped_identical: int  # both answers equal once cut to the token budget
-    dropped_unusable: int  # no common prompt, or an empty answer
+    dropped_unusable: int  # no common prompt, an empty answer, or a chat that does not fit
     shortened: int  # rows that lost text to the token budget
     held_out_seen: int  # held-out rows that are training rows, too
 
@@ -47,7 +50,10 @@ def check(config: CanaryConfig) -> None:
 
 
 def load(config: CanaryConfig, tokenizer: Any) -> tuple[Dataset, Dataset, DataStats]:
-    """Return training and held-out rows (str columns prompt, chosen, rejected) and their statistics.
+    """Return training and held-out rows (columns prompt, chosen, rejected) and their statistics.
+
+    All three are texts, or of chats lists of messages; data of prompts alone have no answers. A reward function's data
+    have the other columns, too.
 
     The rows depend on the configuration alone, never on the run's seed: all runs of a session train on the
     same set, each in its own order. A source with fewer rows than the tier asks for gives what it has.
@@ -56,6 +62,13 @@ def load(config: CanaryConfig, tokenizer: Any) -> tuple[Dataset, Dataset, DataSt
     budget = {"tokenizer": tokenizer, "max_prompt": max_prompt(config), "max_length": config.train.max_length}
     train = take(raw.train, config.tier.train_rows, **budget)
     held_out = take(raw.held_out, config.tier.eval_rows, **budget)
+    if (long := train.too_long + held_out.too_long) and not (train.rows and held_out.rows):
+        limit = f"{max_prompt(config)} tokens with its chat template, or whose answer in {config.train.max_length}"
+        raise SetupError(
+            f"data={config.data.name} leaves {len(train.rows)} training and {len(held_out.rows)} held-out rows after "
+            f"dropping {long} chats whose last message does not fit in {limit}; expected at least one of each; raise "
+            f"{'algo.max_prompt_length' if hasattr(config.algo, 'max_prompt_length') else 'train.max_length'}"
+        )
     if not train.rows or not held_out.rows:
         raise SetupError(
             f"data={config.data.name} leaves {len(train.rows)} training and {len(held_out.rows)} held-out rows after "
@@ -80,12 +93,16 @@ def as_judged(dataset: Dataset, seed: int) -> Dataset:
     from datasets import Dataset
 
     rows = [
-        {"prompt": row["prompt"], "completion": row[column], "label": column == "chosen"}
+        {**_without_answers(row), "completion": row[column], "label": column == "chosen"}
         for row in dataset
         for column in ("chosen", "rejected")
         if row[column]
     ]
     return Dataset.from_list(rows).shuffle(seed=seed)
+
+
+def _without_answers(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in ("chosen", "rejected")}
 
 
 def _source(config: CanaryConfig) -> ModuleType:
@@ -97,7 +114,20 @@ def _source(config: CanaryConfig) -> ModuleType:
 def _dataset(taken: Taken) -> Dataset:
     from datasets import Dataset
 
-    return Dataset.from_dict({name: [getattr(row, name) for row in taken.rows] for name in Row._fields})
+    answered = any(row.chosen or row.rejected for row in taken.rows)
+    columns: dict[str, list[Any]] = {
+        name: [_said(getattr(row, name), chat=row.chat) for row in taken.rows]
+        for name in (TEXTS if answered else TEXTS[:1])
+    }
+    others = [json.loads(row.others or "{}") for row in taken.rows]
+    for name in {key: None for one in others for key in one}:
+        columns[name] = [one.get(name) for one in others]
+    return Dataset.from_dict(columns)
+
+
+def _said(text: str, *, chat: bool) -> Any:
+    """A text, or the messages that it stands for; None for an answer that a chat has not."""
+    return (json.loads(text) if text else None) if chat else text
 
 
 def _statistics(train: Taken, held_out: Taken, unusable: int) -> DataStats:
@@ -107,7 +137,7 @@ def _statistics(train: Taken, held_out: Taken, unusable: int) -> DataStats:
         train_rows=len(train.rows),
         eval_rows=len(held_out.rows),
         dropped_identical=train.identical + held_out.identical,
-        dropped_unusable=unusable,
+        dropped_unusable=unusable + train.too_long + held_out.too_long,
         shortened=train.shortened + held_out.shortened,
         held_out_seen=len([row for row in held_out.rows if row in seen]),
     )

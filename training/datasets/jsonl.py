@@ -1,4 +1,4 @@
-"""Any local file with one JSON object per line: prompt, chosen, rejected, or prompt, completion."""
+"""Any local file with one JSON object per line: prompt, chosen, rejected, or prompt, completion, or a chat."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any, BinaryIO
 
 from canary_mlflow.files.source import Bounded, TooMuch, open_regular
 from training.config import CanaryConfig
+from training.datasets.records import Reader, kind_of, reader_of, wanted
 from training.datasets.rows import RawData, Row, split_held_out
 from training.errors import SetupError
 
-PREFERENCE = ("prompt", "chosen", "rejected")
-COMPLETION = ("prompt", "completion")
 KEY = "jsonl-1"
 
 
@@ -34,12 +33,17 @@ def load(config: CanaryConfig) -> RawData:
 
 def read_rows(config: CanaryConfig) -> Iterator[Row]:
     """Yield the rows of data.path; blank lines are skipped. The first row decides which columns all must have."""
-    columns: tuple[str, ...] | None = None
+    reader: Reader | None = None
+    chat: bool | None = None
     for where, line in _lines(config):
         record = _record(line, where)
-        columns = columns or _columns(record, where, config.algo.name)
-        texts = [_text(record, column, where) for column in columns]
-        yield Row(texts[0], texts[1], texts[2] if len(texts) == 3 else "")
+        reader = reader or reader_of(config, record, where)
+        row = reader.row(record, where)
+        if row.chat is not (chat := row.chat if chat is None else chat):
+            raise SetupError(
+                f"{where}: {'messages' if row.chat else 'texts'}, unlike the lines before; expected one kind"
+            )
+        yield row
 
 
 def _require_two(count: int, config: CanaryConfig) -> None:
@@ -101,48 +105,5 @@ def _record(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise SetupError(f"{where}: no usable JSON ({type(error).__name__}); expected one object per line") from error
     if not isinstance(record, dict):
-        raise SetupError(f"{where}: a {_kind(record)}; expected an object with {_wanted()}")
+        raise SetupError(f"{where}: a {kind_of(record)}; expected an object with {wanted()}")
     return record
-
-
-def _columns(record: dict[str, Any], where: str, algo: str) -> tuple[str, ...]:
-    if "completion" in record and not {"chosen", "rejected"} & set(record):
-        if algo == "dpo":
-            raise SetupError(
-                f"{where}: a completion without a rejected answer, but algo=dpo compares two; expected columns "
-                "prompt, chosen, rejected; or use algo=sft or algo=ppo"
-            )
-        return COMPLETION
-    return PREFERENCE
-
-
-def _text(record: dict[str, Any], column: str, where: str) -> str:
-    if column not in record:
-        found = ", ".join(sorted(map(str, record))) or "none"
-        raise SetupError(f"{where}: no column {column!r}; found {found}; expected {_wanted()}")
-    text = record[column]
-    if not isinstance(text, str):
-        raise SetupError(f"{where}: {column} is a {_kind(text)}; expected a string")
-    if not text.strip():
-        raise SetupError(f"{where}: {column} is empty; expected some text")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise SetupError(f"{where}: {column} holds half a surrogate pair; expected whole characters") from error
-    return text
-
-
-def _kind(value: object) -> str:
-    names = {
-        list: "list",
-        dict: "object",
-        bool: "boolean",
-        int: "number",
-        float: "number",
-        type(None): "null",
-    }
-    return names.get(type(value), "string")
-
-
-def _wanted() -> str:
-    return f"{', '.join(PREFERENCE)} or {', '.join(COMPLETION)}"

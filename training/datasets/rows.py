@@ -8,13 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from training.datasets.chats import fit_chat
+
 
 class Row(NamedTuple):
-    """One preference pair; rejected is "" where the data holds a single completion per prompt."""
+    """One preference pair; rejected is "" where the data holds a single completion per prompt, both are for a prompt
+    alone. Of a chat, each is its messages as JSON."""
 
     prompt: str
     chosen: str
     rejected: str
+    chat: bool = False
+    others: str = ""  # a JSON object of the other columns: those that a reward function reads, and a chat's tools
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +38,7 @@ class Taken:
     rows: tuple[Row, ...]
     identical: int
     shortened: int
+    too_long: int = 0  # chats of which not even the last message fits
 
 
 def draw(*key: object) -> int:
@@ -58,20 +64,23 @@ def take(rows: Iterable[Row], count: int, tokenizer: Any, max_prompt: int, max_l
 
     Prompts lose their beginning beyond `max_prompt` tokens, answers their end beyond what is left with one
     place kept for the end-of-text token. A pair whose answers are equal after that teaches nothing and is
-    left out and counted.
+    left out and counted, and so is a chat that does not fit.
     """
     kept: list[Row] = []
-    identical = shortened = 0
+    identical = shortened = too_long = 0
     for row in rows:
         if len(kept) == count:
             break
-        fitted = fit(row, tokenizer, max_prompt, max_length)
-        if fitted.chosen == fitted.rejected:
+        fitted = (fit_chat if row.chat else fit)(row, tokenizer, max_prompt, max_length)
+        if fitted is None:
+            too_long += 1
+            continue
+        if row.chosen and fitted.chosen == fitted.rejected:
             identical += 1
             continue
         shortened += fitted != row
         kept.append(fitted)
-    return Taken(rows=tuple(kept), identical=identical, shortened=shortened)
+    return Taken(rows=tuple(kept), identical=identical, shortened=shortened, too_long=too_long)
 
 
 def fit(row: Row, tokenizer: Any, max_prompt: int, max_length: int) -> Row:
@@ -79,7 +88,7 @@ def fit(row: Row, tokenizer: Any, max_prompt: int, max_length: int) -> Row:
     prompt, used = _cut(row.prompt, tokenizer, max_prompt, keep_end=True)
     room = max(1, max_length - used - 1)
     chosen, rejected = (_cut(text, tokenizer, room, keep_end=False)[0] for text in (row.chosen, row.rejected))
-    return Row(prompt, chosen, rejected)
+    return row._replace(prompt=prompt, chosen=chosen, rejected=rejected)
 
 
 def _cut(text: str, tokenizer: Any, limit: int, *, keep_end: bool) -> tuple[str, int]:
@@ -105,4 +114,7 @@ def _canonical(parts: Iterable[Iterable[Row]]) -> Iterator[str]:
     for number, rows in enumerate(parts):
         yield f"part {number}\n"
         for row in rows:
-            yield json.dumps(list(row), ensure_ascii=False, separators=(",", ":")) + "\n"
+            yield (
+                json.dumps(list(row if row.chat or row.others else row[:3]), ensure_ascii=False, separators=(",", ":"))
+                + "\n"
+            )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import UsageError
 from training.config import CanaryConfig, FaultConfig
+from training.errors import SetupError
 from training.faults.fault import ANY_AMOUNT, Fault
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class TruncatedPrompts(Fault):
         kept = max(1, round(fault.strength or 0.0))
 
         def cut(row: dict[str, Any]) -> dict[str, Any]:
+            if not isinstance(row["prompt"], str):
+                raise SetupError(f"fault={fault.name}: the data are chats; expected prompts of text to cut")
             ids = parts.tokenizer(row["prompt"], add_special_tokens=False)["input_ids"]
             return {**row, "prompt": parts.tokenizer.decode(ids[-kept:])}
 

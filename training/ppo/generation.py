@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from training.datasets.chats import ids_of
 from training.errors import InstabilityError, SetupError
 from training.ppo.actor_critic import position_ids_of
 
@@ -85,9 +86,9 @@ class Prompts:
         if not len(given):
             raise SetupError("the data set has no prompts; expected at least 1")
         self.given = [one if isinstance(one, Mapping) else {"prompt": one} for one in given]
-        texts = [one["prompt"] for one in self.given]
+        prompts = [one["prompt"] for one in self.given]
         self.pad_token_id = pad_token_id
-        self.rows: list[list[int]] = [list(ids)[-max_length:] for ids in tokenizer(texts)["input_ids"]]
+        self.rows: list[list[int]] = [list(ids)[-max_length:] for ids in ids_of(prompts, tokenizer)]
         for number, ids in enumerate(self.rows):
             if not ids:
                 raise SetupError(f"prompt {number + 1} has no tokens; expected at least 1")
