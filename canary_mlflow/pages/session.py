@@ -10,18 +10,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from canary_mlflow.pages.beside import Sides, sides_of
 from canary_mlflow.pages.curves import OVERLAP, as_json, mean_curve, read_series
 from canary_mlflow.pages.departures import Usual, departure, usual_of
-from canary_mlflow.pages.facts import children_of, read_all_params, read_facts, read_params
+from canary_mlflow.pages.facts import children_of, read_facts, read_params
 from canary_mlflow.pages.run import Champion, champion_of
 from canary_mlflow.reports.panels import PANELS, SERIES, Panel, label, target_keys, target_of
 from canary_mlflow.tracking.facts import RunFacts
-from canary_mlflow.tracking.histories import run_from
 from canary_mlflow.tracking.read_only import reading
 from canary_mlflow.tracking.schema import mlflow_key, name_of_key
-from gates.facts.differences import differences
 from gates.model.records import Series
-from gates.model.verdict import Difference
 
 MOST_RUNS = 12  # lines in one chart
 SIDES = "abcdef"
@@ -39,15 +37,6 @@ class Shown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
-    """What differs between the reference and one side. `compared`: the groups that both recorded."""
-
-    title: str
-    differences: Sequence[Difference]
-    compared: Sequence[str]
-
-
-@dataclass(frozen=True, kw_only=True)
 class SessionPage:
     """Everything but curves, verdict and samples. `left_out`: runs beyond those that a chart has room for. `panels`:
     the charts from the beginning; `others`: every further series that a run has recorded."""
@@ -60,7 +49,7 @@ class SessionPage:
     panels: Sequence[Panel]
     others: Sequence[str]
     targets: Mapping[str, float | None]
-    beside: Sequence[Beside] = field(default=())
+    beside: Sequence[Sides] = field(default=())
 
     @property
     def running(self) -> bool:
@@ -147,25 +136,20 @@ def panel_of(name: str) -> Panel:
 
 def beside_of(
     tracking: str, runs: Sequence[Shown], reference: Champion, heads: Sequence[RunFacts], *, compare: bool
-) -> list[Beside]:
-    """What differs from the reference, side by side."""
+) -> list[Sides]:
+    """What differs from the reference, and what does not, side by side."""
     if not reference.run_ids:
         return []
-    ids = [*reference.run_ids, *(one.run.run_id for one in runs)]
-    with reading(tracking) as connection:
-        facts, params = read_facts(connection, ids, latest=()), read_all_params(connection, ids)
-    made = {run_id: run_from(run_id, one.tags, [], {}, params[run_id]) for run_id, one in facts.items()}
-    left = [made[one] for one in reference.run_ids if one in made]
-    found = []
-    for side, head in enumerate(heads):
-        if compare and side == 0:
-            continue
-        right = [made[one.run.run_id] for one in runs if one.side == side and one.run.run_id in made]
-        if left and right:
-            what, compared = differences(left, right)
-            title = f"{name_of(heads[0])} → {name_of(head)}" if compare else f"champion version {reference.version}"
-            found.append(Beside(title=title, differences=what, compared=compared))
-    return found
+    others = [
+        (
+            f"{SIDES[side]}, {name_of(head)}" if compare else name_of(head),
+            [one.run.run_id for one in runs if one.side == side],
+        )
+        for side, head in enumerate(heads)
+        if not compare or side
+    ]
+    first = f"a, {name_of(heads[0])}" if compare else f"champion, version {reference.version}"
+    return sides_of(tracking, (first, reference.run_ids), others)
 
 
 def curves_of(

@@ -18,7 +18,7 @@ from canary_mlflow.pages.curves import read_series
 from canary_mlflow.pages.facts import read_facts
 from canary_mlflow.pages.forest import ForestRow, forest
 from canary_mlflow.pages.history import facts_of
-from canary_mlflow.pages.models import read_champions
+from canary_mlflow.pages.models import read_champions, session_of
 from canary_mlflow.pages.run import find_run
 from canary_mlflow.pages.signature import Signature, signature_of
 from canary_mlflow.registry.server_files import behind_server
@@ -40,8 +40,8 @@ BEGINS = ("bootstrap",)
 class VerdictPage:
     """A judgement or an act. `decision` None for an act by hand; `row` None for a session that left no version.
 
-    `gone`: runs of the evidence that the store no longer holds. `holds`: who is champion now. `session`: its id,
-    '' where the store no longer has it.
+    `gone`: runs of the evidence that the store no longer holds. `holds`: who is champion now. `session`, `baseline`:
+    the session that was judged and the one that it was judged against, '' where the store no longer has it.
     """
 
     model: str
@@ -54,6 +54,7 @@ class VerdictPage:
     gone: Sequence[str]
     holds: int | None
     session: str = ""
+    baseline: str = ""
 
 
 def read_ledger_page(tracking: str, registry: str, seq: int, may_read_model: Callable[[str], bool]) -> VerdictPage:
@@ -69,7 +70,7 @@ def read_ledger_page(tracking: str, registry: str, seq: int, may_read_model: Cal
         signature = signature_of(connection, row, before)
     facts = facts_of(row)
     decision = decision_of(row, facts)
-    return complete(tracking, row.model, row, facts, decision, signature, holds)
+    return complete(tracking, registry, row.model, row, facts, decision, signature, holds)
 
 
 def read_session_page(
@@ -85,7 +86,8 @@ def read_session_page(
         page = read_ledger_page(tracking, registry, seq, may_read_model)
         if page.facts.get("session") == session_id:  # the file is anybody's, and may name another's version
             return page
-    return complete(tracking, decision.model, None, found, replace(decision, session_id=session_id), None, None)
+    own = replace(decision, session_id=session_id)
+    return complete(tracking, registry, decision.model, None, found, own, None, None)
 
 
 def judged(registry: str, session: RunFacts) -> tuple[int | None, Decision] | None:
@@ -138,6 +140,7 @@ def verdict_file(session: RunFacts) -> tuple[dict[str, Any], Decision]:
 
 def complete(
     tracking: str,
+    registry: str,
     model: str,
     row: Row | None,
     facts: Mapping[str, Any],
@@ -149,11 +152,16 @@ def complete(
     ids = [] if decision is None else [*decision.verdict.baseline_runs, *decision.verdict.candidate_runs]
     rows: Sequence[ForestRow] = ()
     runs: dict[str, RunFacts] = {}
-    session = (decision.session_id or "") if decision is not None else ""
+    session = baseline = ""
     if decision is not None:
+        with reading(registry) as connection:
+            before = count(decision.champion_before or "")
+            baseline = session_of(connection, model, before) if before else ""
         with reading(tracking) as connection:
-            found = read_facts(connection, [session], tags=(), latest=()).get(session) if session else None
-            session = session if found is not None and not found.deleted else ""
+            both = read_facts(connection, [one for one in (decision.session_id, baseline) if one], tags=(), latest=())
+            session, baseline = (
+                one if one in both and not both[one].deleted else "" for one in (decision.session_id or "", baseline)
+            )
             runs = {key: one for key, one in read_facts(connection, ids, latest=()).items() if not one.deleted}
             decision = warned(decision, runs)
             rows = forest_rows(connection, decision, runs)
@@ -168,6 +176,7 @@ def complete(
         gone=[run_id for run_id in ids if run_id not in runs],
         holds=holds,
         session=session,
+        baseline=baseline,
     )
 
 

@@ -69,9 +69,19 @@ def differences(
 def recipe(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
     """What these runs recorded of how they were made, by group: all but the hardware, and the facts, which follow
     from the rest. Equal recipes are the same code, as far as anything recorded tells."""
-    found = {group: values_of(runs, _PICKS[group]) for group in GROUPS if group not in (HARDWARE, FACTS)}
+    found = recorded(runs)
+    return {
+        group: {key: list(values) for key, values in found[group].items()}
+        for group in GROUPS
+        if group not in (HARDWARE, FACTS)
+    }
+
+
+def recorded(runs: Sequence[Run]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Every value that these runs recorded of how they were made, by group and key."""
+    found = {group: values_of(runs, _PICKS[group]) for group in GROUPS}
     found[CODE] = values_of(runs, lambda run: {**_of_code(run), "uncommitted": _uncommitted(run)})
-    return {group: {key: list(values) for key, values in facts.items()} for group, facts in found.items()}
+    return found
 
 
 def _unequal(

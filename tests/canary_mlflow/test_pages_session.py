@@ -147,6 +147,47 @@ def test_several_are_compared_with_the_first(web: Any, guarded: Any) -> None:
     assert version
 
 
+def test_two_sides_show_what_differs_first_and_what_is_equal_folded(web: Any, recorded: Any) -> None:
+    hostile = "<script>alert(1)</script>"
+    tags = {"canary.facts.defaults": json.dumps({"optim": "adamw_torch", "bf16": "false"}),
+            "canary.env.git_commit": "a" * 40, "canary.env.git_dirty": "false"}  # fmt: skip
+    here, there = (
+        recorded.session(runs=1, tags={**tags, "canary.env.git_commit": commit * 40, "canary.env.trl": trl})
+        for commit, trl in (("a", "1.15.0"), ("b", "1.16.0"))
+    )
+    for session, rate, note in ((here, "0.002", hostile), (there, "0.02", "plain")):
+        settings = {"train.learning_rate": rate, "bf16": "false", "note": note, "data.path": "None"}
+        for key, value in settings.items():
+            recorded.client.log_param(recorded.children(session)[0], f"cfg/{key}", value)
+    answer = web.get(f"/canary/compare?a={here}&b={there}")
+    page = text_of(answer)
+    assert hostile not in answer.text
+    differing = page[page.index('id="differences"') : page.index('class="equal"')]
+    for row in (
+        ("train.learning_rate", "0.002", "0.02", "configuration"),
+        ("commit", "aaaaaaa", "bbbbbbb", "code"),
+        ("trl", "1.15.0", "1.16.0", "packages"),
+        ("note", hostile, "plain", "configuration"),
+    ):
+        cells = [f'<th scope="row">{row[0]}</th>', *(f"<td>{cell}</td>" for cell in row[1:])]
+        assert " ".join(cells).replace("> <", "><") in differing.replace("> <", "><"), row
+    assert "bf16" not in differing
+    equal = page[page.index('class="equal"') : page.index('id="watch"')]
+    assert "torch" in equal
+    assert '<th scope="row">bf16</th><td>false <small class="badge">default</small></td>' in equal
+    assert '<th scope="row">data.path</th><td><span class="quiet">not set</span></td>' in equal
+    assert page.index('id="differences"') < page.index('id="curves"')
+
+
+def test_a_verdict_leads_to_both_sides_beside_each_other(web: Any, guarded: Any, usual_session: str) -> None:
+    session, _ = blocked(guarded)
+    link = f'href="/canary/compare?a={usual_session}&b={session}"'
+    assert link in text_of(web.get(f"/canary/verdict?row={last_row(web, guarded.model)}"))
+    assert link in text_of(web.get(f"/canary/verdict?session={session}"))
+    first = int(last_row(web, guarded.model)) - 1
+    assert "/canary/compare" not in web.get(f"/canary/verdict?row={first}").text  # an act by hand has no sides
+
+
 def test_a_run_says_when_it_was_at_which_step_and_how_many_tokens_it_had_seen(web: Any, guarded: Any) -> None:
     session, _ = blocked(guarded)
     found = web.get(f"/canary/clock.json?id={session}").get_json()

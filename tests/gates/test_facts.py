@@ -9,6 +9,8 @@ import pytest
 from verdicts import check
 
 from gates import CheckOutcome, Outcome, Run, Version, judge
+from gates.facts.beside import side_by_side
+from gates.facts.differences import differences
 from gates.facts.exact import FACTS, covers
 from gates.model.verdict import Difference, verdict_from_dict, verdict_to_dict
 
@@ -203,3 +205,28 @@ def test_a_default_that_flips_is_seen_and_one_that_is_new_is_not(smoke: Any, sid
     assert {(key, one.baseline, one.candidate) for key, one in found.items()} == {("arguments.bf16", "false", "true")}
     given = side("c", facts={"defaults.bf16": None, "arguments.bf16": "true"})
     assert facts_in(judge(smoke, before, given))["arguments.bf16"].baseline == "false"
+
+
+def test_two_sides_stand_beside_each_other_with_what_nobody_set_marked(side: Any) -> None:
+    before = side("a", configuration={**SETTINGS, "bf16": "false"})
+    now = side(
+        "b",
+        facts={"defaults.bf16": None, "arguments.bf16": "true"},
+        configuration={"train.learning_rate": "0.02", "seed": "9", "bf16": "true"},
+    )
+    groups = {group.name: group for group in side_by_side(before.runs, now.runs)}
+    assert list(groups) == [FACTS, "configuration", "data", "hardware", "workload"]
+    settings = {one.key: (one.baseline, one.candidate, one.unset) for one in groups["configuration"].differing}
+    assert settings == {
+        "train.learning_rate": ("0.003", "0.02", (False, False)),
+        "bf16": ("false", "true", (True, False)),
+    }
+    assert [(one.key, one.unset) for one in groups[FACTS].differing] == [("arguments.bf16", (True, False))]
+    equal = {one.key: (one.baseline, one.unset) for one in groups[FACTS].equal}
+    assert equal["arguments.warmup_steps"] == ("0", (True, True))
+    assert equal["arguments.learning_rate"] == ("0.003", (False, False))
+    assert not any(key.startswith(("first.", "defaults.")) for key in equal)
+    assert {one.key for one in groups["workload"].equal} == {"algo", "max_steps"}
+    shown = {one.key for group in groups.values() for one in (*group.differing, *group.equal)}
+    assert shown >= {one.key for one in differences(before.runs, now.runs)[0]}
+    assert side_by_side(before.runs, ()) == ()

@@ -1,0 +1,52 @@
+"""What differs between the reference of a page and its other sides, and what is equal: as `canary diff` computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from canary_mlflow.pages.facts import read_all_params, read_facts
+from canary_mlflow.tracking.histories import run_from
+from canary_mlflow.tracking.read_only import reading
+from gates.facts.beside import Group, side_by_side
+from gates.facts.differences import GROUPS, WORKLOAD
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sides:
+    """Two sides: their names, what both recorded, and the groups of which they did not."""
+
+    baseline: str
+    candidate: str
+    groups: Sequence[Group]
+    unknown: Sequence[str]
+
+    @property
+    def differing(self) -> int:
+        """How many values differ."""
+        return sum(len(group.differing) for group in self.groups)
+
+    @property
+    def equal(self) -> int:
+        """How many do not."""
+        return sum(len(group.equal) for group in self.groups)
+
+
+def sides_of(
+    tracking: str, reference: tuple[str, Sequence[str]], others: Sequence[tuple[str, Sequence[str]]]
+) -> list[Sides]:
+    """The reference beside each of the others; each a name and the ids of its runs. One without runs is left out."""
+    ids = [*reference[1], *(run_id for _, runs in others for run_id in runs)]
+    with reading(tracking) as connection:
+        facts, params = read_facts(connection, ids, latest=()), read_all_params(connection, ids)
+    made = {run_id: run_from(run_id, one.tags, [], {}, params[run_id]) for run_id, one in facts.items()}
+    left = [made[one] for one in reference[1] if one in made]
+    found = []
+    for name, runs in others:
+        right = [made[one] for one in runs if one in made]
+        if left and right:
+            groups = side_by_side(left, right)
+            compared = {group.name for group in groups} | {WORKLOAD}
+            unknown = [group for group in GROUPS if group not in compared]
+            found.append(Sides(baseline=reference[0], candidate=name, groups=groups, unknown=unknown))
+    return found
