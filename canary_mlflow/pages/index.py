@@ -21,6 +21,7 @@ from canary_mlflow.tracking.session import PARENT_TAG
 PAGE = 50
 CHUNKS = (400, 2000, 4000)  # runs looked through for one page, at once
 LEAD = 200  # runs before a page among which children of its sessions are
+NAMED = 5  # params that the page names
 MATCHES = 5000  # runs that a name may find
 ROLE, LEVEL, VERDICT, MODEL, TIER = ("canary.role", "canary.watch.level", "canary.verdict", "canary.model_name",
                                      "canary.tier")  # fmt: skip
@@ -107,7 +108,7 @@ def matching(connection: sa.Connection, word: str) -> tuple[list[str], Sequence[
     name, given, value = (part.strip() for part in word.partition("="))
     if given and name and value and (keys := params_named(connection, name)):
         found = with_param(connection, keys, value)
-        return [*found, *parents_of(connection, found)], keys
+        return [*found, *parents_of(connection, found)], keys[:NAMED]
     like = f"%{escaped(word)}%"
     named = sa.select(RUNS.c.run_uuid).where(RUNS.c.name.like(like, escape="\\"), RUNS.c.lifecycle_stage == "active")
     found = list(connection.execute(named.order_by(RUNS.c.start_time.desc()).limit(MATCHES)).scalars())

@@ -92,6 +92,17 @@ def session_of(connection: sa.Connection, model: str, version: int) -> str:
     return connection.execute(query).scalars().first() or ""
 
 
+def newest_sessions(connection: sa.Connection, model: str, most: int) -> list[str]:
+    """The sessions that are the evidence of a model's versions, the newest version first."""
+    query = (
+        sa.select(VERSION_TAGS.c.value)
+        .where(VERSION_TAGS.c.workspace == active_workspace(), VERSION_TAGS.c.name == model)
+        .where(VERSION_TAGS.c.key == SESSION_TAG)
+        .order_by(VERSION_TAGS.c.version.desc())
+    )
+    return list(dict.fromkeys(connection.execute(query.limit(most)).scalars()))
+
+
 def version_behind(connection: sa.Connection, model: str, alias: str) -> int | None:
     """The version that an alias names."""
     query = sa.select(ALIASES.c.version).where(

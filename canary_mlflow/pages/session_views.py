@@ -9,11 +9,13 @@ from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.pages.answers import answers_of
 from canary_mlflow.pages.clocks import clocks_of, middle
 from canary_mlflow.pages.database import registry_uri, tracking_uri
+from canary_mlflow.pages.earlier import earlier_than
 from canary_mlflow.pages.facts import read_facts
 from canary_mlflow.pages.finding import MOST, find
+from canary_mlflow.pages.judging import gate_would_say
 from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
-from canary_mlflow.pages.session import ASKED, SIDES, SessionPage, curves_of, read_page
+from canary_mlflow.pages.session import ASKED, SIDES, SessionPage, curves_of, name_of, read_page
 from canary_mlflow.pages.tables import lines_of
 from canary_mlflow.pages.verdict import judged
 from canary_mlflow.reports import causes
@@ -40,11 +42,13 @@ def session() -> Any:
     if found is not None and not readers().model(found[1].model):
         found = None
     champion = read_reference(page)
+    whole = place.head.tags.get("canary.role") == "session"
     return rendered(
         "canary/session.html",
         page=page,
         asked=place.run.run_id if place.run else "",
         query=[("id", place.head.run_id)],
+        earlier=earlier_than(tracking_uri(), registry_uri(), place.head) if whole else [],
         row=None if found is None else found[0],
         card=None if found is None else card_of(found[1], then=found[0] is not None),
         warned=causes.of_warnings(warnings_of(page)),
@@ -76,8 +80,22 @@ def compare() -> Any:
     page, query = compared()
     answers = answers_of([(one.name, one.run) for one in page.runs], [])
     warned = causes.of_warnings(warnings_of(page))
-    none: dict[str, Any] = {"asked": "", "row": None, "card": None}
-    return rendered("canary/session.html", page=page, query=query, warned=warned, answers=answers, **none)
+    decision, why = None, ""
+    if len(page.heads) == 2:
+        labels = [f"{SIDES[side]}, {name_of(head)}" for side, head in enumerate(page.heads)]
+        decision, why = gate_would_say(tracking_uri(), registry_uri(), page.heads, labels)
+    return rendered(
+        "canary/session.html",
+        page=page,
+        asked="",
+        query=query,
+        earlier=[],
+        row=None,
+        card=None if decision is None else card_of(decision),
+        why=why,
+        warned=warned,
+        answers=answers,
+    )
 
 
 def compared(*, refresh: bool = False) -> tuple[SessionPage, list[tuple[str, str]]]:

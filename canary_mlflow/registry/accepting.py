@@ -24,6 +24,7 @@ from gates.model.verdict import Difference, difference_from_dict
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+    from canary_mlflow.ledger.keys import PublicKeys
     from canary_mlflow.registry.store import GuardedStore
 
 TAG = "canary.facts_accepted"
@@ -97,10 +98,12 @@ def accepted_facts(guard: GuardedStore | None, model: str) -> list[Difference]:
 def accepted_in(guard: GuardedStore, rows: Iterable[Row]) -> list[Difference]:
     """The same, of rows of the ledger."""
     mine = [row for row in rows if row.kind == Kind.FACTS]
-    if not mine:
-        return []
-    keys = guard.keys()
-    held = [row for row in mine if not any(faults(row, None, keys))]
+    return accepted_among(mine, guard.keys()) if mine else []
+
+
+def accepted_among(rows: Iterable[Row], keys: PublicKeys) -> list[Difference]:
+    """Those in the rows of acceptances that one of the keys signed."""
+    held = [row for row in rows if not any(faults(row, None, keys))]
     return [difference_from_dict(one) for row in held for one in row.facts["accepted"]]
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from paged import a_run, last_row, site, text_of
 
+from canary_mlflow.pages import judging
 from canary_mlflow.pages.departures import departure, usual_of
 from canary_mlflow.pages.downsampling import keep_means
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.reports.card import card_of
 from gates.model.records import Series
 
 
@@ -138,13 +141,57 @@ def test_several_are_compared_with_the_first(web: Any, guarded: Any) -> None:
     session, version = blocked(guarded)
     address = f"a={guarded.model}/1&b={session}"
     page = text_of(web.get(f"/canary/compare?{address}"))
-    assert "2 beside each other" in page
+    assert "COMPARISON, a gate would say BLOCK b, " in re.sub("<[^>]+>", "", page)
+    assert "2 beside each other" not in page  # the verdict says it
     assert "the others are ranked by how far they go from it" in page
     found = web.get(f"/canary/session.json?{address}").get_json()
     assert [run["side"] for run in found["runs"]] == [0, 0, 0, 1, 1, 1]
     assert found["runs"][0]["away"] == {}
     assert found["runs"][5]["away"]["step_time"]["step"] == 1
     assert version
+
+
+def test_two_sessions_are_judged_as_the_command_judges_them(web: Any, guarded: Any, usual_session: str) -> None:
+    from canary_mlflow.api import compare
+
+    session, _ = blocked(guarded)
+    rows = last_row(web, guarded.model)
+    page = text_of(web.get(f"/canary/compare?a={usual_session}&b={session}"))
+    said = card_of(compare(usual_session, session, tracking_uri=guarded.uri))
+    assert said.rows
+    for row in said.rows[:6]:
+        assert f"{row.baseline} → {row.candidate}" in page
+        assert f"{row.change} {row.range}" in page
+    assert all(text in page for text in said.paragraphs)
+    assert last_row(web, guarded.model) == rows  # nothing was written
+
+
+def test_what_cannot_be_judged_says_why(web: Any, recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there, plain = (recorded.session(runs=1, tags={"canary.tier": tier}) for tier in ("smoke", "smoke", ""))
+    child = recorded.children(there)[0]
+
+    def said(a: str, b: str) -> str:
+        return text_of(web.get(f"/canary/compare?a={a}&b={b}")).split("<h1>")[1]
+
+    assert said(here, there).startswith('<span class="word">COMPARISON, a gate would say')
+    assert "Not judged: a verdict needs two sessions." in said(here, child)
+    for one in recorded.children(plain):
+        recorded.client.set_tag(one, "canary.workload.tier", "")
+    assert "COMPARISON" in said(here, plain)  # the other side has a tier
+    monkeypatch.setattr(judging, "MOST", 10)
+    assert f"Not judged here, where it would take too long: canary compare {here} {there}" in said(here, there)
+    monkeypatch.undo()
+
+
+def test_a_session_that_goes_on_or_has_no_tier_is_not_judged(web: Any, recorded: Any) -> None:
+    one, other = (recorded.session(runs=1, tags={"canary.tier": ""}) for _ in range(2))
+    page = text_of(web.get(f"/canary/compare?a={one}&b={other}"))
+    assert (
+        f"Not judged: these runs carry no tier, which chooses the rules; canary compare {one} {other} --policy" in page
+    )
+    recorded.client.update_run(other, status="RUNNING")
+    assert "Not judged: one of them has not ended." in text_of(web.get(f"/canary/compare?a={one}&b={other}"))
+    recorded.client.set_terminated(other)
 
 
 def test_two_sides_show_what_differs_first_and_what_is_equal_folded(web: Any, recorded: Any) -> None:

@@ -65,6 +65,7 @@ class Runs extends Curves {
     await this.fetchClocks();
     this.draw();
     this.rank();
+    this.sayFirst();
     return news;
   }
 
@@ -100,6 +101,15 @@ class Runs extends Curves {
     if (this.place.contains(document.activeElement) || order.every((one, at) => one === this.figures[at])) return;
     this.figures = order;
     this.place.append(...order.map((one) => one.figure));
+  }
+
+  // Which run left first, and in what; the charts say the rest.
+  sayFirst() {
+    const gone = this.figures.flatMap((one) => this.runs.map((run) => ({ title: one.title, run, ...run.away[one.names[0]] }))).filter((one) => Number.isInteger(one.step));
+    gone.sort((one, other) => one.step - other.step || other.far - one.far);
+    const said = gone.slice(0, 3).map((one) => `${one.run.name} at step ${one.step} (${one.title}, ${one.up ? "above" : "below"})`);
+    const text = said.length ? `First out of the band: ${said.join("; ")}${gone.length > 3 ? `; ${gone.length - 3} more in the charts` : ""}.` : "";
+    if (first.textContent !== text) first.textContent = text;
   }
 
   added(name) {
@@ -183,6 +193,7 @@ class RunsFigure extends Figure {
     this.sought = true;
     this.usual = this.log;
     this.title = this.plot.getAttribute("aria-label");
+    this.plot.addEventListener("keydown", (event) => this.zoomByKey(event));
     this.logged = document.createElement("small");
     this.logged.textContent = "log scale";
     figure.querySelector("figcaption").append(" ", this.logged);
@@ -232,13 +243,12 @@ class RunsFigure extends Figure {
     const shape = JSON.stringify([series.map((one) => [one.label, one.stroke]), lines.map((one) => one.line.steps.length < 40), log, view.across]);
     if (this.chart && this.shape === shape) {
       this.chart.setData(data, !view.zoom);
-      if (view.zoom) this.chart.redraw();
-      return;
+    } else {
+      if (this.chart) this.chart.destroy();
+      this.shape = shape;
+      this.chart = new uPlot(this.zoomable(this.options(series, areas, log)), data, this.plot);
     }
-    if (this.chart) this.chart.destroy();
-    this.shape = shape;
-    this.chart = new uPlot(this.zoomable(this.options(series, areas, log)), data, this.plot);
-    if (view.zoom) this.chart.setScale("x", { min: view.zoom[0], max: view.zoom[1] });
+    if (view.zoom) this.chart.setScale("x", { min: view.zoom[0], max: view.zoom[1] });  // new data undo it otherwise
   }
 
   // One run's series: the mean over a pale range where the server sent both, the smoothed line over the pale rows.
@@ -265,6 +275,16 @@ class RunsFigure extends Figure {
     const found = this.curves.detail?.bands[this.names[0]] || this.curves.bands[this.names[0]];
     const x = found && along(this.curves.clocks?.reference, found.steps);
     return x ? upTo({ ...found, steps: x }, last) : null;
+  }
+
+  // "+" halves what is seen around the cursor, "-" shows all again.
+  zoomByKey(event) {
+    if (!this.chart || !["+", "-"].includes(event.key) || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    if (event.key === "-") { zoomTo(null, this.chart); return; }
+    const { min, max } = this.chart.scales.x, x = this.chart.data[0][this.chart.cursor.idx ?? -1] ?? (min + max) / 2;
+    const exact = (at) => (view.across ? Number(at.toPrecision(6)) : Math.round(at));
+    zoomTo([Math.max(min, x - (max - min) / 4), Math.min(max, x + (max - min) / 4)].map(exact));
   }
 
   options(series, bands, log) {
@@ -305,7 +325,7 @@ function silent() {
   status.textContent = "The server does not answer; what stands here is what it said last.";
 }
 
-const box = document.getElementById("search");
+const box = document.getElementById("search"), first = document.getElementById("gone");
 const smooth = document.getElementById("smooth"), scale = document.getElementById("scale"), across = document.getElementById("across");
 box.value = state().get("q") || "";
 [smooth.value, scale.value, across.value] = [view.smooth, view.scale, view.across];

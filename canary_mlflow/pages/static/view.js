@@ -1,8 +1,9 @@
 "use strict";
 // What somebody chose to see of a session's charts. It stands in the address, so that it can be sent to somebody.
 
+// A hash without "=" is the name of a part of the page.
 function state() {
-  return new URLSearchParams(location.hash.slice(1));
+  return new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
 }
 
 function seen(key) {
@@ -27,7 +28,18 @@ function readView() {
 }
 
 readView();
-addEventListener("hashchange", () => location.reload());  // an address that somebody pasted over this one
+addEventListener("hashchange", () => { if (location.hash.includes("=")) location.reload(); });  // pasted over this one
+
+// To a part of the page, without losing what the address keeps.
+for (const link of document.querySelectorAll(".jump a")) {
+  link.addEventListener("click", (event) => {
+    const part = document.getElementById(link.hash.slice(1));
+    event.preventDefault();
+    part.tabIndex = -1;
+    part.focus();
+    part.scrollIntoView();
+  });
+}
 
 // ---- other axes than steps ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,33 @@
+"""Earlier sessions of the same model, to compare one with: the one before it, and one of a week ago."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from canary_mlflow.pages.facts import read_facts
+from canary_mlflow.pages.models import newest_sessions
+from canary_mlflow.tracking.facts import RunFacts
+from canary_mlflow.tracking.read_only import reading
+
+MOST = 200  # versions looked through
+WEEK = 6.5 * 86_400_000  # ms; a nightly does not begin at the same minute
+
+
+def earlier_than(tracking: str, registry: str, session: RunFacts) -> Sequence[tuple[str, RunFacts]]:
+    """What to call each, and the session; those that there are. Only sessions that left a version are found."""
+    model = session.tags.get("canary.model_name", "")
+    if not model:
+        return []
+    with reading(registry) as connection:
+        ids = newest_sessions(connection, model, MOST)
+    with reading(tracking) as connection:
+        found = read_facts(connection, ids, tags=("canary.verdict", "canary.tier"), latest=()).values()
+    tier = session.tags.get("canary.tier", "")
+    before = [
+        one
+        for one in found
+        if not one.deleted and one.started < session.started and one.tags.get("canary.tier", "") == tier
+    ]
+    before.sort(key=lambda one: -one.started)
+    aged = [one for one in before[1:] if session.started - one.started >= WEEK]
+    return [*(("the one before", one) for one in before[:1]), *(("a week before", one) for one in aged[:1])]
