@@ -11,6 +11,7 @@ from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.anchor import ANCHOR
 from canary_mlflow.registry.locks import registry_uri
+from canary_mlflow.registry.looks import FACT as LOOK
 from canary_mlflow.registry.plugin import guarded_store, guarded_uri, is_guarded, plain_uri
 from canary_mlflow.registry.policy_used import FACT
 from canary_mlflow.registry.records import verdict_tags
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from canary_mlflow.ledger.rows import Row
     from canary_mlflow.registry.binding import Binding
+    from canary_mlflow.registry.looks import Taken
     from canary_mlflow.registry.policy_used import Used
     from canary_mlflow.registry.promotion import Order, Standing
     from canary_mlflow.registry.store import GuardedStore
@@ -54,9 +56,15 @@ def record(guard: GuardedStore, order: Order) -> Row:
 
 
 def verdict_order(
-    decision: Decision, binding: Binding, against: Standing | None, actor: str, by: Used | None = None
+    decision: Decision,
+    binding: Binding,
+    against: Standing | None,
+    actor: str,
+    by: Used | None = None,
+    look: Taken | None = None,
 ) -> Order:
-    """What the gate asks for after a verdict. `by`: the policy that it was reached by."""
+    """What the gate asks for after a verdict. `by`: the policy that it was reached by; `look`: which one of its plan it
+    was."""
     from canary_mlflow.registry.promotion import Order
 
     assert decision.version is not None
@@ -78,6 +86,7 @@ def verdict_order(
             "policy_digest": digest(verdict_to_dict(verdict)["policy"]),
             **({FACT: by.to_dict()} if by else {}),
             "session": decision.session_id,
+            **({LOOK: str(look)} if look else {}),
             "software": software(),
             **({"held_back": holds_to_list(decision.holds)} if decision.holds else {}),
         },

@@ -168,7 +168,8 @@ def decide(
     policy = replace(policy, looks=policy.looks.ending_with(champion_runs(policy, baseline, candidate)))
     told = told_of(client, guard, against, found, baseline, candidate)
     policy = policy.at_try(told.tries.number)
-    number, share, look = at_look(client, policy, found, baseline, candidate) if by_plan else (None, None, None)
+    plan = policy, found, baseline, candidate, told.rows if guard is not None else None
+    number, share, look = at_look(client, *plan) if by_plan else (None, None, None)
     accepted = () if guard is None else accepted_in(guard, told.rows)
     verdict = judge(policy, baseline, candidate, look=number, share=share, accepted=accepted)
     pinned = read_anchor(client, candidate, verdict, before)
@@ -221,7 +222,8 @@ def enact(client: MlflowClient, judged: Judged, actor: str | None = None) -> Dec
     assert judged.binding is not None
     for session_id in judged.untold:
         write(client, session_id, decision.model, Word.ENDED)
-    record(guard, verdict_order(decision, judged.binding, judged.against, actor or current_actor(), judged.used))
+    by = actor or current_actor()
+    record(guard, verdict_order(decision, judged.binding, judged.against, by, judged.used, judged.look))
     return promoted(decision)
 
 

@@ -1,10 +1,11 @@
-"""Which looks of its plan a version has been given beside which champion: a tag of its session."""
+"""Which looks of its plan a version has been given beside which champion: a tag of its session, which also holds those
+of which nobody wrote a verdict down, and the rows of its verdicts, which no client can take away."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
+    from canary_mlflow.ledger.rows import Row
+
+FACT = "look"
+"""In the row of a verdict: the look that it was, as the tag has it."""
 LOOKS_TAG = "canary.looks"
 """By champion and in their order, the number of the version's runs at each look and which evidence it was:
 `4: 1.9f86d081 3.60303ae2; 5: 3.fd61a03a`."""
@@ -41,10 +46,11 @@ class Taken:
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """How far a version is in its plan: the evidence that there is `now`, and the looks `taken` beside this champion,
-    the first of them first."""
+    the first of them first. `told`: those of them that the ledger knows."""
 
     now: Taken
     taken: tuple[Taken, ...]
+    told: tuple[Taken, ...] = ()
 
     @property
     def seen(self) -> bool:
@@ -54,9 +60,14 @@ class Progress:
     @property
     def before(self) -> list[int]:
         """The numbers of runs at the looks that count against one now: a second look at the same evidence costs nothing
-        that its first did not."""
+        that its first did not. Once the ledger knows a look, only it says which were later than one at this evidence:
+        in a tag anybody may put that first."""
         first = next((at for at, look in enumerate(self.taken) if look.at(self.now)), len(self.taken))
-        return [look.runs for look in self.taken[:first]]
+        if not self.told:
+            return [look.runs for look in self.taken[:first]]
+        again = next((at for at, look in enumerate(self.told) if look.at(self.now)), len(self.told))
+        later = self.told[again:]
+        return [look.runs for look in self.taken if not look.at(self.now) and look not in later]
 
 
 def evidence_of(run_ids: Iterable[str]) -> str:
@@ -64,9 +75,22 @@ def evidence_of(run_ids: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(run_ids)).encode()).hexdigest()[:8]
 
 
-def looks_taken(client: MlflowClient, session: str | None, champion: str | None) -> tuple[Taken, ...]:
-    """The looks beside this champion."""
-    return _by_champion(get_run(client, session)).get(str(champion), ()) if session else ()
+def looks_taken(
+    client: MlflowClient, session: str | None, champion: str | None, told: Iterable[Taken] = ()
+) -> tuple[Taken, ...]:
+    """The looks beside this champion. `told`: those that the ledger knows."""
+    found = list(_by_champion(get_run(client, session)).get(str(champion), ())) if session else []
+    found += [look for look in told if look not in found]
+    return tuple(found)
+
+
+def looks_told(rows: Iterable[Row], session: str | None, champion: str | None) -> Iterator[Taken]:
+    """The looks beside this champion that rows of the ledger about the model know, the first of them first."""
+    for row in rows:
+        facts = row.facts
+        said = _LOOK.fullmatch(str(facts.get(FACT) or ""))
+        if said and facts.get("session") == session and str(facts.get("baseline_version")) == str(champion):
+            yield Taken(runs=int(said[1]), evidence=said[2] or "")
 
 
 def note_look(client: MlflowClient, session: str, champion: str | None, look: Taken) -> None:

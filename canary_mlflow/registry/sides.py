@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.registry.looks import Progress, Taken, evidence_of, looks_taken
+from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.looks import Progress, Taken, evidence_of, looks_taken, looks_told
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.tracking.histories import fresh_runs, read_version
 from gates.model.policy import Policy
@@ -16,6 +18,8 @@ from gates.model.sides import baseline_side, candidate_side, planned
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
+
+    from canary_mlflow.ledger.rows import Row
 
 
 def read_sides(
@@ -30,24 +34,41 @@ def read_sides(
     return replace(read_version(client, model, champion), fresh=fresh), candidate
 
 
-def progress(client: MlflowClient, found: ModelVersion, baseline: Version | None, candidate: Version) -> Progress:
-    """How far the version is in its plan beside this champion."""
+def progress(
+    client: MlflowClient,
+    found: ModelVersion,
+    baseline: Version | None,
+    candidate: Version,
+    rows: Iterable[Row] | None = None,
+) -> Progress:
+    """How far the version is in its plan beside this champion. `rows`: those of the ledger about the model, where they
+    are at hand."""
     side = candidate_side(candidate)
     fresh = [run for run in (baseline.fresh if baseline else ()) if run.completed and not run.failure]
     evidence = (*side.evidence, *baseline_side(baseline, side).evidence, *fresh)
     now = Taken(runs=planned(side.evidence), evidence=evidence_of(run.run_id for run in evidence))
-    return Progress(now=now, taken=looks_taken(client, session_of(found), baseline.version if baseline else None))
+    if rows is None:
+        guard = guard_of(client)
+        rows = guard.ledger(candidate.model) if guard is not None else ()
+    session, champion = session_of(found), baseline.version if baseline else None
+    told = tuple(looks_told(rows, session, champion))
+    return Progress(now=now, taken=looks_taken(client, session, champion, told), told=told)
 
 
 def at_look(
-    client: MlflowClient, policy: Policy, found: ModelVersion, baseline: Version | None, candidate: Version
+    client: MlflowClient,
+    policy: Policy,
+    found: ModelVersion,
+    baseline: Version | None,
+    candidate: Version,
+    rows: Iterable[Row] | None = None,
 ) -> tuple[int, float, Taken]:
     """The look that a version's runs have come to, counted from 1, the share of the error levels that it may spend, and
     what is to be kept of it.
 
     Raises UsageError where the plan has been spent on other evidence.
     """
-    is_at = progress(client, found, baseline, candidate)
+    is_at = progress(client, found, baseline, candidate, rows)
     number = policy.looks.reached(is_at.now.runs, is_at.before)
     share = policy.looks.share(number, is_at.before)
     if share <= 0:

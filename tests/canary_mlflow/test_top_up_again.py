@@ -15,8 +15,9 @@ from canary_mlflow.launching import projects
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
-from canary_mlflow.registry.looks import Taken, note_look
+from canary_mlflow.registry.looks import LOOKS_TAG, Taken, evidence_of, note_look
 from canary_mlflow.tracking.failures import Terminated
+from canary_mlflow.tracking.histories import read_version
 from gates.model.looks import WithoutSource
 from gates.model.policy import Policy
 from gates.model.verdict import Outcome, ReasonCode
@@ -272,3 +273,23 @@ def test_nothing_is_made_for_the_champion(guarded: Any) -> None:
     with pytest.raises(UsageError, match="it is the champion already"):
         replace(champion, step=None).carry_out()
     assert len(champion.maker.calls) == made
+
+
+@pytest.mark.parametrize("forged", ["", "1: 3.{now}"], ids=["taken away", "forged"])
+def test_a_look_stays_spent_whatever_becomes_of_the_sessions_tag(guarded: Any, late: Policy, forged: str) -> None:
+    """Whoever may edit the run could otherwise look as often as he likes, each time with the whole error level."""
+    going = plan(guarded, late, slower=1.5)
+    gate(guarded.client, guarded.model, going.version, late, by_plan=True)
+    going.maker.candidate(1)
+    going.maker.candidate(2)
+    going.tell()
+    champion = read_version(guarded.client, guarded.model, "1")
+    candidate = read_version(guarded.client, guarded.model, going.version)
+    now = evidence_of(run.run_id for run in (*candidate.runs, *champion.runs))
+    session = session_of(guarded, going)
+    if forged:
+        guarded.client.set_tag(session, LOOKS_TAG, forged.format(now=now))
+    else:
+        guarded.client.delete_tag(session, LOOKS_TAG)
+    second = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
+    assert (second.verdict.look, second.verdict.policy["alpha_block"]) == (2, pytest.approx(0.01 * 0.999))
