@@ -70,7 +70,7 @@ def load(path: str, folder: Path) -> Loaded:
         reader = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, RuntimeError) as error:
         raise SetupError(f"{path}: cannot be loaded ({first_line(error)}); expected a sequence classifier") from error
-    model.eval()
+    model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
     missing = sorted(map(str, info["missing_keys"]))
     labels, pad = int(model.config.num_labels), model.config.pad_token_id
     pads = reader.pad_token_id is not None and (pad is not None)
@@ -85,7 +85,7 @@ def load(path: str, folder: Path) -> Loaded:
 
     @torch.no_grad()
     def score(texts: Sequence[str]) -> list[float]:
-        inputs = reader(list(texts), return_tensors="pt", padding=pads, truncation=True)
+        inputs = reader(list(texts), return_tensors="pt", padding=pads, truncation=True).to(model.device)
         inputs.pop("token_type_ids", None)
         return [float(value) for value in model(**inputs).logits[:, 0].float()]
 
@@ -93,8 +93,12 @@ def load(path: str, folder: Path) -> Loaded:
 
 
 def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[str]) -> RewardCheck:
-    """All findings on these pairs of whole texts (prompt and answer)."""
+    """All findings on these pairs of whole texts (prompt and answer); without any, what its files say."""
     from scipy.stats import binomtest, spearmanr
+
+    if not chosen:
+        none = {"accuracy": math.nan, "low": math.nan, "high": math.nan}
+        return RewardCheck(path=path, pairs=0, **none, findings=loaded.findings)
 
     one_by_one = not next(one for one in loaded.findings if one.name == "padding").fine
     better, worse = (_scored(loaded.score, texts, 1 if one_by_one else BATCH) for texts in (chosen, rejected))

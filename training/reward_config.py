@@ -26,6 +26,7 @@ class RewardConfig:
     tokens: List[str] = field(default_factory=list)  # token_share: first letters that count
     min_tokens: int = 1  # token_share: a shorter answer counts as if it had so many
     path: Optional[str] = None  # model: folder or hub id of a sequence classifier; function: pkg.module:name
+    precheck: bool = True  # model: tried on the data's pairs before anything is recorded
 
     def check(self, key: str = "algo.reward") -> None:
         """Raise UsageError naming the first key whose value no answer can be scored with."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -95,3 +96,34 @@ def test_the_command_ends_with_1_for_a_model_without_a_head(tmp_path: Path) -> N
     assert "BLOCK  " in done.stderr
     nowhere = subprocess.run([*command[:4], "./nowhere"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (nowhere.returncode, nowhere.stderr.count("\n")) == (2, 1)
+
+
+def trained(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """One run that nobody registers, in a store of its own."""
+    own = ("repeats=1", "register=false", "tracking.uri=sqlite:///mlflow.db", "hardware=cpu")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [forking.python(), "-m", "training", *words, *own], cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
+def test_a_bad_reward_model_ends_a_session_before_anything_is_recorded(tmp_path: Path) -> None:
+    folder = save_tiny(str(tmp_path / "random"))
+    done = trained(tmp_path, "algo=grpo", "algo.reward.kind=model", f"algo.reward.path={folder}")
+    assert done.returncode == 2, done.stderr
+    (said,) = done.stderr.strip().splitlines()
+    assert f"reward model {folder}: 2 labels; expected 1" in said
+    assert "algo.reward.precheck=false trains all the same" in said
+    assert not list(tmp_path.rglob("*.db"))
+
+
+@pytest.mark.full
+def test_a_reward_model_that_a_canary_made_is_tried_and_trained_with(tmp_path: Path) -> None:
+    assert trained(tmp_path, "algo=reward").returncode in (0, 3)
+    (weights,) = tmp_path.rglob("artifacts/**/model.safetensors")
+    words = ("algo=ppo", "algo.reward.kind=model", f"algo.reward.path={weights.parent}", "train.max_steps=2")
+    done = trained(tmp_path, *words)
+    assert "pairs in their order" in done.stderr
+    assert "seed 0" in done.stdout + done.stderr
+    unasked = trained(tmp_path, *words, "algo.reward.precheck=false")
+    assert "pairs in their order" not in unasked.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,13 @@ def as_judged(dataset: Dataset, seed: int) -> Dataset:
 
 def _without_answers(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in ("chosen", "rejected")}
+
+
+def held_out_pairs(config: CanaryConfig, most: int) -> list[tuple[str, str]]:
+    """Whole texts of held-out pairs, better and worse; none where the data are chats, or have prompts alone."""
+    rows = islice(_source(config).load(config).held_out, most)
+    return [(row.prompt + row.chosen, row.prompt + row.rejected) for row in rows
+            if not row.chat and row.chosen and row.rejected]  # fmt: skip
 
 
 def _source(config: CanaryConfig) -> ModuleType:
