@@ -20,6 +20,7 @@ from canary_mlflow.tracking.ending import whereabouts
 from canary_mlflow.tracking.hooks import Hooks
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.opening import Request, Training, open_target
+from canary_mlflow.tracking.own_session import recording
 from canary_mlflow.tracking.probes import Setting, standard_probes
 from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.probes.surroundings import environment_of, hardware_of, make_log_honest, running_trainer
@@ -204,6 +205,7 @@ class CanaryCallback(Hooks):
         self.stopped = ""
         self.journal = Journal(target, standard_probes(), observers, self.samples)
         self.run_id = target.run_id
+        recording(self)
         # Not a method of self: the finalizer must not keep the callback alive.
         self._finalizer = weakref.finalize(self, self.journal.abandon)
         self._termination.install(self.journal.fail, self.journal.is_ending)

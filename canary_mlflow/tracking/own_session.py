@@ -11,8 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from inspect import getattr_static
+from traceback import walk_tb
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakSet
 
 from canary_mlflow.errors import CanaryError, NoSuchRun, UsageError, one_line, plainly
 from canary_mlflow.policies import policy_names
@@ -104,6 +107,8 @@ def _end(
     trace: TracebackType | None,
 ) -> None:
     """End a session and say what it holds. What goes wrong then never takes the place of the script's own error."""
+    if error is not None:
+        close_trainings(error)
     try:
         line = end(client, session_id, whole=error is None)
     except CanaryError as problem:
@@ -113,6 +118,32 @@ def _end(
     if sys.stderr is not None:
         with suppress(OSError, ValueError):  # nobody reads it any more
             sys.stderr.write(f"canary: {line}\n")
+
+
+class Recording(Protocol):
+    """A callback that records a training."""
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the recording of a training that broke off with `error`."""
+
+
+_RECORDING: WeakSet[Recording] = WeakSet()
+
+
+def recording(callback: Recording) -> None:
+    """This process records a training by this callback from now on."""
+    _RECORDING.add(callback)
+
+
+def close_trainings(error: BaseException) -> None:
+    """End the recording of the trainings that this exception left: their trainers are still held by its traceback, so
+    that their runs would read as interrupted, and not say what broke them."""
+    left = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
+    handlers = [getattr_static(one, "callback_handler", None) for one in left]  # runs nothing of the script's
+    inside = [callback for handler in handlers for callback in getattr(handler, "callbacks", ())]
+    for callback in list(_RECORDING):
+        if any(callback is one for one in inside):
+            callback.close(error)
 
 
 def start(
@@ -175,8 +206,8 @@ def broken_off(runs: Sequence[Run]) -> str:
     if not broken:
         return ""
     tags = broken[0].data.tags
-    why = one_line(tags.get("canary.failure_reason", ""), limit=160)
-    said = f" (seed {tags.get('canary.seed', 'unknown')}: {why})" if why else ""
+    why = tags.get("canary.failure_reason", "")
+    said = f" (seed {tags.get('canary.seed', 'unknown')}: {one_line(why, limit=160)})" if why else ""
     return f"{len(broken)} of them broke off{said}"
 
 
