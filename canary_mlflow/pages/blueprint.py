@@ -58,6 +58,7 @@ def blueprint() -> Blueprint:
     for path, view in ROUTES.items():
         made.add_url_rule(path, view.__name__, view, methods=["GET"])
     made.add_url_rule(f"{NAMED}<path:word>", "find_session", find_session, methods=["GET"])
+    made.add_url_rule(NAMED, "no_session", ROUTES["/session"], methods=["GET"])
     made.add_url_rule("", "front_door", overview, methods=["GET"])
     made.register_error_handler(CanaryError, sorry)
     made.after_request(guarded)

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import zip_longest
 from typing import Any
+
+import sqlalchemy as sa
 
 from canary_mlflow.errors import NoSuchModel
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.pages.facts import RUNS, TAGS, read_facts
 from canary_mlflow.pages.models import is_model, read_champions
+from canary_mlflow.registry.versions import CHAMPION
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.panels import label
+from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.read_only import has_ledger, reading
 
-BY_HAND = (Kind.BLESS, Kind.OVERRIDE, Kind.ROLLBACK, Kind.ADOPT)
+BY_HAND = (Kind.BLESS, Kind.OVERRIDE, Kind.ROLLBACK, Kind.ADOPT, Kind.FACTS, Kind.REQUEST)
+SHOWN = (Kind.FACTS, Kind.REQUEST)  # about no alias, and decided about the champion all the same
+MOST = 500  # sessions looked through for verdicts that are in no row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +38,14 @@ class Entry:
         return str(self.facts.get("time", ""))
 
     @property
-    def seconds(self) -> float | None:
-        """Since 1970."""
-        try:
-            return datetime.fromisoformat(self.time).timestamp()
-        except ValueError:
-            return None
-
-    @property
     def by_hand(self) -> bool:
         """Whether a person decided."""
         return self.row.kind in BY_HAND
+
+    @property
+    def judged(self) -> bool:
+        """Whether it holds a verdict."""
+        return isinstance(self.facts.get("verdict"), dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +58,12 @@ class Reign:
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """One metric over the verdicts of a model: (seconds, version, candidate's value, outcome of the check)."""
+    """One metric over the verdicts of a model: (row, version, candidate's value, outcome of the check)."""
 
     name: str
     label: str
     unit: str
-    points: Sequence[tuple[float, int, float, str]]
+    points: Sequence[tuple[int, int, float, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,16 @@ class History:
     overrides: Sequence[Entry] = ()
     trends: Sequence[Trend] = field(default=())
 
+    @property
+    def verdicts(self) -> Sequence[Entry]:
+        """The rows that judged something, oldest first."""
+        return [entry for entry in self.entries[::-1] if entry.judged]
+
+    @property
+    def made_by_hand(self) -> Sequence[int]:
+        """The versions that a person made champion."""
+        return sorted({reign.entry.row.version for reign in self.reigns if reign.entry.by_hand})
+
 
 def read_history(registry: str, model: str) -> History:
     """The history of a model. Raises NoSuchModel and StoreError."""
@@ -87,8 +100,8 @@ def read_history(registry: str, model: str) -> History:
         champion = dict(read_champions(connection, model)).get(model)
         guarded = has_ledger(connection)
         rows = list(table.read(connection, model, place)) if guarded else []
-    entries = [Entry(row=row, facts=facts_of(row)) for row in rows if row.alias == "champion"]
-    moves = [entry for entry in entries if entry.row.moves]
+    entries = [Entry(row=row, facts=facts_of(row)) for row in rows if row.alias == CHAMPION or row.kind in SHOWN]
+    moves = [entry for entry in entries if entry.row.moves and entry.row.alias == CHAMPION]
     reigns = [Reign(entry=entry, until=after) for entry, after in zip_longest(moves, moves[1:])]
     return History(
         model=model,
@@ -112,15 +125,30 @@ def facts_of(row: Row) -> dict[str, Any]:
 
 def trends_of(entries: Sequence[Entry]) -> list[Trend]:
     """The candidate's number of each judged metric, verdict by verdict, as it was signed."""
-    points: dict[str, list[tuple[float, int, float, str]]] = {}
+    points: dict[str, list[tuple[int, int, float, str]]] = {}
     units: dict[str, str] = {}
     for entry in entries:
-        for check in entry.facts.get("verdict", {}).get("checks", ()):
+        for check in entry.facts["verdict"].get("checks", ()) if entry.judged else ():
             evidence = check.get("evidence") or {}
-            value, seconds = evidence.get("candidate"), entry.seconds
-            if value is None or seconds is None:
+            value = evidence.get("candidate")
+            if value is None:
                 continue
             name = str(check.get("metric", ""))
-            points.setdefault(name, []).append((seconds, entry.row.version, float(value), str(check["outcome"])))
+            points.setdefault(name, []).append((entry.row.seq, entry.row.version, float(value), str(check["outcome"])))
             units[name] = str(evidence.get("unit", ""))
     return [Trend(name=name, label=label(name), unit=units[name], points=found) for name, found in points.items()]
+
+
+def without_row(tracking: str, history: History) -> list[RunFacts]:
+    """Sessions that were judged for the model and left no version, so that no row says it; newest first, of the last
+    500. Raises StoreError."""
+    known = {entry.facts.get("session") for entry in history.entries}
+    mine = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == "canary.model_name", TAGS.c.value == history.model)
+    query = sa.select(RUNS.c.run_uuid).where(RUNS.c.run_uuid.in_(mine), RUNS.c.lifecycle_stage == "active")
+    keys = ("canary.role", "canary.verdict", "canary.verdict_reason")
+    with reading(tracking) as connection:
+        ids = list(connection.execute(query.order_by(RUNS.c.start_time.desc()).limit(MOST)).scalars())
+        found = read_facts(connection, [one for one in ids if one not in known], tags=keys, latest=())
+    return [
+        one for one in found.values() if one.tags.get("canary.role") == "session" and one.tags.get("canary.verdict")
+    ]

@@ -43,12 +43,13 @@ def session() -> Any:
         found = None
     champion = read_reference(page)
     whole = place.head.tags.get("canary.role") == "session"
+    earlier = earlier_than(tracking_uri(), registry_uri(), place.head) if whole else []
     return rendered(
         "canary/session.html",
         page=page,
         asked=place.run.run_id if place.run else "",
         query=[("id", place.head.run_id)],
-        earlier=earlier_than(tracking_uri(), registry_uri(), place.head) if whole else [],
+        earlier=[one for one in earlier if readers().experiment(one[1].experiment)],
         row=None if found is None else found[0],
         card=None if found is None else card_of(found[1], then=found[0] is not None),
         warned=causes.of_warnings(warnings_of(page)),

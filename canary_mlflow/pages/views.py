@@ -12,7 +12,7 @@ from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.pages.curves import as_json, champion_bands, curves
 from canary_mlflow.pages.database import registry_uri, tracking_uri
 from canary_mlflow.pages.facts import EXPERIMENTS, read_facts
-from canary_mlflow.pages.history import read_history
+from canary_mlflow.pages.history import read_history, without_row
 from canary_mlflow.pages.index import NOT_JUDGED, ORDERS, RUNNING, Asked, read_index
 from canary_mlflow.pages.models import names_of_models
 from canary_mlflow.pages.overview import read_overview
@@ -146,18 +146,22 @@ def model() -> str:
     name = argument("name")
     if not readers().model(name):
         raise Refused(f"model {name!r}: one that you may not read")
-    return rendered("canary/model.html", page=read_history(registry_uri(), name))
+    page = read_history(registry_uri(), name)
+    others = [one for one in without_row(tracking_uri(), page) if readers().experiment(one.experiment)]
+    return rendered("canary/model.html", page=page, others=others)
 
 
 def model_json() -> Response:
-    """The metric trends of a model."""
+    """The metric trends of a model over its verdicts, oldest first; `by_hand`: versions that a person made champion."""
     name = argument("name")
     if not readers().model(name):
         raise Refused(f"model {name!r}: one that you may not read")
     found = read_history(registry_uri(), name)
     trends = [{"name": one.name, "unit": one.unit, "points": list(one.points)} for one in found.trends]
     champions = [reign.entry.row.version for reign in found.reigns]
-    return as_answer({"champions": champions, "trends": trends})
+    verdicts = [{"row": one.row.seq, "version": one.row.version, "word": one.row.word} for one in found.verdicts]
+    by_hand = list(found.made_by_hand)
+    return as_answer({"champions": champions, "by_hand": by_hand, "verdicts": verdicts, "trends": trends})
 
 
 ROUTES: dict[str, Callable[[], Any]] = {

@@ -20,6 +20,7 @@ from canary_mlflow.pages.downsampling import keep_envelope, keep_peaks
 from canary_mlflow.pages.requests import Readers
 from canary_mlflow.pages.views import ROUTES
 from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.acts import override
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.session_gate import gate_session
 from canary_mlflow.tracking.read_only import reading
@@ -141,6 +142,32 @@ def test_a_history_has_champions_trends_and_what_was_decided_by_hand(web: Any, g
     assert "a baseline for the test" in by_hand.split("</section>")[0]
     trends = web.get("/canary/model.json", query_string={"name": guarded.model}).get_json()
     assert [point[1] for trend in trends["trends"] if trend["name"] == "eval_loss" for point in trend["points"]] == [2]
+
+
+def test_every_verdict_is_in_the_history_also_one_without_a_number_or_a_row(web: Any, guarded: Any) -> None:
+    broken, slow = guarded.version(nan_at=5), guarded.version(slower=2.0)
+    for version in (broken, slow):
+        gate(guarded.client, guarded.model, version, load_policy("smoke"))
+    override(guarded.client, guarded.model, slow, "slower on purpose")
+    hostile = "<script>alert(1)</script>"
+    alone = guarded.session(nan_at=5, tags={"canary.model_name": guarded.model, "mlflow.runName": hostile})
+    gate_session(guarded.client, guarded.model, alone, load_policy("smoke"))
+    answer = web.get("/canary/model", query_string={"name": guarded.model})
+    page = text_of(answer)
+    assert hostile not in answer.text
+    rows = page.split('id="rows"')[1]
+    for version in (broken, slow):
+        assert f"BLOCK</span> version {version}" in rows
+    assert f'href="/canary/session?id={alone}"' in page.split('id="others"')[1]
+    assert f'Champion: version {slow}. <span class="badge hand">made champion by hand' in page
+    found = web.get("/canary/model.json", query_string={"name": guarded.model}).get_json()
+    assert [(one["version"], one["word"]) for one in found["verdicts"]] == [
+        (int(broken), "BLOCK"),
+        (int(slow), "BLOCK"),
+    ]
+    assert found["by_hand"] == [1, int(slow)]
+    (cost,) = (trend["points"] for trend in found["trends"] if trend["name"] == "step_cost")
+    assert [(point[0], point[1]) for point in cost] == [(found["verdicts"][1]["row"], int(slow))]
 
 
 def test_a_session_without_a_version_shows_what_blocked_it(web: Any, recorded: Any) -> None:

@@ -286,8 +286,26 @@ def test_a_session_that_goes_on_grows_and_says_where_it_left(site: Site, seen: W
     seen.until("!document.querySelector('#status[data-running]')", 30)
 
 
+def test_a_point_of_a_models_history_opens_its_verdict(site: Site, seen: Window) -> None:
+    path = f"/canary/model?name={site.store.model}"
+    seen.open(path)
+    figure = seen.page.locator("figure[data-trend='step_cost']")
+    figure.locator(".plot").focus()
+    for key in ("Home", "End"):
+        seen.page.keyboard.press(key)
+    assert "version 3, BLOCK: " in figure.locator(".note").inner_text()
+    seen.page.keyboard.press("Enter")
+    seen.page.wait_for_url(f"**/canary/verdict?row={site.blocked}")
+    seen.open(path)
+    over = figure.locator(".u-over")
+    size = over.bounding_box()
+    assert size is not None
+    over.click(position={"x": size["width"] * 0.75, "y": 20})  # of two verdicts the second
+    seen.page.wait_for_url(f"**/canary/verdict?row={site.blocked}")
+
+
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)], ids=["wide", "dark", "phone"])
-def test_no_serious_fault_for_those_who_cannot_see_it_well(site: Site, width: int, dark: bool) -> None:
+def test_no_fault_for_those_who_cannot_see_it_well(site: Site, width: int, dark: bool) -> None:
     with window(site.browser, site.address, width=width, dark=dark) as seen:
         for path in site.paths:
             seen.open(path)

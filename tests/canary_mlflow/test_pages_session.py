@@ -7,6 +7,7 @@ import io
 import json
 import re
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -76,6 +77,26 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(web: Any, address: str, c
     answer = web.get(f"/canary/{address}")
     assert says in text_of(answer, code)
     assert "<script>" not in answer.text.replace("<script src=", "")
+
+
+def test_a_model_with_a_blank_in_its_name_is_found_and_one_with_a_slash_is_none(web: Any, recorded: Any) -> None:
+    from dataclasses import replace
+
+    spaced = replace(recorded, model=f"my {recorded.model} & more")
+    version = spaced.register(session := spaced.session(runs=1))
+    for word in (spaced.model, f"models:/{spaced.model}"):
+        answer = web.get(f"/canary/session/{quote(word)}", follow_redirects=True)
+        assert f"<h1>{spaced.model}</h1>" in text_of(answer), word
+    answer = web.get(f"/canary/session/{quote(spaced.model)}/{version}", follow_redirects=True)
+    assert session in text_of(answer)
+    for word in (f"org/{spaced.model}", f"{spaced.model}/x/y", "no such", "<script>alert(1)</script>", "a%2Fb"):
+        answer = web.get(f"/canary/session/{quote(word)}", follow_redirects=True)
+        page = text_of(answer, 404)
+        assert "<h1>Nothing to show</h1>" in page, word
+        assert f"{word!r}: no run, session, version, model or name of one in this store" in page
+        assert "<script>alert" not in answer.text
+    assert "id: missing" in text_of(web.get("/canary/session/"), 400)
+    assert "an address of 301 characters" in text_of(web.get(f"/canary/session/{'x' * 301}"), 400)
 
 
 def test_a_version_that_is_not_there_is_said_to_be_none(web: Any, guarded: Any) -> None:

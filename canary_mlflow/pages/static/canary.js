@@ -250,18 +250,8 @@ class Figure {
       ctx.lineTo(x, bbox.top);
       ctx.fill();
     }
-    ctx.strokeStyle = colour("--bad");
-    ctx.lineWidth = 1.5 * ratio;
-    for (const step of this.broken) {
-      const x = u.valToPos(step, "x", true), y = bbox.top + bbox.height - 5 * ratio, size = 3 * ratio;
-      ctx.beginPath();
-      ctx.moveTo(x - size, y - size);
-      ctx.lineTo(x + size, y + size);
-      ctx.moveTo(x - size, y + size);
-      ctx.lineTo(x + size, y - size);
-      ctx.stroke();
-    }
     ctx.restore();
+    crosses(u, this.broken);
   }
 
   describe(name, line) {
@@ -269,6 +259,25 @@ class Figure {
     this.plot.setAttribute("aria-label", `${this.title}: ${name} is ${short(line.values.at(-1))} at step ${line.steps.at(-1)}, ` +
       `between ${short(least(line.values))} and ${short(-least(line.values.map((value) => -value)))} so far${warned ? `; ${warned}` : ""}`);
   }
+}
+
+// At the bottom, where there is no number.
+function crosses(u, places) {
+  const { ctx, bbox } = u;
+  const ratio = devicePixelRatio;
+  ctx.save();
+  ctx.strokeStyle = colour("--bad");
+  ctx.lineWidth = 1.5 * ratio;
+  for (const place of places) {
+    const x = u.valToPos(place, "x", true), y = bbox.top + bbox.height - 5 * ratio, size = 3 * ratio;
+    ctx.beginPath();
+    ctx.moveTo(x - size, y - size);
+    ctx.lineTo(x + size, y + size);
+    ctx.moveTo(x - size, y + size);
+    ctx.lineTo(x + size, y - size);
+    ctx.stroke();
+  }
+  ctx.restore();
 }
 
 // A tenth of room above and below; a level that hardly moves is not blown up to look like an alarm.
@@ -312,8 +321,12 @@ function walkable(plot, chart) {
 class Trends {
   constructor(place) {
     this.place = place;
-    this.figures = [...place.querySelectorAll("figure")].map((one) => ({ plot: one.querySelector(".plot"), name: one.dataset.trend, chart: null, shape: "" }));
-    for (const one of this.figures) walkable(one.plot, () => one.chart);
+    this.figures = [...place.querySelectorAll("figure")].map((one) => ({ plot: one.querySelector(".plot"), note: one.querySelector(".note"), name: one.dataset.trend, chart: null, shape: "" }));
+    for (const one of this.figures) {
+      walkable(one.plot, () => one.chart);
+      one.plot.addEventListener("click", () => this.open(one));
+      one.plot.addEventListener("keydown", (event) => { if (event.key === "Enter") this.open(one); });
+    }
   }
 
   async start() {
@@ -323,15 +336,30 @@ class Trends {
 
   async refresh() {}
 
+  // The verdict under the cursor.
+  open(figure) {
+    const at = this.found?.verdicts[figure.chart?.cursor.idx];
+    if (at) location.assign(`${this.place.dataset.verdict}?row=${at.row}`);
+  }
+
+  say(figure, trend) {
+    const at = this.found.verdicts[figure.chart?.cursor.idx];
+    if (!at) return;
+    const point = trend.points.find((one) => one[0] === at.row);
+    figure.note.textContent = `version ${at.version}, ${at.word}: ${point ? `${short(point[2])} ${trend.unit} (${point[3]})` : "no number"}`;
+  }
+
   draw() {
     if (!this.found) return;
     for (const figure of this.figures) {
       const trend = this.found.trends.find((one) => one.name === figure.name);
       if (figure.chart) figure.chart.destroy();
-      const order = trend.points.map((point, at) => at);
-      const versions = trend.points.map((point) => point[1]);
-      const values = trend.points.map((point) => point[2]);
-      const champion = trend.points.map((point) => (this.found.champions.includes(point[1]) ? point[2] : null));
+      const { verdicts, champions, by_hand: byHand } = this.found;
+      const order = verdicts.map((one, at) => at), versions = verdicts.map((one) => one.version);
+      const points = new Map(trend.points.map((one) => [one[0], one]));
+      const values = verdicts.map((one) => points.get(one.row)?.[2] ?? null);
+      const only = (wanted) => values.map((value, at) => (wanted.includes(versions[at]) ? value : null));
+      const without = order.filter((at) => values[at] === null);
       const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
       figure.chart = new uPlot({
         width: figure.plot.clientWidth || 360, height: 180, padding: [12, 12, 0, 0],
@@ -339,10 +367,12 @@ class Trends {
         axes: [{ ...axis, size: 32, splits: () => order, values: (u, ticks) => ticks.map((at) => (order.length < 15 || at % Math.ceil(order.length / 12) === 0 ? `v${versions[at]}` : "")) },
           { ...axis, size: 56, values: (u, ticks) => ticks.map((one) => short(one)) }],
         legend: { show: false }, cursor: { drag: { x: false, y: false } },
+        hooks: { draw: [(u) => crosses(u, without)], setCursor: [() => this.say(figure, trend)] },
         series: [{ label: "version" },
-          { label: figure.name, stroke: colour("--curve"), width: 1, points: { show: true, size: 8, fill: colour("--paper") } },
-          { label: "became champion", stroke: colour("--curve"), width: 0, points: { show: true, size: 8, fill: colour("--curve") } }],
-      }, [order, values, champion], figure.plot);
+          { label: figure.name, stroke: colour("--curve"), width: 1, spanGaps: true, points: { show: true, size: 8, fill: colour("--paper") } },
+          { label: "became champion", stroke: colour("--curve"), width: 0, points: { show: true, size: 8, fill: colour("--curve") } },
+          { label: "made champion by hand", stroke: colour("--hand"), width: 0, points: { show: true, size: 8, fill: colour("--hand") } }],
+      }, [order, values, only(champions), only(byHand)], figure.plot);
     }
   }
 }
