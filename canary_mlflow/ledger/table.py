@@ -209,6 +209,14 @@ def sessions_naming(connection: Any, text: str) -> list[Row]:
     return [_row(found) for found in connection.execute(_SESSIONS.where(LEDGER.c.body.contains(text)))]
 
 
+def seals_naming(connection: Any, workspace: str, text: str) -> list[Row]:
+    """The seals of a workspace whose text has these words in it, such as a session's id."""
+    query = sa.select(LEDGER).where(LEDGER.c.kind == Kind.SEAL, LEDGER.c.workspace == workspace)
+    return [
+        _row(found) for found in connection.execute(query.where(LEDGER.c.body.contains(text)).order_by(LEDGER.c.seq))
+    ]
+
+
 def row_at(connection: Any, seq: int) -> Row | None:
     """The row with this number."""
     return first_of(connection.execute(sa.select(LEDGER).where(LEDGER.c.seq == seq)))

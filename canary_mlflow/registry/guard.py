@@ -143,6 +143,11 @@ class Guard(AbstractStore):  # type: ignore[misc]
         with self.ManagedSessionMaker() as session:
             return table.sessions_naming(session, text)
 
+    def seals_naming(self, text: str) -> list[Row]:
+        """The seals that name a session, by its id."""
+        with self.ManagedSessionMaker() as session:
+            return table.seals_naming(session, self._get_active_workspace(), text)
+
     def append(self, record: Record) -> Row:
         """A row that is about no alias, in a transaction of its own."""
         signer = load_signer(key_folder())

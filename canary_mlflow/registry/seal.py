@@ -5,7 +5,7 @@ Written once, when the version is registered; without it, or with other files, n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,11 @@ from canary_mlflow.registry import weights as weight_files
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.binding import Binding, digest_of_all, file_digests, files_at
 from canary_mlflow.registry.door import guard_of, record, software
+from canary_mlflow.registry.origin import is_within
 from canary_mlflow.registry.policy_in_force import tier_of_run
+from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.remote import ask, is_guarded_server
-from canary_mlflow.registry.versions import SESSION_TAG, WEIGHTS_TAG, Weights, find_version
+from canary_mlflow.registry.versions import WEIGHTS_TAG, Weights, find_version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -90,13 +92,51 @@ def seal_version(
 
 
 def refuse_other_weights(guard: GuardedStore, found: ModelVersion, files: Files) -> None:
-    """Raise UsageError where the files are not those that the version's run had when its session ended."""
-    for row in guard.session_rows((found.tags or {}).get(SESSION_TAG, "")):
-        then = (row.facts.get("weights") or {}).get(found.run_id, files.artifact)
-        if then != files.artifact:
+    """Raise UsageError where the files are not those that the version's run had when its session ended. Those of the
+    session itself, which no run made, are its script's word: the first that is sealed holds for all."""
+    session_id, subject = session_of(found), f"version {found.version} of {found.name!r}"
+    if session_id is None or not files.digests:
+        return
+    life = guard.session_rows(session_id)
+    for row in life:
+        then = (row.facts.get("weights") or {}).get(found.run_id)
+        if then is not None and then != files.artifact:
             raise UsageError(
-                f"version {found.version} of {found.name!r}: its files are {files.artifact}; row {row.seq} of the "
+                f"{subject}: its files are {files.artifact}; row {row.seq} of the "
                 f"ledger says that session {row.alias} ended with {then}; expected those; train it again"
+            )
+        if then is None and turned_up(row, found):
+            raise UsageError(
+                f"{subject}: its files are {files.artifact}; row {row.seq} of the ledger says that run {found.run_id} "
+                "had none there; expected those that a run of the session had when it ended; train it again"
+            )
+    if session_id == found.run_id:
+        refuse_second_weights(guard, found, files, life)
+
+
+def turned_up(row: Row, found: ModelVersion) -> bool:
+    """Whether a row of the session names the version's run, and neither files of it nor the place of these. Rows from
+    before they named places say nothing."""
+    if found.run_id not in (row.facts.get("runs") or {}) or "places" not in row.facts:
+        return False
+    return not is_within(str(found.source), str(row.facts["places"].get(found.run_id, "")))
+
+
+def refuse_second_weights(guard: GuardedStore, found: ModelVersion, files: Files, life: Sequence[Row]) -> None:
+    """Raise UsageError for files of the session itself, where its runs save their own, or where others were sealed."""
+    session_id, subject = str(found.run_id), f"version {found.version} of {found.name!r}"
+    for row in life:
+        if row.facts.get("seeds"):
+            raise UsageError(
+                f"{subject}: its files are those of session {session_id} itself, whose runs save their own (row "
+                f"{row.seq} of the ledger); expected files of one of these; register that run's"
+            )
+    for row in guard.seals_naming(session_id):
+        if row.facts.get("session") == session_id and row.facts.get("artifact") != files.artifact:
+            raise UsageError(
+                f"{subject}: its files are {files.artifact}; row {row.seq} of the ledger sealed "
+                f"{row.facts.get('artifact')} as those of session {session_id}; expected the same; other weights need "
+                "a session of their own"
             )
 
 
@@ -132,7 +172,7 @@ def order_of(
             "files": dict(files.digests),
             "fault": files.fault,
             "evaluation": None if evaluation is None else dict(evaluation),
-            "session": (found.tags or {}).get(SESSION_TAG),
+            "session": session_of(found),
             "run": found.run_id,
             "tier": tier,
             "software": software(),
@@ -153,7 +193,8 @@ def require_seal(client: MlflowClient, guard: GuardedStore | None, found: ModelV
         changed = changed_files(facts.get("files", files.digests), files.digests) or ["its files changed"]
         raise UsageError(f"{subject}: {changed[0]} since it was sealed; expected the sealed files; {REGISTER}")
     weights = Weights(facts["weights"])
-    if weights is Weights.FILES and files.fault:
+    held = any(name.endswith(".safetensors") for name in files.digests)
+    if files.fault and (held or weights is Weights.FILES):
         raise UsageError(f"{subject}: {files.fault}; expected weights that can be loaded, all finite; {REGISTER}")
     if said := disagreement(facts.get("evaluation")):
         raise UsageError(f"{subject}: {said}; expected equal numbers; train it again")

@@ -19,7 +19,9 @@ from canary_mlflow.ledger.rows import Kind, Record, Row, faults
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.binding import digest_of_all, file_digests, files_at, is_same_run, run_digests
 from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.origin import SOURCE_TAG
 from canary_mlflow.registry.remote import ask, is_guarded_server
+from canary_mlflow.registry.versions import SESSION_TAG, quoted
 from canary_mlflow.tracking.histories import FRESH_TAG, read_found
 from canary_mlflow.tracking.session import PARENT_TAG, child_runs, get_run
 from gates.facts.differences import recipe
@@ -112,11 +114,30 @@ def record(client: MlflowClient, guard: GuardedStore, session_id: str, model: st
     if over and not new:
         return None
     made = [run for run in found if run.data.tags.get("canary.role") == "run"]
+    unnamed = [run for run in made if run.info.run_id in new and run.info.run_id not in before]
+    if over and unnamed:
+        refuse_champion(client, guard, session_id, unnamed[0])
     facts = {"runs": {run_id: _plain(one) for run_id, one in new.items()}}
     facts |= {"code": digest(recipe(read_found(client, made))), "commit": _commit(made)}
-    if not over:
-        facts["weights"] = dict(weights_of(made))
+    facts |= {"weights": dict(weights_of(unnamed)), "places": places_of(unnamed)}
     return _append(guard, session_id, model, Word.ADDED if over else Word.ENDED, facts)
+
+
+def refuse_champion(client: MlflowClient, guard: GuardedStore, session_id: str, run: MlflowRun) -> None:
+    """Raise UsageError where a version became champion by the session: the next is compared with what that was judged
+    by. Runs added to it afterwards would choose what it is compared with."""
+    evidence = (f"tags.`{SESSION_TAG}` = {quoted(session_id)}", f"run_id = {quoted(session_id)}")
+    versions = {(one.name, one.version): one for text in evidence for one in client.search_model_versions(text)}
+    for found in versions.values():
+        about = int(found.version), int(found.creation_timestamp)
+        for alias in sorted({one.alias for one in guard.guarded_aliases}):
+            moves = (row for row in guard.moves(found.name, alias) if (row.version, row.version_created) == about)
+            if (row := next(moves, None)) is not None:
+                raise UsageError(
+                    f"session {session_id}: version {found.version} of {found.name!r} became {alias} by it in row "
+                    f"{row.seq} of the ledger; found run {run.info.run_id}, which no row names; expected no more runs; "
+                    "train them in a session of their own, and take that run out of this one"
+                )
 
 
 def _append(guard: GuardedStore, session_id: str, model: str, word: Word, facts: Mapping[str, Any]) -> Row:
@@ -221,6 +242,12 @@ def weights_of(runs: Iterable[MlflowRun]) -> Iterator[tuple[str, str]]:
                 digests = file_digests(place)
             if digests:
                 yield run.info.run_id, digest_of_all(digests)
+
+
+def places_of(runs: Iterable[MlflowRun]) -> dict[str, str]:
+    """Of each run that vouches for files outside its own folder: its id, and where they are."""
+    tagged = {run.info.run_id: run.data.tags.get(SOURCE_TAG, "") for run in runs}
+    return {run_id: place for run_id, place in tagged.items() if place}
 
 
 def _commit(runs: Iterable[MlflowRun]) -> str:

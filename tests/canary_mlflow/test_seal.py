@@ -119,6 +119,15 @@ def test_weights_that_turn_up_in_evidence_are_another_version(recorded: Any) -> 
     assert "model.safetensors was added since it was sealed" in refusal(run(recorded, "gate", recorded.model, version))
 
 
+def test_evidence_only_is_no_excuse_for_weights_that_nobody_can_load(recorded: Any) -> None:
+    session = recorded.session(runs=2)
+    run_id = recorded.children(session)[0]
+    recorded.weights(run_id, NAN)
+    version = register_version(recorded.client, recorded.model, session, run_id, weights=Weights.NONE)
+    said = refusal(run(recorded, "gate", recorded.model, version))
+    assert "tensor broken holds a NaN or an infinity" in said
+
+
 @pytest.mark.parametrize(
     ("evaluation", "says"),
     [

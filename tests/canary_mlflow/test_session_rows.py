@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from mlflow.entities import Metric
@@ -19,8 +20,11 @@ from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.binding import is_same_run
 from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.origin import SOURCE_TAG
+from canary_mlflow.registry.seal import seal_version
 from canary_mlflow.registry.session_rows import SEEDS_TAG, Word, begin, tell
-from canary_mlflow.registry.versions import register_version
+from canary_mlflow.registry.versions import SESSION_TAG, register_version
+from canary_mlflow.tracking.session import PARENT_TAG
 
 
 def run(it: Any, *words: str) -> Result:
@@ -323,3 +327,81 @@ def test_weights_that_changed_between_the_end_and_the_seal_are_not_sealed(guarde
     guarded.weights(run_id, safetensors(), "other.safetensors")
     with pytest.raises(UsageError, match=r"says that session \w+ ended with 1 files"):
         register_version(guarded.client, guarded.model, session, run_id)
+
+
+def test_runs_added_to_a_champions_session_are_not_what_the_next_is_compared_with(guarded: Any) -> None:
+    first = guarded.version()
+    assert gated(guarded, first)["promoted"]
+    session = session_of(guarded, first)
+    slow = guarded.run(session, 7, slower=1.3, tags={}, nan_at=None, without=())
+    said = run(guarded, "session", "add", session, guarded.model)
+    assert said.exit_code == 2
+    assert f"session {session}: version {first} of {guarded.model!r} became champion by it in row " in said.stderr
+    assert f"found run {slow}, which no row names" in said.stderr
+    assert "no row of the ledger names it" in refusal(guarded, guarded.version(slower=1.2))
+    guarded.client.delete_tag(slow, PARENT_TAG)
+    assert gated(guarded, guarded.version(slower=1.5))["decision"] == "BLOCK"
+
+
+OTHERS = safetensors(weight=np.full(4, 7, np.float32))
+
+
+def files_in(it: Any, run_id: str) -> str:
+    """Weights that no run of the session trained, as a run's own."""
+    it.weights(run_id, OTHERS)
+    return f"{it.client.get_run(run_id).info.artifact_uri}/model"
+
+
+def named_by_tag(it: Any, run_id: str) -> str:
+    place = files_in(it, it.children(it.session(slower=2.0, runs=1))[0])
+    it.client.set_tag(run_id, SOURCE_TAG, place)
+    return place
+
+
+LATE = {"its folder": files_in, "a place that its tag names": named_by_tag}
+
+
+def version_of(it: Any, session: str, run_id: str, place: str, *, tagged: bool = True) -> str:
+    """A version that somebody registers himself, with the session as its evidence."""
+    tags = {SESSION_TAG: session} if tagged else {}
+    version = str(it.client.create_model_version(it.model, place, run_id=run_id, tags=tags).version)
+    seal_version(it.client, it.model, version)
+    return version
+
+
+@pytest.mark.parametrize("way", LATE)
+def test_weights_that_turn_up_in_a_run_after_its_session_has_ended_are_not_sealed(guarded: Any, way: str) -> None:
+    session = guarded.session()
+    first, second, _ = guarded.children(session)
+    guarded.weights(first)
+    tell(guarded.client, session, guarded.model)
+    with pytest.raises(UsageError, match=f"says that run {second} had none there"):
+        version_of(guarded, session, second, LATE[way](guarded, second))
+
+
+def test_weights_that_a_run_vouched_for_when_its_session_ended_are_sealed(guarded: Any) -> None:
+    session = guarded.session()
+    run_id = guarded.children(session)[0]
+    place = named_by_tag(guarded, run_id)
+    tell(guarded.client, session, guarded.model)
+    assert gated(guarded, version_of(guarded, session, run_id, place))["promoted"]
+
+
+@pytest.mark.parametrize("tagged", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_a_session_is_sealed_with_one_set_of_weights(guarded: Any, tagged: bool) -> None:
+    """Its own folder is its script's word: said once."""
+    session = guarded.session()
+    guarded.weights(session)
+    first = register_version(guarded.client, guarded.model, session, session)
+    guarded.weights(session, OTHERS)
+    with pytest.raises(UsageError, match=f"as those of session {session}; expected the same"):
+        version_of(guarded, session, session, files_in(guarded, session), tagged=tagged)
+    assert "model.safetensors changed since it was sealed" in refusal(guarded, first)
+
+
+def test_a_session_whose_runs_save_their_weights_has_none_of_its_own(guarded: Any) -> None:
+    session = begun(guarded)
+    guarded.weights(guarded.children(session)[0])
+    tell(guarded.client, session, guarded.model)
+    with pytest.raises(UsageError, match="whose runs save their own"):
+        version_of(guarded, session, session, files_in(guarded, session))
