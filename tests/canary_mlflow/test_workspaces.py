@@ -5,13 +5,17 @@ from __future__ import annotations
 import sqlite3
 import urllib.parse
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from click.testing import CliRunner, Result
+from cluster import binaries, cluster
 from guard_doors import request
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 from servers import Server
 
 from canary_mlflow.cli import canary
@@ -121,3 +125,62 @@ def test_the_routes_of_one_workspace_know_nothing_of_another(store: str, monkeyp
         page = web.get("/canary/model?name=m").get_data(as_text=True)
         assert f"first of {place}" in page
         assert all(f"first of {other}" not in page for other in PLACES if other != place)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
+def test_a_workspace_takes_no_champion_along_and_brings_none(
+    kind: str, recorder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow deletes a workspace with all that is in it, or moves that into the one that every registry has."""
+    with database(kind, tmp_path) as uri:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("MLFLOW_ENABLE_WORKSPACES", "true")
+        root = at(uri, "default", monkeypatch)
+        for place in ("red", "blue"):
+            root.create_workspace(place)
+        for place, model in (("red", "m"), ("default", "gone")):
+            client = at(uri, place, monkeypatch)
+            recorded = recorder(
+                client=client, uri=uri, experiment=client.create_experiment(f"e of {place}"), model=model
+            )
+            version = recorded.version(runs=1)
+            if place == "red":
+                bless(client, model, version, "a champion")
+        client.delete_registered_model("gone")
+        other = at(uri, "blue", monkeypatch)
+        other.create_registered_model("gone")  # a name that the other workspace's ledger rows are about
+        other.create_model_version("gone", "s3://elsewhere/weights")
+        other.set_registered_model_alias("gone", "champion", "1")
+        before = holders(uri)
+        root = at(uri, "default", monkeypatch)
+        for place, mode in (("red", "CASCADE"), ("red", "SET_DEFAULT"), ("blue", "SET_DEFAULT")):
+            with pytest.raises(MlflowException, match="canary guard: "):
+                root.delete_workspace(place, mode=mode)
+            assert holders(uri) == before
+        held = run("audit", "verify", uri=uri)
+        assert held.exit_code == 0, held.output
+
+
+@contextmanager
+def database(kind: str, folder: Path) -> Iterator[str]:
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/mlflow.db"
+        return
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    with cluster() as postgres:
+        postgres.run("CREATE DATABASE mlflow")
+        yield postgres.uri("mlflow")
+
+
+def at(uri: str, place: str, patch: pytest.MonkeyPatch) -> MlflowClient:
+    """A client of the guarded registry that looks at one workspace."""
+    patch.setenv("MLFLOW_WORKSPACE", place)
+    prepare_store(uri)
+    return MlflowClient(tracking_uri=uri, registry_uri=f"canary+{uri}")
+
+
+def holders(uri: str) -> list[tuple[Any, ...]]:
+    with sa.create_engine(uri).connect() as connection:
+        found = connection.execute(sa.text("SELECT workspace, name, alias, version FROM registered_model_aliases"))
+        return sorted(tuple(one) for one in found)
