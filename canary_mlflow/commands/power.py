@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from canary_mlflow.commands.shared import print_json, say
+from canary_mlflow.commands.shared import print_json, say, store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import echo
@@ -31,7 +31,10 @@ MOST_RUNS = 50
 
 
 @click.command(epilog=EXIT_CODES)
-@click.option("--policy", required=True, metavar="NAME|PATH", help="smoke, perf, nightly, or a YAML file.")
+@click.option(
+    "--policy", metavar="NAME|PATH", help="smoke, perf, nightly, or a YAML file. With --model: by default its."
+)
+@click.option("--model", metavar="NAME", help="For candidates like its champion: its work, hardware, metrics and runs.")
 @click.option("--rule", metavar="NAME", help="One rule in full: its chances for a true harm of 0 to 3 margins.")
 @click.option("--runs", multiple=True, metavar="K+M", help="Baseline and candidate runs, such as 5+3; may be repeated.")
 @click.option(
@@ -52,14 +55,17 @@ MOST_RUNS = 50
     help="With --rule: write the curves into this file (PNG, SVG or PDF).",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout.")
+@store_option
 def power(
-    policy: str,
+    policy: str | None,
+    model: str | None,
     rule: str | None,
     runs: tuple[str, ...],
     spread: float | None,
     fact: tuple[str, ...],
     png: Path | None,
     as_json: bool,
+    tracking_uri: str | None,
 ) -> None:
     """Say which changes the gate can see, and how often it passes.
 
@@ -74,12 +80,49 @@ def power(
     if rule is None and (spread is not None or png is not None):
         option = "--spread" if png is None else "--png"
         raise UsageError(f"{option}: found no rule, and it is for one; expected --rule NAME, such as step_time; add it")
-    sizes, asked, given = read_sizes(runs), load_policy(policy), read_facts(fact)
-    facts = {**machine(given), **known_facts(asked, given)}
+    sizes, given = read_sizes(runs), read_facts(fact)
+    champion = None if model is None else find_champion(model, policy, tracking_uri)
+    if champion is None and policy is None:
+        raise UsageError("power: found neither --policy nor --model; expected one of them; add --policy smoke")
+    asked = load_policy(str(policy)) if champion is None else champion.policy
+    facts = {**(machine(given) if champion is None else champion.facts), **known_facts(asked, given)}
     if rule is None:
-        show_all(asked, facts, given, sizes or OF_TIERS, as_json=as_json)
+        usual = OF_TIERS if champion is None else tuple((champion.runs, size[1]) for size in OF_TIERS)
+        subject = "" if champion is None else champion.label
+        show_all(asked, facts, given, sizes or usual, subject, as_json=as_json)
     else:
         show_one(asked, rule, facts, sizes or SIZES, spread, png, as_json=as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Champion:
+    """What a model's candidates will be judged against: `runs`: how many; `policy`: the one that judges them."""
+
+    label: str
+    runs: int
+    facts: Mapping[str, str]
+    policy: Policy
+
+
+def find_champion(model: str, policy: str | None, tracking_uri: str | None) -> Champion:
+    """The champion of a model. Raises NoSuchModel, StoreError, and UsageError where there is none, or no runs of it."""
+    from canary_mlflow.registry.evidence import aliased, version_side
+    from canary_mlflow.registry.policy_asked import policy_for
+    from canary_mlflow.tracking.store import existing_store
+    from gates.model.sides import candidate_side, facts
+
+    client = existing_store(tracking_uri)
+    number = aliased(client, model, "champion")
+    found = version_side(client, model, number)
+    side = candidate_side(found.evidence)
+    if not side.evidence:
+        raise UsageError(f"{found.label}: found no runs to go by; expected a champion with its session; use --policy")
+    return Champion(
+        label=f"candidates like {found.label}",
+        runs=len(side.evidence),
+        facts=facts(side, side),
+        policy=policy_for(client, model, number, policy),
+    )
 
 
 def show_all(
@@ -87,6 +130,7 @@ def show_all(
     facts: Mapping[str, str],
     given: Mapping[str, str],
     sizes: Sequence[tuple[int, int]],
+    subject: str,
     *,
     as_json: bool,
 ) -> None:
@@ -106,8 +150,9 @@ def show_all(
         rows.append(Row(rule=rule, spread=known, reached=tuple(reach(resolved, rule, prior, sizes))))
     stored = dict.fromkeys(note for row in rows for note in row.spread.notes)
     usual = () if "algo" in facts else ("for trainings on examples (SFT, DPO, KTO); --fact algo=grpo asks for RL",)
-    named = {"backend": facts["backend"], **given}
-    table = Table(policy=resolved, facts=named, here="backend" not in given, rows=tuple(rows), notes=(*usual, *stored))
+    named = {**{key: facts[key] for key in ("backend", "algo") if key in facts}, **given}
+    here = not subject and "backend" not in given
+    table = Table(policy=resolved, subject=subject, facts=named, here=here, rows=tuple(rows), notes=(*usual, *stored))
     if as_json:
         print_json("power-table", as_dict(table))
         return
@@ -172,6 +217,8 @@ def recorded(facts: Mapping[str, str], besides: str = "") -> dict[str, str]:
     from gates.model.metrics import METRICS
     from gates.model.paradigm import paradigm_of
 
+    if METRICS.keys() <= facts.keys():  # a champion's, which say it themselves
+        return {}
     ppo = facts.get("algo", "").lower() == "ppo"
     there = {
         name: "recorded"

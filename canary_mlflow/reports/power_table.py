@@ -37,9 +37,11 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """All of them. `facts`: which runs it is for; `here`: whether this machine said which hardware."""
+    """All of them. `subject`: what it is for, '' for runs in general; `facts`: which runs these are; `here`:
+    whether this machine said which hardware."""
 
     policy: Policy
+    subject: str
     facts: Mapping[str, str]
     here: bool
     rows: tuple[Row, ...]
@@ -61,7 +63,7 @@ def lines(table: Table) -> Iterator[str]:
     """The table for people."""
     facts = ", ".join(f"{key}={value}" for key, value in table.facts.items())
     here = " (this machine's; --fact asks for others)" if table.here else ""
-    yield f"{table.policy.name}: what decides with {facts}{here}"
+    yield f"{table.policy.name}: what decides {f'for {table.subject}' if table.subject else f'with {facts}'}{here}"
     yield from (f"Note: {note}." for note in table.notes)
     sizes = [f"{before}+{now}" for before, now in table.sizes]
     head = ("rule", "role", "spread", "limit")

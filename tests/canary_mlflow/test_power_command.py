@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 from fake_gpu import Driver
+from recorded import Recorded
 from unchanged_files import called
+
+from canary_mlflow.registry.acts import bless
 
 GPU = ("--rule", "step_time", "--fact", "backend=cuda")
 
@@ -55,6 +58,26 @@ def test_power_answers_for_the_machine_that_it_runs_on(monkeypatch: pytest.Monke
         text = called("power", "--policy", "smoke", "--runs", "2+2")[1]
         assert text.startswith(f"smoke: what decides with backend={backend} (this machine's; --fact asks for others)")
         assert f"\n  {judged} " in text
+
+
+def test_power_for_a_model_goes_by_what_its_champion_recorded(recorded: Recorded) -> None:
+    version = recorded.version(runs=2, without=("perf/step_cost", "quality/eval_accuracy"))
+    bless(recorded.client, recorded.model, version, "a baseline for the test")
+    own = ("power", "--model", recorded.model, "--tracking-uri", recorded.uri)
+    found = called(*own, "--policy", "smoke", "--json")[1]
+    rules = [row["rule"] for row in found["rules"] if row["role"] == "gate"]
+    assert rules == ["step_time", "peak_memory", "eval_loss"]  # on a CPU without step_cost
+    assert "eval_accuracy" not in {row["rule"] for row in found["rules"]}
+    assert {size["baseline_runs"] for size in found["together"]} == {2}
+    text = called(*own, "--runs", "2+2")[1]  # by its own policy
+    assert text.startswith(f"smoke: what decides for candidates like {recorded.model} version {version}\n")
+    for words, part in (
+        (("--model", "nosuch", "--tracking-uri", recorded.uri), "nosuch"),
+        ((), "power: found neither --policy nor --model; expected one of them"),
+    ):
+        code, text = called("power", *words)
+        assert (code, len(text.splitlines())) == (2, 1)
+        assert part in text
 
 
 @pytest.mark.parametrize(
