@@ -69,7 +69,7 @@ def plan(words: Sequence[str], *, as_json: bool = False) -> int:
     else:
         echo_lines("\n".join(lines(config, found, beside, room, device.kind)))
     if room is not None and needed > room:
-        has = f"{WHOSE[device.kind]} has {size(room)}"
+        has = f"{WHOSE[device.kind]} has {size(room)} free"
         raise SetupError(
             f"{title(config)} needs {size(needed)}, and {has}; expected a run that fits; {advice(config, found)}"
         )
@@ -115,8 +115,8 @@ def lines(config: CanaryConfig, found: Footprint, beside: int, room: int | None,
     }
     rows = [f"  {name:<12}{size(value):>10}  {what}".rstrip() for name, (value, what) in parts.items() if value]
     total = found.total + beside
-    has = "unknown" if room is None else size(room)
-    return [title(config), *rows, f"  {'needed':<12}{size(total):>10}  at its fullest; {WHOSE[kind]} has {has}"]
+    has = f"what {WHOSE[kind]} has free is unknown" if room is None else f"{WHOSE[kind]} has {size(room)} free"
+    return [title(config), *rows, f"  {'needed':<12}{size(total):>10}  at its fullest; {has}"]
 
 
 def counted(parameters: int) -> str:

@@ -32,7 +32,7 @@ MOST_RUNS = 50
 
 @click.command(epilog=EXIT_CODES)
 @click.option(
-    "--policy", metavar="NAME|PATH", help="smoke, perf, nightly, or a YAML file. With --model: by default its."
+    "--policy", metavar="NAME|PATH", help="smoke, perf, nightly, or a YAML file. With --model, its own by default."
 )
 @click.option("--model", metavar="NAME", help="For candidates like its champion: its work, hardware, metrics and runs.")
 @click.option("--rule", metavar="NAME", help="One rule in full: its chances for a true harm of 0 to 3 margins.")
@@ -67,7 +67,7 @@ def power(
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Say which changes the gate can see, and how often it passes.
+    """Say which changes the gate can see.
 
     For every rule that decides on this machine: the smallest harm that it blocks 80 times in 100, and how often an
     unchanged candidate passes it, and all of them. The spread is what `canary calibrate` stored for such runs, else

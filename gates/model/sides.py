@@ -76,7 +76,7 @@ def baseline_side(version: Version | None, candidate: Side) -> Side:
         if run.failure in CRASHES:
             return f"it failed ({run.failure})"
         if run.learned is False:
-            return "it learned nothing"
+            return "it showed no learning"
         if run.not_promotable:
             return f"it was made with {run.not_promotable}"
         return _why_no_candidate_evidence(run)
