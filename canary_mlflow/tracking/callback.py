@@ -37,10 +37,11 @@ class CanaryCallback(Hooks):
     """Records a training run: one row per optimizer step, fingerprint, metrics.json, and how it ended.
 
     Writes to `run_id`, else to the active MLflow run, else to the one that `mlflow run` made (MLFLOW_RUN_ID), else to
-    a run of its own in `experiment`, which it ends. While a session is open (`canary_mlflow.session`, CANARY_SESSION),
-    that run joins it. Whosever run it is: one that breaks off reads FAILED after an
-    exception, SIGTERM or Ctrl-C, recorded by `close()`, or when the trainer is garbage collected, or when Python ends.
-    A process killed with SIGKILL can record nothing; whoever started it should call `tracking.session.close_run`.
+    a run of its own in `experiment` (by default the one that was chosen for MLflow, else `canary`), which it ends.
+    While a session is open (`canary_mlflow.session`, CANARY_SESSION), that run joins it. Whosever run it is: one that
+    breaks off reads FAILED after an exception, SIGTERM or Ctrl-C, recorded by `close()`, or when the trainer is
+    garbage collected, or when Python ends. A process killed with SIGKILL can record nothing; whoever started it
+    should call `tracking.session.close_run`.
 
     `watch`: the policy of the warnings given while the run goes on (a name, a file, its keys; None for no watch); at
     level STOP it ends the training where the policy says so, and `stopped` says why. `champion_runs`: run ids of what
