@@ -48,6 +48,15 @@ def main(place: Path) -> int:
                     save(seen.open(f"/canary/verdict?row={row}"), place / f"{name}.png")
             with window(browser, address, height=1300) as seen:
                 save(seen.open(f"/canary/session/{MODEL}/{VERSION}"), place / "session.png")
+            with window(browser, address) as seen:
+                save(seen.open(f"/canary/compare?a={MODEL}/1&b={MODEL}/{VERSION}"), place / "compare.png")
+            with window(browser, address, height=600) as seen:
+                save(seen.open("/canary/sessions"), place / "sessions.png")
+            with window(browser, address, width=794, height=1123) as seen:  # A4 at 96 dots an inch
+                seen.page.emulate_media(media="print")
+                save(seen.open(f"/canary/session/{MODEL}/{VERSION}"), place / "print.png")
+            with window(browser, address, width=390, height=844) as seen:
+                save(seen.open(f"/canary/session/{MODEL}/{VERSION}"), place / "phone-session.png")
             with window(browser, address, height=1000) as seen:
                 save(seen.open(f"/canary/model?name={MODEL}"), place / "model.png")
             live(folder, uri, address, browser, place)
@@ -91,8 +100,20 @@ def verdicts(folder: Path, uri: str) -> dict[str, int]:
 
 
 def session(store: Any, slower: float, runs: int) -> str:
-    """A made-up session."""
-    return str(store.session(slower=slower, runs=runs, tags={"canary.model_name": MODEL, "mlflow.runName": MODEL}))
+    """A made-up session; a slow one has another learning rate, and another package."""
+    changed = slower > 1.5
+    trl = "1.16.0" if changed else "1.15.0"
+    tags = {
+        "canary.model_name": MODEL,
+        "mlflow.runName": MODEL,
+        "canary.env.trl": trl,
+    }
+    made = str(store.session(slower=slower, runs=runs, tags=tags))
+    settings = {"learning_rate": "2e-2" if changed else "2e-3", "optim": "adamw_torch", "weight_decay": "0.0"}
+    for run_id in store.children(made):
+        for key, value in settings.items():
+            store.client.log_param(run_id, f"cfg/{key}", value)
+    return made
 
 
 def live(folder: Path, uri: str, address: str, browser: Any, place: Path) -> None:

@@ -32,7 +32,7 @@ INCIDENTAL = frozenset(
 )
 """Last words of keys that differ from run to run, whatever is changed."""
 NOT_TRAINED_BY = ("tracking.uri", "tracking.experiment", "tracking.full_report", "tier.repeats", "fault.description",
-                  "fault.kind", "fault.unit", "fault.signals.", "fault.settings.")  # fmt: skip
+                  "fault.kind", "fault.unit", "fault.signals.", "fault.settings")  # fmt: skip
 """Beginnings of keys that say where a run is recorded, or describe what other keys set."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a Python object that has no text of its own
 

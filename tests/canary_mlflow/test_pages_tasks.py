@@ -85,7 +85,7 @@ def made(
         seed = int(store.client.get_run(run).data.tags["canary.seed"])
         store.seed += 1
         kl = np.random.default_rng(store.seed).normal(0.1, 0.01, STEPS)
-        kl[(wrong or {}).get(seed, STEPS) - 1 :] += 3
+        kl[(wrong or {}).get(seed, STEPS + 1) - 1 :] += 3
         write(store.uri, run, {"stability/kl": kl, "quality/eval_loss": np.array([0.9 if wrong else 0.45])})
         store.client.log_param(run, "cfg/train.learning_rate", rate)
         answers = [{"step": STEPS, "kind": kind, "prompt": "why", "answer": text, "reward": reward}

@@ -212,7 +212,12 @@ def test_two_sides_stand_beside_each_other_with_what_nobody_set_marked(side: Any
     now = side(
         "b",
         facts={"defaults.bf16": None, "arguments.bf16": "true"},
-        configuration={"train.learning_rate": "0.02", "seed": "9", "bf16": "true"},
+        configuration={
+            "train.learning_rate": "0.02",
+            "seed": "9",
+            "bf16": "true",
+            "fault.settings_of.grpo.algo.beta": "1e-06",
+        },
     )
     groups = {group.name: group for group in side_by_side(before.runs, now.runs)}
     assert list(groups) == [FACTS, "configuration", "data", "hardware", "workload"]
