@@ -318,6 +318,20 @@ def test_no_fault_for_those_who_cannot_see_it_well(site: Site, width: int, dark:
         ] == []  # the browser's own word on the page that is none
 
 
+def test_paper_has_what_can_be_read_and_not_what_is_clicked(site: Site) -> None:
+    with window(site.browser, site.address, width=794, dark=True) as seen:  # A4
+        seen.page.emulate_media(media="print")
+        for path in site.paths[:-1]:
+            seen.open(path)
+            assert seen.too_wide() <= 0, path
+            for hidden in (".top", ".jump", ".tools", ".equal"):
+                assert not any(one.is_visible() for one in seen.page.locator(hidden).all()), (path, hidden)
+        seen.open(f"/canary/verdict?row={site.blocked}")
+        assert seen.page.locator(".check .evidence").first.is_visible()
+        assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert seen.troubles == []
+
+
 def test_axe_finds_what_is_wrong(site: Site, seen: Window) -> None:
     seen.open("/canary")
     seen.page.evaluate("document.querySelector('main').append(document.createElement('button'))")
