@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; errors become one line here and nowhere else."""
     collect_seldom()
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # a machine without git can train; MLflow makes much of it
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # a server's; the verdict alone is there
     register_schemas()
     return ended(lambda: _run(expand(sys.argv[1:] if arguments is None else arguments)))
 

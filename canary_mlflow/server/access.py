@@ -12,6 +12,8 @@ from canary_mlflow.server.requests import Shape, only_model, parse, query
 from canary_mlflow.server.routes import ACCEPTANCE, BLESSING, OVERRIDE, ROLLBACK, SEAL, SESSION, VERDICT, client, path
 from canary_mlflow.tracking.session import get_run
 
+LOOKS_UP = tuple(f"/{api}/2.0/mlflow/registered-models/get" for api in ("api", "ajax-api"))
+
 
 def add_validators(auth: Any) -> None:
     """Tell MLflow's authentication about the routes; those it does not know, it refuses to everybody."""
@@ -33,6 +35,10 @@ def add_validators(auth: Any) -> None:
     }
     for (name, method), validator in found.items():
         auth.BEFORE_REQUEST_VALIDATORS[path(name), method] = validator
+    for route in LOOKS_UP:
+        known = auth.BEFORE_REQUEST_VALIDATORS.get((route, "GET"))
+        if known is not None:
+            auth.BEFORE_REQUEST_VALIDATORS[route, "GET"] = or_missing(known)
     for page in paths():  # whoever is known may open them; `readers` says what they then show
         auth.BEFORE_REQUEST_VALIDATORS[page, "GET"] = lambda: True
     find = auth._find_validator
@@ -43,6 +49,29 @@ def add_validators(auth: Any) -> None:
         return (lambda: True) if named else find(request)
 
     auth._find_validator = find_ours_too
+
+
+def or_missing(validator: Callable[[], bool]) -> Callable[[], bool]:
+    """Let through, too, who asks for a model that is not there: whoever trains its first version has to learn that, and
+    would learn it by creating the model, which anybody may."""
+
+    def may() -> bool:
+        from flask import request
+
+        return validator() or is_missing(request.args.get("name", ""))
+
+    return may
+
+
+def is_missing(model: str) -> bool:
+    """Whether there is no model of this name."""
+    from canary_mlflow.registry.versions import champion_number
+
+    try:
+        champion_number(client(), model)
+    except NoSuchModel:
+        return True
+    return False
 
 
 def readers(auth: Any) -> Readers:
@@ -75,18 +104,13 @@ def may_tell(auth: Any) -> bool:
     """The rows of a session are for whoever may change its runs, and its model where that is there already."""
     from flask import g, request
 
-    from canary_mlflow.registry.versions import champion_number
-
     try:
         asked = parse(request.get_data(), SESSION)
     except UsageError:
         return True
-    try:
-        champion_number(client(), asked["model"])
-        if not auth._get_registered_model_permission(asked["model"]).can_update:
-            return False
-    except NoSuchModel:
-        pass  # whoever trains its first version makes it
+    # Whoever trains the first version makes the model.
+    if not (is_missing(asked["model"]) or auth._get_registered_model_permission(asked["model"]).can_update):
+        return False
     try:
         number = get_run(client(), asked["session"]).info.experiment_id
     except NoSuchRun:

@@ -77,6 +77,7 @@ def site(recorder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
         recorded = recorder(client=client, uri=server.uri, experiment=client.create_experiment("people"), model="m")
         gate(client, "m", recorded.version(), load_policy("smoke"))
         service = AuthServiceClient(server.uri)
+        service.create_user("stranger", PASSWORD)
         for name, permission in PEOPLE.items():
             service.create_user(name, PASSWORD)
             service.grant_user_permission(name, "registered_model", "m", permission)
@@ -203,6 +204,18 @@ def test_a_session_is_told_what_the_server_judges_by(site: Site) -> None:
             **person("editor"), "MLFLOW_TRACKING_URI": site.uri})  # fmt: skip
     assert any("on this server, not by the smoke that was given: margin of" in note for note in decision.verdict.notes)
     assert (refused.exit_code, "; expected no other; leave out --policy" in refused.output) == (2, True), refused.output
+
+
+def test_whoever_trains_the_first_version_learns_that_there_is_no_model(site: Site) -> None:
+    """MLflow says 403 of a name that nobody has to whoever may nothing unasked."""
+    for api in ("api", "ajax-api"):
+        route = f"{site.uri}/{api}/2.0/mlflow/registered-models/get?name="
+        for name, code in (("nobodys", 404), ("m", 403)):
+            with pytest.raises(Refused) as found:
+                request(f"{route}{name}", "GET", user=person("stranger"))
+            assert found.value.status == code
+    for route in ("policies", "ledger"):
+        assert site.refusal("stranger", "GET", f"{route}?model=nobodys").status == 403
 
 
 def test_a_session_is_shown_to_whoever_may_read_its_experiment(site: Site) -> None:
