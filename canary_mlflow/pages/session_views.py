@@ -16,6 +16,7 @@ from canary_mlflow.pages.judging import gate_would_say
 from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
 from canary_mlflow.pages.session import ASKED, SIDES, SessionPage, curves_of, name_of, read_page
+from canary_mlflow.pages.strips import strips_of
 from canary_mlflow.pages.tables import lines_of
 from canary_mlflow.pages.verdict import judged
 from canary_mlflow.reports import causes
@@ -23,6 +24,7 @@ from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.decision import RunWarning
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.read_only import reading
+from canary_mlflow.tracking.schema import name_of_key
 
 if TYPE_CHECKING:
     from flask import Response
@@ -53,6 +55,7 @@ def session() -> Any:
         row=None if found is None else found[0],
         card=None if found is None else card_of(found[1], then=found[0] is not None),
         warned=causes.of_warnings(warnings_of(page)),
+        strips=strips_of({name_of_key(key) for one in page.runs for key in one.run.latest}),
         answers=answers_of([(one.name, one.run) for one in page.runs], champion),
     )
 
@@ -95,6 +98,7 @@ def compare() -> Any:
         card=None if decision is None else card_of(decision),
         why=why,
         warned=warned,
+        strips=strips_of({name_of_key(key) for one in page.runs for key in one.run.latest}),
         answers=answers,
     )
 

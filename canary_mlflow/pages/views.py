@@ -20,12 +20,14 @@ from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
 from canary_mlflow.pages.run import RunPage, find_run, read_run
 from canary_mlflow.pages.session_views import SESSION_ROUTES
+from canary_mlflow.pages.strips import strips_of
 from canary_mlflow.pages.verdict import read_ledger_page, read_session_page
 from canary_mlflow.policies import policy_names
 from canary_mlflow.reports import causes, wording
 from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.panels import PANELS, target_of
 from canary_mlflow.tracking.read_only import reading
+from canary_mlflow.tracking.schema import name_of_key
 from gates.model.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -95,7 +97,8 @@ def run() -> str:
     """A run."""
     page = may_see(read_run(tracking_uri(), registry_uri(), argument("id", 64)))
     targets = {panel.title: target_of(panel, page.params) for panel in PANELS}
-    return rendered("canary/run.html", page=page, run=page.run, panels=PANELS, targets=targets)
+    strips = strips_of({name_of_key(key) for key in page.run.latest})
+    return rendered("canary/run.html", page=page, run=page.run, panels=PANELS, targets=targets, strips=strips)
 
 
 def run_json() -> Response:

@@ -261,6 +261,35 @@ def test_a_zoom_fetches_what_was_thinned_out(site: Site, seen: Window) -> None:
     seen.until(f"{drawn} <= 400 && all.detail === null", 10)
 
 
+def test_strips_show_where_the_time_went_and_how_the_reward_went(site: Site, seen: Window) -> None:
+    from paged import a_run
+
+    values = {"time_generate": [3.0] * 40, "time_score": [2.0] * 40, "time_reference": [1.0] * 40,
+              "time_update": [4.0] * 20 + [14.0] * 20}  # fmt: skip
+    recorded = {f"perf/{name}": series for name, series in values.items()}
+    recorded["stability/reward_mean"] = [float(step) for step in range(40)]
+    run = a_run(site.store, recorded, end="FINISHED", tags={"canary.seed": "3"})
+    for path in (f"/canary/session/{run}", f"/canary/run?id={run}"):
+        seen.open(path)
+        time_strip = seen.page.locator("figure", has_text="Time of an iteration, by phase")
+        time_strip.locator("canvas").wait_for()
+        # The reference's second is one of the two that scoring took.
+        assert "generate 21 %, reference 7 %, score 7 %, update 64 %" in time_strip.inner_text()
+        assert "generate 21 %" in str(time_strip.locator("canvas").get_attribute("aria-label"))
+        reward = seen.page.locator(".strips figure", has_text="Mean reward")
+        assert "pale 0, dark 39; steps 1 to 40" in reward.inner_text()
+        assert "at the end 39" in reward.inner_text()
+        canvas = reward.locator("canvas")
+        row = "(one) => [...one.getContext('2d').getImageData(0, 5, one.width, 1).data].filter((byte, at) => at % 4 === 3)"
+        shades = canvas.evaluate(row)
+        pale, dark = shades[3], shades[-3]
+        assert pale < 30
+        assert dark > 245
+        assert seen.faults() == []
+    seen.open(f"/canary/session/{site.session}")
+    assert seen.page.locator(".strips").count() == 0  # nothing of the kind was recorded
+
+
 def test_a_session_that_goes_on_grows_and_says_where_it_left(site: Site, seen: Window) -> None:
     from mlflow.entities import Metric
 

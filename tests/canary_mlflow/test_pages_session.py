@@ -16,6 +16,7 @@ from paged import a_run, last_row, site, text_of
 from canary_mlflow.pages import judging
 from canary_mlflow.pages.departures import departure, usual_of
 from canary_mlflow.pages.downsampling import keep_means
+from canary_mlflow.pages.strips import strips_of
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.reports.card import card_of
@@ -170,6 +171,24 @@ def test_several_are_compared_with_the_first(web: Any, guarded: Any) -> None:
     assert found["runs"][0]["away"] == {}
     assert found["runs"][5]["away"]["step_time"]["step"] == 1
     assert version
+
+
+@pytest.mark.parametrize(
+    ("recorded_series", "expected"),
+    [
+        (set(), []),
+        ({"loss", "time_forward"}, []),  # one part alone is no whole
+        ({"time_forward", "time_backward"}, ["Time of a step, by phase"]),
+        (
+            {"time_generate", "time_update", "time_forward", "reward_mean"},
+            ["Time of an iteration, by phase", "mean reward"],
+        ),
+    ],
+)
+def test_strips_are_of_what_was_recorded(recorded_series: set[str], expected: list[str]) -> None:
+    found = strips_of(recorded_series)
+    assert [one.title for one in found] == expected
+    assert all(set(one.names) <= recorded_series and one.inside is None for one in found)
 
 
 def test_two_sessions_are_judged_as_the_command_judges_them(web: Any, guarded: Any, usual_session: str) -> None:

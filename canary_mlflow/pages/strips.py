@@ -1,0 +1,54 @@
+"""What a page shows as strips, a row for each run: what its time went into, and values that tell runs apart."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from gates.model.metrics import METRICS
+
+OF_ITERATIONS = ("time_generate", "time_reward", "time_reference", "time_score", "time_update")
+OF_STEPS = (
+    "time_generate",
+    "time_reward",
+    "time_reference",
+    "time_forward",
+    "time_backward",
+    "time_optimizer",
+    "data_wait",
+)
+HEAT = ("reward_mean", "response_length")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """One figure. `shares`: its series are parts of a whole, stacked; otherwise it has one, whose value is a shade.
+    `inside`: of two of its series, the first is part of the second too, and is taken out of it."""
+
+    title: str
+    names: tuple[str, ...]
+    shares: bool = False
+    inside: tuple[str, str] | None = None
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """What to call its series."""
+        return [name.removeprefix("time_").replace("_", " ") for name in self.names]
+
+    @property
+    def unit(self) -> str:
+        """Of a shade's value."""
+        return METRICS[self.names[0]].unit
+
+
+def strips_of(recorded: Collection[str]) -> list[Strip]:
+    """Those whose series were recorded. A trainer that times its iterations has phases of them, not of its steps; the
+    passes of the reference model are part of its scoring."""
+    own = "time_update" in recorded
+    phases = tuple(name for name in (OF_ITERATIONS if own else OF_STEPS) if name in recorded)
+    both = ("time_reference", "time_score")
+    inside = both if own and set(both) <= set(phases) else None
+    what = "iteration" if own else "step"
+    found = [Strip(title=f"Time of {'an' if own else 'a'} {what}, by phase", names=phases, shares=True, inside=inside)]
+    heat = [Strip(title=METRICS[name].label, names=(name,)) for name in HEAT if name in recorded]
+    return [*(found if len(phases) > 1 else []), *heat]
