@@ -48,18 +48,20 @@ def scene(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sce
     from canary_mlflow.registry.acts import bless
 
     store = replace(shared, model=MODEL, seed=4000)
-    sessions = {
-        1: made(store, "nightly of last week", days=7),
-        2: made(store, "two"),
-        3: made(store, "three"),
-        4: made(store, "four", rate="0.02", wrong=WRONG_FROM),
-        5: made(store, "nightly of tonight", slower=2.0),
-    }
-    for number, session in sessions.items():
-        version = store.register(session)
+    sessions = {}
+    for number, session in enumerate(
+        [
+            made(store, "nightly of last week", days=7),
+            *(store.session(runs=2, tags={"canary.model_name": MODEL}) for _ in range(2)),
+            made(store, "four", rate="0.02", wrong=WRONG_FROM, samples=True),
+            made(store, "nightly of tonight", slower=2.0),
+        ],
+        1,
+    ):
+        sessions[number], version = session, store.register(session)
         if number == 1:
             bless(store.client, MODEL, version, "the first one, looked at by hand")
-        else:
+        elif number > 3:
             gate(store.client, MODEL, version, load_policy("smoke"))
     running = ppo(store)
     with canary_ui(store.uri, tmp_path_factory.mktemp("tasks")) as address, chromium() as browser:
@@ -76,8 +78,9 @@ def made(
     rate: str = "0.002",
     slower: float = 1.0,
     wrong: Mapping[int, int] | None = None,
+    samples: bool = False,
 ) -> str:
-    """A session with a KL curve, samples and a learning rate; `wrong`: seeds whose KL grows, and from which step."""
+    """A session with a KL curve and a learning rate; `wrong`: seeds whose KL grows, and from which step."""
     tags = {"canary.model_name": MODEL, "mlflow.runName": name}
     session: str = store.session(slower=slower, tags=tags, without=("quality/eval_loss",))
     runs = store.children(session)
@@ -88,9 +91,10 @@ def made(
         kl[(wrong or {}).get(seed, STEPS + 1) - 1 :] += 3
         write(store.uri, run, {"stability/kl": kl, "quality/eval_loss": np.array([0.9 if wrong else 0.45])})
         store.client.log_param(run, "cfg/train.learning_rate", rate)
-        answers = [{"step": STEPS, "kind": kind, "prompt": "why", "answer": text, "reward": reward}
-                   for kind, text, reward in (("worst", WORST, -3.5), ("best", "because", 2.0))]  # fmt: skip
-        store.client.log_text(run, "".join(json.dumps(one) + "\n" for one in answers), "samples.jsonl")
+        if samples:
+            answers = [{"step": STEPS, "kind": kind, "prompt": "why", "answer": text, "reward": reward}
+                       for kind, text, reward in (("worst", WORST, -3.5), ("best", "because", 2.0))]  # fmt: skip
+            store.client.log_text(run, "".join(json.dumps(one) + "\n" for one in answers), "samples.jsonl")
     backdate(store.uri, [session, *runs], days)
     return session
 
@@ -180,16 +184,24 @@ class Hand:
         return " ".join(self.seen.page.locator(place).first.inner_text().split())
 
 
-@pytest.fixture(params=[False, True], ids=["mouse", "keyboard"])
-def hand(scene: Scene, request: pytest.FixtureRequest) -> Iterator[Hand]:
-    """At the overview; nothing may go wrong in its window, and three clicks are enough."""
-    with window(scene.browser, scene.address) as seen:
-        seen.page.set_default_timeout(10_000)
-        made = Hand(seen=seen, keyboard=request.param)
-        made.start()
+@pytest.fixture(scope="module")
+def seen(scene: Scene) -> Iterator[Window]:
+    """One window for all: another one costs more than what is done in it."""
+    with window(scene.browser, scene.address) as made:
+        made.page.set_default_timeout(10_000)
         yield made
-        assert seen.troubles == []
-        assert 0 < made.clicks <= 3
+
+
+@pytest.fixture(params=[False, True], ids=["mouse", "keyboard"])
+def hand(seen: Window, request: pytest.FixtureRequest) -> Iterator[Hand]:
+    """At the overview; nothing may go wrong in its window, and three clicks are enough."""
+    seen.troubles.clear()
+    seen.page.goto("about:blank")
+    made = Hand(seen=seen, keyboard=request.param)
+    made.start()
+    yield made
+    assert seen.troubles == []
+    assert 0 < made.clicks <= 3
 
 
 def test_why_was_version_4_blocked(hand: Hand) -> None:
@@ -276,14 +288,14 @@ def test_is_the_running_ppo_in_trouble(hand: Hand, scene: Scene) -> None:
     assert "Try: raise init_kl_coef" in hand.text("[data-banners]")
 
 
-def test_a_jump_to_a_part_of_the_page_keeps_what_the_address_says(scene: Scene) -> None:
-    with window(scene.browser, scene.address) as seen:
-        seen.open(f"/canary/session/{scene.sessions[4]}#zoom=20,30")
-        seen.until("charts.length === 1")
-        seen.page.get_by_role("link", name="Samples").click()
-        assert seen.page.evaluate("document.activeElement.id") == "samples"
-        assert seen.page.url.endswith("#zoom=20,30")
-        seen.open(f"/canary/session/{scene.sessions[4]}#samples")
-        seen.until("charts.length === 1")
-        assert seen.page.evaluate("view.zoom") is None
-        assert seen.troubles == []
+def test_a_jump_to_a_part_of_the_page_keeps_what_the_address_says(scene: Scene, seen: Window) -> None:
+    seen.open(f"/canary/session/{scene.sessions[4]}#zoom=20,30")
+    seen.until("charts.length === 1")
+    seen.page.get_by_role("link", name="Samples").click()
+    assert seen.page.evaluate("document.activeElement.id") == "samples"
+    assert seen.page.url.endswith("#zoom=20,30")
+    seen.page.goto("about:blank")
+    seen.open(f"/canary/session/{scene.sessions[4]}#samples")
+    seen.until("charts.length === 1")
+    assert seen.page.evaluate("view.zoom") is None
+    assert seen.troubles == []
