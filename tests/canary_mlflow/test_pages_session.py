@@ -18,6 +18,8 @@ from canary_mlflow.pages.departures import departure, usual_of
 from canary_mlflow.pages.downsampling import keep_means
 from canary_mlflow.pages.strips import strips_of
 from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.accepting import accept_facts
+from canary_mlflow.registry.acts import bless
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.reports.card import card_of
 from gates.model.records import Series
@@ -204,6 +206,23 @@ def test_two_sessions_are_judged_as_the_command_judges_them(web: Any, guarded: A
         assert f"{row.change} {row.range}" in page
     assert all(text in page for text in said.paragraphs)
     assert last_row(web, guarded.model) == rows  # nothing was written
+
+
+def test_facts_that_somebody_accepted_block_no_comparison(web: Any, recorded: Any) -> None:
+    def made(trainable: int) -> tuple[str, str]:
+        facts = json.dumps({"trainable": str(trainable)})
+        tags = {"canary.facts.parameters": facts, "canary.workload.data_digest": "ab12"}
+        session = recorded.session(runs=2, tags={**tags, "canary.model_name": recorded.model})
+        for run in recorded.children(session):
+            recorded.client.log_param(run, "cfg/train.learning_rate", "0.002")
+        return session, recorded.register(session)
+
+    (before, first), (after, second) = made(14080), made(512)
+    bless(recorded.client, recorded.model, first, "a baseline with facts")
+    address = f"/canary/compare?a={before}&b={after}"
+    assert "a gate would say BLOCK" in text_of(web.get(address))
+    accept_facts(recorded.client, recorded.model, second, "frozen on purpose", load_policy("smoke"))
+    assert "a gate would say BLOCK" not in text_of(web.get(address))
 
 
 def test_what_cannot_be_judged_says_why(web: Any, recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
