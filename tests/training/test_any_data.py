@@ -185,6 +185,15 @@ def test_a_few_rows_without_text_are_left_out_and_counted(tmp_path: Path, tokeni
     assert datasets.load(composed("algo=sft", f"data.path={path}", *QA), tokenizer)[2].dropped_unusable == 2
 
 
+def test_a_column_of_several_kinds_is_refused_where_a_function_may_read_it(tmp_path: Path, tokenizer: Any) -> None:
+    rows = [{"prompt": f"p {at}", "hint": at if at % 2 else [str(at)]} for at in range(10)]
+    words = ("algo=grpo", "data=jsonl", f"data.path={jsonl(tmp_path / 'rows.jsonl', rows)}")
+    datasets.load(composed(*words), tokenizer)
+    with pytest.raises(SetupError, match="the data's column 'hint' holds values of several kinds") as refused:
+        datasets.load(composed(*words, "algo.reward.kind=function", "algo.reward.path=any_module:f"), tokenizer)
+    assert "\n" not in str(refused.value)
+
+
 def test_what_is_no_data_is_refused(tmp_path: Path, tokenizer: Any) -> None:
     (tmp_path / "rows.xlsx").write_text("x")
     (tmp_path / "broken.parquet").write_text("no parquet")

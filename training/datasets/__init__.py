@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from training.config import CanaryConfig
 from training.datasets import embedded, hh_rlhf, hub, jsonl
 from training.datasets.rows import Taken, digest, take
-from training.errors import SetupError
+from training.errors import SetupError, first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -120,7 +120,9 @@ def _source(config: CanaryConfig) -> ModuleType:
 
 
 def _dataset(taken: Taken) -> Dataset:
+    """The rows as a table, of which each column holds one kind of value. Raises SetupError where one does not."""
     from datasets import Dataset
+    from pyarrow import ArrowException
 
     answered = any(row.chosen or row.rejected for row in taken.rows)
     columns: dict[str, list[Any]] = {
@@ -130,6 +132,13 @@ def _dataset(taken: Taken) -> Dataset:
     others = [json.loads(row.others or "{}") for row in taken.rows]
     for name in {key: None for one in others for key in one}:
         columns[name] = [one.get(name) for one in others]
+    for name, values in columns.items():
+        try:
+            Dataset.from_dict({name: values})
+        except (ArrowException, ValueError) as error:
+            raise SetupError(
+                f"the data's column {name!r} holds values of several kinds ({first_line(error)}); expected one kind"
+            ) from error
     return Dataset.from_dict(columns)
 
 
