@@ -49,6 +49,7 @@ class ModelConfig:
     path: Optional[str] = None  # hub id or folder
     revision: Optional[str] = None
     learning_rate: Dict[str, float] = MISSING  # per algorithm
+    chat_template: Optional[str] = None  # a Jinja file in place of the tokenizer's own
 
 
 @dataclass

@@ -23,10 +23,23 @@ def model_folder(model: ModelConfig) -> Path:
 
 def check(model: ModelConfig) -> None:
     """Raise SetupError unless the model can be loaded; imports no torch, fetches hub files that are missing."""
+    template_of(model)
     if model.source == "embedded":
         tiny.check_tiny_model()
     else:
         refuse_own_code(model_folder(model), f"model={model.name}")
+
+
+def template_of(model: ModelConfig) -> str:
+    """The text of the chat template that stands in for the tokenizer's; "" where none does. Raises SetupError."""
+    if not model.chat_template:
+        return ""
+    try:
+        return Path(model.chat_template).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(
+            f"model.chat_template={model.chat_template} cannot be read ({first_line(error)}); expected a Jinja file"
+        ) from error
 
 
 def refuse_own_code(folder: Path, asked_by: str) -> None:

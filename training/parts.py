@@ -49,6 +49,8 @@ def prepare_inputs(config: CanaryConfig) -> Inputs:
     """Read the data and fit it to the model's tokens; the seed makes no difference. Raises SetupError in one line."""
     folder = models.model_folder(config.model)
     tokenizer = loading.load_tokenizer(folder)
+    if config.model.chat_template:
+        tokenizer.chat_template = models.template_of(config.model)
     train, held_out, stats = datasets.load(config, tokenizer)
     revisions = tuple(map(revision_of, config.algo.scored_by()))
     for reward in config.algo.scored_by():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from training import memory
 from training.config import CanaryConfig
+from training.models import template_of
 from training.reward_config import work_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def describe(config: CanaryConfig, inputs: Inputs, device: Device) -> dict[str, 
         "algo": config.algo.name,
         "model": config.model.name,
         "model_revision": inputs.model_revision,
+        **({"chat_template": _digest(template)} if (template := template_of(config.model)) else {}),
         "data": config.data.name,
         "data_digest": inputs.data.digest,
         "adapter": config.adapter.name,
@@ -42,6 +44,10 @@ def describe(config: CanaryConfig, inputs: Inputs, device: Device) -> dict[str, 
         **config.algo.work(),
         **work_of(config.algo.scored_by(), inputs.reward_revisions),
     }
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest_of(workload: Mapping[str, str]) -> str:

@@ -24,6 +24,8 @@ from training.devices import settle
 from training.errors import SetupError
 from training.loading import load_tokenizer
 from training.parts import build_parts, prepare_inputs
+from training.preflight import preflight
+from training.workload import describe
 
 TEMPLATE = (
     "{% if tools %}T{{ tools | length }} {% endif %}"
@@ -113,6 +115,24 @@ def test_a_tokenizer_without_a_template_says_so(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="has no chat template; expected a model that has one") as refused:
         prepare_inputs(config)
     assert "\n" not in str(refused.value)
+
+
+def test_a_template_of_ones_own_stands_in_and_is_part_of_the_work(tmp_path: Path) -> None:
+    data, template = chats(tmp_path / "chats.jsonl"), tmp_path / "own.jinja"
+    config = a_config("jsonl", data)
+    config = replace(config, model=replace(config.model, chat_template=str(template)))
+    with pytest.raises(SetupError, match=r"own\.jinja cannot be read .*; expected a Jinja file"):
+        preflight(config)
+    device = settle(config.hardware)
+    works = []
+    for text in (TEMPLATE, TEMPLATE + " "):
+        template.write_text(text)
+        preflight(config)
+        inputs = prepare_inputs(config)
+        assert inputs.tokenizer.chat_template == text
+        works.append(describe(config, inputs, device))
+    assert {key for key in works[0] if works[0][key] != works[1][key]} == {"chat_template"}
+    assert "chat_template" not in describe(a_config("jsonl", data), inputs, device)
 
 
 def read(path: Path, algo: str = "dpo") -> list[Row]:

@@ -86,7 +86,7 @@ def _rendered(messages: Messages, tokenizer: Any, tools: Any, *, answered: bool)
     if not tokenizer.chat_template:
         raise SetupError(
             "the data are chats (lists of messages), and the model's tokenizer has no chat template; expected a model "
-            "that has one, such as model=qwen2.5-0.5b, or data of texts"
+            "that has one, such as model=qwen2.5-0.5b, model.chat_template=FILE, or data of texts"
         )
     try:
         found = tokenizer.apply_chat_template(
