@@ -21,6 +21,8 @@ from canary_mlflow.policies import content_of
 from canary_mlflow.registry.acts import override
 from canary_mlflow.registry.origin import SOURCE_TAG
 from canary_mlflow.registry.seal import seal_version
+from canary_mlflow.registry.session_rows import Word
+from canary_mlflow.registry.session_rows import write as told
 
 
 def through(door: str, at: Callable[[Scene], Any], *, stock: bool = False) -> Iterator[Attack]:
@@ -166,6 +168,49 @@ def linked(scene: Scene) -> Any:
     except CanaryError as error:
         raise Refused(None, str(error)) from error
     return scene.verdict("linked", made.version)
+
+
+def linked_folder(scene: Scene) -> Any:
+    """The same with the whole folder."""
+    recorded = scene.recorded
+    session_id = recorded.session(runs=2)
+    run_id = recorded.children(session_id)[0]
+    recorded.weights(run_id)
+    folder = (Path(scene.mode.artifacts) / scene.file_of(run_id)).parent
+    folder.rename(scene.mode.folder / "elsewhere")
+    folder.symlink_to(scene.mode.folder / "elsewhere")
+    scene.python.create_model("linked-folder", {})
+    made = scene.python.create_version("linked-folder", *source(scene, run_id), {"canary.session_id": session_id})
+    try:
+        seal_version(recorded.client, "linked-folder", made.version)
+    except CanaryError as error:
+        raise Refused(None, str(error)) from error
+    return scene.verdict("linked-folder", made.version)
+
+
+def late_files(scene: Scene) -> Any:
+    """Files in another run of a good session, which had none when that ended."""
+    run_id = next(one for one in scene.recorded.children(scene.good_session) if one != scene.good_run)
+    scene.recorded.weights(run_id, safetensors(weight=np.full(4, 7, np.float32)))
+    return judged_with(scene, source(scene, run_id)[0], run_id)
+
+
+def named_by_an_editor(scene: Scene) -> Any:
+    """Slow runs in the champion's session, so that the next one looks better, and the row that would name them."""
+    client = scene.recorded.client
+    session = client.get_model_version("tried", CHAMPION).tags["canary.session_id"]
+    slow = scene.recorded.run(session, 9, slower=1.8, tags={}, nan_at=None, without=())
+    try:
+        if scene.mode.is_server:
+            body = {"model": "tried", "session": session, "word": "ended"}
+            request(f"{scene.mode.front}/api/2.0/canary/sessions", "POST", body)
+        else:
+            told(client, session, "tried", Word.ENDED)
+    except CanaryError as error:
+        raise Refused(None, str(error)) from error
+    finally:
+        client.delete_tag(slow, "mlflow.parentRunId")
+    return scene.verdict("tried", scene.tried["next"])
 
 
 def prompt(scene: Scene) -> Any:
@@ -320,6 +365,7 @@ def other_attacks() -> Iterator[Attack]:
     yield Attack("Python client", "a version whose files were removed before it was registered", ghost)
     yield Attack("Python client", "another file of weights after the seal", swapped)
     yield Attack("artifact store", "a link to elsewhere among the files of a new version", linked)
+    yield Attack("artifact store", "the folder of a new version is a link to elsewhere", linked_folder)
     yield Attack("training script", "weights that hold a NaN", lambda scene: scene.verdict("with-nan", "1"))
     yield Attack("training script", "weights that are cut off", lambda scene: scene.verdict("cut-off", "1"))
     yield Attack("training script", "a policy as an artifact, its path as the tag canary.tier", own_policy, told=True)
@@ -358,6 +404,10 @@ def other_attacks() -> Iterator[Attack]:
     yield Attack("Python client", "overwrite their metrics and tags, judge again", overwritten_runs)
     yield Attack("Python client", "a good session's run into a blocked one, judge again", adopted_runs)
     yield Attack("Python client", "slow runs into the champion's session, judge the next", added_to_champion)
+    yield Attack(
+        "Python client", "slow runs into the champion's session, with a row that names them", named_by_an_editor
+    )
+    yield Attack("Python client", "other files in a run of a good session that had none when it ended", late_files)
     yield Attack("Python client", "a bad run's files, which a good run's tag calls its own later", vouched_later)
     yield Attack(
         "Python client", "a logged model of other files that names a good run as its source", logged_later, told=True

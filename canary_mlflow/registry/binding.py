@@ -141,6 +141,8 @@ def files_at(uri: str, destination: str = "") -> Iterator[Path]:
 def file_digests(place: Path) -> dict[str, str]:
     """Relative name → sha256 of a local file, or of all in a folder. Raises StoreError; UsageError for a link to
     outside: what is there may change behind it, and may be nobody's to show."""
+    if linked := next((folder for folder in own_folders(place) if folder.is_symlink()), None):
+        raise UsageError(f"{linked.name}: a link; expected the run's own folder; copy what it links to in its place")
     links = (found for found in place.rglob("*") if found.is_symlink())
     if linked := next((found for found in links if not found.resolve().is_relative_to(place.resolve())), None):
         name = linked.relative_to(place)
@@ -150,6 +152,14 @@ def file_digests(place: Path) -> dict[str, str]:
         return {found.relative_to(place).as_posix(): file_digest(found) for found in files}
     except OSError as error:
         raise StoreError(f"{error.filename}: {error.strerror}; expected a file of the version, readable") from error
+
+
+def own_folders(place: Path) -> Iterator[Path]:
+    """The folders of a run that lead to a place among its artifacts, which MLflow makes itself: from there up to the
+    run's. None for a place elsewhere, and nothing of what lies above a run: a store may be linked to a larger disk."""
+    above = [place, *place.parents]
+    roots = [at for at, folder in enumerate(above) if folder.name == "artifacts"]
+    yield from above[: roots[0] + 2] if roots else ()
 
 
 def digest_of_all(digests: Mapping[str, str]) -> str:

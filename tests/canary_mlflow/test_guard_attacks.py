@@ -85,6 +85,7 @@ def test_a_plain_editor_cannot_leave_runs_out(scene: Scene) -> None:
     editor, recorded = users(scene.mode)["editor"], replace(scene.recorded, model="lab", seed=140)
     session = recorded.session(runs=2)
     bad = recorded.run(session, 2, slower=1.0, tags={}, nan_at=20, without=())
+    recorded.weights(recorded.children(session)[0])
     body = {"model": "lab", "session": session, "word": "ended"}
 
     def ask(route: str, body: dict[str, Any]) -> Any:
