@@ -23,6 +23,7 @@ Points = NDArray[np.float64]
 
 RUNS_AT_ONCE = 100  # the server's limit for one bulk request
 POINTS_AT_ONCE = 25_000  # the server's silent limit for one bulk answer
+ROWS_AT_ONCE = 100_000  # in Python's own objects, ten times as large as what is kept of them
 KEYS_AT_ONCE = 500  # older SQLite takes 999 values in one statement
 NONE: Points = np.empty((0, 3))
 KEY = itemgetter(0)
@@ -76,9 +77,12 @@ def points_over(
     for run_id, names in keys.items():
         for start in range(0, len(names), KEYS_AT_ONCE):
             values = {"run": run_id, "keys": names[start : start + KEYS_AT_ONCE]}
+            parts: dict[str, list[Points]] = defaultdict(list)
             with connection.execute(query, values) as result:
-                rows = result.cursor.fetchall()  # a Row for each point costs as much again
-            found |= {(run_id, key): points for key, points in _by_key(rows)}
+                while rows := result.cursor.fetchmany(ROWS_AT_ONCE):  # a Row for each point costs as much again
+                    for key, points in _by_key(rows):
+                        parts[key].append(points)
+            found |= {(run_id, key): some[0] if len(some) == 1 else np.concatenate(some) for key, some in parts.items()}
     return found
 
 
