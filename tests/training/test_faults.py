@@ -49,7 +49,7 @@ WHOLE = "watch.on_critical=warn"  # the checks that must show a fault have its w
 LIKE_KL_ZERO = ("ppo_unstable", "ppo_unstable_kl")  # other settings of PPO, shown by the same signals
 LIKE_LR_HIGH = ("dpo_unstable_lr",)  # the same key
 LONG = ("entropy_collapse", "value_divergence")  # most of a minute each; reward_hack and kl_zero run PPO every day
-COSTS = ("step_cost", "iteration_cost")
+COSTS = ("step_cost", "iteration_cost", "data_wait")
 # Series that no rule of the policies judges, and what is too little of them to count.
 SERIES = {"data_wait": 0.003, "memory_growth": 1.0, "value_loss": 1.0}
 
