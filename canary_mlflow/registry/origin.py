@@ -46,13 +46,14 @@ def comes_from(client: MlflowClient, source: str, run_id: str) -> bool:
     Any client may register any place under any run's id: MLflow compares only sources in its own artifact store.
     """
     scheme, path = urlsplit(source).scheme, urlsplit(source).path.strip("/")
+    while scheme == "models" and "/" in path:  # a copy of a version; MLflow keeps the run's id with it
+        name, _, version = path.rpartition("/")
+        source = str(client.get_model_version(name, version).source)
+        scheme, path = urlsplit(source).scheme, urlsplit(source).path.strip("/")
+    if scheme == "models":  # a model that a run logged; its id has no version
+        return path.startswith("m-") and bool(client.get_logged_model(path).source_run_id == run_id)
     if scheme == "runs":
         return path.partition("/")[0] == run_id
-    if scheme == "models" and path.startswith("m-"):
-        return bool(client.get_logged_model(path.partition("/")[0]).source_run_id == run_id)
-    if scheme == "models":  # a copy of a version; MLflow keeps the run's id with it
-        name, _, version = path.rpartition("/")
-        return bool(name) and comes_from(client, str(client.get_model_version(name, version).source), run_id)
     run = client.get_run(run_id)
     return is_within(source, str(run.info.artifact_uri)) or is_within(source, run.data.tags.get(SOURCE_TAG, ""))
 

@@ -20,7 +20,7 @@ from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.binding import is_same_run
 from canary_mlflow.registry.door import guard_of
-from canary_mlflow.registry.origin import SOURCE_TAG
+from canary_mlflow.registry.origin import SOURCE_TAG, comes_from
 from canary_mlflow.registry.seal import seal_version
 from canary_mlflow.registry.session_rows import SEEDS_TAG, Word, begin, tell
 from canary_mlflow.registry.versions import SESSION_TAG, register_version
@@ -405,3 +405,17 @@ def test_a_session_whose_runs_save_their_weights_has_none_of_its_own(guarded: An
     tell(guarded.client, session, guarded.model)
     with pytest.raises(UsageError, match="whose runs save their own"):
         version_of(guarded, session, session, files_in(guarded, session))
+
+
+def test_a_copy_comes_from_where_its_original_does_whatever_its_model_is_called(guarded: Any) -> None:
+    """MLflow's ids of logged models begin with `m-`; a model may be called so, too."""
+    version, other = guarded.version(), guarded.version()
+    run_id, stranger = (guarded.client.get_model_version(guarded.model, one).run_id for one in (version, other))
+    place = f"models:/{guarded.model}/{version}"
+    for name in (f"m-{guarded.seed}", f"m-{guarded.seed}-again"):
+        guarded.client.create_registered_model(name)
+        guarded.client.create_model_version(name, place, run_id=run_id)
+        place = f"models:/{name}/1"
+    assert comes_from(guarded.client, place, run_id)
+    assert not comes_from(guarded.client, place, stranger)
+    assert not comes_from(guarded.client, f"models:/{guarded.model}@champion", run_id)
