@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from guard_attack import NO_DOOR, Attack, Cell
 from guard_modes import MODES
 from workplace import ROOT
 
 PAGE = ROOT / "docs" / "guard.md"
+THREATS = ROOT / "docs" / "threat-model.md"
 ATTACKS, ACCESS = "attacks", "access"  # what the marks in the page are called
 Seen = Mapping[tuple[str, str], Cell]
 
@@ -57,10 +59,10 @@ def put(mark: str, lines: Sequence[str]) -> None:
     PAGE.write_text(f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}")
 
 
-def told(mark: str) -> list[str]:
+def told(mark: str, page: Path = PAGE) -> list[str]:
     """The lines that stand there."""
     return (
-        PAGE.read_text().partition(f"<!-- {mark}: begin -->\n")[2].partition(f"\n<!-- {mark}: end -->")[0].splitlines()
+        page.read_text().partition(f"<!-- {mark}: begin -->\n")[2].partition(f"\n<!-- {mark}: end -->")[0].splitlines()
     )
 
 

@@ -1,4 +1,4 @@
-"""The threat model of docs/guard.md: a word and a proof for everybody and everything, and each proof is there.
+"""The table of docs/threat-model.md: a word and a proof for everybody and everything, and each proof is there.
 
 That the tests which it names exist is checked by tests/test_docs.py, as for every page.
 """
@@ -9,7 +9,7 @@ import re
 
 from guard_attack import DETECTED, OPEN, RANK
 from guard_attacks import ATTACKS
-from guard_table import told
+from guard_table import THREATS, told
 
 WHO = ["trainer", "editor", "registry administrator", "database owner", "host owner"]
 WHAT = ["metrics", "runs", "weights", "policy", "ledger", "keys", "time"]
@@ -18,7 +18,7 @@ WORST = {"prevented": 0, "detected": RANK[DETECTED], "not covered": RANK[OPEN]}
 
 def parts() -> tuple[list[list[str]], dict[int, str]]:
     """The cells of the table, line by line, and the notes by number."""
-    lines = told("threats")
+    lines = told("threats", THREATS)
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     notes = re.split(r"^(\d+)\. ", "\n".join(line for line in lines if not line.startswith("|")), flags=re.MULTILINE)
     return cells, {int(number): " ".join(text.split()) for number, text in zip(notes[1::2], notes[2::2], strict=True)}
