@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 from guard_access import ROUTES, WHO, answer, may_edit, users
 from guard_attack import RANK, Attack, Cell, carry_out
 from guard_attacks import ATTACKS
-from guard_doors import Refused, request
+from guard_doors import Refused, asked, request
 from guard_modes import MODES, opened
 from guard_scene import Scene, findings, stage, tables, what_counts
 from guard_table import ACCESS, compare, put, told, write
+from mlflow.exceptions import MlflowException
 from mlflow.server.auth.client import AuthServiceClient
 
 SEEN: dict[tuple[str, str], Cell] = {}
@@ -104,6 +106,34 @@ def test_a_plain_editor_cannot_leave_runs_out(scene: Scene) -> None:
     assert refused.value.status == 400
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "attack",
+    [one for one in ATTACKS if one.door != "SQL" and not one.door.startswith("stock")],
+    ids=lambda one: one.name,
+)
+def test_an_editor_gets_no_further_than_an_administrator(
+    scene: Scene, attack: Attack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same attacks with EDIT on all models there are and on their experiment; judged as whoever sees everything."""
+    editor = users(scene.mode)["editor"]
+    models = [("registered_model", model.name) for model in scene.recorded.client.search_registered_models()]
+    for kind, name in (*models, ("experiment", scene.recorded.experiment)):
+        with suppress(MlflowException):  # has it, from an earlier attack
+            may_edit(scene.mode, kind, name)
+
+    def act(there: Scene) -> Any:
+        with monkeypatch.context() as patch:
+            for key, value in editor.items():
+                patch.setenv(key, value)
+            return asked(lambda: attack.act(there))
+
+    cell = carry_out(scene, replace(attack, act=act))
+    assert RANK[cell.outcome] <= RANK[attack.worst], cell
+    assert (cell.status or 0) < 500, cell
+    assert "Traceback" not in cell.answer
+
+
 # What they are answered, in the order of WHO. 404 and 400 mean: allowed, but there is no such thing.
 MAY = {
     "GET health": ["401", "200", "200", "200", "200"],
@@ -130,6 +160,7 @@ WITH_USERS = (
     test_who_may_call_which_route,
     test_a_permission_that_is_taken_away_is_gone_at_once,
     test_a_plain_editor_cannot_leave_runs_out,
+    test_an_editor_gets_no_further_than_an_administrator,
 )
 
 
