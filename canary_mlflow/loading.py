@@ -17,7 +17,7 @@ _OF_4_BIT = logging.getLogger("bitsandbytes.backends.cpu.ops")
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """For imports that stand together. What they made is never looked at again."""
+    """For imports that stand together, and for the rows of a ledger. What they made is never looked at again."""
     gc.disable()
     try:
         yield

@@ -35,12 +35,18 @@ def visible(text: str, keep: str = "", most: int = LONGEST) -> str:
     What Python calls printable leaves out control characters (the escape codes of a terminal begin with one), line
     breaks, and the invisible formats among which are those that turn the direction of writing.
     """
-    if len(text) > most:
-        left = len(text) - most
-        text = f"{text[:most]}… ({left:,} more {'character' if left == 1 else 'characters'})"
+    text = cut(text, most)
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() or sign in keep else _written(sign) for sign in text)
+
+
+def cut(text: str, most: int) -> str:
+    """A text of any length as one of a bounded length, which says how much is left out."""
+    if len(text) <= most:
+        return text
+    left = len(text) - most
+    return f"{text[:most]}… ({left:,} more {'character' if left == 1 else 'characters'})"
 
 
 def _written(sign: str) -> str:

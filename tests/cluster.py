@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 
 ACCOUNTS = ("postgres", "nobody")  # initdb refuses root
@@ -69,3 +70,16 @@ def cluster() -> Iterator[Cluster]:
     finally:
         subprocess.run([*control, "-m", "immediate", "stop"], cwd=folder, check=False, capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def database(kind: str, folder: Path) -> Iterator[str]:
+    """The address of an empty database, `sqlite` or `postgresql`; skips the test where PostgreSQL is not installed."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/mlflow.db"
+        return
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    with cluster() as postgres:
+        postgres.run("CREATE DATABASE mlflow")
+        yield postgres.uri("mlflow")

@@ -59,7 +59,11 @@ def _run(argv: list[str]) -> int:
         return 0
     for config in configs:
         preflight(config, here=line.here and config.launcher.name == "local")
-    _try_rewards(configs)
+    from training.adding import say
+    from training.checking_reward import precheck
+
+    for said in precheck(configs):
+        say(said)
     check_outputs(line.outputs)
     if not line.multirun:  # a sweep registers nothing
         check_signer(configs[0])
@@ -74,16 +78,6 @@ def _run(argv: list[str]) -> int:
         return _alone(jobs[0])
     (code,) = _with_hydra(argv)
     return code
-
-
-def _try_rewards(configs: Sequence[CanaryConfig]) -> None:
-    """Look at the reward models that answers are paid by, each once for all jobs of a sweep."""
-    from training.adding import say
-    from training.checking_reward import precheck
-
-    for said in dict.fromkeys(map(precheck, configs)):
-        if said:
-            say(said)
 
 
 def _alone(job: Composed) -> int:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from canary_mlflow.errors import UsageError, one_line
@@ -83,14 +83,17 @@ def pairs_of(file: str, rows: int) -> tuple[list[str], list[str]]:
     return [better for better, _ in found], [worse for _, worse in found]
 
 
-def precheck(config: CanaryConfig) -> str:
-    """What is to be said of the reward models that answers are paid by, "" where there are none. In a process of its
-    own for each, which loads torch. Raises SetupError with one line for one that no policy can be trained with."""
-    said = []
-    for reward in config.algo.scored_by():
-        if reward.kind == "model" and reward.precheck:
-            said.append(_prechecked(str(reward.path), config))
-    return "; ".join(said)
+def precheck(configs: Iterable[CanaryConfig]) -> Iterator[str]:
+    """A line for each reward model that answers are paid by, looked at once on the same data, in a process of its own,
+    which loads torch. Raises SetupError with one line for one that no policy can be trained with."""
+    asked = {
+        (str(reward.path), json.dumps(to_plain(config)["data"])): config
+        for config in configs
+        for reward in config.algo.scored_by()
+        if reward.kind == "model" and reward.precheck
+    }
+    for (path, _), config in asked.items():
+        yield _prechecked(path, config)
 
 
 def _prechecked(path: str, config: CanaryConfig) -> str:
@@ -100,7 +103,8 @@ def _prechecked(path: str, config: CanaryConfig) -> str:
         words = [sys.executable, "-m", "training.checking_reward", path, f"--config={file}", f"--rows={ROWS}", "--json"]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1) or not done.stdout.strip():
-        raise SetupError((done.stderr.strip().splitlines() or [f"{path}: the check of the reward model broke off"])[-1])
+        said = (done.stderr.strip().splitlines() or [f"{path}: the check of the reward model broke off"])[-1]
+        raise SetupError(said.removeprefix("canary: "))
     found = json.loads(done.stdout)
     bad = [one["said"] for one in found["findings"] if one["fine"] is False]
     if bad:

@@ -69,6 +69,11 @@ def work_of(rewards: Sequence[RewardConfig], revisions: Sequence[str]) -> dict[s
     return found
 
 
+def reads_columns(rewards: Sequence[RewardConfig]) -> bool:
+    """Whether one of them may read other columns of the data than the prompts."""
+    return any(reward.kind == "function" for reward in rewards)
+
+
 def check_rewards(reward: RewardConfig, rewards: Sequence[RewardConfig]) -> None:
     """Raise UsageError for the first key that answers cannot be scored with: of the several, else of the one."""
     if not rewards:

@@ -97,7 +97,8 @@ def model_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Rewa
         raise SetupError(f"reward model {spec.path} has {model.config.num_labels} labels; expected 1, the score")
 
     def score(answers: Answers) -> torch.Tensor:
-        if are_chats(answers) and reader.chat_template:
+        templated = are_chats(answers) and bool(reader.chat_template)  # a template writes the special tokens itself
+        if templated:
             chats = [
                 [*row["prompt"], *answer] for row, answer in zip(answers.rows, said(answers, tokenizer), strict=True)
             ]
@@ -110,8 +111,7 @@ def model_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Rewa
                     answers.prompt_ids, answers.prompt_mask, answers.response_ids, answers.response_mask, strict=True
                 )
             ]
-        special = not (are_chats(answers) and reader.chat_template)  # a template has them
-        inputs = reader(texts, return_tensors="pt", padding=True, truncation=True, add_special_tokens=special).to(
+        inputs = reader(texts, return_tensors="pt", padding=True, truncation=True, add_special_tokens=not templated).to(
             device
         )
         inputs.pop("token_type_ids", None)

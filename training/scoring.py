@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from training.config import CanaryConfig
-from training.reward_config import RewardConfig
+from training.reward_config import RewardConfig, reads_columns
 from training.reward_model import reward_folder
 from training.rewards import Answers, Reward, RewardSpec, build_reward
 
@@ -30,8 +30,7 @@ def rewards_of(configs: Sequence[RewardConfig], tokenizer: Any, device: str) -> 
 
 def prompts_of(config: CanaryConfig, rows: Dataset) -> Dataset:
     """The rows' prompts; with the other columns where a function may read them."""
-    reads = any(reward.kind == "function" for reward in config.algo.scored_by())
-    return rows if reads else rows.select_columns("prompt")
+    return rows if reads_columns(config.algo.scored_by()) else rows.select_columns("prompt")
 
 
 def sum_of(rewards: Sequence[Reward]) -> Reward:

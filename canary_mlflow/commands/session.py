@@ -51,7 +51,8 @@ def begin(model: str, policy: str, experiment: str | None, tracking_uri: str | N
 @store_option
 def finish(session_id: str | None, tracking_uri: str | None) -> None:
     """End SESSION, by default the one in CANARY_SESSION. A run still going on counts as broken off."""
-    from canary_mlflow.tracking.own_session import VARIABLE, end, named
+    from canary_mlflow.tracking.experiment import VARIABLE
+    from canary_mlflow.tracking.own_session import end, named
 
     if not session_id:
         raise UsageError(

@@ -44,10 +44,8 @@ def gate_would_say(
         return None, "Not judged: one of them has not ended."
     if sum(one.step * len(one.latest) for side in runs for one in side) > MOST:
         return None, f"Not judged here, where it would take too long: {command}"
-    tier = next(
-        (one.tags[key] for one in (right, *runs[1], left, *runs[0]) for key in ("canary.tier",) if one.tags.get(key)),
-        "",
-    )
+    tiers = (one.tags.get("canary.tier", "") for one in (right, *runs[1], left, *runs[0]))
+    tier = next(filter(None, tiers), "")
     ids: list[tuple[str, ...]] = [tuple(one.run_id for one in side) for side in runs]
     model = right.tags.get("canary.model_name", "")
     try:

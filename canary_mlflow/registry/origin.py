@@ -46,7 +46,11 @@ def comes_from(client: MlflowClient, source: str, run_id: str) -> bool:
     Any client may register any place under any run's id: MLflow compares only sources in its own artifact store.
     """
     scheme, path = urlsplit(source).scheme, urlsplit(source).path.strip("/")
+    seen: set[str] = set()
     while scheme == "models" and "/" in path:  # a copy of a version; MLflow keeps the run's id with it
+        if path in seen:
+            return False  # a circle: a model that was deleted and made anew as a copy of its copy
+        seen.add(path)
         name, _, version = path.rpartition("/")
         source = str(client.get_model_version(name, version).source)
         scheme, path = urlsplit(source).scheme, urlsplit(source).path.strip("/")

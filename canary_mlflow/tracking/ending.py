@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.tracking.exceptions import raised_tags
+from canary_mlflow.tracking.experiment import VARIABLE
 from canary_mlflow.tracking.metrics_json import metrics_json
 from canary_mlflow.tracking.observers import Ending
-from canary_mlflow.tracking.own_session import VARIABLE
 from canary_mlflow.tracking.places import without_password
 
 if TYPE_CHECKING:

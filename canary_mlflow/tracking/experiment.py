@@ -17,7 +17,7 @@ from canary_mlflow.registry.migrations import watch
 
 EXPERIMENT = "canary"
 FALLBACK = "0"  # MLflow's own default experiment
-SESSION = "CANARY_SESSION"
+VARIABLE = "CANARY_SESSION"  # of the environment: the open session
 
 log = logging.getLogger("canary_mlflow")
 _PROJECT = re.compile(r"^name:\s*['\"]?canary_mlflow['\"]?\s*(#.*)?$", re.MULTILINE)
@@ -32,7 +32,7 @@ class CanaryExperimentProvider:
     def in_context(self) -> bool:
         """True while a session of own scripts is open, and in a process whose working folder holds this project's
         MLproject file."""
-        return bool(os.environ.get(SESSION)) or is_project(Path())
+        return bool(os.environ.get(VARIABLE)) or is_project(Path())
 
     def get_experiment_id(self) -> str:
         """The id of the open session's experiment, else of `canary`; MLflow's default experiment when the store cannot
@@ -44,7 +44,7 @@ class CanaryExperimentProvider:
         from canary_mlflow.tracking.session import get_run
         from canary_mlflow.tracking.store import experiment_id, prepare_store
 
-        if session := os.environ.get(SESSION):
+        if session := os.environ.get(VARIABLE):
             try:
                 return str(get_run(prepare_store(), session).info.experiment_id)
             except (CanaryError, MlflowException):

@@ -20,7 +20,7 @@ from weakref import WeakSet
 from canary_mlflow.errors import CanaryError, NoSuchRun, UsageError, one_line, plainly
 from canary_mlflow.policies import policy_names
 from canary_mlflow.tracking import owner
-from canary_mlflow.tracking.experiment import EXPERIMENT, FALLBACK
+from canary_mlflow.tracking.experiment import EXPERIMENT, FALLBACK, VARIABLE
 from canary_mlflow.tracking.leftovers import clear, held
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import (
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-VARIABLE = "CANARY_SESSION"
 FORBIDDEN_IN_NAMES = "/:"  # MLflow's rule for registered models
 
 

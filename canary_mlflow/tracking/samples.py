@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.shown import cut
 from canary_mlflow.tracking.lines import to_json
 
 FILE = "samples.jsonl"
@@ -61,17 +62,9 @@ class Samples:
 
 def as_line(answer: Answer) -> str:
     """One line of JSON."""
-    row = asdict(answer) | {name: cut(getattr(answer, name)) for name in ("prompt", "answer")}
+    row = asdict(answer) | {name: cut(getattr(answer, name), MOST_CHARACTERS) for name in ("prompt", "answer")}
     row |= {name: None if row[name] is None else to_json(row[name]) for name in ("reward", "kl")}
     return json.dumps(row) + "\n"
-
-
-def cut(text: str) -> str:
-    """A text of any length as one of a bounded length."""
-    if len(text) <= MOST_CHARACTERS:
-        return text
-    left = len(text) - MOST_CHARACTERS
-    return f"{text[:MOST_CHARACTERS]}… ({left:,} more {'character' if left == 1 else 'characters'})"
 
 
 def read(text: str, where: str) -> list[Answer]:

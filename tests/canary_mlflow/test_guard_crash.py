@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import binaries, cluster
+from cluster import database
 from guard_doors import request as ask
 from guard_modes import engine_of
 from servers import Server
@@ -85,14 +85,8 @@ def some(times: int) -> list[int]:
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path_factory.mktemp('killed')}/mlflow.db"
-        return
-    if binaries() is None:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    with cluster() as postgres:
-        postgres.run("CREATE DATABASE mlflow")
-        yield postgres.uri("mlflow")
+    with database(request.param, tmp_path_factory.mktemp("killed")) as uri:
+        yield uri
 
 
 @pytest.fixture(scope="module")

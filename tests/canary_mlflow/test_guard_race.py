@@ -8,7 +8,6 @@ import random
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import forking
 import pytest
 import sqlalchemy as sa
-from cluster import binaries, cluster
+from cluster import binaries, cluster, database
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from workplace import ROOT
@@ -51,14 +50,7 @@ def test_of_promoters_at_once_one_wins_each_round(request: pytest.FixtureRequest
 @pytest.fixture(params=["sqlite", "postgresql"])
 def raced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, MlflowClient]]:
     """A store, and a model with nine versions, the third of which is champion."""
-    with ExitStack() as stack:
-        uri = f"sqlite:///{tmp_path}/mlflow.db"
-        if request.param == "postgresql":
-            if binaries() is None:
-                pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-            postgres = stack.enter_context(cluster())
-            postgres.run("CREATE DATABASE mlflow")
-            uri = postgres.uri("mlflow")
+    with database(request.param, tmp_path) as uri:
         client = prepare_store(uri)
         client.create_registered_model("m")
         (tmp_path / "weights").mkdir()

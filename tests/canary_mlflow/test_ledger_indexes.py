@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
-from cluster import binaries, cluster
+from cluster import database
 
 from canary_mlflow.cli import canary
 from canary_mlflow.ledger import table
@@ -29,14 +29,8 @@ LOOKUPS: dict[str, Callable[[Any], list[Row]]] = {
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A ledger as it was made before the indexes: one row in twenty is a session's, the others are verdicts."""
-    if request.param == "sqlite":
-        yield filled(f"sqlite:///{tmp_path_factory.mktemp('indexes')}/mlflow.db")
-        return
-    if binaries() is None:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    with cluster() as postgres:
-        postgres.run("CREATE DATABASE mlflow")
-        yield filled(postgres.uri("mlflow"))
+    with database(request.param, tmp_path_factory.mktemp("indexes")) as uri:
+        yield filled(uri)
 
 
 def filled(uri: str) -> str:

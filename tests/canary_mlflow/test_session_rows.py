@@ -419,3 +419,18 @@ def test_a_copy_comes_from_where_its_original_does_whatever_its_model_is_called(
     assert comes_from(guarded.client, place, run_id)
     assert not comes_from(guarded.client, place, stranger)
     assert not comes_from(guarded.client, f"models:/{guarded.model}@champion", run_id)
+
+
+@pytest.mark.timeout(60)
+def test_copies_of_each_other_come_from_nowhere(guarded: Any) -> None:
+    """A model that was deleted and made anew as a copy of its own copy: a server must not follow that for ever."""
+    version = guarded.version()
+    run_id = guarded.client.get_model_version(guarded.model, version).run_id
+    one, other = f"{guarded.model}-one", f"{guarded.model}-other"
+    for name, source in ((one, f"models:/{guarded.model}/{version}"), (other, f"models:/{one}/1")):
+        guarded.client.create_registered_model(name)
+        guarded.client.create_model_version(name, source, run_id=run_id)
+    guarded.client.delete_registered_model(one)
+    guarded.client.create_registered_model(one)
+    guarded.client.create_model_version(one, f"models:/{other}/1", run_id=run_id)
+    assert not comes_from(guarded.client, f"models:/{one}/1", run_id)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sqlite3
 import urllib.parse
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner, Result
-from cluster import binaries, cluster
+from cluster import database
 from guard_doors import request
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
@@ -159,18 +158,6 @@ def test_a_workspace_takes_no_champion_along_and_brings_none(
             assert holders(uri) == before
         held = run("audit", "verify", uri=uri)
         assert held.exit_code == 0, held.output
-
-
-@contextmanager
-def database(kind: str, folder: Path) -> Iterator[str]:
-    if kind == "sqlite":
-        yield f"sqlite:///{folder}/mlflow.db"
-        return
-    if binaries() is None:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    with cluster() as postgres:
-        postgres.run("CREATE DATABASE mlflow")
-        yield postgres.uri("mlflow")
 
 
 def at(uri: str, place: str, patch: pytest.MonkeyPatch) -> MlflowClient:

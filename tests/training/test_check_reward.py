@@ -125,5 +125,7 @@ def test_a_reward_model_that_a_canary_made_is_tried_and_trained_with(tmp_path: P
     done = trained(tmp_path, *words)
     assert "pairs in their order" in done.stderr
     assert "seed 0" in done.stdout + done.stderr
+    sweep = trained(tmp_path, "--multirun", *words, "seed=1,2")
+    assert sweep.stderr.count("pairs in their order") == 1  # once for all jobs
     unasked = trained(tmp_path, *words, "algo.reward.precheck=false")
     assert "pairs in their order" not in unasked.stderr

@@ -121,8 +121,8 @@ def _source(config: CanaryConfig) -> ModuleType:
 
 def _dataset(taken: Taken) -> Dataset:
     """The rows as a table, of which each column holds one kind of value. Raises SetupError where one does not."""
+    import pyarrow as pa
     from datasets import Dataset
-    from pyarrow import ArrowException
 
     answered = any(row.chosen or row.rejected for row in taken.rows)
     columns: dict[str, list[Any]] = {
@@ -134,12 +134,12 @@ def _dataset(taken: Taken) -> Dataset:
         columns[name] = [one.get(name) for one in others]
     for name, values in columns.items():
         try:
-            Dataset.from_dict({name: values})
-        except (ArrowException, ValueError) as error:
+            columns[name] = pa.array(values)
+        except (pa.ArrowException, ValueError) as error:
             raise SetupError(
                 f"the data's column {name!r} holds values of several kinds ({first_line(error)}); expected one kind"
             ) from error
-    return Dataset.from_dict(columns)
+    return Dataset(pa.table(columns))
 
 
 def _said(text: str, *, chat: bool) -> Any:

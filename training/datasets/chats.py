@@ -40,7 +40,7 @@ def fit_chat(row: Row, tokenizer: Any, max_prompt: int, max_length: int) -> Row 
     ]
     if None in answers:
         return None
-    return row._replace(prompt=_as_json(prompt), chosen=answers[0] or "", rejected=answers[1] or "")
+    return row._replace(prompt=as_json(prompt), chosen=answers[0] or "", rejected=answers[1] or "")
 
 
 def _fit_prompt(prompt: Messages, tokenizer: Any, limit: int, tools: Any) -> Messages | None:
@@ -65,7 +65,7 @@ def _fit_answer(prompt: Messages, answer: Messages, tokenizer: Any, tools: Any, 
         whole = _rendered([*prompt, *answer], tokenizer, tools, answered=True)
         over = len(whole) - len(_rendered(prompt, tokenizer, tools, answered=False)) - room
         if over <= 0:
-            return _as_json(answer)
+            return as_json(answer)
         last = _shortened(answer[-1], tokenizer, over, keep_end=False)
         if last is None:
             return None
@@ -98,5 +98,6 @@ def _rendered(messages: Messages, tokenizer: Any, tools: Any, *, answered: bool)
     return list(found)
 
 
-def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+def as_json(value: Any) -> str:
+    """How a row keeps messages and other columns."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)

@@ -39,7 +39,8 @@ def read_rows(config: CanaryConfig) -> Iterator[Row]:
         record = _record(line, where)
         reader = reader or reader_of(config, record, where)
         row = reader.row(record, where)
-        if row.chat is not (chat := row.chat if chat is None else chat):
+        chat = row.chat if chat is None else chat
+        if row.chat is not chat:
             raise SetupError(
                 f"{where}: {'messages' if row.chat else 'texts'}, unlike the lines before; expected one kind"
             )

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from training.config import CanaryConfig
+from training.datasets.chats import as_json
 from training.datasets.rows import Row
 from training.errors import SetupError
+from training.reward_config import reads_columns
 
 PAIR, COMPLETION, JUDGED, MESSAGES, PROMPT = (
     ("prompt", "chosen", "rejected"),
@@ -50,8 +52,8 @@ class Reader:
         kept = others if self.keeps else {key: others[key] for key in ("tools",) if key in others and self._has_tools}
         if not isinstance(kept.get("tools", ""), str):
             kept = {**kept, "tools": json.dumps(kept["tools"])}  # a table would fill each tool with the keys of all
-        texts = [_as_json(one) if chat and one else one or "" for one in (prompt, chosen, rejected)]
-        return Row(*texts, chat=chat, others=_as_json(kept) if kept else "")
+        texts = [as_json(one) if chat and one else one or "" for one in (prompt, chosen, rejected)]
+        return Row(*texts, chat=chat, others=as_json(kept) if kept else "")
 
     @property
     def _has_tools(self) -> bool:
@@ -108,7 +110,7 @@ def reader_of(config: CanaryConfig, columns: Iterable[str], where: str) -> Reade
     """Who reads records with these columns for the algorithm. Raises SetupError where there is nothing it can read."""
     found, reads = set(columns), config.algo.reads
     algo = config.algo.name
-    keeps = any(reward.kind == "function" for reward in config.algo.scored_by())
+    keeps = reads_columns(config.algo.scored_by())
     for wanted_columns in READS[reads]:
         needed = set(wanted_columns) - ({"prompt"} if wanted_columns == PAIR else set())
         if needed <= found:
@@ -190,7 +192,3 @@ def _checked(messages: Sequence[Any], name: str, where: str) -> list[dict[str, A
             raise SetupError(f"{where}: {name}, message {number}: content is a number; expected a string")
         found.append({key: value for key, value in message.items() if value is not None})
     return found
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
