@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -69,8 +69,28 @@ _TAIL = (
     )
     .order_by(LEDGER.c.seq)
 )
+# One question in place of four: on a server, each way there and back costs more than what it asks.
+_BEARING = (
+    sa.select(LEDGER)
+    .where(
+        sa.or_(
+            LEDGER.c.seq == sa.select(sa.func.max(LEDGER.c.seq)).scalar_subquery(),
+            LEDGER.c.seq == sa.select(_OF_VERSION.limit(1).subquery().c.seq).scalar_subquery(),
+            LEDGER.c.seq == sa.select(_MOVES.limit(1).subquery().c.seq).scalar_subquery(),
+            sa.and_(
+                LEDGER.c.model == sa.bindparam("nothing"),
+                LEDGER.c.version == 0,
+                sa.or_(
+                    sa.and_(LEDGER.c.workspace == sa.bindparam("nothing"), LEDGER.c.kind == "key"),
+                    sa.and_(LEDGER.c.workspace == sa.bindparam("workspace"), LEDGER.c.kind == "policy"),
+                ),
+            ),
+        )
+    )
+    .order_by(LEDGER.c.seq)
+)
 _FIRST_OF_KEY = sa.select(sa.func.min(LEDGER.c.seq)).where(LEDGER.c.key_id == sa.bindparam("key_id"))
-_LAST, _LATEST_OF_VERSION, _LATEST_MOVE = (query.limit(1) for query in (_NEWEST_FIRST, _OF_VERSION, _MOVES))
+_LAST, _LATEST_MOVE = (query.limit(1) for query in (_NEWEST_FIRST, _MOVES))
 
 _NAMED = sa.select(LEDGER.c.seq).where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model")))
 _NAMED = _NAMED.limit(1)
@@ -82,6 +102,20 @@ _POLICIES = (
 )
 
 _SESSIONS = sa.select(LEDGER).where(LEDGER.c.kind == "session").order_by(LEDGER.c.seq)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bearing:
+    """Every row that bears on what a version may become. `last`: the end of the chain. `keys`: about keys, oldest
+    first. `policies`: those that set policies, oldest first. `newest`: about this version under this alias.
+    `move`: what made the alias what it is."""
+
+    last: Row | None
+    keys: Sequence[Row]
+    policies: Sequence[Row]
+    newest: Row | None
+    move: Row | None
+
 
 AT_ONCE = 1000  # rows fetched at a time
 ADVISORY_LOCK = 6_371_820_315  # any number that no one else on the server uses
@@ -109,12 +143,24 @@ def last(connection: Any) -> Row | None:
     return first_of(connection.execute(_LAST))
 
 
-def latest_of_version(
-    connection: Any, workspace: str, model: str, version: int, created: int, alias: str
-) -> Row | None:
-    """The newest row about this version and alias, and not about an earlier version of the same number."""
-    about = {"workspace": workspace, "model": model, "alias": alias, "version": version, "version_created": created}
-    return first_of(connection.execute(_LATEST_OF_VERSION, about))
+def bearing(connection: Any, workspace: str, model: str, version: int, created: int, alias: str) -> Bearing:
+    """The rows that bear on a version under an alias; none about an earlier version of the same number."""
+    about = {"workspace": workspace, "model": model, "alias": alias}
+    of_version = {**about, "version": version, "version_created": created}
+    found = [_row(one) for one in connection.execute(_BEARING, {**of_version, "nothing": ""})]
+    return Bearing(
+        last=newest_of(found),
+        keys=[row for row in found if row.kind == Kind.KEY],
+        policies=[row for row in found if row.kind == Kind.POLICY],
+        newest=newest_of(found, **of_version),
+        move=newest_of(found, **about, moves=1),
+    )
+
+
+def newest_of(rows: Sequence[Row], **about: Any) -> Row | None:
+    """The last of some rows whose columns say this."""
+    found = (row for row in reversed(rows) if all(getattr(row, name) == value for name, value in about.items()))
+    return next(found, None)
 
 
 def latest_move(connection: Any, workspace: str, model: str, alias: str) -> Row | None:

@@ -22,13 +22,16 @@ def add(connection: Any, record: Record, signer: Signer, after: Row | None) -> R
     return row
 
 
-def let_sign(connection: Any, signer: Signer, actor: str) -> Row | None:
+def let_sign(
+    connection: Any, signer: Signer, actor: str, tail: tuple[Row | None, Sequence[Row]] | None = None
+) -> Row | None:
     """The row that the next one follows (None: there is none yet); under `table.lock`, before anything is written.
+    `tail`: what `table.tail` would say, where it was read under the lock already.
 
     Raises Refused for a key that the ledger does not know, or that has ended there. One that was rotated in while this
     ledger was out of reach takes over in it first.
     """
-    last, rows = table.tail(connection)
+    last, rows = table.tail(connection) if tail is None else tail
     problem = objection(connection, signer, last, rows)
     if not problem:
         return last
@@ -61,16 +64,18 @@ def refusal(connection: Any, signer: Signer, problem: str) -> str:
     )
 
 
-def keys_in(connection: Any, keys: PublicKeys | None = None) -> PublicKeys:
-    """The keys that this account trusts (or `keys`), with what the ledger's rows say of them."""
+def keys_in(connection: Any, keys: PublicKeys | None = None, rows: Sequence[Row] | None = None) -> PublicKeys:
+    """The keys that this account trusts (or `keys`), with what the ledger's rows say of them. `rows`: those about keys,
+    where they were read already."""
     known = trusted() if keys is None else keys
-    return with_rows(known, table.key_rows(connection), partial(table.first_signed, connection))
+    told = table.key_rows(connection) if rows is None else rows
+    return with_rows(known, told, partial(table.first_signed, connection))
 
 
 def objection(connection: Any, signer: Signer, last: Row | None, rows: Sequence[Row]) -> str:
     """Why the ledger does not let this key sign; empty when it does. `rows`: those about keys."""
     if rows:
-        return entitled(with_rows(trusted(), rows, partial(table.first_signed, connection)), signer.key_id)
+        return entitled(keys_in(connection, rows=rows), signer.key_id)
     if last is None or last.key_id == signer.key_id or table.first_signed(connection, signer.key_id) is not None:
         return ""
     return "it has signed no row of the ledger"

@@ -65,11 +65,13 @@ class Order:
 
 def standing(store: Guard, session: Any, model: str, alias: str) -> Standing:
     """Who holds the alias now."""
-    version = stored.holder(session, store._get_active_workspace(), model, alias)
-    if version is None:
-        return Standing()
-    row = table.latest_move(session, store._get_active_workspace(), model, alias)
-    return Standing(version=version, row=row.seq if row is not None and row.version == version else None)
+    place = store._get_active_workspace()
+    return standing_by(stored.holder(session, place, model, alias), table.latest_move(session, place, model, alias))
+
+
+def standing_by(holder: int | None, move: Row | None) -> Standing:
+    """What the alias says, with the row behind it."""
+    return Standing(version=holder, row=move.seq if holder is not None and move and move.version == holder else None)
 
 
 def carry_out(store: Guard, order: Order) -> list[Row]:
@@ -78,15 +80,16 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
     signer = load_signer(key_folder())
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
-        last = end_of_chain(session, signer, order.actor)
         version = store.version_in(session, order.model, order.version, kept=order.moves)
+        said = bearing(session, version, order.alias)
+        last = end_of_chain(session, signer, order.actor, said)
         if version.creation_time != order.binding.version_created or version.source != order.binding.source:
             raise refusals.stale(order.alias, order.model, order.version, "the version was made anew or changed since")
-        before = standing(store, session, order.model, order.alias)
+        before = standing_by(stored.holder(session, version.workspace, order.model, order.alias), said.move)
         if order.judged_against is not None and before != order.judged_against:
             raise refusals.moved(order.alias, order.model, order.version, str(order.judged_against), str(before))
         if FACT in order.facts:
-            now = policy_row(session, version.workspace, order.model)
+            now = policy_row(said, order.model)
             if now != order.facts[FACT]["row"]:
                 raise refusals.policy_set(order.alias, order.model, order.version, now)
         rows = []
@@ -98,10 +101,16 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
         return [*rows, write(store, session, order, version, before, signer, last)]
 
 
-def end_of_chain(session: Any, signer: Signer, actor: str) -> Row | None:
+def bearing(session: Any, version: Any, alias: str) -> table.Bearing:
+    """The ledger's rows that bear on a version as it is stored."""
+    number, created = int(version.version), int(version.creation_time)
+    return table.bearing(session, str(version.workspace), str(version.name), number, created, alias)
+
+
+def end_of_chain(session: Any, signer: Signer, actor: str, said: table.Bearing) -> Row | None:
     """The row that the next one follows; refuses, before anything is written, a key that the ledger does not know."""
     try:
-        return let_sign(session, signer, actor)
+        return let_sign(session, signer, actor, (said.last, said.keys))
     except Refused as error:
         raise refusals.forbidden(str(error)) from error
 
@@ -149,7 +158,7 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
         found = store.version_in(session, model, version)
         if stored.holder(session, found.workspace, model, alias) == found.version:
             return None  # as in stock MLflow
-        row = granting(store, session, found, alias)
+        row = granting(session, found, alias)
         place = str(found.storage_location or found.source)
         created, source = int(found.creation_time), str(found.source)
     facts = row.facts
@@ -162,15 +171,16 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
     signer = load_signer(key_folder())
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
-        last = end_of_chain(session, signer, actor)
         found = store.version_in(session, model, version, kept=True)
-        if newest(store, session, found, alias) != row:
+        said = bearing(session, found, alias)
+        last = end_of_chain(session, signer, actor, said)
+        if said.newest != row:
             raise refusals.stale(alias, model, version, "it was judged again meanwhile")
-        before = standing(store, session, model, alias)
+        before = standing_by(stored.holder(session, found.workspace, model, alias), said.move)
         judged = Standing(version=facts.get("baseline_version"), row=facts.get("baseline_row"))
         if before != judged:
             raise refusals.moved(alias, model, version, str(judged), str(before))
-        policy = policy_row(session, found.workspace, model)
+        policy = policy_row(said, model)
         if row.kind in BY_A_POLICY and policy != dict(facts.get(FACT) or {}).get("row"):
             raise refusals.policy_set(alias, model, version, policy)
         order = Order(
@@ -189,26 +199,21 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
         return write(store, session, order, found, before, signer, last)
 
 
-def policy_row(session: Any, workspace: str, model: str) -> int | None:
+def policy_row(said: table.Bearing, model: str) -> int | None:
     """The row that sets the policy by which the model is judged now."""
-    row = in_force_row(table.policies(session, workspace), model)
+    row = in_force_row(said.policies, model)
     return None if row is None else row.seq
 
 
-def granting(store: Guard, session: Any, version: Any, alias: str) -> Row:
+def granting(session: Any, version: Any, alias: str) -> Row:
     """The newest row about the version, which must let it hold the alias; refuses otherwise."""
     model, number = str(version.name), int(version.version)
-    row = newest(store, session, version, alias)
+    said = bearing(session, version, alias)
+    row = said.newest
     if row is None:
         raise refusals.no_verdict(alias, model, number)
     if not row.grants:
         raise refusals.not_granted(alias, model, number, row.word, row.facts.get("held_back"))
-    for what in faults(row, None, keys_in(session)):
+    for what in faults(row, None, keys_in(session, rows=said.keys)):
         raise refusals.broken_row(alias, model, number, row.seq, what)
     return row
-
-
-def newest(store: Guard, session: Any, version: Any, alias: str) -> Row | None:
-    """The newest row about the version and this alias."""
-    place, created = store._get_active_workspace(), int(version.creation_time)
-    return table.latest_of_version(session, place, str(version.name), int(version.version), created, alias)

@@ -220,11 +220,39 @@ def test_rows_survive_the_database(rows: list[Row]) -> None:
             table.append(connection, row)
         assert list(table.read(connection)) == rows
         assert table.last(connection) == rows[-1]
-        assert (
-            table.latest_of_version(connection, "default", "mödel/x", 2, rows[1].version_created, "champion") == rows[1]
-        )
-        assert table.latest_of_version(connection, "default", "mödel/x", 2, 0, "champion") is None
         assert table.latest_move(connection, "default", "mödel/x", "champion") == rows[3]
+
+
+def test_what_bears_on_a_version_is_found_among_other_versions_models_aliases_and_workspaces(
+    signer: keys.Signer,
+) -> None:
+    """One question, of which each answer is another row; the last of all is about none of it."""
+    nothing = {"model": "", "version_created": 0, "alias": "", "grants": False, "moves": False}
+    ours = {"model": "m", "version_created": 7}
+    said = [
+        record(0, **nothing, kind=Kind.KEY, workspace=""),
+        record(0, **nothing, kind=Kind.POLICY),
+        record(0, **nothing, kind=Kind.POLICY, workspace="elsewhere"),
+        record(2, **ours, moves=True),
+        record(2, **ours, moves=False),
+        record(2, model="m", version_created=6, moves=False),  # an earlier version of the same number
+        record(2, **ours, alias="anchor", moves=True),
+        record(2, model="n", version_created=7, moves=True),
+        record(2, **ours, workspace="elsewhere", moves=True),
+        record(3, **ours, moves=False),
+    ]
+    rows: list[Row] = []
+    for one in said:
+        rows.append(signed(one, rows[-1] if rows else None, signer))
+    engine = sa.create_engine("sqlite://")
+    table.METADATA.create_all(engine)
+    with engine.begin() as connection:
+        for row in rows:
+            table.append(connection, row)
+        found = table.bearing(connection, "default", "m", 2, 7, "champion")
+        other = table.bearing(connection, "default", "never seen", 2, 7, "champion")
+    assert found == table.Bearing(last=rows[9], keys=[rows[0]], policies=[rows[1]], newest=rows[4], move=rows[3])
+    assert other == table.Bearing(last=rows[9], keys=[rows[0]], policies=[rows[1]], newest=None, move=None)
 
 
 def test_canonical_text_is_one_spelling() -> None:
