@@ -43,7 +43,7 @@ def told(store: Any, rows: Sequence[Row], tags: Mapping[str, str]) -> Iterator[t
     from mlflow.entities.webhook import WebhookAction, WebhookEntity, WebhookEvent
 
     model, version = rows[-1].model, str(rows[-1].version)
-    prompt = store.get_registered_model(model)._is_prompt()
+    prompt = store.is_prompt(model)
     tag = WebhookEntity.PROMPT_VERSION_TAG if prompt else WebhookEntity.MODEL_VERSION_TAG
     alias = WebhookEntity.PROMPT_ALIAS if prompt else WebhookEntity.MODEL_VERSION_ALIAS
     for key, value in tags.items():

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import logging
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
 from mlflow.store.model_registry.abstract_store import AbstractStore
 from mlflow.store.model_registry.dbmodels.models import (
     SqlRegisteredModel,
     SqlRegisteredModelAlias,
 )
+from sqlalchemy.orm import Session
 
 from canary_mlflow.ledger import install, table
 from canary_mlflow.ledger.clock import stamp
@@ -88,12 +92,29 @@ class Guard(AbstractStore):  # type: ignore[misc]
         name = model if under is None else under
         return [(str(one.alias), int(one.version)) for one in held if self.guards(name, str(one.alias))]
 
-    def version_in(self, session: Any, model: str, version: str, *, kept: bool = False) -> Any:
-        """A version as it is stored; MLflow's own refusal when there is none. `kept`: nobody deletes it meanwhile."""
-        place = self._get_active_workspace()
-        if (number := count(str(version))) and (found := stored.version_row(session, place, model, number, kept=kept)):
-            return found
-        return self._get_sql_model_version(session, model, version)
+    def version_in(self, session: Any, model: str, version: str, alias: str = "", *, kept: bool = False) -> Any:
+        """A version as it is stored (`stored.version_row`); MLflow's own refusal when there is none."""
+        place, number = self._get_active_workspace(), count(str(version))
+        found = stored.version_row(session, place, model, number, alias, kept=kept)
+        if found is None:
+            self._get_sql_model_version(session, model, version)
+            raise refusals.stale(alias, model, version, "it was made only now, or its number is spelled otherwise")
+        return found
+
+    @contextmanager
+    def asking(self) -> Iterator[Session]:
+        """For questions alone, outside of any transaction: its begin and end would each be a way to the server and
+        back."""
+        with Session(self.engine.execution_options(isolation_level="AUTOCOMMIT")) as session:
+            try:
+                yield session
+            except sa.exc.OperationalError as error:  # as MLflow's own sessions have it
+                raise MlflowException(str(error), error_code=TEMPORARILY_UNAVAILABLE) from error
+
+    def is_prompt(self, model: str) -> bool:
+        """Whether a model is one of MLflow's prompts."""
+        with self.asking() as session:
+            return stored.is_prompt(session, self._get_active_workspace(), model)
 
     # Moving a guarded alias
 

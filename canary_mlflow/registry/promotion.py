@@ -80,7 +80,7 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
     signer = load_signer(key_folder())
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
-        version = store.version_in(session, order.model, order.version, kept=order.moves)
+        version = store.version_in(session, order.model, order.version, order.alias, kept=order.moves)
         said = bearing(session, version, order.alias)
         last = end_of_chain(session, signer, order.actor, said)
         if version.creation_time != order.binding.version_created or version.source != order.binding.source:
@@ -154,9 +154,9 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
     The files and metrics are read before the lock: they may take long, and a change in between is what
     `canary audit verify` finds.
     """
-    with store.ManagedSessionMaker() as session:
-        found = store.version_in(session, model, version)
-        if stored.holder(session, found.workspace, model, alias) == found.version:
+    with store.asking() as session:
+        found = store.version_in(session, model, version, alias)
+        if found.holder == found.version:
             return None  # as in stock MLflow
         row = granting(session, found, alias)
         place = str(found.storage_location or found.source)
@@ -171,7 +171,7 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
     signer = load_signer(key_folder())
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
-        found = store.version_in(session, model, version, kept=True)
+        found = store.version_in(session, model, version, alias, kept=True)
         said = bearing(session, found, alias)
         last = end_of_chain(session, signer, actor, said)
         if said.newest != row:

@@ -10,9 +10,16 @@ from typing import Any
 
 import sqlalchemy as sa
 from mlflow.entities.model_registry.model_version_stages import STAGE_DELETED_INTERNAL
-from mlflow.store.model_registry.dbmodels.models import SqlModelVersion, SqlModelVersionTag, SqlRegisteredModelAlias
+from mlflow.prompt.constants import IS_PROMPT_TAG_KEY
+from mlflow.store.model_registry.dbmodels.models import (
+    SqlModelVersion,
+    SqlModelVersionTag,
+    SqlRegisteredModelAlias,
+    SqlRegisteredModelTag,
+)
 
 _VERSIONS, _ALIASES = SqlModelVersion.__table__, SqlRegisteredModelAlias.__table__
+_TAGS = SqlRegisteredModelTag.__table__
 _VERSION = sa.select(
     *(_VERSIONS.c[key] for key in ("workspace", "name", "version", "creation_time", "source", "storage_location"))
 ).where(
@@ -23,6 +30,11 @@ _VERSION = sa.select(
 _VERSION_KEPT = _VERSION.with_for_update(read=True)
 _ALIAS_KEY = ("workspace", "name", "alias")
 _HOLDER = sa.select(_ALIASES.c.version).where(*(_ALIASES.c[key] == sa.bindparam(key) for key in _ALIAS_KEY))
+# Not together with `_VERSION_KEPT`, which may wait, and then knows only its own row anew.
+_VERSION_HELD = _VERSION.add_columns(_HOLDER.scalar_subquery().label("holder"))
+_PROMPT = sa.select(_TAGS.c.value).where(
+    *(_TAGS.c[key] == sa.bindparam(key) for key in ("workspace", "name")), _TAGS.c.key == IS_PROMPT_TAG_KEY
+)
 # `its_`: SQLAlchemy keeps the columns' own names for what an UPDATE sets.
 _MOVE = (
     _ALIASES.update()
@@ -31,11 +43,19 @@ _MOVE = (
 )
 
 
-def version_row(session: Any, workspace: str, model: str, version: int, *, kept: bool = False) -> Any:
-    """A version's key, creation time, source and place; None when it is not there. `kept`: as it is, until the
-    transaction ends."""
+def version_row(session: Any, workspace: str, model: str, version: int, alias: str = "", *, kept: bool = False) -> Any:
+    """A version's key, creation time, source and place, and as `holder` the version that an alias names; None when it
+    is not there. `kept`: as it is, until the transaction ends, and without `holder`."""
     key = {"workspace": workspace, "name": model, "version": version}
-    return session.execute(_VERSION_KEPT if kept else _VERSION, key).first()
+    if kept:
+        return session.execute(_VERSION_KEPT, key).first()
+    return session.execute(_VERSION_HELD, {**key, "alias": alias}).first()
+
+
+def is_prompt(session: Any, workspace: str, model: str) -> bool:
+    """Whether the model is one of MLflow's prompts."""
+    found = session.execute(_PROMPT, {"workspace": workspace, "name": model}).scalar()
+    return str(found).lower() == "true"
 
 
 def holder(session: Any, workspace: str, model: str, alias: str) -> int | None:
