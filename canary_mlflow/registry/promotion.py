@@ -152,16 +152,16 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
     """Move the alias on the strength of a verdict that the ledger holds already; None where it is there already.
 
     The files and metrics are read before the lock: they may take long, and a change in between is what
-    `canary audit verify` finds.
+    `canary audit verify` finds. What the database alone can say is asked again under it: a key may have ended since.
     """
     with store.asking() as session:
         found = store.version_in(session, model, version, alias)
         if found.holder == found.version:
             return None  # as in stock MLflow
-        row = granting(session, found, alias)
-        place = str(found.storage_location or found.source)
-        created, source = int(found.creation_time), str(found.source)
-    facts = row.facts
+        row = granting(session, found, alias, bearing(session, found, alias))
+    facts, judged_of = row.facts, as_stored(found)
+    created, source = int(found.creation_time), str(found.source)
+    place = str(found.storage_location or source)
     try:
         binding = store.binding_now(created, source, place, list(facts.get("runs") or {}))
     except CanaryError as error:  # MLflow's handlers know its own exceptions only, and answer 500 to others
@@ -174,7 +174,9 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
         found = store.version_in(session, model, version, alias, kept=True)
         said = bearing(session, found, alias)
         last = end_of_chain(session, signer, actor, said)
-        if said.newest != row:
+        if as_stored(found) != judged_of:
+            raise refusals.stale(alias, model, version, "the version was made anew or changed since")
+        if granting(session, found, alias, said) != row:
             raise refusals.stale(alias, model, version, "it was judged again meanwhile")
         before = standing_by(stored.holder(session, found.workspace, model, alias), said.move)
         judged = Standing(version=facts.get("baseline_version"), row=facts.get("baseline_row"))
@@ -205,11 +207,14 @@ def policy_row(said: table.Bearing, model: str) -> int | None:
     return None if row is None else row.seq
 
 
-def granting(session: Any, version: Any, alias: str) -> Row:
+def as_stored(version: Any) -> tuple[Any, ...]:
+    """What must not change while files and metrics are read."""
+    return version.creation_time, version.source, version.storage_location
+
+
+def granting(session: Any, version: Any, alias: str, said: table.Bearing) -> Row:
     """The newest row about the version, which must let it hold the alias; refuses otherwise."""
-    model, number = str(version.name), int(version.version)
-    said = bearing(session, version, alias)
-    row = said.newest
+    model, number, row = str(version.name), int(version.version), said.newest
     if row is None:
         raise refusals.no_verdict(alias, model, number)
     if not row.grants:

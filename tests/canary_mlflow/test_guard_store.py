@@ -20,7 +20,7 @@ from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 
 from canary_mlflow.errors import Refused, UsageError
-from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files
+from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files, publish
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry import private_names
@@ -275,6 +275,39 @@ def test_a_row_by_an_unknown_key_moves_nothing(
         judge_only(guarded, second, policy)
     with pytest.raises(MlflowException, match=r"not among the trusted ones.*see canary audit verify"):
         guarded.client.set_registered_model_alias(guarded.model, "champion", second)
+
+
+@pytest.mark.parametrize(("meanwhile", "says"), [("source", "made anew or changed"), ("key", "not among the trusted")])
+def test_what_changes_while_the_evidence_is_read_moves_nothing(
+    guarded: Any, policy: Policy, guard: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, meanwhile: str, says: str
+) -> None:
+    """Between the reading of files and metrics and the lock, by another client of the same database."""
+    second, ours = guarded.version(), key_folder()
+    with monkeypatch.context() as colleague:
+        if meanwhile == "key":
+            colleague.setenv("CANARY_KEYS", str(tmp_path / "keys"))
+            colleague.setattr("canary_mlflow.ledger.writing.objection", lambda *words: "")
+            signer = load_signer(key_folder())
+            for file in public_files(ours):
+                shutil.copy(file, tmp_path / "keys" / "public")
+            publish(signer.key.public_key(), ours)
+        judge_only(guarded, second, policy)
+    read = guard.binding_now
+
+    def slowly(*words: Any) -> Any:
+        found = read(*words)
+        if meanwhile == "key":
+            (ours / "public" / f"{signer.key_id}.pem").unlink()
+        else:
+            with sqlite3.connect(guarded.uri.removeprefix("sqlite:///")) as base:
+                where = "WHERE name = ? AND version = ?"
+                base.execute(f"UPDATE model_versions SET source = '/evil' {where}", (guarded.model, second))
+        return found
+
+    monkeypatch.setattr(guard, "binding_now", slowly)
+    with pytest.raises(MlflowException, match=says):
+        guarded.client.set_registered_model_alias(guarded.model, "champion", second)
+    assert guarded.champion() == "1"
 
 
 def test_a_block_is_in_the_ledger_and_grants_nothing(guarded: Any, policy: Policy, guard: Any) -> None:
