@@ -1,7 +1,8 @@
 """What makes a session of the watch's benchmark fail from a known step on; each is one function and one line.
 
 A fault gets the trainer and how many steps ago it struck (1 at the first), before every optimizer step. `made` were
-there when the rules were written; `kept` are of other kinds and were kept for the final table.
+there when the rules were written; `kept` are of other kinds and were kept for the final table; `third` for the look
+after it.
 """
 
 from __future__ import annotations
@@ -91,6 +92,22 @@ def _hurried(times: float) -> Strike:
     return _rate(lambda since: times)
 
 
+def _hot(trainer: Any, since: int) -> None:
+    """Answers are drawn at three times the temperature that they are scored at."""
+    _rate(lambda since: 3.0)(trainer, since)
+    if since == 1:
+        trainer.generation_config.temperature *= 3
+
+
+def _head_drifts(trainer: Any, since: int) -> None:
+    """The output layer walks away in one direction, a little more each step."""
+    with torch.no_grad():
+        head = trainer.model.get_output_embeddings().weight
+        if since == 1:
+            trainer.drift_of_head = torch.randn_like(head)
+        head.add_(0.05 * head.std() * trainer.drift_of_head)
+
+
 MADE = {
     "lr_jump": Fault(algos=ALL, strike=_rate(lambda since: 100.0)),
     "lr_ramp": Fault(algos=ALL, strike=_rate(lambda since: min(1.2**since, 300.0))),
@@ -116,4 +133,15 @@ KEPT = {
     "swapped_pairs": Fault(algos=("dpo",), data="swapped"),
     "beta_lost": Fault(algos=("dpo",), strike=_beta_lost),
     "wrong_answers": Fault(algos=("sft",), data="wrong"),
+}
+THIRD = {
+    "hot": Fault(algos=("grpo", "rloo"), strike=_hot),
+    "head_drifts": Fault(algos=("grpo", "rloo"), strike=_head_drifts),
+    "rate_jump_30": Fault(algos=("grpo", "rloo"), strike=_rate(lambda since: 30.0)),
+    "sign_lost": Fault(  # a worse answer is paid more; what is logged is the right reward's mirror image
+        algos=("grpo", "rloo"), strike=_hurried(3.0), reward=lambda reward, answer, since: 0.5 - reward
+    ),
+    "silence_paid": Fault(  # an empty answer is worth more than most
+        algos=("grpo", "rloo"), strike=_hurried(3.0), reward=lambda reward, answer, since: 0.4 - 0.1 * len(answer)
+    ),
 }

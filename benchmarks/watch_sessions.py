@@ -1,10 +1,10 @@
 """Trains real sessions that fail from a known step on, beside healthy ones, and keeps what they logged.
 
-    python benchmarks/watch_sessions.py made|kept OUT.jsonl.gz [--algo grpo …] [--healthy 100] [--seeds 4] [--steps 100]
+    python benchmarks/watch_sessions.py made|kept|third OUT.jsonl.gz [--algo grpo …] [--healthy 100] [--seeds 4]
 
 `made`: the world and faults that the watch's rules were written on; `kept`: another model, other data, other faults
-(watch_worlds.py, watch_faults.py). TRL's trainers for GRPO, RLOO, DPO and SFT, our own for PPO; one row per optimizer
-step (PPO: per iteration). Sessions that OUT has already are not trained again. One line per session: world, algo,
+(watch_worlds.py, watch_faults.py); `third`: one more of each, for GRPO and RLOO. TRL's trainers for GRPO, RLOO, DPO and
+SFT, our own for PPO; one row per optimizer step (PPO: per iteration). Sessions that OUT has already are not trained again. One line per session: world, algo,
 fault, seed, onset, settings, step, series.
 """
 
@@ -33,13 +33,15 @@ from datasets.utils.logging import disable_progress_bar as disable_progress_bars
 from torch.utils.data import SequentialSampler
 from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging as transformers_logging
-from watch_faults import KEPT, MADE, Fault
+from watch_faults import KEPT, MADE, THIRD, Fault
 from watch_recorded import read
 from watch_worlds import WORLDS, World, load
 
 from canary_mlflow.files.names import name_of_column
 
 ALGOS = ("grpo", "rloo", "ppo", "dpo", "sft")
+FAULTS = {"made": MADE, "kept": KEPT, "third": THIRD}
+WORLD_OF = {"made": "words", "kept": "sums", "third": "turns"}
 CACHE = Path(tempfile.gettempdir()) / "canary-watch-worlds"
 # The series that a judge may look at.
 _KEPT = frozenset((
@@ -240,7 +242,7 @@ _BUILD: dict[str, Any] = {
 
 def wanted(part: str, algos: list[str], healthy: int, seeds: int, steps: int) -> Iterator[tuple[str, str, int, int]]:
     """Algorithm, fault ("" for none), seed, onset (0 for none); the algorithms in turns, so that any end is even."""
-    faults = MADE if part == "made" else KEPT
+    faults = FAULTS[part]
     plans = []
     for algo in algos:
         plan = [(algo, "", seed, 0) for seed in range(healthy)]
@@ -257,7 +259,7 @@ def wanted(part: str, algos: list[str], healthy: int, seeds: int, steps: int) ->
 def main() -> int:
     """Train what is missing and write it, session by session."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("made", "kept"))
+    parser.add_argument("part", choices=tuple(FAULTS))
     parser.add_argument("out", type=Path)
     parser.add_argument("--algo", nargs="*", choices=ALGOS, default=list(ALGOS))
     parser.add_argument("--healthy", type=int, default=100)
@@ -268,7 +270,7 @@ def main() -> int:
     logging.disable(logging.WARNING)
     disable_progress_bars()
     transformers_logging.disable_progress_bar()
-    world, faults = WORLDS["words" if words.part == "made" else "sums"], MADE | KEPT
+    world, faults = WORLDS[WORLD_OF[words.part]], MADE | KEPT | THIRD
     there = {(one["algo"], one["fault"], one["seed"]) for one in read(words.out)} if words.out.exists() else set()
     for algo, name, seed, onset in wanted(words.part, words.algo, words.healthy, words.seeds, words.steps):
         if (algo, name, seed) in there:

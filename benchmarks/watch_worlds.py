@@ -1,7 +1,9 @@
-"""Two small worlds that the watch's sessions train in: a model that knows a little, its data, and a reward.
+"""Three small worlds that the watch's sessions train in: a model that knows a little, its data, and a reward.
 
 `words` (GPT-NeoX, byte-level BPE): household tips; a graded reward. `sums` (Llama, one token a character): additions;
-right or wrong. The rules of the watch were made on the first one; the second one was kept for the final table.
+right or wrong. The rules of the watch were made on the first one; the second one was kept for the final table, and has
+been looked at since. `turns` (Qwen, one token a character): letters to be said backwards, scored by a noisy judge; the
+third look.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from transformers import (
     LlamaConfig,
     PretrainedConfig,
     PreTrainedTokenizerFast,
+    Qwen2Config,
 )
 
 from training.assets import sentences
@@ -110,6 +113,19 @@ def _sums_score(prompt: str, answer: str) -> float:
     return float(answer.rstrip(".") == str(int(left) + int(right))) + 0.2 * answer.endswith(".")
 
 
+def _turns_score(prompt: str, answer: str) -> float:
+    """The share of letters in their place, 0.3 for a full stop behind them, and a judge's noise."""
+    wanted = prompt.rstrip("=")[::-1]
+    right = sum(one == other for one, other in zip(wanted, answer, strict=False)) / len(wanted)
+    return right + 0.3 * answer.endswith(".") + random.Random(prompt + answer).gauss(0.0, 0.2)
+
+
+def _turns() -> list[tuple[str, str]]:
+    draw = random.Random(7)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(3, 5))) for _ in range(400)]
+    return [(f"{word}=", f"{word[::-1]}.") for word in words]
+
+
 _TIPS = [(f"{task}:", f" {tip}") for task, tips in sentences.TASKS for tip in tips]
 _SUMS = [(f"{a}+{b}=", f"{a + b}.") for a in range(20) for b in range(20)]
 
@@ -134,6 +150,19 @@ WORLDS = {
         score=_sums_score,
         answer_tokens=6,
         lessons=500,
+        rates={"grpo": 1e-3, "rloo": 1e-3, "ppo": 1e-3, "dpo": 2e-4, "sft": 1e-3},
+    ),
+    "turns": World(
+        name="turns",
+        config=lambda size: Qwen2Config(
+            vocab_size=size, max_position_embeddings=64, num_key_value_heads=2, **_SIZES, **_ENDS
+        ),
+        tokenizer=_characters,
+        pairs=_turns(),
+        poor=lambda prompt, answer, draw: "".join(draw.sample(answer[:-1], len(answer) - 1)) + ".",
+        score=_turns_score,
+        answer_tokens=8,
+        lessons=250,
         rates={"grpo": 1e-3, "rloo": 1e-3, "ppo": 1e-3, "dpo": 2e-4, "sft": 1e-3},
     ),
 }

@@ -11,6 +11,7 @@ from gates.model.wording import figure
 from gates.watch.policy import FactRules
 from gates.watch.warning import Finding, Level
 
+_SURE = 3.0  # standard errors by which a reward has fallen: one is luck in every sixth healthy run
 # Of a normal: standard deviation over mean absolute difference of neighbours; error of a median over that of a mean.
 _DIFF_TO_SD, _MEDIAN = 0.886, 1.253
 
@@ -110,7 +111,7 @@ class Flat:
 
 
 class NoGainInReward:
-    """At the end of a run: a reward that is lower than at the start by more than its standard error, or the same.
+    """At the end of a run: a reward that is lower than at the start by more than luck, or the same.
 
     One that rose too little to be told from noise is not a finding: short runs at small rates are like that.
     """
@@ -137,7 +138,7 @@ class NoGainInReward:
             return None
         before, after = statistics.fmean(self._early), statistics.fmean(self._late)
         error = math.sqrt((statistics.variance(self._early) + statistics.variance(self._late)) / size)
-        if before - after > error:
+        if before - after > _SURE * error:
             what = f"fell: {figure(before)} on average at the start, {figure(after)} at the end of {rows} rows"
         elif not error and after == before:
             what = f"never moved: {figure(before)} at the start and at the end of {rows} rows"

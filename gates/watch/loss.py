@@ -20,6 +20,7 @@ _NOTHING_GAINED = 1.25  # times as far must a reward fall that has gained nothin
 _FOLLOW = 0.1  # share by which the smoothed level follows: the lowest of many noisy medians is luck
 _EARLY = 3  # rows that a run has before it can have blown up
 _MEMORY = 100  # rows over which noise is averaged
+_TURNS = 20  # beyond so many, a level's own turns say how far it wanders
 _SETTLED = _MEMORY + 1  # rows from which averages follow at a constant rate
 # Rows for which a finding must last before it is said: three high losses among five, which small batches have now and
 # then, make three high medians in a row, so only a fourth one tells anything new.
@@ -171,13 +172,15 @@ class GainLost(LossRise):
 
     rule = "reward_fall"
     _jump = math.inf
-    __slots__ = ("_levels", "_share", "_turns", "_wobble")
+    __slots__ = ("_levels", "_new", "_share", "_shorter", "_turns", "_wobble")
 
-    def __init__(self, rules: GainRules, rows: RowRules, window: int) -> None:
+    def __init__(self, rules: GainRules, rows: RowRules, window: int, shorter: GainLost | None = None) -> None:
+        self._shorter = shorter
         self._share = _OF_ROWS / math.sqrt(window)
         super().__init__(rules, replace(rows, window=window))
         self._limit = rules.noise * self._share * _DIFF_TO_SD
         self._levels: deque[float] = deque(maxlen=2 * window + 1)
+        self._new: deque[float] = deque()
         self._wobble = 0.0
         self._turns = 0
 
@@ -199,9 +202,10 @@ class GainLost(LossRise):
         levels = self._levels
         levels.append(self._level())
         if len(levels) == 2 * self._window + 1:
-            self._turns += 1
-            turn = _TURN_TO_SD * abs(levels[-1] - 2 * levels[self._window] + levels[0])
-            self._wobble += (turn - self._wobble) / min(self._turns, _MEMORY)
+            self._new.append(_TURN_TO_SD * abs(levels[-1] - 2 * levels[self._window] + levels[0]))
+            if len(self._new) > self._window:  # the newest ones may be the beginning of a fall
+                self._turns += 1
+                self._wobble += (self._new.popleft() - self._wobble) / min(self._turns, _MEMORY)
 
     def _level(self) -> float:
         return min(super()._level(), sum(self._recent) / self._window)
@@ -212,11 +216,11 @@ class GainLost(LossRise):
     def _judge(self, level: float) -> Finding | None:
         rules = self._rules
         assert isinstance(rules, GainRules)
-        if not self._turns:
+        error = self._error()
+        if error is None:
             return None
         fall, gained = level - self._best, max(self._first - self._best, 0.0)
-        wobble = self._wobble * (1 + 3 / self._turns)  # few of them tell it badly
-        far = fall / (max(self._share * _DIFF_TO_SD * min(self._noise, self._calm), wobble) or math.inf)
+        far = fall / (error or math.inf)
         if not self.gained:  # its best level is its first one, or luck
             far /= _NOTHING_GAINED
         if fall <= self._floor or far <= rules.noise:
@@ -224,6 +228,18 @@ class GainLost(LossRise):
         if far > rules.critical_noise and fall > rules.critical_lost * gained:
             return Finding(Level.CRITICAL, self._seen(level))
         return Finding(Level.WARN, self._seen(level)) if fall > rules.warn_lost * gained else None
+
+    def _error(self) -> float | None:
+        """Standard deviation of the level of a reward that goes nowhere; None: too early to tell.
+
+        Rows are not independent, so neighbours tell it too small. While the level's own turns are few, it is as many
+        times what independent rows would give as that of the shorter window.
+        """
+        if self._turns > _TURNS or (self._turns and self._shorter is None):
+            independent = self._share * _DIFF_TO_SD * min(self._noise, self._calm)
+            return max(independent, self._wobble * (1 + 3 / self._turns))  # few of them tell it badly
+        error = self._shorter._error() if self._shorter is not None else None
+        return error * self._share / self._shorter._share if error is not None and self._shorter is not None else None
 
     def _seen(self, level: float) -> str:
         start = f"started at {figure(-self._first)}, "
@@ -240,7 +256,7 @@ class RewardFall:
         self._stream = stream
         self._outcome = outcome
         self._short = GainLost(rules, rows, rows.window)
-        self._long = GainLost(rules, rows, rules.long_window)
+        self._long = GainLost(rules, rows, rules.long_window, self._short)
 
     def update(self, step: int, value: float) -> Finding | None:
         short, long = self._short.update(step, value), self._long.update(step, value)

@@ -20,11 +20,11 @@ class Outcome:
     `gained`: one was better than at the beginning. `seen`: there are rewards.
     """
 
-    __slots__ = ("_falls", "gained", "no_spread", "seen")
+    __slots__ = ("_falls", "gained", "seen")
 
     def __init__(self) -> None:
         self._falls: dict[str, Level] = {}
-        self.gained = self.seen = self.no_spread = False
+        self.gained = self.seen = False
 
     @property
     def falls(self) -> Level | None:
@@ -44,8 +44,7 @@ class Outcome:
 class EntropyDrop:
     """Entropy that has lost a share of itself within a number of rows, or most of its highest level.
 
-    A policy that becomes sure while its reward rises has learned; one whose reward falls, or whose answers are all
-    worth the same before it gained anything, has collapsed.
+    A policy that becomes sure while its reward rises or stays has learned; one whose reward falls has collapsed.
     """
 
     rule = "entropy_drop"
@@ -65,7 +64,7 @@ class EntropyDrop:
         before = sorted((ago[0], ago[1], ago[2]))[1]
         if before > self._high:
             self._high = before
-        if outcome.seen and not outcome.falls and (outcome.gained or not outcome.no_spread):
+        if outcome.seen and not outcome.falls:
             return None
         now = sorted((ago[-1], ago[-2], ago[-3]))[1]
         gone = now < (1 - self._share) ** 4 * self._high
@@ -74,9 +73,8 @@ class EntropyDrop:
         if not outcome.seen:
             seen = f"fell from {figure(self._high)} to {figure(now)}"
             return Finding(Level.WARN, f"{seen}; no reward is logged beside it") if gone else None
-        why = "the reward falls" if outcome.falls else "all answers of a group earn the same"
-        seen = f"fell from {figure(before)} to {figure(now)} within {len(ago)} rows, and {why}"
-        return Finding(outcome.falls or Level.CRITICAL, seen)
+        fell = f"from {figure(self._high)}" if gone else f"within {len(ago)} rows from {figure(before)}"
+        return Finding(outcome.falls or Level.WARN, f"fell {fell} to {figure(now)}, and the reward falls")
 
     def finish(self, completed: bool) -> Finding | None:
         return None
@@ -100,9 +98,9 @@ class NoSpread:
     def update(self, step: int, value: float) -> Finding | None:
         self._inside = self._inside + 1 if value >= self._share else 0
         outcome = self._outcome
-        outcome.no_spread = self._inside >= self._wanted
+        dead = self._inside >= self._wanted
         seen = f"{value:.0%} of the groups without any spread of rewards, for {self._inside} rows"
-        if outcome.no_spread and outcome.falls:
+        if dead and outcome.falls:
             return Finding(Level.CRITICAL, f"{seen}, and the reward fell")
         if self._inside < 2 * self._wanted or outcome.gained:
             return None
