@@ -4,8 +4,8 @@
 
 `made`: the world and faults that the watch's rules were written on; `kept`: another model, other data, other faults
 (watch_worlds.py, watch_faults.py); `third`: one more of each, for GRPO and RLOO. TRL's trainers for GRPO, RLOO, DPO and
-SFT, our own for PPO; one row per optimizer step (PPO: per iteration). Sessions that OUT has already are not trained again. One line per session: world, algo,
-fault, seed, onset, settings, step, series.
+SFT, our own for PPO; one row per optimizer step (PPO: per iteration). Sessions that OUT has already are not trained
+again. One line per session: world, algo, fault, seed, onset, settings, step, series.
 """
 
 from __future__ import annotations
