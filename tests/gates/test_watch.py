@@ -269,6 +269,16 @@ def test_a_reward_that_collapses_within_its_noise_is_seen_in_more_rows() -> None
     assert levels["failed"] + levels["critical"] >= 10
 
 
+def test_a_collapse_in_a_short_run_is_critical_before_it_ends() -> None:
+    """60 noisy rows, of which the reward falls in the last 22: the long window has no turns of its own yet."""
+    path = [0.2 + 0.6 * min(row / 20, 1) if row < 38 else max(0.8 - (row - 38) / 10, 0.1) for row in range(60)]
+    critical = [
+        any(one.rule == "reward_fall" and one.level >= Level.CRITICAL for one in seen.warnings)
+        for seen in (watch(rewarded(np.random.default_rng(seed).normal(path, 0.2)), algo="grpo") for seed in range(20))
+    ]
+    assert sum(critical) >= 15
+
+
 def test_rewards_of_one_or_two_answers_fall_now_and_then() -> None:
     """0 or 2, as small groups earn: two bad batches among five are no collapse."""
     share = np.linspace(0.5, 0.85, 120)
