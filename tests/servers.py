@@ -15,7 +15,7 @@ import forking
 
 
 class Server:
-    """`mlflow server` with one worker; its artifacts lie under `folder`. `app`: MLflow's --app-name.
+    """`mlflow server` with one worker; its artifacts lie under `folder`, or at `artifacts`. `app`: MLflow's --app-name.
 
     `python`: instead of the one that forks. Whoever sends signals needs one whose processes are those of Linux.
     """
@@ -29,8 +29,10 @@ class Server:
         app: str = "",
         environment: Mapping[str, str] | None = None,
         python: str = "",
+        artifacts: str = "",
     ) -> None:
         self.store = store
+        self.artifacts = artifacts or str(folder / "artifacts")
         self.folder = folder
         self.words = [*(["--registry-store-uri", registry] if registry else []), *(["--app-name", app] if app else [])]
         self.environment = dict(environment or {})
@@ -51,7 +53,7 @@ class Server:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         command = [self.python, "-m", "mlflow", "server", "--backend-store-uri", self.store, "--workers", "1"]
-        artifacts = ["--artifacts-destination", str(self.folder / "artifacts"), *self.words]
+        artifacts = ["--artifacts-destination", self.artifacts, *self.words]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
         log = self.folder / "server.log"
         with log.open("ab") as output:

@@ -1,0 +1,112 @@
+"""The README's job over a server with PostgreSQL and an S3 store, and the files in deploy/ that set one up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster import database, free_port
+from servers import Server
+from workplace import ROOT, Workplace
+
+MODEL = "dpo-tiny-neox-preferences-smoke"
+SHORT = ["train.max_steps=40", "repeats=2"]
+# As a cluster's owner sets it: weights go to the store by presigned parts, past the server.
+MULTIPART = {"MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "true", "MLFLOW_MULTIPART_UPLOAD_MINIMUM_FILE_SIZE": "10000"}
+
+
+def compose() -> Any:
+    return yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
+
+
+def options(command: list[str]) -> dict[str, str]:
+    return dict(word[2:].split("=", 1) for word in command if word.startswith("--"))
+
+
+def test_the_compose_file_starts_a_guarded_server_on_its_own_stores() -> None:
+    services = compose()
+    server = services["server"]
+    asked = options(server["command"])
+    assert asked["registry-store-uri"] == f"canary+{asked['backend-store-uri']}"
+    assert asked["backend-store-uri"].endswith("@database/mlflow")
+    assert asked["app-name"] == "canary"
+    assert asked["artifacts-destination"] == "s3://mlflow"
+    assert "Bucket='mlflow'" in services["bucket"]["command"][-1]
+    assert all(one.startswith("127.0.0.1:") for one in server["ports"]), "nobody has to log in there"
+    assert server["volumes"] == ["keys:/keys"]
+    assert "CANARY_KEYS=/keys" in (ROOT / "deploy" / "Dockerfile").read_text()
+    for name, service in services.items():
+        assert set(service.get("depends_on", ())) <= set(services), name
+    built = services["server-image"]["build"]
+    assert (ROOT / "deploy" / built["context"] / built["dockerfile"]).is_file()
+
+
+@contextmanager
+def object_store(folder: Path) -> Iterator[dict[str, str]]:
+    """moto's server, with the bucket that the compose file makes. Yields what a client of it sets."""
+    port = free_port()
+    where = {
+        "MLFLOW_S3_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "mlflow",
+        "AWS_SECRET_ACCESS_KEY": "of-the-tests",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    with (folder / "moto.log").open("w") as log:
+        moto = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-p", str(port)], stdout=log, stderr=log, cwd=folder
+        )
+        try:
+            bucket = compose()["bucket"]["command"]
+            for _ in range(60):
+                made = Workplace(folder=folder).start(*bucket[1:], **where)
+                if made.wait() == 0:
+                    break
+                time.sleep(1)
+            assert made.returncode == 0, made.communicate()
+            yield where
+        finally:
+            moto.kill()
+            moto.wait()
+
+
+def keys_of(where: dict[str, str]) -> dict[str, str]:
+    """Object's key → its ETag, which ends in the number of parts where there were any."""
+    import boto3
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=where["MLFLOW_S3_ENDPOINT_URL"],
+        aws_access_key_id="mlflow",
+        aws_secret_access_key="of-the-tests",
+        region_name="us-east-1",
+    )
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket="mlflow")
+    return {one["Key"]: one["ETag"].strip('"') for page in pages for one in page.get("Contents", ())}
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_two_sessions_are_recorded_sealed_and_judged_on_postgresql_and_s3(tmp_path: Path) -> None:
+    pytest.importorskip("moto")  # of the extra [dev]
+    folder = tmp_path / "work"
+    folder.mkdir()
+    place = Workplace(folder=folder)
+    with database("postgresql", tmp_path) as uri, object_store(tmp_path) as where:
+        registry = f"canary+{uri}"
+        with Server(uri, tmp_path, registry=registry, app="canary", artifacts="s3://mlflow", environment=where) as up:
+            who = {"MLFLOW_TRACKING_URI": up.uri, **MULTIPART}  # no key of the store: presigned parts need none
+            first = place.train(*SHORT, **who)
+            assert first.stdout.startswith("BOOTSTRAP "), first.stdout + first.stderr
+            parts = {key: tag for key, tag in keys_of(where).items() if key.endswith(".safetensors")}
+            assert parts
+            assert all(tag.endswith("-1") for tag in parts.values()), parts
+            second = place.train(*SHORT, **who)
+            assert second.returncode in (0, 1, 3), second.stdout + second.stderr
+            assert not list(folder.glob("mlflow.db*")), "nothing is kept where the job runs"
