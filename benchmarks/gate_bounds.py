@@ -1,6 +1,7 @@
 """What no judge can exceed that holds this gate's error rates: the closed form beside which its power is to be read.
 
     python benchmarks/gate_bounds.py [--runs 4000] [--seed 37]
+    python benchmarks/gate_bounds.py --sessions
 
 The simulated runs of benchmarks/gate.py say how much each metric that decides differs between runs. From that follows,
 for five runs against three, the chance of BLOCK at 1.5 margins of the step time: of a percent limit on averaged runs;
@@ -12,6 +13,9 @@ all of the 1 % on the step time, the second divides it by the number of metrics 
 Then the chance that unchanged code passes at the end of its tier's plan, by tests that know every spread / have to
 learn each from these runs, and spend all of the 5 % there: at the spread of its cell, and with every metric twice as
 noisy as its shipped prior. The last line is JSON.
+
+`--sessions`: the same chance for the quality of the campaign's unchanged sessions with fresh seeds, at the spread that
+all of them have inside, by the number of runs on each side.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import argparse
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +36,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from gate import K, M  # noqa: E402  # the path is set above
 from gate_data import NOISE, STEPS, simulated  # noqa: E402
+from gate_freeze import CAMPAIGN, unchanged_sessions  # noqa: E402
 from gate_judges import policy_for  # noqa: E402
 
 from gates.calibration import spreads  # noqa: E402
@@ -132,11 +138,32 @@ def measured(tier: str, noise: str, runs: int, seed: int) -> dict[str, Any]:
     }
 
 
+def of_campaign() -> list[str]:
+    """Per algorithm, rows of a table: the spread of its quality, and PASS by tests that know it / learn it (t)."""
+    lines = ["| algorithm, metric | SD | 3 + 3 runs | 4 + 4 | 5 + 5 |", "|---|---|---|---|---|"]
+    shipped = policy_for("smoke")
+    for algo, sessions in unchanged_sessions(CAMPAIGN).items():
+        name = "eval_reward" if algo == "ppo" else "eval_loss"
+        policy = shipped.resolve({"backend": "cpu", "algo": algo, name: "recorded"})
+        found = next(each for each in spreads(policy, sessions) if each.rule.name == name)
+        cells = []
+        for runs in (3, 4, 5):
+            plan = replace(policy, looks=replace(policy.looks, runs=(runs,), shares=(1.0,)))
+            chances = (pass_chance(plan, found.rule, found.sd, found.margin, knows) for knows in (True, False))
+            cells.append(" / ".join(f"{100 * chance:.1f}" for chance in chances))
+        lines.append(f"| {algo}, {name} | {found.sd:.3f} | {' | '.join(cells)} |")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=4000, help="simulated runs that a spread is taken from")
     parser.add_argument("--seed", type=int, default=37)
+    parser.add_argument("--sessions", action="store_true", help="PASS of the campaign's sessions only")
     asked = parser.parse_args()
+    if asked.sessions:
+        print("\n".join(of_campaign()))
+        return
     print("| tier, noise | averaged | spread known | any test | spread learnt | PASS | PASS, twice the priors |")
     print("|---|---|---|---|---|---|---|")
     found = {}

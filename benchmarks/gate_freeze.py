@@ -79,15 +79,20 @@ def of_pools(folder: Path) -> Iterator[Comparison]:
 
 def of_sessions(packed: Path) -> Iterator[Comparison]:
     """Every session of unchanged code against every other of its algorithm."""
+    for algo, made in unchanged_sessions(packed).items():
+        for left, right in permutations(made, 2):
+            yield f"sessions with fresh seeds, {algo}", "smoke", left, right
+
+
+def unchanged_sessions(packed: Path) -> dict[str, list[list[Run]]]:
+    """By algorithm, the runs of each session of unchanged code."""
     sessions = defaultdict(list)
     with gzip.open(packed, "rt") as file:
         for number, line in enumerate(file):
             record = json.loads(line)
             if record["kind"] in ("baseline", "unchanged"):
                 sessions[record["algo"]].append([_run(f"{number} {i}", run) for i, run in enumerate(record["runs"])])
-    for algo, made in sessions.items():
-        for left, right in permutations(made, 2):
-            yield f"sessions with fresh seeds, {algo}", "smoke", left, right
+    return sessions
 
 
 def _run(name: str, plain: dict[str, Any]) -> Run:
