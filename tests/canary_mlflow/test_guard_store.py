@@ -6,7 +6,7 @@ import os
 import pwd
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 
 from canary_mlflow.errors import Refused, UsageError
+from canary_mlflow.ledger import install
 from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files, publish
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.policies import load_policy
@@ -44,6 +45,14 @@ def guard(recorded: Any) -> Any:
     found = guard_of(recorded.client)
     assert found is not None
     return found
+
+
+@pytest.fixture
+def only_ann(guarded: Any, guard: Any) -> Iterator[None]:
+    """A list of operators that is made while the guard is at work."""
+    install.install(guard.engine, operators=["ann"])
+    yield
+    install.install(guard.engine, operators=[])
 
 
 def judge_only(recorded: Any, version: str, policy: Policy) -> Judged:
@@ -379,19 +388,17 @@ def test_a_verdict_from_before_a_rollback_is_spent(guarded: Any, policy: Policy)
 
 
 def test_who_acts_is_the_account_whatever_the_environment_says(
-    guarded: Any, guard: Any, monkeypatch: pytest.MonkeyPatch
+    guarded: Any, only_ann: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = guarded.register(guarded.session(runs=1))
-    monkeypatch.setattr(guard, "operators", ("ann",))
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.setenv(name, "ann")
     with pytest.raises(Refused, match=rf"'{pwd.getpwuid(os.getuid()).pw_name}' is not among those who may \(ann\)"):
         bless(guarded.client, guarded.model, second, "because")
 
 
-def test_only_operators_act_where_there_is_a_list(guarded: Any, guard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_operators_act_where_there_is_a_list(guarded: Any, only_ann: None) -> None:
     second = guarded.register(guarded.session(runs=1))
-    monkeypatch.setattr(guard, "operators", ("ann",))
     with pytest.raises(Refused, match=rf"{account()!r} is not among those who may \(ann\)"):
         bless(guarded.client, guarded.model, second, "because")
     assert bless(guarded.client, guarded.model, second, "because", actor="ann").who == "ann"
