@@ -31,6 +31,7 @@ from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.door import guard_of, record, verdict_order
 from canary_mlflow.registry.gatekeeper import Judged, decide, gate
 from canary_mlflow.registry.rollback import rollback
+from canary_mlflow.registry.store import GuardedStore
 from canary_mlflow.tracking.histories import read_version
 from gates.model.policy import Policy
 
@@ -301,7 +302,7 @@ def test_what_changes_while_the_evidence_is_read_moves_nothing(
                 shutil.copy(file, tmp_path / "keys" / "public")
             publish(signer.key.public_key(), ours)
         judge_only(guarded, second, policy)
-    read = guard.binding_now
+    read = GuardedStore.binding_now  # the class: the client's store need not be the one the fixture found
 
     def slowly(*words: Any) -> Any:
         found = read(*words)
@@ -313,7 +314,7 @@ def test_what_changes_while_the_evidence_is_read_moves_nothing(
                 base.execute(f"UPDATE model_versions SET source = '/evil' {where}", (guarded.model, second))
         return found
 
-    monkeypatch.setattr(guard, "binding_now", slowly)
+    monkeypatch.setattr(GuardedStore, "binding_now", slowly)
     with pytest.raises(MlflowException, match=says):
         guarded.client.set_registered_model_alias(guarded.model, "champion", second)
     assert guarded.champion() == "1"

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import Refused, UsageError
-from canary_mlflow.ledger import table
+from canary_mlflow.ledger import install, table
 from canary_mlflow.ledger.keys import key_folder, load_signer
 from canary_mlflow.ledger.policy_rows import policy_record
 from canary_mlflow.ledger.rows import Kind, Record, signed
@@ -331,10 +331,13 @@ def test_one_person_is_enough_where_no_policy_says_more(guarded: Any) -> None:
 
 def test_only_operators_set_a_policy_where_some_are_named(recorded: Any) -> None:
     guard = guard_of(recorded.client)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guard, "operators", ("ann",))
+    assert guard is not None
+    install.install(guard.engine, operators=["ann"])
+    try:
         with pytest.raises(Refused, match="'eve' is not among those who may"):
             set_here(recorded, recorded.model, "smoke", who="eve")
+    finally:
+        install.install(guard.engine, operators=[])
 
 
 def test_a_ledger_from_before_policies_holds() -> None:
