@@ -8,11 +8,11 @@
 Per algorithm and load, five sessions each become a champion in a store of its own, with seeds that are drawn from the
 commit's hash. Each candidate is a session as `python -m training` makes it, with three other seeds, beside one of the
 five, in a copy of its store: it registers, tops up, is judged, and promotes, as for anybody. `busy`: one busy loop
-holds a core meanwhile. What is there already is not made again, so a campaign can be stopped and grown
-(`--unchanged`).
+holds a core meanwhile; `shared`: the machine does whatever else it does. The load average is recorded. What is there
+already is not made again, so a campaign can be stopped and grown (`--unchanged`).
 
-`show` counts verdicts, with intervals by session; `pack` keeps each session's verdict, and of each run the series that
-the policy judges, to six digits.
+`show` counts verdicts, with intervals by session, and whether the cause that a fault's verdict names is the right one;
+`pack` keeps each session's verdict, and of each run the series that the policy judges, to six digits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from ppo_learns import drawn  # noqa: E402  # the path is set above
+from root_cause import RIGHT  # noqa: E402
 from sessions import runs_of  # noqa: E402
 
 ALGOS = ("sft", "dpo", "kto", "reward", "ppo", "grpo", "rloo")
-LOADS = ("quiet", "busy")
+BESIDE = {"quiet": "nothing", "shared": "other work", "busy": "a busy loop"}
+LOADS = tuple(BESIDE)
 BASELINES = 5
 APART = 10  # between the first seeds of two sessions: no seed is in both
 DIGITS = 6
@@ -76,17 +79,27 @@ def faults_of(algo: str) -> list[str]:
 
 
 def cells(load: str, kinds: Iterable[str], unchanged: int, algos: Sequence[str] = ALGOS) -> Iterator[Cell]:
-    """Champions first, then rounds over the algorithms, so that a stopped campaign is even."""
-    for number in range(min(BASELINES, unchanged) if "faults" not in kinds else BASELINES):
-        yield from (Cell(algo=algo, load=load, kind="baseline", number=number) for algo in algos)
-    if "unchanged" in kinds:
-        for number in range(unchanged):
-            for algo in algos:
-                yield Cell(algo=algo, load=load, kind="unchanged", number=number, baseline=number % BASELINES)
-    if "faults" in kinds:
+    """Rounds over the algorithms, so that a stopped campaign is even: an unchanged session each, then some faults."""
+    rounds = max(1, unchanged if "unchanged" in kinds else BASELINES)
+    left = {algo: list(enumerate(faults_of(algo))) if "faults" in kinds else [] for algo in algos}
+    for number in range(rounds):
         for algo in algos:
-            for index, fault in enumerate(faults_of(algo)):
+            if "unchanged" in kinds and number < unchanged:
+                yield Cell(algo=algo, load=load, kind="unchanged", number=number, baseline=number % BASELINES)
+            due = -(-len(left[algo]) // (rounds - number))
+            for index, fault in (left[algo].pop(0) for _ in range(due)):
                 yield Cell(algo=algo, load=load, kind=fault, number=0, baseline=index % BASELINES)
+
+
+def with_champion(folder: Path, cell: Cell) -> Iterator[Cell]:
+    """The session and, where its champion is not there yet, that one first."""
+    if not champion_of(folder, cell).exists():
+        yield replace(cell, kind="baseline", number=cell.baseline or 0, baseline=None)
+    yield cell
+
+
+def champion_of(folder: Path, cell: Cell) -> Path:
+    return folder / "champions" / f"{cell.algo}-{cell.load}-{cell.baseline}"
 
 
 def seed_of(cell: Cell, commit: str) -> int:
@@ -100,7 +113,7 @@ def make(folder: Path, cell: Cell, commit: str) -> dict[str, Any]:
     record = folder / "records" / f"{cell.label}.json"
     if record.exists():
         return dict(json.loads(record.read_text()))
-    place, kept = folder / "place", folder / "champions" / f"{cell.algo}-{cell.load}-{cell.baseline}"
+    place, kept = folder / "place", champion_of(folder, cell)
     shutil.rmtree(place, ignore_errors=True)
     if cell.baseline is None:
         place.mkdir(parents=True)
@@ -138,10 +151,10 @@ def session(place: Path, cache: Path, words: list[str], load: str) -> dict[str, 
             [sys.executable, "-m", "training", *words], cwd=place, env={**kept, **own}, capture_output=True, text=True
         )
         seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode in (2, 4):
-        raise SystemExit(f"{' '.join(words)}: exit code {done.returncode}: {done.stderr.strip()[-1500:]}")
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"code": done.returncode, "seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1)}
+    took = {"seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1), "load_average": round(os.getloadavg()[0], 1)}
+    broke = {"error": done.stderr.strip()[-1500:]} if done.returncode in (2, 4) else {}
+    return {"code": done.returncode, **took, **broke}
 
 
 @contextlib.contextmanager
@@ -165,7 +178,8 @@ def brief(plain: dict[str, Any]) -> dict[str, Any]:
         if check["outcome"] in ("BLOCK", "INCONCLUSIVE", "WARN")
     ]
     keys = ("outcome", "reason_code", "reason", "look", "planned_runs")
-    return {**{key: verdict.get(key) for key in keys}, "checks": shown}
+    named = [one["rule"] for one in verdict.get("causes", [])]
+    return {**{key: verdict.get(key) for key in keys}, "checks": shown, "causes": named}
 
 
 def judged_in(plain: dict[str, Any]) -> set[str]:
@@ -221,7 +235,7 @@ def unchanged_table(records: list[dict[str, Any]]) -> list[str]:
             said = "; ".join(f"{count} {what}" for what, count in others.items())
             seconds, cpu = sorted(one["seconds"] for one in mine), sorted(one["cpu_seconds"] for one in mine)
             lines.append(
-                f"| `{algo}` | {'a busy loop' if load == 'busy' else 'nothing'} | {passed} of {len(mine)} "
+                f"| `{algo}` | {BESIDE[load]} | {passed} of {len(mine)} "
                 f"| {100 * low:.0f} to {100 * high:.0f} % | {said} | {seconds[len(mine) // 2]:.0f} | {seconds[-1]:.0f} "
                 f"| {cpu[len(mine) // 2]:.0f} |"
             )
@@ -236,24 +250,62 @@ def causes(record: dict[str, Any]) -> str:
 
 
 def fault_table(records: list[dict[str, Any]]) -> list[str]:
-    """Per fault and algorithm, what a whole session said, quiet and beside a busy loop, and which check showed it."""
-    lines = ["| fault | algorithm | nothing beside it | a busy loop beside it |", "|---|---|---|---|"]
-    found = {(one["kind"], one["algo"], one["load"]): one for one in records}
-    names = sorted({(one["kind"], one["algo"]) for one in records if one["kind"] not in ("baseline", "unchanged")})
-    for kind, algo in names:
-        said = [found.get((kind, algo, load)) for load in LOADS]
-        cells = [f"{VERDICTS[one['code']]}: {causes(one)}" if one else "" for one in said]
-        lines.append(f"| `{kind}` | `{algo}` | {cells[0]} | {cells[1]} |")
+    """Per fault and algorithm, what a whole session said, which check showed it, and the cause that it named."""
+    loads = [load for load in LOADS if any(one["load"] == load for one in faulty(records))]
+    lines = [
+        f"| fault | algorithm | {' | '.join(f'beside {BESIDE[load]} | cause named' for load in loads)} |",
+        f"|---|---|{'---|---|' * len(loads)}",
+    ]
+    found = {(one["kind"], one["algo"], one["load"]): one for one in faulty(records)}
+    for kind, algo in sorted({(one["kind"], one["algo"]) for one in faulty(records)}):
+        said = [found.get((kind, algo, load)) for load in loads]
+        shown = " | ".join(f"{VERDICTS[one['code']]}: {causes(one)} | {cause(one)}" if one else " | " for one in said)
+        lines.append(f"| `{kind}` | `{algo}` | {shown} |")
     return lines
 
 
-def write(file: Path, mark: str, lines: list[str]) -> None:
-    """Put the lines between the marks of the file, where it has them."""
-    text = file.read_text()
-    begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->"
-    if begin in text:
-        head, rest = text.split(begin, 1)
-        file.write_text(f"{head}{begin}{chr(10).join(lines)}\n{end}{rest.split(end, 1)[1]}")
+def faulty(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in records if one["kind"] not in ("baseline", "unchanged")]
+
+
+def cause(record: dict[str, Any]) -> str:
+    """The first cause named, and where the right one stands among them: the rules are not told the fault."""
+    named, right = record["verdict"].get("causes") or [], RIGHT.get(record["kind"], ())
+    at = next((place for place, one in enumerate(named, 1) if one in right), None)
+    return f"{named[0]} ({'right' if at == 1 else f'right one is number {at}' if at else 'wrong'})" if named else "none"
+
+
+def cause_table(records: list[dict[str, Any]]) -> list[str]:
+    """Of the faults that the gate saw, how often the right cause came first, or among the first three."""
+    seen = [one for one in faulty(records) if one["code"] == 1 or (one["code"] == 3 and one["verdict"].get("causes"))]
+    calm = [one for one in records if one["kind"] == "unchanged"]
+
+    def right(most: int) -> int:
+        named = [(one["kind"], one["verdict"].get("causes") or []) for one in seen]
+        return sum(any(cause in RIGHT.get(kind, ()) for cause in causes[:most]) for kind, causes in named)
+
+    quiet = sum(not one["verdict"].get("causes") for one in calm)
+    return [
+        "| sessions | how many | right cause first | among the first three | no cause named |",
+        "|---|---|---|---|---|",
+        f"| with a fault that the gate saw | {len(seen)} of {len(faulty(records))} | {right(1)} | {right(3)} | |",
+        f"| unchanged | {len(calm)} | | | {quiet} |",
+    ]
+
+
+def write(file: Path, tables: dict[str, list[str]]) -> None:
+    """Put each table between its marks, where the file has them. Raises SystemExit where it has none at all."""
+    text, found = file.read_text(), 0
+    for mark, lines in tables.items():
+        begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->"
+        if begin in text:
+            (head, rest), found = text.split(begin, 1), found + 1
+            text = f"{head}{begin}{chr(10).join(lines)}\n{end}{rest.split(end, 1)[1]}"
+    if not found:
+        raise SystemExit(
+            f"{file}: no place for a table; expected a line <!-- {next(iter(tables))}: begin --> and its end"
+        )
+    file.write_text(text)
 
 
 def main() -> None:
@@ -262,7 +314,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--commit", default="HEAD", help="the commit whose hash the seeds are drawn from")
-    parser.add_argument("--loads", nargs="+", default=LOADS, choices=LOADS)
+    parser.add_argument("--loads", nargs="+", default=("quiet", "busy"), choices=LOADS)
     parser.add_argument("--kinds", nargs="+", default=("unchanged", "faults"), choices=("unchanged", "faults"))
     parser.add_argument("--algos", nargs="+", default=ALGOS, choices=ALGOS)
     parser.add_argument("--unchanged", type=int, default=20, help="unchanged sessions per algorithm and load")
@@ -276,17 +328,21 @@ def main() -> None:
         asked = ["git", "rev-parse", options.commit]
         commit = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
         for load in options.loads:
-            for cell in cells(load, options.kinds, options.unchanged, options.algos):
+            planned = cells(load, options.kinds, options.unchanged, options.algos)
+            for cell in chain.from_iterable(with_champion(folder, one) for one in planned):
                 if time.monotonic() < last:
                     made = make(folder, cell, commit)
                     print(f"{cell.label:40s} {VERDICTS[made['code']]:13s} {made['seconds']:6.1f} s", flush=True)
         return None
     records = read(options.folder)
-    tables = {"campaign unchanged": unchanged_table(records), "campaign faults": fault_table(records)}
-    for mark, lines in tables.items():
-        print("\n".join(lines), end="\n\n")
-        for file in options.write:
-            write(file, mark, lines)
+    tables = {
+        "campaign unchanged": unchanged_table(records),
+        "campaign faults": fault_table(records),
+        "campaign causes": cause_table(records),
+    }
+    print("\n\n".join("\n".join(lines) for lines in tables.values()))
+    for file in options.write:
+        write(file, tables)
     return None
 
 

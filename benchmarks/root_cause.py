@@ -50,6 +50,8 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "reward_hack": ("reward.parts",),
     "flipped_labels": ("data.contradicts",),
     "wrong_reference": ("start.reference",),
+    "temperature_ignored": ("start.reference",),  # the first step's ratio is not 1
+    "flat_rewards": ("numbers.frozen",),
     "nan_batch": ("numbers.loss",),
     "inf_grad": ("numbers.gradient",),
     "memory_leak": ("memory.grows",),
