@@ -247,16 +247,20 @@ class GainLost(LossRise):
 
 
 class RewardFall:
-    """`GainLost` over few rows, which sees a collapse at once, and over many, which sees one through more noise."""
+    """`GainLost` over few rows, which sees a collapse at once, and over many, which sees one through more noise.
+
+    `sampled`: the policy's own answers earn it, so that its rows are alike from the start, and the long look may begin
+    with the short one's noise. Margins on given pairs are as noisy as they are large: their noise at the start is 0.
+    """
 
     rule = "reward_fall"
     __slots__ = ("_long", "_outcome", "_short", "_stream")
 
-    def __init__(self, stream: str, rules: GainRules, rows: RowRules, outcome: Outcome) -> None:
+    def __init__(self, stream: str, rules: GainRules, rows: RowRules, outcome: Outcome, *, sampled: bool) -> None:
         self._stream = stream
         self._outcome = outcome
         self._short = GainLost(rules, rows, rows.window)
-        self._long = GainLost(rules, rows, rules.long_window, self._short)
+        self._long = GainLost(rules, rows, rules.long_window, self._short if sampled else None)
 
     def update(self, step: int, value: float) -> Finding | None:
         short, long = self._short.update(step, value), self._long.update(step, value)

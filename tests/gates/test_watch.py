@@ -279,6 +279,21 @@ def test_a_collapse_in_a_short_run_is_critical_before_it_ends() -> None:
     assert sum(critical) >= 15
 
 
+MARGINS = """
+    .00 .00 .01 .15 .14 .24 -.36 .36 .09 .01 .44 -.25 .36 .57 .17 1.19 .61 1.28 .80 1.08 .70 1.38 .94 1.33 .39 .97
+    2.01 1.07 1.19 .75 .74 1.91 1.23 1.12 2.07 2.00 3.02 1.94 .92 1.73 1.05 .63 1.94 1.61 1.88 2.94 2.03 3.18 2.41
+    1.76 2.72 1.08 1.86 2.69 -.76 1.27 2.78 .50 1.48 -1.67 1.02 .06 -.18 -1.70 .84 1.31 -.50 .80 1.66 .83 -.24 -.54
+    .62 .65 .52 .45 1.22 -.09 .17 1.16 .51 .70 -.18 .57 1.56 1.26 .13 .74 -.10 1.42 1.57 1.13 1.42 1.32 -.17 1.11
+    2.02 .70 1.40 1.39
+"""
+"""Of `python -m training algo=dpo seed=5443581`: the margin halves, and its held-out loss ends where others end."""
+
+
+def test_a_margin_that_sinks_and_stays_well_above_its_start_ends_no_run() -> None:
+    seen = watch([{"reward_margin": float(value)} for value in MARGINS.split()], algo="dpo", max_steps=100)
+    assert max(one.level for one in seen.warnings) == Level.WARN, said(seen)
+
+
 def test_rewards_of_one_or_two_answers_fall_now_and_then() -> None:
     """0 or 2, as small groups earn: two bad batches among five are no collapse."""
     share = np.linspace(0.5, 0.85, 120)
