@@ -254,15 +254,15 @@ def _ppo_step(config: CanaryConfig, module: Any, reference: Any) -> int:
     mask, answers = torch.ones_like(ids), torch.zeros(rows, answer, dtype=torch.long)
     with torch.no_grad():
         logits, _ = module(ids, mask, answer)
+        token_logps(logits, answers, algo.temperature)
+        token_entropy(logits, algo.temperature)
+        del logits
         base = response_logits(reference if reference is not None else module.policy, ids, mask, answer)
-        logits = logits / algo.temperature
-        token_logps(base / algo.temperature, answers)
-        token_logps(logits, answers)
-        token_entropy(logits)
-    del logits, base
+        token_logps(base, answers, algo.temperature)
+    del base
     logits, values = module(ids, mask, answer)
     size = logits.numel() * logits.element_size()
-    (token_logps(logits / algo.temperature, answers).sum() + values.sum()).backward()
+    (token_logps(logits, answers, algo.temperature).sum() + values.sum()).backward()
     return size
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from tiny_ppo import EOS, PAD, PROMPTS, tiny_model, tiny_tokenizer
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from training.errors import InstabilityError, SetupError
 from training.ppo.actor_critic import response_logits
-from training.ppo.generation import Prompts, SamplingSpec, response_mask_of, sample
+from training.ppo.generation import Prompts, SamplingSpec, _fixed_cache, response_mask_of, sample
 from training.ppo.keys import Stream, prompt_rows, torch_stream
 
 CPU = torch.device("cpu")
@@ -61,6 +61,48 @@ def test_left_padding_changes_nothing(build: Any) -> None:
             model, torch.cat([padded_ids, drawn], 1), torch.cat([padded_mask.long(), tail], 1), TOKENS
         )
     torch.testing.assert_close(plain, padded, rtol=0, atol=2e-5)
+
+
+def _llama() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=280, num_key_value_heads=2, initializer_range=0.3, **shape))
+
+
+@pytest.mark.parametrize("build", [tiny_model, _absolute_positions, _llama])
+@pytest.mark.parametrize("end", [EOS, 7])  # 7: rows end at different tokens, the last before the last look
+def test_a_gpu_is_asked_seldom_and_draws_the_same(build: Any, end: int) -> None:
+    model = build().eval()
+    assert type(_fixed_cache(model, 40)).__name__ == "StaticCache"
+    ids, mask = Prompts(PROMPTS, tiny_tokenizer(), 32, PAD).batch(range(6), CPU)
+    spec = _spec(max_new_tokens=40, eos_token_id=end)
+    drawn = [
+        sample(model, ids, mask, spec, torch_stream(CPU, 0, Stream.SAMPLING), 0, as_on_gpu=gpu) for gpu in (False, True)
+    ]
+    assert torch.equal(*drawn)
+
+
+def test_a_gpu_names_the_token_whose_logits_were_no_numbers() -> None:
+    class Breaking(torch.nn.Module):
+        calls = 0
+
+        def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
+            self.calls += 1
+            logits = torch.zeros(len(input_ids), 1, 10)
+            logits[1] = float("nan") if self.calls == 3 else 0.0
+            return type("Output", (), {"logits": logits, "past_key_values": None})()
+
+    ids = torch.full((2, 3), 5)
+    with pytest.raises(InstabilityError, match="logits for answer token 3 are not finite"):
+        sample(
+            Breaking(),
+            ids,
+            torch.ones_like(ids).bool(),
+            _spec(),
+            torch_stream(CPU, 0, Stream.SAMPLING),
+            0,
+            as_on_gpu=True,
+        )
 
 
 def test_settings_left_in_the_model_do_not_leak_into_sampling() -> None:

@@ -73,6 +73,25 @@ def test_whitening_on_two_ranks_equals_whitening_everything() -> None:
     torch.testing.assert_close(part, whole[:3])
 
 
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_chunks_of_logits_give_the_bits_and_gradients_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, precision: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr("training.ppo.losses.CHUNK", 3 * 2 * 50)  # three positions at a time; the last has one
+    whole = (4 * torch.randn(2, 8, 50)).to(precision)[:, :-1].requires_grad_()
+    apart = whole.detach().clone().requires_grad_()
+    tokens, weights = torch.randint(0, 50, (2, 7)), torch.randn(2, 7)
+    scaled = whole.float() / 0.7
+    logps = scaled.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(-1)
+    found = token_logps(apart, tokens, 0.7)
+    (logps * weights).sum().backward()
+    (found * weights).sum().backward()
+    assert torch.equal(found, logps)
+    assert torch.equal(apart.grad, whole.grad)
+    torch.testing.assert_close(token_entropy(apart, 0.7), torch.distributions.Categorical(logits=scaled).entropy())
+
+
 def test_token_logps_and_entropy() -> None:
     logits = torch.tensor([[[0.0, math.log(3.0)], [0.0, 0.0]]])
     tokens = torch.tensor([[1, 0]])

@@ -26,7 +26,7 @@ class EntropyCollapse(Fault):
 
         def collapsing(model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **kwargs: Any) -> Any:
             loss, outputs = compute_loss(model, inputs, return_outputs=True, **kwargs)
-            entropy = token_entropy(outputs["logits"] / trainer.args.temperature)
+            entropy = token_entropy(outputs["logits"], trainer.args.temperature)
             mean = (entropy * inputs["policy_mask"]).sum() / inputs["policy_tokens"]
             loss = loss + fault.strength * mean * trainer.args.world_size
             return (loss, outputs) if return_outputs else loss

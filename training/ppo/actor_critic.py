@@ -29,9 +29,9 @@ def backbone_inputs(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> di
 def response_logits(
     policy: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, response_length: int
 ) -> torch.Tensor:
-    """Logits [R, T, V] in float32 that predict the last T = response_length tokens."""
+    """Logits [R, T, V], in the model's precision, that predict the last T = response_length tokens."""
     output = policy(**backbone_inputs(input_ids, attention_mask), logits_to_keep=response_length + 1)
-    logits: torch.Tensor = output.logits[:, -response_length - 1 : -1].float()
+    logits: torch.Tensor = output.logits[:, -response_length - 1 : -1]
     return logits
 
 
@@ -59,7 +59,7 @@ class ActorCritic(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits [R, T, V] that predict the last T = response_length tokens, and values [R, T] before each.
 
-        Both in float32 and before any temperature.
+        Before any temperature; logits in the model's precision, values in float32.
         """
         inputs = backbone_inputs(input_ids, attention_mask)
         window = slice(-response_length - 1, -1)
@@ -70,7 +70,7 @@ class ActorCritic(nn.Module):
         else:
             hidden = self.value_backbone(**inputs).last_hidden_state
         values = self.value_head(hidden[:, window].to(self.value_head.weight.dtype)).squeeze(-1)
-        return output.logits[:, window].float(), values.float()
+        return output.logits[:, window], values.float()
 
     def activation_checkpointing_enable(self, **kwargs: Any) -> None:
         """Trainer's switch, passed on to the backbones."""

@@ -27,6 +27,9 @@ class SamplingSpec:
 Sampler = Callable[..., torch.Tensor]
 
 
+LOOK_EVERY = 16  # tokens of a GPU between two looks at what it drew: each look makes the host wait for it
+
+
 @torch.no_grad()
 def sample(
     policy: Any,
@@ -35,22 +38,29 @@ def sample(
     spec: SamplingSpec,
     generator: torch.Generator,
     step: int,
+    as_on_gpu: bool | None = None,
 ) -> torch.Tensor:
     """Draw one answer [R, T] per left-padded prompt [R, P]; T is the longest, at most max_new_tokens.
 
     After its end a row holds pad_token_id. A loop of our own rather than generate(): fields left
     unset in an explicit GenerationConfig are filled from the model's (a repetition penalty, say),
     which would make the sampled and the scored distribution differ. InstabilityError when logits
-    are not numbers; on a GPU, sampling from them would poison the device context.
+    are not numbers; they are never sampled from, which on a GPU would poison the device context.
+    as_on_gpu: a cache of fixed size and few looks at what was drawn (None: where the prompts are on one).
     """
+    as_on_gpu = prompt_ids.is_cuda if as_on_gpu is None else as_on_gpu
+    every = LOOK_EVERY if as_on_gpu else 1
+    width, room = prompt_ids.shape[1], spec.max_new_tokens
+    tokens, cache = prompt_ids, _fixed_cache(policy, width + room) if as_on_gpu else None
+    mask = torch.cat([prompt_mask.long(), prompt_mask.new_ones((len(prompt_ids), room), dtype=torch.long)], dim=1)
+    positions = position_ids_of(mask[:, :width])
     finished = torch.zeros(len(prompt_ids), dtype=torch.bool, device=prompt_ids.device)
-    tokens, mask, cache = prompt_ids, prompt_mask.long(), None
-    positions = position_ids_of(mask)
     answers: list[torch.Tensor] = []
-    while len(answers) < spec.max_new_tokens:
+    sound: list[torch.Tensor] = []
+    while len(answers) < room:
         output = policy(
             input_ids=tokens,
-            attention_mask=mask,
+            attention_mask=mask[:, : width + len(answers)],
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
@@ -59,18 +69,35 @@ def sample(
         cache = output.past_key_values
         logits = output.logits[:, -1].float()
         # The row maximum is NaN or +inf exactly when a row cannot be sampled from; -inf alone is a mask.
-        if not torch.isfinite(logits.amax(-1)).all():
-            raise InstabilityError(step, f"the policy's logits for answer token {len(answers) + 1} are not finite")
-        drawn = torch.multinomial((logits / spec.temperature).softmax(-1), 1, generator=generator)
-        drawn = drawn.masked_fill(finished.unsqueeze(1), spec.pad_token_id)
-        answers.append(drawn)
-        finished |= drawn.squeeze(1) == spec.eos_token_id
-        if bool(finished.all()):
-            break
-        tokens = drawn
-        mask = torch.cat([mask, torch.ones_like(drawn)], dim=1)
+        finite = torch.isfinite(logits.amax(-1, keepdim=True))
+        sound.append(finite.all())
+        tokens = torch.multinomial(
+            (logits / spec.temperature).softmax(-1).masked_fill(~finite, 1.0), 1, generator=generator
+        ).masked_fill(finished.unsqueeze(1), spec.pad_token_id)
+        answers.append(tokens)
+        finished = finished | (tokens.squeeze(1) == spec.eos_token_id)
         positions = positions[:, -1:] + 1
-    return torch.cat(answers, dim=1)
+        if len(answers) % every == 0 or len(answers) == room:
+            _require_sound(sound, step)
+            if bool(finished.all()):
+                break
+    drawn = torch.cat(answers, dim=1)
+    return drawn[:, : int(response_mask_of(drawn, spec.eos_token_id).sum(1).max())]
+
+
+def _fixed_cache(policy: Any, length: int) -> Any:
+    """Keys and values in one place from the start, where the model's code can: a growing cache is copied each token."""
+    from transformers import StaticCache
+
+    able = getattr(policy, "_can_compile_fullgraph", False)  # Transformers' own mark of models that take this cache
+    return StaticCache(config=policy.config, max_cache_len=length) if able else None
+
+
+def _require_sound(sound: Sequence[torch.Tensor], step: int) -> None:
+    """Raise InstabilityError where the logits of a token were not numbers; `sound`: one flag per token drawn."""
+    flags = torch.stack(list(sound)).tolist()
+    if not all(flags):
+        raise InstabilityError(step, f"the policy's logits for answer token {flags.index(False) + 1} are not finite")
 
 
 def response_mask_of(responses: torch.Tensor, eos_token_id: int) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -16,15 +17,56 @@ def identity(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def token_logps(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Log-probability [R, T] of each token [R, T] under logits [R, T, V]."""
-    return logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+CHUNK = 2**24  # numbers of logits that are float32 at a time: whole copies of [R, T, V] do not fit beside a real model
 
 
-def token_entropy(logits: torch.Tensor) -> torch.Tensor:
-    """Entropy [R, T] in nats of the distributions given by logits [R, T, V]."""
-    logps = logits.log_softmax(-1)
-    return -(logps.exp() * logps).sum(-1)
+def token_logps(logits: torch.Tensor, tokens: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+    """Log-probability [R, T], float32, of each token [R, T] under logits [R, T, V] of any precision / temperature."""
+    found: torch.Tensor = _TokenLogps.apply(logits, tokens, temperature)
+    return found
+
+
+class _TokenLogps(torch.autograd.Function):
+    """Backward makes the softmax again, a chunk at a time, where autograd would keep it whole."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, tokens: torch.Tensor, temperature: float) -> torch.Tensor:
+        norms, chosen = [], []
+        for window in windows(logits):
+            part = logits[..., window, :].float() / temperature
+            norms.append(part.logsumexp(-1))
+            chosen.append(part.gather(-1, tokens[..., window].unsqueeze(-1)).squeeze(-1))
+        norm = torch.cat(norms, dim=-1)
+        ctx.temperature = temperature
+        ctx.save_for_backward(logits, tokens, norm)
+        return torch.cat(chosen, dim=-1) - norm
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (logits, tokens, norm), slope = ctx.saved_tensors, slopes[0]
+        answer = torch.empty_like(logits)
+        for window in windows(logits):
+            part = (logits[..., window, :].float() / ctx.temperature - norm[..., window].unsqueeze(-1)).exp_()
+            part.mul_(-slope[..., window].unsqueeze(-1))
+            part.scatter_add_(-1, tokens[..., window].unsqueeze(-1), slope[..., window].unsqueeze(-1))
+            answer[..., window, :] = part.div_(ctx.temperature)
+        return answer, None, None
+
+
+def token_entropy(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+    """Entropy [R, T] in nats, float32, of the distributions of logits [R, T, V] of any precision / temperature."""
+    parts = []
+    for window in windows(logits):
+        logps = (logits[..., window, :].float() / temperature).log_softmax(-1)
+        parts.append(-(logps.exp() * logps).sum(-1))
+    return torch.cat(parts, dim=-1)
+
+
+def windows(logits: torch.Tensor) -> list[slice]:
+    """Slices of the T positions of logits [..., T, V] that hold about CHUNK numbers each, at least one position."""
+    length = logits.shape[-2]
+    width = max(1, CHUNK * length // max(1, logits.numel()))
+    return [slice(first, first + width) for first in range(0, length, width)]
 
 
 def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -39,10 +39,11 @@ def score_answers(
         # Outside the prepared module nothing autocasts by itself, and the first KL would not be 0.
         with autocast():
             logits, values = model(*inputs)
+        old_logps, entropy = token_logps(logits, responses, temperature), token_entropy(logits, temperature)
+        del logits  # before the reference's: each is as large as a small model
+        with autocast():
             base = _reference_logits(model, reference, inputs)
-        logits = logits / temperature
-        ref_logps = token_logps(base / temperature, responses)
-        parts.append((token_logps(logits, responses), ref_logps, values, token_entropy(logits)))
+        parts.append((old_logps, token_logps(base, responses, temperature), values, entropy))
     old_logps, ref_logps, values, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
     return Scored(old_logps=old_logps, ref_logps=ref_logps, values=values, entropy=entropy)
 

@@ -143,7 +143,7 @@ class PPOTrainer(Trainer):
         """The PPO loss of one micro-batch, so scaled that micro-batches and ranks add up to the minibatch mean."""
         responses = inputs["responses"]
         logits, values = model(inputs["input_ids"], inputs["attention_mask"], responses.shape[1])
-        new_logps = token_logps(logits / self.args.temperature, responses)
+        new_logps = token_logps(logits, responses, self.args.temperature)
         batch = Batch(**{name: inputs[name] for name in Batch.__dataclass_fields__})
         loss, stats = ppo_loss(new_logps, values, batch, self.clip)
         self.meter.add(stats, first_update=self.state.global_step % self.args.updates_per_iteration == 0)
