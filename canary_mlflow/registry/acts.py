@@ -19,7 +19,7 @@ from canary_mlflow.registry.locks import registry_lock
 from canary_mlflow.registry.records import DESCRIPTION_LIMIT
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
 from canary_mlflow.registry.seal import require_seal
-from canary_mlflow.registry.session_evidence import refuse_changed_evidence
+from canary_mlflow.registry.session_evidence import Read, refuse_changed_evidence
 from canary_mlflow.registry.two_operators import Request, request_from, shared
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
 from canary_mlflow.reports import markdown
@@ -196,7 +196,7 @@ def evidence_now(client: MlflowClient, guard: GuardedStore, found: ModelVersion,
     from mlflow.exceptions import MlflowException
 
     try:
-        refuse_changed_evidence(client, guard, found, made, guard.ledger(str(found.name)))
+        refuse_changed_evidence(client, guard, found, Read(runs=made), guard.ledger(str(found.name)))
     except (CanaryError, MlflowException) as error:  # a session that is gone is the answer too
         return one_line(error)
     return ""

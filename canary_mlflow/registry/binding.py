@@ -66,14 +66,16 @@ def run_digests(runs: Iterable[Run]) -> dict[str, str]:
 
 def run_digest(run: Run) -> str:
     """sha256 over the run's series, bit for bit, and the facts beside them that decide a verdict; after a dot that of
-    its environment: the host by which speeds are compared, the memory, the commit that a report names."""
-    return f"{measured_digest(run)}.{digest(dict(run.environment))}"
+    its environment: the host by which speeds are compared, the memory, the commit that a report names; after another
+    that of its configuration, any difference in which makes other facts a change on purpose."""
+    return f"{measured_digest(run)}.{digest(dict(run.environment))}.{digest(dict(run.configuration))}"
 
 
 def is_same_run(then: str, now: str) -> bool:
-    """Whether two digests of a run say the same. One of a row from before environments were part of it says nothing of
-    them."""
-    return now.partition(".")[0] == then if "." not in then else now == then
+    """Whether two digests of a run say the same. One of a row from before environments, or configurations, were part of
+    it says nothing of them."""
+    parts = then.split(".")
+    return now.split(".")[: len(parts)] == parts
 
 
 def measured_digest(run: Run) -> str:

@@ -22,7 +22,7 @@ from canary_mlflow.registry.policy_used import changed_since, overruled, used
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.remote import in_force_there, is_guarded_server, remote_gate
 from canary_mlflow.registry.seal import EVIDENCE_ONLY, require_seal
-from canary_mlflow.registry.session_evidence import refuse_changed_evidence
+from canary_mlflow.registry.session_evidence import Read, refuse_changed_evidence
 from canary_mlflow.registry.session_rows import Word, write
 from canary_mlflow.registry.sides import at_look, read_sides
 from canary_mlflow.registry.told import told_of
@@ -175,7 +175,7 @@ def decide(
     pinned = read_anchor(client, candidate, verdict, before)
     if guard is not None and pinned is not None and pinned.version is not None:
         its_version = find_version(client, model, pinned.version)
-        refuse_changed_evidence(client, guard, its_version, pinned.runs, told.rows)
+        refuse_changed_evidence(client, guard, its_version, Read(runs=pinned.runs), told.rows)
     verdict = told.noted(against_anchor(policy, pinned, candidate, verdict), str(found.version), policy)
     if guard is not None:
         changed = changed_since(told.rows, verdict, by, look=look is not None)

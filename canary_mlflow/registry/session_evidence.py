@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchRun, UsageError
@@ -20,6 +21,7 @@ from canary_mlflow.registry.session_rows import (
     trusted,
 )
 from canary_mlflow.tracking.histories import FRESH_TAG
+from canary_mlflow.tracking.numbers import whole
 from canary_mlflow.tracking.session import get_run
 
 if TYPE_CHECKING:
@@ -33,11 +35,21 @@ if TYPE_CHECKING:
 AGAIN = "train it again, in a session of its own"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """What is judged of a version's session: its runs as they were read. `beside`: those of them that repeat the code
+    of `champion`; nobody asks for these where it is None."""
+
+    runs: Sequence[Run]
+    beside: Sequence[Run] = ()
+    champion: str | None = None
+
+
 def refuse_changed_evidence(
-    client: MlflowClient, guard: GuardedStore, found: ModelVersion, read: Sequence[Run], rows: Sequence[Row]
+    client: MlflowClient, guard: GuardedStore, found: ModelVersion, read: Read, rows: Sequence[Row]
 ) -> bool:
     """Raise UsageError unless the version's session holds all runs that the ledger names for it, as they were, and no
-    others. `read`: its runs as they are judged; `rows`: those about its model. Whether its end is recorded."""
+    others, and all of these were read. `rows`: those about its model. Whether its end is recorded."""
     session_id, subject = session_of(found), f"version {found.version} of {found.name!r}"
     if session_id is None:
         return True
@@ -49,9 +61,11 @@ def refuse_changed_evidence(
     named = named_by(life, [row for row in about if row.kind in (Kind.VERDICT, Kind.BOOTSTRAP)])
     there = {run.info.run_id: run for run in runs_of(client, session_id)}
     lost = {run_id: run for run_id in named.keys() - there.keys() if (run := find(client, run_id)) is not None}
-    now = described(client, list({**there, **lost}.values()), read)
+    now = described(client, list({**there, **lost}.values()), (*read.runs, *read.beside))
     ended = any(row.word == Word.ENDED for row in life)
     for fault in _faults(client, guard, session_id, named, {**there, **lost}, now, ended=ended):
+        raise UsageError(f"{subject}: {fault}")
+    for fault in read_otherwise(session_id, {**now, **named}, read):
         raise UsageError(f"{subject}: {fault}")
     if seeds := missing_seeds(life, [*named.values(), *(now[run_id] for run_id in there)]):
         raise UsageError(
@@ -59,6 +73,21 @@ def refuse_changed_evidence(
             f"and has no run; expected one for each; {AGAIN}"
         )
     return ended
+
+
+def read_otherwise(session_id: str, known: Mapping[str, Named], read: Read) -> Iterator[str]:
+    """Runs that were judged as something else than they are: somebody may hide one for the moment in which it is read,
+    or slip one in."""
+    parts = [({run_id for run_id, one in known.items() if one.role == "run"}, read.runs)]
+    if read.champion is not None:
+        made = {run_id for run_id, one in known.items() if one.role == "baseline" and one.beside == read.champion}
+        parts.append((made, read.beside))
+    for expected, found in parts:
+        for run_id in sorted(expected ^ {run.run_id for run in found}):
+            yield (
+                f"{called_run(run_id, known[run_id]) if run_id in known else f'run {run_id}'}: it changed its place or "
+                f"its role in session {session_id} while it was read; expected runs that stay as they are; judge again"
+            )
 
 
 def refuse_other_session(subject: str, session_id: str, about: Iterable[Row]) -> None:
@@ -115,7 +144,7 @@ def _of_named(session_id: str, run_id: str, then: Named, run: MlflowRun | None, 
         )
     elif is_now.role != then.role:
         yield f"{subject}: its tag canary.role is {is_now.role!r}; {by} says {then.role!r}; set the tag back"
-    elif then.beside and is_now.beside != then.beside:
+    elif is_now.beside != then.beside:
         yield f"{subject}: its tag {FRESH_TAG} is {is_now.beside!r}; {by} says {then.beside!r}; set the tag back"
     elif then.whole and not is_same_run(then.digest, is_now.digest):
         yield f"{subject}: its metrics or facts changed since {by}; expected them as they were; {AGAIN}"
@@ -124,7 +153,7 @@ def _of_named(session_id: str, run_id: str, then: Named, run: MlflowRun | None, 
 def by_seed(item: tuple[str, Named]) -> tuple[int, str]:
     """What is named first."""
     run_id, one = item
-    return int(one.seed) if one.seed.isdecimal() else 0, run_id
+    return whole(one.seed) or 0, run_id
 
 
 def called_run(run_id: str, named: Named) -> str:

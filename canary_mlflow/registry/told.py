@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.registry.champion_history import block_notes, history_notes
 from canary_mlflow.registry.records import session_of
-from canary_mlflow.registry.session_evidence import refuse_changed_evidence
+from canary_mlflow.registry.session_evidence import Read, refuse_changed_evidence
 from canary_mlflow.registry.tries import Tries, count
 from canary_mlflow.registry.versions import find_version
 
@@ -53,12 +53,13 @@ def told_of(
     if guard is None or champion is None:
         return Told()
     rows = guard.ledger(candidate.model)
-    number = baseline and baseline.version
-    sides = [found, *([find_version(client, candidate.model, number)] if number else [])]
-    read = (*candidate.runs, *(baseline.runs if baseline else ()), *(baseline.fresh if baseline else ()))
-    ended = [refuse_changed_evidence(client, guard, side, read, rows) for side in sides]
+    number = None if baseline is None else baseline.version
+    sides = [(found, Read(runs=candidate.runs, beside=baseline.fresh if baseline else (), champion=number))]
+    if baseline is not None and number is not None:
+        sides.append((find_version(client, candidate.model, number), Read(runs=baseline.runs)))
+    ended = [refuse_changed_evidence(client, guard, side, read, rows) for side, read in sides]
     return Told(
         rows=rows,
         tries=count(guard, rows, session_of(found), candidate, champion),
-        untold=tuple(str(session_of(side)) for side, over in zip(sides, ended, strict=True) if not over),
+        untold=tuple(str(session_of(side)) for (side, _), over in zip(sides, ended, strict=True) if not over),
     )

@@ -55,7 +55,8 @@ def session_runs(client: MlflowClient, session_id: str, metrics: Iterable[str] |
 
 def fresh_runs(client: MlflowClient, session_id: str, champion: str) -> tuple[Run, ...]:
     """The runs of the champion's code that were made beside those of this session, oldest first."""
-    beside = [run for run in child_runs(client, session_id) if run.data.tags.get(FRESH_TAG) == champion]
+    made = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "baseline"]
+    beside = [run for run in made if run.data.tags.get(FRESH_TAG) == champion]
     return _read(beside, client, None)
 
 

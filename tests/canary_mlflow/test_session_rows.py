@@ -18,11 +18,13 @@ from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.registry import gatekeeper
 from canary_mlflow.registry.binding import is_same_run
 from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.origin import SOURCE_TAG, comes_from
 from canary_mlflow.registry.seal import seal_version
 from canary_mlflow.registry.session_rows import SEEDS_TAG, Word, begin, tell
+from canary_mlflow.registry.sides import read_sides
 from canary_mlflow.registry.versions import SESSION_TAG, register_version
 from canary_mlflow.tracking.session import PARENT_TAG
 
@@ -97,6 +99,14 @@ CHANGES: dict[str, tuple[Callable[[Any, str], Any], str]] = {
         lambda it, run_id: it.client.set_tag(run_id, "canary.nan_steps", "0"),
         "its metrics or facts changed since row {row} of the ledger",
     ),
+    "another configuration": (
+        lambda it, run_id: it.client.log_param(run_id, "why_not", "1"),
+        "its metrics or facts changed since row {row} of the ledger",
+    ),
+    "a baseline's run": (
+        lambda it, run_id: it.client.set_tag(run_id, "canary.baseline_of", "1"),
+        "its tag canary.baseline_of is '1'",
+    ),
 }
 
 
@@ -115,13 +125,53 @@ def test_what_was_judged_is_judged_again_as_it_was_or_not_at_all(guarded: Any, c
     assert guarded.champion() == "1"
 
 
-def test_rows_from_before_environments_were_part_of_a_digest_hold() -> None:
-    before, now = "a" * 64, f"{'a' * 64}.{'b' * 64}"
-    assert is_same_run(before, now)
-    assert is_same_run(now, now)
-    assert not is_same_run(now, f"{'a' * 64}.{'c' * 64}")
-    assert not is_same_run(before, f"{'c' * 64}.{'b' * 64}")
-    assert not is_same_run(now, before)
+def test_rows_from_before_a_digest_had_all_its_parts_hold() -> None:
+    first, second, now = "a" * 64, f"{'a' * 64}.{'b' * 64}", f"{'a' * 64}.{'b' * 64}.{'d' * 64}"
+    for before in (first, second, now):
+        assert is_same_run(before, now)
+        assert not is_same_run(before, f"{'c' * 64}.{'b' * 64}.{'d' * 64}")
+    assert not is_same_run(second, f"{'a' * 64}.{'c' * 64}.{'d' * 64}")
+    assert not is_same_run(now, f"{second}.{'e' * 64}")
+    assert not is_same_run(now, second)
+
+
+def hide(it: Any, run_id: str) -> None:
+    it.client.set_tag(run_id, "canary.role", "note")
+
+
+def show(it: Any, run_id: str) -> None:
+    it.client.set_tag(run_id, "canary.role", "run")
+
+
+@pytest.mark.parametrize("side", ["candidate", "champion"])
+def test_a_run_that_is_hidden_while_its_side_is_read_is_missed(
+    guarded: Any, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """Somebody else's request, between the reading of both sides and the look at their rows."""
+    version, (bad, _) = blocked(guarded)
+    hidden = bad if side == "candidate" else guarded.children(session_of(guarded, "1"))[0]
+
+    def read(*words: Any) -> Any:
+        hide(guarded, hidden)
+        found = read_sides(*words)
+        show(guarded, hidden)
+        return found
+
+    monkeypatch.setattr(gatekeeper, "read_sides", read)
+    assert f"run {hidden} (seed " in (said := refusal(guarded, version))
+    assert "changed its place or its role in session" in said
+    assert guarded.champion() == "1"
+
+
+def test_runs_of_no_known_role_are_no_fresh_ones_of_the_champion(guarded: Any) -> None:
+    """As slow as the candidate, and under it after its session has ended: where no row looks."""
+    version = guarded.version(slower=2.0)
+    assert gated(guarded, version)["decision"] == "BLOCK"
+    beside = {"canary.role": "note", "canary.baseline_of": "1"}
+    for seed in range(3):
+        guarded.run(session_of(guarded, version), seed, slower=2.0, tags=beside, nan_at=None, without=())
+    assert gated(guarded, version)["decision"] == "BLOCK"
+    assert guarded.champion() == "1"
 
 
 def test_a_run_that_is_brought_back_is_judged_again(guarded: Any) -> None:
