@@ -40,6 +40,7 @@ COLUMNS = (
     ("metrics", ("run_uuid", "key", "step", "timestamp", "value", "is_nan")),
     ("latest_metrics", ("run_uuid", "key")),
     ("tags", ("run_uuid", "key", "value")),
+    ("params", ("run_uuid", "key", "value")),
     ("runs", ("run_uuid", "lifecycle_stage")),
 )
 

@@ -14,6 +14,7 @@ from canary_mlflow.tracking.points import points_over
 from gates.model.records import Run
 
 TAGS = sa.table("tags", sa.column("run_uuid"), sa.column("key"), sa.column("value"))
+PARAMS = sa.table("params", sa.column("run_uuid"), sa.column("key"), sa.column("value"))
 LATEST = sa.table("latest_metrics", sa.column("run_uuid"), sa.column("key"))
 RUNS = sa.table("runs", sa.column("run_uuid"), sa.column("lifecycle_stage"))
 
@@ -29,16 +30,26 @@ def read_runs_from(uri: str, run_ids: Sequence[str]) -> tuple[Run, ...]:
         with engine(uri).connect() as connection:
             there = sa.select(RUNS.c.run_uuid).where(RUNS.c.run_uuid.in_(run_ids), RUNS.c.lifecycle_stage == "active")
             found = set(connection.execute(there).scalars())
-            tags: dict[str, dict[str, str]] = defaultdict(dict)
-            for run_id, key, value in connection.execute(sa.select(TAGS).where(TAGS.c.run_uuid.in_(run_ids))):
-                tags[run_id][key] = value
+            tags, params = (pairs_in(connection, table, run_ids) for table in (TAGS, PARAMS))
             keys: dict[str, list[str]] = defaultdict(list)
             for run_id, key in connection.execute(sa.select(LATEST).where(LATEST.c.run_uuid.in_(run_ids))):
                 keys[run_id].append(key)
             points = points_over(connection, keys)
     except sa.exc.SQLAlchemyError as error:
         raise StoreError(f"tracking store: {one_line(error)}; expected MLflow's tables of runs") from error
-    return tuple(run_from(run_id, tags[run_id], sorted(keys[run_id]), points) for run_id in run_ids if run_id in found)
+    return tuple(
+        run_from(run_id, tags[run_id], sorted(keys[run_id]), points, params[run_id])
+        for run_id in run_ids
+        if run_id in found
+    )
+
+
+def pairs_in(connection: sa.Connection, table: sa.TableClause, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Run id → key → value, of the runs' tags or their params."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for run_id, key, value in connection.execute(sa.select(table).where(table.c.run_uuid.in_(run_ids))):
+        found[run_id][key] = value
+    return found
 
 
 @lru_cache(maxsize=8)

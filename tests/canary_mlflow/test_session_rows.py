@@ -19,13 +19,15 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry import gatekeeper
-from canary_mlflow.registry.binding import is_same_run
+from canary_mlflow.registry.binding import is_same_run, run_digests
 from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.origin import SOURCE_TAG, comes_from
 from canary_mlflow.registry.seal import seal_version
 from canary_mlflow.registry.session_rows import SEEDS_TAG, Word, begin, tell
 from canary_mlflow.registry.sides import read_sides
 from canary_mlflow.registry.versions import SESSION_TAG, register_version
+from canary_mlflow.tracking.histories import read_runs
+from canary_mlflow.tracking.rows import read_runs_from
 from canary_mlflow.tracking.session import PARENT_TAG
 
 
@@ -172,6 +174,19 @@ def test_runs_of_no_known_role_are_no_fresh_ones_of_the_champion(guarded: Any) -
         guarded.run(session_of(guarded, version), seed, slower=2.0, tags=beside, nan_at=None, without=())
     assert gated(guarded, version)["decision"] == "BLOCK"
     assert guarded.champion() == "1"
+
+
+def test_a_run_is_the_same_however_it_is_read(guarded: Any) -> None:
+    """By the judge through MLflow, and by a later promotion and an auditor from the tables."""
+    run_id = guarded.children(guarded.session(runs=1))[0]
+    guarded.client.log_param(run_id, "cfg/train.lr", "0.1")
+    guarded.client.log_param(run_id, "own", "2")
+    through, straight = (
+        read(run_id)
+        for read in (lambda one: read_runs(guarded.client, [one]), lambda one: read_runs_from(guarded.uri, [one]))
+    )
+    assert through[0].configuration == {"train.lr": "0.1", "own": "2"}
+    assert run_digests(through) == run_digests(straight)
 
 
 def test_a_run_that_is_brought_back_is_judged_again(guarded: Any) -> None:
