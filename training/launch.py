@@ -104,7 +104,7 @@ def _train_and_judge(
         if ended in (0, 1, 3):
             decision = judge(client, model, session, config, results, scratch, lost)
             print_decision(decision, full=config.tracking.full_report)
-            tell_outcome(decision)
+            tell_outcome(decision, config.tier.name)
             publish_study(client, decision)
             ended = decision.exit_code
         else:

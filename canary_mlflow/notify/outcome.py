@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def tell_outcome(decision: Decision) -> None:
-    """Tell the session's webhook of a verdict that it asked for. Raises nothing: the verdict stands."""
+def tell_outcome(decision: Decision, tier: str) -> None:
+    """Tell the session's webhook of a verdict that it asked for: of a nightly's, whatever it is, by the word NIGHTLY.
+    Raises nothing: the verdict stands."""
     try:
         found = asked()
-        if found is None or not ({decision.word.upper(), tier_word(decision)} & found[1]):
+        if found is None or not ({decision.word.upper(), tier.upper()} & found[1]):
             return
         card = shown(card_of(decision))
         event = next(of_decision(decision))
@@ -35,11 +36,6 @@ def tell_outcome(decision: Decision) -> None:
             OUTBOX.put(partial(deliver, found[0], event))
     except Exception as error:  # noqa: BLE001  # whatever becomes of the news
         log.error("canary: notify: %s", one_line(error))
-
-
-def tier_word(decision: Decision) -> str:
-    """NIGHTLY for a nightly, whatever its verdict."""
-    return str(decision.verdict.policy.get("name", "")).upper()
 
 
 def lines(card: Card) -> Iterator[str]:

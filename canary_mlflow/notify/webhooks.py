@@ -122,6 +122,8 @@ def secret_of(where: str, key: str, texts: Mapping[str, str], environment: Mappi
     name = texts.get(key)
     if not name:
         return ""
+    if not name.isidentifier():  # an address put there by mistake is a secret, and is not repeated
+        raise UsageError(f"{where}: {key}: no name of a variable; expected one, such as CANARY_HOOK, that holds it")
     if not environment.get(name):
         raise UsageError(f"{where}: {key}: the variable {name} is not set; expected it in this process's environment")
     return environment[name]

@@ -294,17 +294,15 @@ def of_session(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     return begin
 
 
-def judged(policy: str = "") -> Decision:
+def judged() -> Decision:
     plain = json.loads((Path(__file__).parents[1] / "data/verdicts/unclear_harm.json").read_text(encoding="utf-8"))
-    if policy:
-        plain["verdict"]["policy"]["name"] = policy
     return decision_from_dict(plain)
 
 
 def test_a_session_tells_its_verdict_once_with_the_numbers_of_the_card(receiver: Receiver, of_session: Any) -> None:
     of_session("INCONCLUSIVE")
     for _ in range(2):
-        tell_outcome(judged())
+        tell_outcome(judged(), "smoke")
     assert receiver.events(1) == ["canary.verdict"]
     delivery.OUTBOX.close(5)
     (got,) = [one.body for one in receiver.got]
@@ -319,13 +317,13 @@ def test_a_session_tells_its_verdict_once_with_the_numbers_of_the_card(receiver:
 
 
 def test_a_session_tells_only_what_it_was_asked_for(receiver: Receiver, of_session: Any) -> None:
-    tell_outcome(judged("nightly"))
+    tell_outcome(judged(), "nightly")
     of_session("BLOCK", "STOP")
-    tell_outcome(judged("nightly"))
+    tell_outcome(judged(), "nightly")
     delivery.OUTBOX.close(5)
     assert receiver.got == []
     of_session("NIGHTLY")
-    tell_outcome(judged("nightly"))
+    tell_outcome(judged(), "nightly")
     assert receiver.events(1) == ["canary.verdict"]
 
 
@@ -359,8 +357,8 @@ def test_seeds_of_a_session_tell_a_cause_once(
 def test_a_receiver_that_is_away_is_one_line_of_a_session(of_session: Any, caplog: pytest.LogCaptureFixture) -> None:
     of_session("INCONCLUSIVE", "NIGHTLY")
     os.environ["CANARY_NOTIFY_URL"] = "http://127.0.0.1:9/hook"
-    for one in (judged(), replace(judged("nightly"), session_id="another")):
-        tell_outcome(one)
+    for one in (judged(), replace(judged(), session_id="another")):
+        tell_outcome(one, "nightly")
     delivery.OUTBOX.close(20)
     assert caplog.text.count("was not delivered: http://127.0.0.1:9/…") == 1
 
@@ -370,5 +368,8 @@ def test_an_address_that_is_none_is_refused_before_a_session_begins(tmp_path: Pa
     for environment, says in (({}, "the variable SLACK is not set"), ({"SLACK": "ftp://x"}, "no address")):
         with pytest.raises(UsageError, match=says):
             ask(entry, tmp_path, dict(environment))
+    with pytest.raises(UsageError, match="no name of a variable") as refused:
+        ask({**entry, "url_env": "https://hooks.test/a-secret"}, tmp_path, {})
+    assert "a-secret" not in str(refused.value)
     with pytest.raises(UsageError, match=r"notify.about: found MAYBE; expected some of BLOCK"):
         ask({**entry, "about": ["MAYBE"]}, tmp_path, {"SLACK": "https://x.test"})
