@@ -156,6 +156,11 @@ def chunks(stream: Any, tensor: Tensor, kind: str) -> Iterator[np.ndarray[Any, A
         yield np.frombuffer(stream.read(min(CHUNK, tensor.end - start)), dtype=kind)
 
 
+def is_within(place: Path, file: Path) -> bool:
+    """Whether a file is there, and among those of a folder: an index may name any on the machine."""
+    return file.resolve().is_relative_to(place.resolve()) and file.is_file()
+
+
 def missing_shard(place: Path) -> str:
     """The first file that an index names and that is not there."""
     for index in sorted(place.rglob(f"*{INDEX}")):
@@ -165,6 +170,6 @@ def missing_shard(place: Path) -> str:
         except (ValueError, TypeError, KeyError, AttributeError):
             return f"{name}: it is not an index of weights"
         for shard in sorted(map(str, named)):
-            if not (index.parent / shard).is_file():
+            if not is_within(place, index.parent / shard):
                 return f"{name}: {shard}, which it names, is missing"
     return ""

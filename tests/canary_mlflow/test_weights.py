@@ -50,6 +50,17 @@ def test_the_digest_is_of_what_was_looked_at(tmp_path: Path) -> None:
     assert file_digests(tmp_path, checked).items() >= checked.items()
 
 
+@pytest.mark.parametrize("named", ["../elsewhere.safetensors", "{folder}/elsewhere.safetensors"])
+def test_an_index_names_no_file_of_somebody_else(tmp_path: Path, named: str) -> None:
+    (place := tmp_path / "model").mkdir()
+    for file in (place / "a.safetensors", tmp_path / "elsewhere.safetensors"):
+        file.write_bytes(safetensors())
+    shard = named.format(folder=tmp_path)
+    index = {"weight_map": {"a": "a.safetensors", "b": shard}}
+    (place / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert fault_of(place) == f"model.safetensors.index.json: {shard}, which it names, is missing"
+
+
 def with_header(header: Any, body: bytes = b"\0" * 8) -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + body
