@@ -14,6 +14,24 @@ NEEDED = ("output_dir", "max_steps", "per_device_train_batch_size", "seed", "use
 """How long, how much, where, and who is told: what no default can say."""
 
 
+def evaluation_rows(config: CanaryConfig, ranks: int) -> int:
+    """Held-out rows per batch and rank: so many that all batches are whole, because Accelerate fills up the last ones
+    with rows that then count twice."""
+    mine = config.tier.eval_rows // ranks
+    return next(rows for rows in range(min(config.train.batch_size, mine), 0, -1) if mine % rows == 0)
+
+
+def between_ranks(config: CanaryConfig, device: Device) -> dict[str, Any]:
+    """What is added where several processes train one run."""
+    if device.ranks == 1:
+        return {}
+    given: dict[str, Any] = {"per_device_eval_batch_size": evaluation_rows(config, device.ranks)}
+    if config.parallel.name == "fsdp2":
+        return given | {"fsdp": "full_shard", "fsdp_config": dict(config.parallel.settings)}
+    backend = "gloo" if device.kind == "cpu" else "nccl"
+    return given | {"ddp_backend": backend, "ddp_find_unused_parameters": False}
+
+
 def common_arguments(config: CanaryConfig, output_dir: Path, device: Device) -> dict[str, Any]:
     """Keyword arguments for TrainingArguments and everything derived from it.
 
@@ -54,7 +72,7 @@ def trainer_arguments(config: CanaryConfig, output_dir: Path, device: Device, **
     """All arguments of a trainer: the common ones, an algorithm's `own`, and what the variant says; of one that pins
     nothing no more than it takes to train here at all."""
     again = checkpointing(config.memory.gradient_checkpointing)
-    pinned = {**common_arguments(config, output_dir, device), **again, **own}
+    pinned = {**common_arguments(config, output_dir, device), **between_ranks(config, device), **again, **own}
     if not config.variant.pinned:
         pinned = {name: value for name, value in pinned.items() if name in NEEDED}
     return pinned | config.variant.arguments_of.get(config.algo.name, config.variant.arguments)

@@ -64,6 +64,7 @@ def check_values(config: CanaryConfig) -> None:
     values.one_of("hardware.precision", config.hardware.precision, ("auto", "fp32", "bf16"))
     memory.check_values(config)
     _check_launcher(config)
+    _check_ranks(config)
     config.algo.check(train)
     load_policy(config.gate)
     load_watch(config.watch)
@@ -80,12 +81,48 @@ def _check_launcher(config: CanaryConfig) -> None:
         values.at_least("launcher.cpus", launcher.cpus, 0)
     values.positive("hardware.gpus", gpus)
     if gpus > 1:
-        raise UsageError(f"hardware.gpus is {gpus:g}; expected at most 1: several GPUs for one run are not supported")
+        raise UsageError(f"hardware.gpus is {gpus:g}; expected at most 1: hardware.ranks is for several GPUs")
     if gpus < 1 and (timed := timed_metrics(load_policy(config.gate))):
         raise UsageError(
             f"hardware.gpus is {gpus:g}, and the policy judges {timed[0]}: runs that share a GPU slow each other; "
             "expected 1, or a policy without times, as tier=facts has"
         )
+
+
+def _check_ranks(config: CanaryConfig) -> None:
+    asked, rows = config.hardware.ranks, config.tier.eval_rows
+    whole = isinstance(asked, int) and not isinstance(asked, bool) and asked >= 1
+    if asked != "auto" and not whole:
+        raise UsageError(f"hardware.ranks is {asked}; expected a whole number from 1 on, or auto")
+    values.one_of("parallel.name", config.parallel.name, ("ddp", "fsdp2"))
+    if config.parallel.name == "fsdp2":
+        _check_sharding(config)
+    if asked == 1:
+        return
+    for what, found in {
+        "launcher=ray": config.launcher.name == "ray",
+        "profile=true": config.profile,
+        f"tier={config.tier.name}, whose variants train in one process": bool(config.tier.variants),
+    }.items():
+        if found:
+            raise UsageError(f"hardware.ranks is {asked}, with {what}; expected hardware.ranks=1 there")
+    if asked != "auto":
+        values.at_least("tier.train_rows", config.tier.train_rows, config.train.batch_size * asked)
+        if rows % asked:
+            raise UsageError(
+                f"tier.eval_rows is {rows} and hardware.ranks is {asked}; expected a multiple of {asked}: a rank that "
+                "has a row less counts another one twice"
+            )
+
+
+def _check_sharding(config: CanaryConfig) -> None:
+    for what, found in {
+        "algo=ppo, which writes its own checkpoints": config.algo.name == "ppo",
+        f"quantization={config.quantization.name}": config.quantization.name != "none",
+        "hardware.device=cpu, where Accelerate would take DDP": config.hardware.device == "cpu",
+    }.items():
+        if found:
+            raise UsageError(f"parallel is fsdp2, with {what}; expected parallel=ddp there")
 
 
 def runs_of(config: CanaryConfig) -> int:

@@ -138,6 +138,15 @@ class HardwareConfig:
     gpus: float = 1.0  # of a cluster's node, for each pair; a share of one where nothing is judged by the clock
     host_class: Optional[str] = None  # of a cluster: the nodes that declare this resource, one unit for each pair
     deterministic: bool = False  # the same numbers from the same seed, on a GPU too; slower, and a canary of its own
+    ranks: Any = 1  # processes that train one run together, or auto: one for each visible GPU
+
+
+@dataclass
+class ParallelConfig:
+    """How the ranks of a run share the model."""
+
+    name: str = "ddp"  # ddp | fsdp2
+    settings: Dict[str, Any] = field(default_factory=dict)  # fsdp2: TrainingArguments.fsdp_config
 
 
 @dataclass
@@ -158,7 +167,7 @@ class TrainConfig:
 
     learning_rate: float = MISSING
     max_steps: int = MISSING  # optimizer steps; PPO: iterations
-    batch_size: int = MISSING  # sequences (pairs for DPO, rollouts for PPO) per step and device
+    batch_size: int = MISSING  # sequences (pairs for DPO, rollouts for PPO) per step and rank
     gradient_accumulation_steps: int = MISSING
     max_length: int = MISSING  # tokens
     warmup_steps: int = MISSING
@@ -206,15 +215,6 @@ class NotifyConfig:
 
     name: str = "none"
     webhooks: Optional[str] = None  # a file, as docs/webhooks.md describes it
-    url_env: Optional[str] = None  # the variable that holds the address that hears of this session
-    format: str = "json"  # json | slack
-    secret_env: Optional[str] = None  # the variable that holds what its body is signed with
-    about: List[str] = field(default_factory=lambda: ["BLOCK", "INCONCLUSIVE", "CRITICAL", "STOP", "NIGHTLY"])
-
-    def entry(self) -> dict[str, Any]:
-        """The webhook of this session as `canary_mlflow.notify.session` takes it."""
-        keys = ("name", "url_env", "format", "secret_env")
-        return {**{key: getattr(self, key) for key in keys}, "about": list(self.about)}
 
 
 @dataclass
@@ -234,6 +234,7 @@ class CanaryConfig:
     fault: FaultConfig = MISSING
     hardware: HardwareConfig = MISSING
     memory: MemoryConfig = field(default_factory=MemoryConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     seed: int = 0  # the first run's; run i uses seed + i
@@ -255,5 +256,6 @@ GROUPS = {
     "fault": FaultConfig,
     "hardware": HardwareConfig,
     "memory": MemoryConfig,
+    "parallel": ParallelConfig,
     "launcher": LauncherConfig,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from canary_mlflow.tracking import gpus
 from training.config import HardwareConfig
 from training.errors import SetupError
+from training.peers import world
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,32 +23,66 @@ class Device:
     kind: str
     precision: str
     note: str = ""
+    ranks: int = 1  # processes of a run, each with a device of this kind
 
 
 def environment(hardware: Mapping[str, Any]) -> dict[str, str]:
     """What a run's process needs in its environment, before it loads torch.
 
-    One device: with more of them in sight Transformers wraps a model in DataParallel, which TRL refuses. All runs of a
-    session take the same one, CUDA's first, so that they are compared on one card.
+    One device for each rank: with more of them in sight Transformers wraps a model in DataParallel, which TRL refuses.
+    All runs of a session take the same ones, CUDA's first, so that they are compared on the same cards.
     """
     found: dict[str, str] = {}
-    if hardware.get("device") != "cpu":
-        with gpus.driver() as nvml:
-            names = gpus.visible(nvml)
-        if len(names) > 1:
-            found["CUDA_VISIBLE_DEVICES"] = names[0]
+    names, count = _cards(hardware), ranks(hardware)
+    if len(names) > count:
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(names[:count])
     if hardware.get("deterministic"):
         found["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # docs.nvidia.com/cuda/cublas, "Results Reproducibility"
     return found
 
 
-def check(hardware: HardwareConfig) -> None:
+def ranks(hardware: Mapping[str, Any]) -> int:
+    """How many processes train a run: as many as asked for, `auto` one for each GPU in sight, and one without any."""
+    asked = hardware.get("ranks", 1)
+    return (len(_cards(hardware)) or 1) if asked == "auto" else int(asked)
+
+
+def _cards(hardware: Mapping[str, Any]) -> Sequence[str]:
+    """The GPUs in sight of a run that may take one."""
+    if hardware.get("device") == "cpu":
+        return []
+    with gpus.driver() as nvml:
+        return gpus.visible(nvml)
+
+
+def check(hardware: HardwareConfig, parallel: str = "ddp") -> None:
     """Raise SetupError for what this machine has not, as far as can be seen without importing torch."""
     cores = os.cpu_count() or 1
+    _check_ranks(hardware, parallel, cores)
     if hardware.threads > cores:
         raise SetupError(f"hardware.threads is {hardware.threads}; expected at most {cores}, the cores of this machine")
     if hardware.device == "cuda" and (why := _no_gpu()):
         raise SetupError(f"hardware.device is cuda, but {why}; expected a GPU that torch can use; or use hardware=cpu")
+
+
+def _check_ranks(hardware: HardwareConfig, parallel: str, cores: int) -> None:
+    count, cards = ranks(vars(hardware)), len(_cards(vars(hardware)))
+    lacking = "hardware.device is cpu" if hardware.device == "cpu" else _no_gpu()
+    if parallel == "fsdp2" and lacking:  # Accelerate would take DDP there, and not say so
+        raise SetupError(f"parallel=fsdp2 needs GPUs, but {lacking}; expected parallel=ddp there")
+    if parallel == "fsdp2" and count < 2:
+        raise SetupError(
+            "parallel=fsdp2 splits a model over ranks, and there is 1; expected hardware.ranks of 2 or more"
+        )
+    if count == 1:
+        return
+    if not lacking and count > cards:
+        raise SetupError(f"hardware.ranks is {count}; expected at most {cards}, the GPUs in sight; or use hardware=cpu")
+    if lacking and count * hardware.threads > cores:
+        raise SetupError(
+            f"hardware.ranks is {count} with {hardware.threads} threads each; expected at most {cores} in all, the "
+            "cores of this machine"
+        )
 
 
 def _no_gpu() -> str:
@@ -91,7 +126,7 @@ def settle(hardware: HardwareConfig) -> Device:
         precision = "bf16" if native else "fp32"
     elif precision == "bf16" and kind == "cuda" and not native:
         note = "this card only emulates bf16, which is slow; hardware.precision=fp32 is what it can do"
-    return Device(kind=kind, precision=precision, note=note)
+    return Device(kind=kind, precision=precision, note=note, ranks=world())
 
 
 def memory(kind: str) -> int | None:

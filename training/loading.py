@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from training import peers
 from training.config import CanaryConfig
 from training.errors import SetupError, first_line
 from training.memory import loading_options
@@ -73,13 +74,14 @@ def load_model(
     kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
     run_dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
     options = loading_options(config, device)
+    mine = peers.rank()  # of the GPUs in sight
     if device.kind == "cuda" and not scores and not beside:
-        options["device_map"] = {"": 0}
+        options["device_map"] = {"": mine}
     quantization = quantization_config(config.quantization, run_dtype)
     if quantization is not None:
         options |= {
             "quantization_config": quantization,
-            "device_map": {"": 0 if device.kind == "cuda" else "cpu"},
+            "device_map": {"": mine if device.kind == "cuda" else "cpu"},
         }
     try:
         with torch.random.fork_rng(devices=[]):

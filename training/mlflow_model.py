@@ -17,6 +17,7 @@ from training.assets.cache import SEAL
 from training.config import CanaryConfig, ModelConfig
 from training.hub import MODEL_PATTERNS
 from training.models import model_folder
+from training.peers import leads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer
@@ -44,7 +45,9 @@ def write_model(trainer: Trainer, parts: Parts, config: CanaryConfig, folder: Pa
     in `model/`: nobody else has an embedded or local one. PPO's value head lies beside the policy.
     """
     weights = folder / (MODEL if parts.peft_config is None else ADAPTER)
-    trainer.save_model(str(weights))
+    trainer.save_model(str(weights))  # of sharded weights every rank has a part
+    if not leads():
+        return
     for name in NOT_KEPT:
         (weights / name).unlink(missing_ok=True)
     parts.tokenizer.save_pretrained(folder / TOKENIZER)

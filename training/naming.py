@@ -37,13 +37,14 @@ def canary_name(config: CanaryConfig) -> str:
 
 def default_model_name(config: CanaryConfig, workload: Mapping[str, str]) -> str:
     """The registered model: the canary's name; a model and data of one's own, which are told by a file's name alone,
-    with the digests that the workload has of them."""
+    with the digests that the workload has of them; and the ranks, where they are several."""
     own = {
         "model_revision": config.model.source == "local",
         "data_digest": _own_file(config) is not None,
     }
     digests = [workload.get(key, "")[:SUFFIX] for key, is_own in own.items() if is_own]
-    return "-".join([canary_name(config), *(digest for digest in digests if digest)])
+    ranks = [f"{count}-ranks"] if (count := workload.get("ranks")) else []
+    return "-".join([canary_name(config), *ranks, *(digest for digest in digests if digest)])
 
 
 def choose_model_name(client: MlflowClient, config: CanaryConfig, workload: Mapping[str, str]) -> str:
@@ -85,7 +86,8 @@ def run_tags(config: CanaryConfig) -> dict[str, str]:
 
 def run_params(config: CanaryConfig) -> dict[str, str]:
     """What one run is told, with what a fault of settings makes of it: by these a report says what changed."""
-    return flatten(to_plain(faults.configure(config)))
+    told = flatten(to_plain(faults.configure(config)))
+    return {key: value for key, value in told.items() if ONE_PROCESS.get(key) != value}
 
 
 def _part_tags(config: CanaryConfig) -> dict[str, str]:
@@ -124,6 +126,9 @@ def _differences(client: MlflowClient, model: str, workload: Mapping[str, str]) 
     shown = {key: [side.get(key, "absent")[:SHOWN] for side in (theirs, workload)] for key in keys}
     return [f"{key} {shown[key][0]}, here {shown[key][1]}" for key in keys if theirs.get(key) != workload.get(key)]
 
+
+ONE_PROCESS = {"cfg/hardware.ranks": "1", "cfg/parallel.name": "ddp"}
+"""Not recorded: runs from before there were ranks do not say it either, and did the same."""
 
 LEFT_OUT = ("gate", "watch", "notify", "variant", "launcher")
 

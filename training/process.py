@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from canary_mlflow.tracking.exceptions import Raised
-from training import devices
+from training import devices, peers
 
 GRACE = 20.0  # seconds a run has to record its end after SIGTERM
 AHEAD = 3  # processes that load their libraries at the same time, half a GiB each
@@ -87,9 +88,11 @@ def workers(folders: Sequence[Path], config: Mapping[str, Any], algo: str, threa
     may be another in the end.
     """
     started: list[Worker] = []
+    ranks = devices.ranks(config.get("hardware", {}))
+    ahead = max(1, AHEAD // ranks)
 
     def start(first: int) -> list[Worker]:
-        batch = [_start(folder, config, algo, threads) for folder in folders[first : first + AHEAD]]
+        batch = [_start(folder, config, algo, threads, ranks) for folder in folders[first : first + ahead]]
         started.extend(batch)
         return batch
 
@@ -128,7 +131,7 @@ def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
     path = worker.folder / RESULT
     if path.exists() and path.read_text(encoding="utf-8").strip():
         return read_result(path, job.run_id, seed)
-    return Result(run_id=job.run_id, seed=seed, failure="error", reason=_obituary(code))
+    return Result(run_id=job.run_id, seed=seed, failure="error", reason=ending_of(code))
 
 
 def reserve_result(folder: Path) -> None:
@@ -160,11 +163,12 @@ def read_result(path: Path, run_id: str, seed: int) -> Result:
     return Result(run_id=run_id, seed=seed, raised=raised, **said)
 
 
-def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int) -> Worker:
+def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int, ranks: int) -> Worker:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(config))
     # Its standard input is a pipe from this process: when that closes, nobody waits for the run any more.
-    command = [sys.executable, "-m", "training.worker", str(folder), algo]
+    words = ["training.worker", str(folder), algo] if ranks == 1 else ["training.ranks", str(folder), algo, str(ranks)]
+    command = [sys.executable, "-m", *words]
     with _deaf_to_the_terminal():
         env = _environment(threads) | devices.environment(config.get("hardware", {}))
         env |= QUIET_PROFILER if config.get("profile") else {}
@@ -203,11 +207,23 @@ def settings(threads: int) -> dict[str, str]:
     }
 
 
+OF_OTHER_LAUNCHERS = re.compile(
+    "((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(TORCHELASTIC|PET|OMPI_COMM_WORLD|PMI|MV2_COMM_WORLD)_.*"
+    f"|{peers.COUNT}"
+)
+"""Variables by which torch, Accelerate and Transformers know that they are one rank of several. A launcher that started
+the session did not start its runs: each would wait for others that never come."""
+
+
 def _environment(threads: int) -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[1])
     path = os.pathsep.join(item for item in (os.environ.get("PYTHONPATH", ""), root) if item)
     # The run is told its MLflow run in job.json; MLFLOW_RUN_ID names the session's.
-    inherited = {key: value for key, value in os.environ.items() if key != "MLFLOW_RUN_ID"}
+    inherited = {
+        key: value
+        for key, value in os.environ.items()
+        if key != "MLFLOW_RUN_ID" and not OF_OTHER_LAUNCHERS.fullmatch(key)
+    }
     return {**inherited, **settings(threads), "PYTHONPATH": path}
 
 
@@ -224,7 +240,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
 
 
-def _obituary(code: int) -> str:
+def ending_of(code: int) -> str:
     """What can be said of a process that left no word."""
     if code < 0:
         name = signal.Signals(-code).name

@@ -19,8 +19,8 @@ from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.loading import quiet_4_bit, without_collecting
 from canary_mlflow.tracking.exceptions import Raised, raised, raised_tags
 from canary_mlflow.tracking.failures import classify, is_full, terminate
-from training import algorithms
-from training.errors import Stopped
+from training import algorithms, peers
+from training.errors import SetupError, Stopped
 from training.memory import ADVICE
 from training.process import CONFIG, FROM_TERMINAL, READY, Job, Prepared, reserve_result, write_result
 
@@ -50,11 +50,13 @@ def main(folder: Path, algo: str) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_TERMINAL)
     # SIGTERM ends this process without a word until its turn has come: there is nothing to record yet, and an
     # exception out of a signal handler, thrown into torch's C++ while it is imported, aborts with a page of frames.
+    peers.stay_with_launcher()
     loaded = prepare(folder, algo)
-    if not sys.stdin.readline():
+    if not peers.turn(folder):
         return 0  # the session ended before this run's turn
     signal.signal(signal.SIGTERM, terminate)
-    reserve_result(folder)
+    if peers.leads():
+        reserve_result(folder)
     threading.Thread(target=_follow_the_session, daemon=True).start()
     return work(folder, loaded)
 
@@ -78,6 +80,9 @@ def prepare(folder: Path, algo: str) -> Loaded:
         word = Prepared(refusal=str(error))
     except Exception as error:  # noqa: BLE001 - an upgrade that cannot be imported is recorded like one that breaks later
         loaded.broken = error
+    peers.arrive(folder)
+    if not peers.leads():
+        return loaded
     draft = folder / f"{READY}.draft"
     draft.write_text(json.dumps(asdict(word)))
     draft.replace(folder / READY)  # whoever waits for it must not read half of it
@@ -93,7 +98,19 @@ def _read_inputs(folder: Path) -> tuple[Inputs, Prepared]:
     config = read_back(json.loads((folder / CONFIG).read_text()))
     device = settle(config.hardware)
     inputs = prepare_inputs(config)
+    refuse_unequal_ranks(config, inputs.data.eval_rows, device.ranks)
     return inputs, Prepared(workload=describe(config, inputs, device), note=_note(inputs, device))
+
+
+def refuse_unequal_ranks(config: CanaryConfig, rows: int, ranks: int) -> None:
+    """Raise SetupError for held-out rows of which some would count twice: the data may have fewer than were asked."""
+    from training.arguments import evaluation_rows
+
+    if ranks > 1 and rows % (each := ranks * evaluation_rows(config, ranks)):
+        raise SetupError(
+            f"data={config.data.name} has {rows} held-out rows for {ranks} ranks; expected a multiple of {each}, so "
+            f"that none counts twice; write tier.eval_rows={rows - rows % ranks or ranks}"
+        )
 
 
 def _note(inputs: Inputs, device: Device) -> str:
@@ -105,10 +122,13 @@ def work(folder: Path, loaded: Loaded | None = None) -> int:
     """Train `folder`/job.json in this process; returns 0 when the run finished, else 1."""
     job = Job(**json.loads((folder / "job.json").read_text()))
     end = _attempt(job, folder, loaded or Loaded())
+    if not peers.leads():
+        return 1 if end.failure else 0
     _say_end(job, end)
     if job.keep_weights and not end.failure:
         _keep_weights(job, end, folder / WEIGHTS)
-    write_result(folder, end.failure, end.reason, end.raised, end.evaluation)
+    if not end.lost:  # else training.ranks says it, which sees how that rank ended
+        write_result(folder, end.failure, end.reason, end.raised, end.evaluation)
     return 1 if end.failure else 0
 
 
@@ -160,6 +180,7 @@ class End:
     workload: dict[str, str] = field(default_factory=dict)
     nonfinite: int = 0  # steps
     evaluation: dict[str, Any] | None = None  # of the weights that it saved
+    lost: bool = False  # another rank is gone and left no word
 
 
 def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
@@ -174,11 +195,28 @@ def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
     except Stopped as error:
         end.failure, end.reason = "instability", str(error)
     except BaseException as error:  # noqa: BLE001 - whatever user code or a library raises is recorded, not lost
-        end.failure, end.reason = classify(error, end.nonfinite)
-        end.raised = None if is_full(error) else raised(error)
-        end.reason += NO_ROOM if is_full(error) else ADVICE if end.failure == "oom" else ""
-        end.trace = "" if end.failure == "interrupted" else traceback.format_exc()
+        _explain(end, peers.cause(folder, error))
+        if not peers.leads():
+            told = {"failure": end.failure, "reason": end.reason, "raised": end.raised, "trace": end.trace}
+            peers.leave(folder, peers.Word(**told, follows=peers.follows(error)))
+        return end
+    if not peers.leads():
+        peers.leave(folder, peers.Word(failure=end.failure, reason=end.reason, follows=bool(end.failure)))
     return end
+
+
+def _explain(end: End, error: BaseException) -> None:
+    """Why the run broke off, of this rank or of another."""
+    if isinstance(error, peers.PeerFailed):
+        word = error.word
+        end.failure, end.reason, end.raised, end.trace = word.failure, word.reason, word.raised, word.trace
+        return
+    end.failure, end.reason = classify(error, end.nonfinite)
+    end.raised = None if is_full(error) else raised(error)
+    end.reason += NO_ROOM if is_full(error) else ADVICE if end.failure == "oom" else ""
+    end.trace = "" if end.failure == "interrupted" else "".join(traceback.format_exception(error))
+    if isinstance(error, peers.RankLost):
+        end.failure, end.reason, end.lost = "error", str(error), True
 
 
 def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
@@ -241,24 +279,34 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
     try:
         with logging_redirect_tqdm([logging.getLogger("canary_mlflow")]):  # a warning must not break the bar's line
             trainer.train()
+    except BaseException as error:
+        found = peers.cause(folder, error)
+        canary.close(found)
+        if found is error:
+            raise
+        raise found from error
     finally:
         progress.close()
         canary.close()
         end.nonfinite = canary.nonfinite_steps
-    if canary.stopped:
-        raise Stopped(canary.stopped)
+    if stopped := peers.told(canary.stopped):
+        raise Stopped(stopped)
     if job.keep_weights:
         saved = folder / WEIGHTS
         if config.tracking.weights == "none":
             evidence_only(saved)
         else:
             write_model(trainer, parts, config, saved, job.run_id)
-    if job.keep_weights and config.tracking.weights == "log":
+        peers.told("written")  # what follows is read by all ranks
+    # Every rank evaluates its share. Sharded weights are not read back.
+    if job.keep_weights and config.tracking.weights == "log" and config.parallel.name != "fsdp2":
         end.evaluation = repeat_evaluation(
             trainer,
             lambda: read_model(config, parts.tokenizer, device, saved),
             rounding(config, device),
         )
+    if not peers.leads():
+        return
     _record_work(job, trainer)
     if config.tier.variants:
         _record_variants(job, config, inputs, device, folder / "variants")

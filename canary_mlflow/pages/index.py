@@ -81,8 +81,7 @@ def read_index(
     with reading(tracking) as connection:
         query, walk, keys = source(connection, asked)
         if experiments is not None:
-            numbers = [int(one) for one in experiments]  # PostgreSQL compares no text with a number
-            query = query.where(RUNS.c.experiment_id.in_(numbers))
+            query = query.where(RUNS.c.experiment_id.in_(experiments))
         lines, further, full = collected(connection, asked, query, walk=walk)
     return Index(asked=asked, lines=lines, further=further, full=full, keys=keys, models=models)
 

@@ -1,0 +1,189 @@
+"""The processes of one run and what they tell each other: whose turn it is, how each ended, which of them was lost.
+
+The first rank alone speaks with the session, the store and the scratch folder's readers. Everything here is at once
+done where a run has one process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from canary_mlflow.tracking.exceptions import Raised
+from canary_mlflow.tracking.failures import Terminated
+
+COUNT = "CANARY_RANKS"
+"""In the environment of a run's processes where training.ranks started them. WORLD_SIZE and RANK alone say nothing: a
+cluster may have set them for whatever it runs."""
+
+TURN = "turn"  # in a run's scratch folder: "go", or nothing where the session ended before
+POLL = 0.02  # seconds
+FOLLOWS = 0.5  # seconds between two looks at the launcher
+GRACE = 15  # seconds in which ranks record their end after SIGTERM, before they are killed
+PATIENCE = 3.0  # seconds in which a rank that broke a connection leaves its word, or is seen to be gone
+BETWEEN_RANKS = ("gloo", "NCCL", "Connection closed by peer")  # in messages without a type of their own
+
+
+class RankLost(BaseException):
+    """Another rank is gone without a word. No Exception: nothing of the run's code raised it."""
+
+
+class PeerFailed(Exception):
+    """Another rank's exception is why this one could not go on."""
+
+    def __init__(self, word: Word) -> None:
+        super().__init__(word.reason)
+        self.word = word
+
+
+@dataclass(frozen=True, kw_only=True)
+class Word:
+    """How a rank that is not the first ended. `follows`: not of itself, but because another had ended."""
+
+    failure: str = ""
+    reason: str = ""
+    raised: Raised | None = None
+    trace: str = ""
+    follows: bool = False
+
+
+def rank() -> int:
+    """This process among those of its run."""
+    return int(os.environ["RANK"]) if world() > 1 else 0
+
+
+def world() -> int:
+    """How many processes the run has."""
+    return int(os.environ.get(COUNT, "1"))
+
+
+def leads() -> bool:
+    """Whether this is the rank that records."""
+    return rank() == 0
+
+
+def clear(folder: Path) -> None:
+    """Forget what ranks of an earlier run left in the folder."""
+    for path in (folder / TURN, *folder.glob("rank-*.*")):
+        path.unlink(missing_ok=True)
+
+
+def stay_with_launcher() -> None:
+    """End this rank when its launcher is gone: nobody else knows of it. A group of its own keeps signals away."""
+    if world() > 1:
+        threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+
+
+def _follow(launcher: int) -> None:
+    while os.getppid() == launcher:
+        time.sleep(FOLLOWS)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os.kill(os.getpid(), signal.SIGKILL)  # it waits for another rank, where no signal is answered
+
+
+def arrive(folder: Path) -> None:
+    """Say that this rank has its data; the first waits for all others, so that none loads while another trains."""
+    if world() == 1:
+        return
+    _put(_file(folder, rank(), "pid"), str(os.getpid()))
+    while leads() and not all(_file(folder, other, "pid").exists() for other in range(world())):
+        time.sleep(POLL)
+
+
+def turn(folder: Path) -> bool:
+    """Wait until the session says that the run may begin; False when it ended before that. The first rank hears it."""
+    if leads():
+        begins = bool(sys.stdin.readline())
+        if world() > 1:
+            _put(folder / TURN, "go" if begins else "")
+        return begins
+    while not (folder / TURN).exists():
+        time.sleep(POLL)
+    return bool((folder / TURN).read_text())
+
+
+def leave(folder: Path, word: Word) -> None:
+    """Say how this rank ended, for the first one to read."""
+    _put(_file(folder, rank(), "json"), json.dumps(asdict(word)))
+
+
+def follows(error: BaseException) -> bool:
+    """Whether an error may only say that another rank has ended."""
+    text = str(error)
+    return isinstance(error, Terminated) or type(error).__name__.startswith("Dist") or any(
+        sign in text for sign in BETWEEN_RANKS
+    )  # fmt: skip
+
+
+def cause(folder: Path, error: BaseException) -> BaseException:
+    """In the first rank: another rank's end where that is why this one broke off, else the error itself."""
+    if world() == 1 or not leads():
+        return error
+    # The launcher ends the ranks that are left while the first is still writing down why.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if not follows(error):
+        return error
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        silent = []
+        for other in range(1, world()):
+            word = _word(folder, other)
+            if word is not None and word.failure and not word.follows:
+                return PeerFailed(word)
+            if word is None:
+                silent.append(other)
+        if not silent:
+            break  # all say that they only follow: somebody ended the run
+        for other in silent:
+            if _gone(folder, other) and _word(folder, other) is None:
+                return RankLost(f"rank {other} of {world()} is gone and left no word")
+        time.sleep(POLL)
+    return error
+
+
+def told(value: str) -> str:
+    """What the first rank knows, on all of them."""
+    if world() == 1:
+        return value
+    from torch import distributed
+
+    given: list[Any] = [value]
+    distributed.broadcast_object_list(given, src=0)
+    return str(given[0])
+
+
+def _word(folder: Path, other: int) -> Word | None:
+    path = _file(folder, other, "json")
+    if not path.exists():
+        return None
+    said = json.loads(path.read_text())
+    return Word(**{**said, "raised": Raised(**said["raised"]) if said["raised"] else None})
+
+
+def _gone(folder: Path, other: int) -> bool:
+    import psutil
+
+    try:
+        found = psutil.Process(int(_file(folder, other, "pid").read_text()))
+        return bool(found.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _file(folder: Path, of: int, kind: str) -> Path:
+    return folder / f"rank-{of}.{kind}"
+
+
+def _put(path: Path, text: str) -> None:
+    """Whole or not at all: others wait for it to be there."""
+    draft = path.with_name(f"draft-{path.name}")
+    draft.write_text(text)
+    draft.replace(path)
