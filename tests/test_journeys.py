@@ -11,6 +11,7 @@ import mlflow
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from receiver import Receiver
 from workplace import Workplace
 
 # A story is four sessions; on a busy machine they take longer than one test may.
@@ -24,8 +25,9 @@ SHORT = {
 # The first look decides next to nothing, so that the second is taken.
 TOP_UP = {"dpo": ["repeats=2", "gate.top_up=true", "gate.looks.shares=[0.001,0.999]"]}
 SECOND = {**TOP_UP, "sft": [], "ppo": ["repeats=1"]}  # PPO's runs are long, and one shows that nothing blocks
-NAN = ["repeats=1", "fault=nan_batch", "fault.step=10"]
-FAST = ["repeats=1", "fault=lr_high", "watch.on_critical=warn"]  # a version of a fault needs runs that end
+NAN = ["repeats=1", "fault=nan_batch", "fault.step=10", "notify=webhook"]
+# A version of a fault needs runs that end.
+FAST = ["repeats=1", "fault=lr_high", "watch.on_critical=warn", "notify=slack", "notify.about=[BLOCK,CRITICAL]"]
 
 
 class Story:
@@ -36,11 +38,15 @@ class Story:
         self.model = f"{algo}-tiny-neox-preferences-smoke"
         self.place = Workplace(folder=folder)
         words = [f"algo={algo}", *SHORT[algo]]
-        self.first = self.place.train(*words)
-        self.second = self.place.train(*words, *SECOND[algo])
         whole = whole or algo == "dpo"
-        self.nan = self.place.train(*words, *NAN) if whole or algo == "ppo" else None  # PPO raises at the first NaN
-        self.fast = self.place.train(*words, *FAST) if whole else None
+        with Receiver() as taker, Receiver(*[404] * 9) as refuser:
+            hooks = {"CANARY_NOTIFY_URL": taker.url, "SLACK_WEBHOOK_URL": refuser.url}
+            self.first = self.place.train(*words, **hooks)
+            self.second = self.place.train(*words, *SECOND[algo], **hooks)
+            self.unasked = [*taker.got, *refuser.got]
+            self.nan = self.place.train(*words, *NAN, **hooks) if whole or algo == "ppo" else None  # PPO raises at it
+            self.fast = self.place.train(*words, *FAST, **hooks) if whole else None
+            self.told, self.refused = taker.got, refuser.got
         self.client = MlflowClient(self.place.uri)
 
     def runs(self, role: str) -> list[Run]:
@@ -143,6 +149,22 @@ def test_the_watch_ends_a_lost_run_and_the_verdict_says_so(story: Story) -> None
             r"Completed: 1 of 1 runs: became unstable after step \d+ \(the watch stopped it at step 11: loss",
             " ".join(story.nan.stdout.split()),
         )
+
+
+def test_a_session_tells_whom_it_was_asked_to_and_keeps_the_address_to_itself(story: Story) -> None:
+    assert story.unasked == []
+    if story.nan is None or story.fast is None:
+        pytest.skip("of every algorithm with --full")
+    events = [one.event for one in story.told]
+    assert len(set(events)) == len(events) == len({one.body["id"] for one in story.told})
+    assert "canary.watch_stop" in events or story.algo == "ppo"
+    (verdict,) = [one.body for one in story.told if one.event == "canary.verdict"]
+    assert verdict["text"].startswith("BLOCK ")
+    assert story.refused, "a receiver that takes nothing was asked"
+    assert story.fast.stderr.count("was not delivered: http://127.0.0.1:") == 1
+    for file in story.place.folder.rglob("*"):
+        assert not file.is_file() or b"secret-path" not in file.read_bytes(), file
+    assert "secret-path" not in "".join(done.stdout + done.stderr for done in (story.nan, story.fast))
 
 
 def test_no_run_is_left_running(story: Story) -> None:

@@ -26,6 +26,7 @@ from omegaconf import DictConfig
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.loading import collect_seldom
+from canary_mlflow.notify.session import ask
 from canary_mlflow.notify.webhooks import FILE as WEBHOOKS
 from canary_mlflow.policies import conf_dir
 from training.command_line import expand, parse
@@ -122,6 +123,7 @@ def _job(config: CanaryConfig, scratch: Path, *, in_sweep: bool = False) -> int:
 
     if config.notify.webhooks:  # for the runs' processes too
         os.environ[WEBHOOKS] = str(Path(config.notify.webhooks).expanduser().absolute())
+    ask(config.notify.entry(), scratch)
     return sweep.run_job(config, scratch) if in_sweep else launch.run_session(config, scratch)
 
 

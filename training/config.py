@@ -215,6 +215,15 @@ class NotifyConfig:
 
     name: str = "none"
     webhooks: Optional[str] = None  # a file, as docs/webhooks.md describes it
+    url_env: Optional[str] = None  # the variable that holds the address that hears of this session
+    format: str = "json"  # json | slack
+    secret_env: Optional[str] = None  # the variable that holds what its body is signed with
+    about: List[str] = field(default_factory=lambda: ["BLOCK", "INCONCLUSIVE", "CRITICAL", "STOP", "NIGHTLY"])
+
+    def entry(self) -> dict[str, Any]:
+        """The webhook of this session as `canary_mlflow.notify.session` takes it."""
+        keys = ("name", "url_env", "format", "secret_env")
+        return {**{key: getattr(self, key) for key in keys}, "about": list(self.about)}
 
 
 @dataclass

@@ -14,6 +14,7 @@ from canary_mlflow.analysis.publishing import publish_study
 from canary_mlflow.commands.shared import print_decision
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.launching.plan import Plan
+from canary_mlflow.notify.outcome import tell_outcome
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.gatekeeper import gate
@@ -103,6 +104,7 @@ def _train_and_judge(
         if ended in (0, 1, 3):
             decision = judge(client, model, session, config, results, scratch, lost)
             print_decision(decision, full=config.tracking.full_report)
+            tell_outcome(decision, config.tier.name)
             publish_study(client, decision)
             ended = decision.exit_code
         else:

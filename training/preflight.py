@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
 from canary_mlflow.errors import CanaryError
+from canary_mlflow.notify.session import ask
 from canary_mlflow.notify.webhooks import configured, read_webhooks
 from training import adapters, datasets, devices, memory, models, own_reward, quantization
 from training.config import CanaryConfig
@@ -24,6 +26,7 @@ def preflight(config: CanaryConfig, *, here: bool = True) -> None:
         read_webhooks(Path(config.notify.webhooks).expanduser())
     else:
         configured()
+    ask(config.notify.entry(), Path("."), dict(os.environ))
     if here:
         devices.check(config.hardware, config.parallel.name)
     adapters.check(config.adapter)

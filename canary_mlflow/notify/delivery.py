@@ -16,6 +16,7 @@ from functools import partial
 from canary_mlflow.errors import CanaryError, one_line
 from canary_mlflow.notify.bodies import request
 from canary_mlflow.notify.events import Event
+from canary_mlflow.notify.session import first
 from canary_mlflow.notify.webhooks import Webhook, configured
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ def deliver(webhook: Webhook, event: Event, tries: int = TRIES) -> str:
         problem, again = attempt(webhook, event)
         if not problem or not again:
             break
-    if problem:
+    if problem and first(f"lost {webhook.name}"):  # of a session once
         log.error("canary: webhook %s: %s was not delivered: %s", webhook.name, event.kind, problem)
     return problem
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow.notify.session import session_of
 from canary_mlflow.notify.webhooks import Kind
 from canary_mlflow.shown import shown
 
@@ -96,13 +97,13 @@ def of_decision(decision: Decision) -> Iterator[Event]:
 
 
 def of_warning(warning: WatchWarning, run_id: str) -> Event:
-    """The watch has called a run critical, or stops it: one cause for each run, rule and stream."""
+    """The watch has called a run critical, or stops it: one cause for each session (without one, run), rule, stream."""
     stopped = warning.level.name == "STOP"
     data = {"run_id": run_id, **warning.to_dict()}
     what = "stops" if stopped else "calls critical"
     said = f"The watch {what} run {run_id}: {warning.stream} at step {warning.step}: {warning.seen}"
     kind = Kind.STOP if stopped else Kind.CRITICAL
-    cause = f"run {run_id} {warning.rule} {warning.stream}"
+    cause = f"{session_of() or f'run {run_id}'} {warning.rule} {warning.stream}"
     return neutral(Event(kind=kind, cause=cause, text=said, data=data))
 
 

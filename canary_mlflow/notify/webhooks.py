@@ -15,6 +15,7 @@ import yaml
 
 from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.files.documents import read_yaml
+from canary_mlflow.notify.session import asked
 
 FILE = "CANARY_WEBHOOKS"
 """The environment variable. Of a server, the server's: no client can change it."""
@@ -65,9 +66,11 @@ def place_of(url: str) -> str:
 
 
 def configured(environment: Mapping[str, str] = os.environ) -> tuple[Webhook, ...]:
-    """The webhooks of the file that CANARY_WEBHOOKS names; none where it names none. Raises UsageError."""
-    named = environment.get(FILE, "")
-    return read_webhooks(Path(named).expanduser(), environment) if named else ()
+    """The webhooks of the file that CANARY_WEBHOOKS names, and the session's own, which hears of the watch here. Raises
+    UsageError."""
+    named, own = environment.get(FILE, ""), asked(environment)
+    listed = read_webhooks(Path(named).expanduser(), environment) if named else ()
+    return (*listed, own[0]) if own else listed
 
 
 def read_webhooks(path: Path, environment: Mapping[str, str] = os.environ) -> tuple[Webhook, ...]:
@@ -119,6 +122,8 @@ def secret_of(where: str, key: str, texts: Mapping[str, str], environment: Mappi
     name = texts.get(key)
     if not name:
         return ""
+    if not name.isidentifier():  # an address put there by mistake is a secret, and is not repeated
+        raise UsageError(f"{where}: {key}: no name of a variable; expected one, such as CANARY_HOOK, that holds it")
     if not environment.get(name):
         raise UsageError(f"{where}: {key}: the variable {name} is not set; expected it in this process's environment")
     return environment[name]

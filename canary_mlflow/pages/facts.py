@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -124,7 +124,8 @@ def near_in_time(connection: sa.Connection, session_ids: Sequence[str]) -> list[
 
 
 def children_of(connection: sa.Connection, session_ids: Sequence[str]) -> dict[str, list[str]]:
-    """The ids of the sessions' runs that are not deleted, oldest first.
+    """The ids of the sessions' runs that are not deleted, oldest first: those in each session's own experiment, as for
+    the gate. A run of another may name any session as its own.
 
     The store has no index from a session to its runs. So they are looked for among the runs of its time, and only where
     those are too many among all.
@@ -137,7 +138,7 @@ def children_of(connection: sa.Connection, session_ids: Sequence[str]) -> dict[s
         for run_id in near:
             if (parent := parents.get(run_id, {}).get(PARENT_TAG, "")) in wanted:
                 found[parent].append(run_id)
-        return found
+        return at_home(connection, found)
     query = (
         sa.select(TAGS.c.value, TAGS.c.run_uuid)
         .join(RUNS, RUNS.c.run_uuid == TAGS.c.run_uuid)
@@ -146,4 +147,13 @@ def children_of(connection: sa.Connection, session_ids: Sequence[str]) -> dict[s
     )
     for parent, run_id in connection.execute(query):
         found[parent].append(run_id)
-    return found
+    return at_home(connection, found)
+
+
+def at_home(connection: sa.Connection, children: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Of each session the runs that are in its experiment."""
+    ids = [*children, *(run_id for runs in children.values() for run_id in runs)]
+    query = sa.select(RUNS.c.run_uuid, RUNS.c.experiment_id).where(RUNS.c.run_uuid.in_(ids))
+    home = {run_id: number for run_id, number in connection.execute(query)} if ids else {}
+    kept = {parent: [one for one in runs if home.get(one) == home.get(parent)] for parent, runs in children.items()}
+    return defaultdict(list, kept)

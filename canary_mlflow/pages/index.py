@@ -81,7 +81,8 @@ def read_index(
     with reading(tracking) as connection:
         query, walk, keys = source(connection, asked)
         if experiments is not None:
-            query = query.where(RUNS.c.experiment_id.in_(experiments))
+            numbers = [int(one) for one in experiments]  # PostgreSQL compares no text with a number
+            query = query.where(RUNS.c.experiment_id.in_(numbers))
         lines, further, full = collected(connection, asked, query, walk=walk)
     return Index(asked=asked, lines=lines, further=further, full=full, keys=keys, models=models)
 

@@ -13,6 +13,7 @@ from canary_mlflow.pages.curves import Band, champion_bands
 from canary_mlflow.pages.facts import children_of, read_facts, read_params
 from canary_mlflow.pages.limits import Limit, limits_of
 from canary_mlflow.pages.models import champion_session
+from canary_mlflow.pages.requests import readers
 from canary_mlflow.reports.panels import PROMISED, label, target_keys
 from canary_mlflow.tracking.facts import Latest, RunFacts
 from canary_mlflow.tracking.read_only import reading
@@ -75,6 +76,8 @@ def read_run(tracking: str, registry: str, run_id: str) -> RunPage:
     with reading(tracking) as connection:
         run = find_run(connection, run_id)
         session = read_facts(connection, [run.parent], latest=()).get(run.parent) if run.parent else None
+        if session is not None and session.experiment != run.experiment:
+            session = None  # a run may name any as its own, also one that its reader may not see
         siblings = siblings_of(connection, run) if session is not None else []
         params = read_params(connection, run_id, target_keys())
     model = ((session or run).tags).get("canary.model_name", "")
@@ -105,6 +108,9 @@ def champion_of(tracking: str, registry: str, run: RunFacts, model: str) -> Cham
     """Whose runs a run is shown beside; a sentence where there are none to show."""
     if not model:
         return Champion(said="No band of a champion: this run belongs to no session of a registered model.")
+    unreadable = f"No band of a champion: you may not read that of {model}."
+    if not readers().model(model):
+        return Champion(said=unreadable)
     with reading(registry) as connection:
         version, session = champion_session(connection, model)
     if version is None:
@@ -114,6 +120,8 @@ def champion_of(tracking: str, registry: str, run: RunFacts, model: str) -> Cham
     with reading(tracking) as connection:
         ids = children_of(connection, [session]).get(session, []) if session else []
         runs = list(read_facts(connection, ids, latest=()).values())
+    if not all(readers().experiment(one.experiment) for one in runs):
+        return Champion(said=unreadable)
     alike = [one for one in runs if workload(one) == workload(run) and one.tags.get("canary.completed") == "true"]
     if not runs:
         return Champion(said=f"No band of the champion: the runs of version {version} are gone.", version=version)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -140,9 +141,9 @@ def files_at(uri: str, destination: str = "") -> Iterator[Path]:
         yield Path(found)
 
 
-def file_digests(place: Path) -> dict[str, str]:
-    """Relative name → sha256 of a local file, or of all in a folder. Raises StoreError; UsageError for a link to
-    outside: what is there may change behind it, and may be nobody's to show."""
+def file_digests(place: Path, known: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """Relative name → sha256 of a local file, or of all in a folder. `known`: of those that were read already. Raises
+    StoreError; UsageError for a link to outside: what is there may change behind it, and may be nobody's to show."""
     if linked := next((folder for folder in own_folders(place) if folder.is_symlink()), None):
         raise UsageError(f"{linked.name}: a link; expected the run's own folder; copy what it links to in its place")
     links = (found for found in place.rglob("*") if found.is_symlink())
@@ -151,7 +152,8 @@ def file_digests(place: Path) -> dict[str, str]:
         raise UsageError(f"{name}: a link to outside; expected files of the version; copy them in its place")
     files = [place] if place.is_file() else sorted(found for found in place.rglob("*") if found.is_file())
     try:
-        return {found.relative_to(place).as_posix(): file_digest(found) for found in files}
+        named = {found.relative_to(place).as_posix(): found for found in files}
+        return {name: known[name] if name in known else file_digest(found) for name, found in named.items()}
     except OSError as error:
         raise StoreError(f"{error.filename}: {error.strerror}; expected a file of the version, readable") from error
 

@@ -22,7 +22,7 @@ from canary_mlflow.registry.policy_used import changed_since, overruled, used
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.remote import in_force_there, is_guarded_server, remote_gate
 from canary_mlflow.registry.seal import EVIDENCE_ONLY, require_seal
-from canary_mlflow.registry.session_evidence import Read, refuse_changed_evidence
+from canary_mlflow.registry.session_evidence import Read, refuse_changed_evidence, refuse_told_otherwise
 from canary_mlflow.registry.session_rows import Word, write
 from canary_mlflow.registry.sides import at_look, read_sides
 from canary_mlflow.registry.told import told_of
@@ -222,6 +222,7 @@ def enact(client: MlflowClient, judged: Judged, actor: str | None = None) -> Dec
     assert judged.binding is not None
     for session_id in judged.untold:
         write(client, session_id, decision.model, Word.ENDED)
+        refuse_told_otherwise(session_id, guard.session_rows(session_id), judged.binding.runs)
     by = actor or current_actor()
     record(guard, verdict_order(decision, judged.binding, judged.against, by, judged.used, judged.look))
     return promoted(decision)

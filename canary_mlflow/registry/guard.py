@@ -14,6 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from mlflow.exceptions import MlflowException
+from mlflow.prompt.constants import IS_PROMPT_TAG_KEY
 from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
 from mlflow.store.model_registry.abstract_store import AbstractStore
 from mlflow.store.model_registry.dbmodels.models import (
@@ -229,6 +230,12 @@ class Guard(AbstractStore):  # type: ignore[misc]
         for key in keys:
             if is_reserved(key):
                 raise refusals.reserved_tag(model, version, key)
+
+    def refuse_other_kind(self, model: str, key: str) -> None:
+        """Refuse to make a prompt of a guarded model or of a version of it, or a model of a prompt: MLflow would then
+        say that it is not there, and nobody could load it, have it judged or act on it."""
+        if key == IS_PROMPT_TAG_KEY and self.guards_model(str(model)):
+            raise refusals.stays_its_kind(model, key)
 
 
 def plain_alias(alias: str) -> str:

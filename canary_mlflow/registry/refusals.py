@@ -138,6 +138,14 @@ def no_stages(model: str, version: object, stage: str) -> Any:
     )
 
 
+def stays_its_kind(model: str, key: str) -> Any:
+    """MLflow takes a model with this tag for a prompt."""
+    return forbidden(
+        f"tag {key!r} of {model!r}: a guarded model stays a model, and a prompt a prompt; MLflow would not find it; "
+        "choose another name"
+    )
+
+
 def reserved_tag(model: str, version: object, key: str) -> Any:
     """Tags that repeat what the ledger says."""
     place = f"tag {key!r} of {model!r}" + ("" if version is None else f", version {version}")

@@ -94,10 +94,19 @@ def seal_version(
 def refuse_other_weights(guard: GuardedStore, found: ModelVersion, files: Files) -> None:
     """Raise UsageError where the files are not those that the version's run had when its session ended. Those of the
     session itself, which no run made, are its script's word: the first that is sealed holds for all."""
-    session_id, subject = session_of(found), f"version {found.version} of {found.name!r}"
-    if session_id is None or not files.digests:
+    session_id = session_of(found)
+    if session_id is None:
         return
     life = guard.session_rows(session_id)
+    refuse_changed_weights(found, files, life)
+    if session_id == found.run_id and files.digests:
+        refuse_second_weights(guard, found, files, life)
+
+
+def refuse_changed_weights(found: ModelVersion, files: Files, life: Iterable[Row]) -> None:
+    """Raise UsageError for other files than a row of the session says. Asked again before an alias moves: a version may
+    be sealed while its run still trains."""
+    subject = f"version {found.version} of {found.name!r}"
     for row in life:
         then = (row.facts.get("weights") or {}).get(found.run_id)
         if then is not None and then != files.artifact:
@@ -105,13 +114,11 @@ def refuse_other_weights(guard: GuardedStore, found: ModelVersion, files: Files)
                 f"{subject}: its files are {files.artifact}; row {row.seq} of the "
                 f"ledger says that session {row.alias} ended with {then}; expected those; train it again"
             )
-        if then is None and turned_up(row, found):
+        if then is None and files.digests and turned_up(row, found):
             raise UsageError(
                 f"{subject}: its files are {files.artifact}; row {row.seq} of the ledger says that run {found.run_id} "
                 "had none there; expected those that a run of the session had when it ended; train it again"
             )
-    if session_id == found.run_id:
-        refuse_second_weights(guard, found, files, life)
 
 
 def turned_up(row: Row, found: ModelVersion) -> bool:
@@ -192,6 +199,8 @@ def require_seal(client: MlflowClient, guard: GuardedStore | None, found: ModelV
     if facts["artifact"] != files.artifact:
         changed = changed_files(facts.get("files", files.digests), files.digests) or ["its files changed"]
         raise UsageError(f"{subject}: {changed[0]} since it was sealed; expected the sealed files; {REGISTER}")
+    if guard is not None and (session_id := session_of(found)) is not None:
+        refuse_changed_weights(found, files, guard.session_rows(session_id))
     weights = Weights(facts["weights"])
     held = any(name.endswith(".safetensors") for name in files.digests)
     if files.fault and (held or weights is Weights.FILES):
@@ -229,9 +238,14 @@ def seal_of(rows: Iterable[Row], found: ModelVersion) -> Row | None:
 
 
 def read_files(client: MlflowClient, found: ModelVersion) -> Files:
-    """Every file of a version, read whole. Raises StoreError."""
+    """Every file of a version, read whole, and weights once: what was checked is what the digest is of, whoever writes
+    meanwhile. Raises StoreError."""
     with files_at(client.get_model_version_download_uri(found.name, found.version)) as place:
-        return Files(digests=file_digests(place), fault=weight_files.fault_of(place))
+        checked: dict[str, str] = {}
+        fault = weight_files.fault_of(place, checked)
+        digests = file_digests(place, checked)
+    late = sorted(name for name in digests if weight_files.is_weights(name) and name not in checked)
+    return Files(digests=digests, fault=fault or (f"{late[0]}: it came while others were read" if late else ""))
 
 
 def changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.registry.act import DONE
 from canary_mlflow.registry.binding import is_same_run
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.session_rows import (
@@ -58,7 +59,7 @@ def refuse_changed_evidence(
     ]
     refuse_other_session(subject, session_id, about)
     life = trusted(guard, guard.session_rows(session_id))
-    named = named_by(life, [row for row in about if row.kind in (Kind.VERDICT, Kind.BOOTSTRAP)])
+    named = named_by(life, [row for row in about if row.kind in (Kind.VERDICT, Kind.BOOTSTRAP, *DONE)])
     there = {run.info.run_id: run for run in runs_of(client, session_id)}
     lost = {run_id: run for run_id in named.keys() - there.keys() if (run := find(client, run_id)) is not None}
     now = described(client, list({**there, **lost}.values()), (*read.runs, *read.beside))
@@ -87,6 +88,17 @@ def read_otherwise(session_id: str, known: Mapping[str, Named], read: Read) -> I
             yield (
                 f"{called_run(run_id, known[run_id]) if run_id in known else f'run {run_id}'}: it changed its place or "
                 f"its role in session {session_id} while it was read; expected runs that stay as they are; judge again"
+            )
+
+
+def refuse_told_otherwise(session_id: str, life: Iterable[Row], judged: Mapping[str, str]) -> None:
+    """Raise UsageError where the row that a session's end has got only now says something else than what was judged:
+    the next verdict would go by the row. `judged`: run id → digest."""
+    for run_id, one in named_by(life).items():
+        if one.role == "run" and not is_same_run(one.digest, judged.get(run_id, "")):
+            raise UsageError(
+                f"session {session_id}: {called_run(run_id, one)}: its metrics or facts changed while it was judged "
+                f"(row {one.row} of the ledger says how they are now); expected runs that stay as they are; judge again"
             )
 
 

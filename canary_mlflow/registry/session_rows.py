@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.errors import CanaryError, StoreError, UsageError, one_line
 from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.rows import Kind, Record, Row, faults
+from canary_mlflow.registry.act import DONE
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.binding import digest_of_all, file_digests, files_at, is_same_run, run_digests
 from canary_mlflow.registry.door import guard_of
@@ -193,19 +194,21 @@ def is_new(one: Named, before: Named | None) -> bool:
     return before is None or (not before.whole and not is_same_run(before.digest, one.digest))
 
 
-def named_by(rows: Iterable[Row], verdicts: Iterable[Row] = ()) -> dict[str, Named]:
-    """Run id → the run as the ledger knows it. What a row named whole, or a verdict judged, no later row changes."""
+def named_by(rows: Iterable[Row], about: Iterable[Row] = ()) -> dict[str, Named]:
+    """Run id → the run as the ledger knows it. `about`: rows about the session's version. What a row named whole, a
+    verdict judged, or an act by hand made champion, no later row changes."""
     found: dict[str, Named] = {}
-    for row in sorted((*rows, *verdicts), key=lambda row: row.seq):
+    for row in sorted((*rows, *about), key=lambda row: row.seq):
         facts = row.facts
         if row.kind == Kind.SESSION:
             for run_id, plain in (facts.get("runs") or {}).items():
                 if run_id not in found or not found[run_id].whole:
                     found[run_id] = Named(**plain, row=row.seq)
             continue
-        judged = (facts.get("verdict") or {}).get("candidate_runs") or ()
-        for run_id in judged:
-            its_digest = (facts.get("runs") or {}).get(run_id)
+        digests = facts.get("runs") or {}
+        own = digests if row.kind in DONE else (facts.get("verdict") or {}).get("candidate_runs") or ()
+        for run_id in own:
+            its_digest = digests.get(run_id)
             before = found.get(run_id)
             if its_digest and (before is None or not before.whole):
                 found[run_id] = Named(

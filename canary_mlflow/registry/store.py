@@ -92,18 +92,22 @@ class GuardedMethods(Guard):
 
     def set_model_version_tag(self, name, version, tag):  # type: ignore[no-untyped-def]
         self.refuse_reserved(name, version, (tag.key,))
+        self.refuse_other_kind(name, tag.key)
         return super().set_model_version_tag(name, version, tag)
 
     def delete_model_version_tag(self, name, version, key):  # type: ignore[no-untyped-def]
         self.refuse_reserved(name, version, (key,))
+        self.refuse_other_kind(name, key)
         return super().delete_model_version_tag(name, version, key)
 
     def set_registered_model_tag(self, name, tag):  # type: ignore[no-untyped-def]
         self.refuse_reserved(name, None, (tag.key,))
+        self.refuse_other_kind(name, tag.key)
         return super().set_registered_model_tag(name, tag)
 
     def delete_registered_model_tag(self, name, key):  # type: ignore[no-untyped-def]
         self.refuse_reserved(name, None, (key,))
+        self.refuse_other_kind(name, key)
         return super().delete_registered_model_tag(name, key)
 
 

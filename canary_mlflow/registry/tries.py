@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.session_rows import Word
 from gates.facts.differences import recipe
 from gates.model.policy import Policy
@@ -73,10 +74,15 @@ def count(
     if mine is None:
         mine = next((row for row in guard.session_rows(session_id or "") if row.word == Word.ENDED), None)
     code = mine.facts["code"] if mine else digest(recipe(candidate.runs))
+    who = mine.facts.get("actor") if mine else current_actor()
     same = [
         row
         for row in ended
-        if row.alias != session_id and (mine is None or row.seq < mine.seq) and row.facts.get("code") == code
+        if row.alias != session_id
+        and (mine is None or row.seq < mine.seq)
+        and row.facts.get("code") == code
+        # Those who may not write the model could else spend its level, with sessions of other names.
+        and (row.model == candidate.model or row.facts.get("actor") == who)
     ]
     before = [row for row in same if has_evidence(row)]
     stopped = tuple(called(row) for row in same if not has_evidence(row))

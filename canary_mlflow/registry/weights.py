@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import numpy as np
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.source import open_regular
 
+LENGTH = 8  # bytes in which a file says how long its header is
 CHUNK = 1 << 24  # bytes of a tensor read at once
 HEADER_LIMIT = 100_000_000  # bytes; the format's own
 INDEX = ".safetensors.index.json"
@@ -44,10 +46,16 @@ class Unfit(Exception):
     """What is wrong with one file."""
 
 
-def fault_of(place: Path) -> str:
+def is_weights(name: str) -> bool:
+    """Whether a file is one that must be weights."""
+    return name.endswith(".safetensors")
+
+
+def fault_of(place: Path, checked: dict[str, str] | None = None) -> str:
     """What keeps the weights under a folder from being loaded, naming the file; "" when nothing does.
 
-    There must be safetensors with a tensor in them, whole, all that an index names, and finite.
+    There must be safetensors with a tensor in them, whole, all that an index names, and finite. `checked` gets the
+    digest of each file that is fine, over the bytes that were looked at.
     """
     files = sorted(place.rglob("*.safetensors")) if place.is_dir() else [place][: place.is_file()]
     if not files:
@@ -55,26 +63,46 @@ def fault_of(place: Path) -> str:
     for file in files:
         name = file.relative_to(place).as_posix() if place.is_dir() else file.name
         try:
-            check(file)
-        except Unfit as found:
-            return f"{name}: {found}"
+            found = check(file)
+        except Unfit as what:
+            return f"{name}: {what}"
         except OSError as error:
             return f"{name}: {error.strerror}"
+        if checked is not None:
+            checked[file.relative_to(place).as_posix()] = found
     return missing_shard(place)
 
 
-def check(file: Path) -> None:
-    """Read a whole file. Raises Unfit."""
+def check(file: Path) -> str:
+    """Read a whole file from its beginning to its end; the sha256 of what was read. Raises Unfit."""
     with open_regular(file) as stream:
-        for tensor in tensors(stream, file.stat().st_size):
-            if tensor.dtype in EXPONENTS and not is_finite(stream, tensor):
+        read = Hashed(stream)
+        for tensor in tensors(read, file.stat().st_size):  # in the order of their bytes, without a gap
+            if not is_finite(read, tensor):
                 raise Unfit(f"tensor {tensor.name} holds a NaN or an infinity")
+        return read.found.hexdigest()
+
+
+class Hashed:
+    """A stream, and the sha256 of what was read from it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.found = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        """The next bytes. Raises Unfit where there are fewer."""
+        content: bytes = self._stream.read(size)
+        self.found.update(content)
+        if len(content) < size:
+            raise Unfit("its header is cut off" if size == LENGTH else "it became shorter while it was read")
+        return content
 
 
 def tensors(stream: Any, size: int) -> list[Tensor]:
     """The tensors that the header of a file names, which must fill the file. Raises Unfit."""
-    length = int.from_bytes(stream.read(8), "little")
-    if size < 8 or length > min(size - 8, HEADER_LIMIT):
+    length = int.from_bytes(stream.read(LENGTH), "little")
+    if size < LENGTH or length > min(size - 8, HEADER_LIMIT):
         raise Unfit("its header is cut off")
     try:
         header = json.loads(stream.read(length), object_pairs_hook=unique)
@@ -116,17 +144,21 @@ def elements(shape: list[int]) -> int:
 
 
 def is_finite(stream: Any, tensor: Tensor) -> bool:
-    """Whether no number in the tensor is NaN or infinite."""
-    kind, mask = EXPONENTS[tensor.dtype]
+    """Whether no number in the tensor is NaN or infinite; reads it to its end if so."""
+    kind, mask = EXPONENTS.get(tensor.dtype, ("u1", 0))
     bits = np.dtype(kind).type(mask)
-    return not any(bool(((chunk & bits) == bits).any()) for chunk in chunks(stream, tensor, kind))
+    return not any(mask and bool(((chunk & bits) == bits).any()) for chunk in chunks(stream, tensor, kind))
 
 
 def chunks(stream: Any, tensor: Tensor, kind: str) -> Iterator[np.ndarray[Any, Any]]:
-    """The tensor's numbers, a part at a time."""
-    stream.seek(tensor.start)
+    """The tensor's numbers, which come next, a part at a time."""
     for start in range(tensor.start, tensor.end, CHUNK):
         yield np.frombuffer(stream.read(min(CHUNK, tensor.end - start)), dtype=kind)
+
+
+def is_within(place: Path, file: Path) -> bool:
+    """Whether a file is there, and among those of a folder: an index may name any on the machine."""
+    return file.resolve().is_relative_to(place.resolve()) and file.is_file()
 
 
 def missing_shard(place: Path) -> str:
@@ -138,6 +170,6 @@ def missing_shard(place: Path) -> str:
         except (ValueError, TypeError, KeyError, AttributeError):
             return f"{name}: it is not an index of weights"
         for shard in sorted(map(str, named)):
-            if not (index.parent / shard).is_file():
+            if not is_within(place, index.parent / shard):
                 return f"{name}: {shard}, which it names, is missing"
     return ""

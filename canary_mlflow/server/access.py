@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from canary_mlflow.errors import NoSuchModel, NoSuchRun, UsageError
+from canary_mlflow.errors import NoSuchModel, NoSuchRun, NoSuchVersion, UsageError
 from canary_mlflow.pages.blueprint import NAMED, paths, prefix
 from canary_mlflow.pages.requests import Readers
+from canary_mlflow.registry.records import session_of
+from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.server.requests import Shape, only_model, parse, query
 from canary_mlflow.server.routes import ACCEPTANCE, BLESSING, OVERRIDE, ROLLBACK, SEAL, SESSION, VERDICT, client, path
 from canary_mlflow.tracking.session import get_run
@@ -22,9 +24,9 @@ def add_validators(auth: Any) -> None:
         ("openapi.json", "GET"): lambda: True,
         ("head", "GET"): lambda: True,  # a digest, of which no row can be read
         ("ledger", "GET"): lambda: may_read(auth),
-        ("seals", "POST"): lambda: may_update(auth, SEAL),
+        ("seals", "POST"): lambda: may_speak(auth, SEAL),
         ("sessions", "POST"): lambda: may_tell(auth),
-        ("verdicts", "POST"): lambda: may_update(auth, VERDICT),
+        ("verdicts", "POST"): lambda: may_speak(auth, VERDICT),
         ("policies", "GET"): lambda: may_read_policy(auth),
         ("policies", "POST"): lambda: False,
         ("overrides", "POST"): lambda: may_manage(auth, OVERRIDE),
@@ -65,8 +67,6 @@ def or_missing(validator: Callable[[], bool]) -> Callable[[], bool]:
 
 def is_missing(model: str) -> bool:
     """Whether there is no model of this name."""
-    from canary_mlflow.registry.versions import champion_number
-
     try:
         champion_number(client(), model)
     except NoSuchModel:
@@ -102,7 +102,7 @@ def may_read(auth: Any) -> bool:
 
 def may_tell(auth: Any) -> bool:
     """The rows of a session are for whoever may change its runs, and its model where that is there already."""
-    from flask import g, request
+    from flask import request
 
     try:
         asked = parse(request.get_data(), SESSION)
@@ -111,11 +111,7 @@ def may_tell(auth: Any) -> bool:
     # Whoever trains the first version makes the model.
     if not (is_missing(asked["model"]) or auth._get_registered_model_permission(asked["model"]).can_update):
         return False
-    try:
-        number = get_run(client(), asked["session"]).info.experiment_id
-    except NoSuchRun:
-        return True  # the answer says that there is none
-    return bool(auth._get_experiment_permission(number, g.mlflow_authenticated_user).can_update)
+    return may_change(auth, asked["session"])
 
 
 def may_read_policy(auth: Any) -> bool:
@@ -129,10 +125,33 @@ def may_read_policy(auth: Any) -> bool:
     return model is not None and bool(auth._get_registered_model_permission(model).can_read)
 
 
-def may_update(auth: Any, shape: Shape) -> bool:
-    """A verdict, and the seal that it needs, for whoever may change the model: it may become champion by it."""
-    model = model_in_body(shape)
-    return model is None or bool(auth._get_registered_model_permission(model).can_update)
+def may_speak(auth: Any, shape: Shape) -> bool:
+    """A verdict, and the seal that it needs, for whoever may change the model, which may get a champion by it, and the
+    runs of the version's session: the verdict is written there, and both decide what may join it later."""
+    from flask import request
+
+    try:
+        asked = parse(request.get_data(), shape)
+    except UsageError:
+        return True
+    if not auth._get_registered_model_permission(asked["model"]).can_update:
+        return False
+    try:
+        session_id = session_of(find_version(client(), asked["model"], asked["version"]))
+    except (NoSuchModel, NoSuchVersion):
+        return True  # the answer says that there is none
+    return session_id is None or may_change(auth, session_id)
+
+
+def may_change(auth: Any, run_id: str) -> bool:
+    """Whether the user may change a run; one that is missing is for the answer to name."""
+    from flask import g
+
+    try:
+        number = get_run(client(), run_id).info.experiment_id
+    except NoSuchRun:
+        return True
+    return bool(auth._get_experiment_permission(number, g.mlflow_authenticated_user).can_update)
 
 
 def may_manage(auth: Any, shape: Shape) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,8 +83,10 @@ def evaluation(value: Any) -> dict[str, Any]:
         if key not in known or isinstance(found, bool) or not isinstance(found, known[key]):
             raise UsageError(f"evaluation: {printable(key)} is unknown or of another type; expected {', '.join(known)}")
     for name, number in [pair for side in ("recorded", "repeated") for pair in value.get(side, {}).items()]:
-        if isinstance(number, bool) or not isinstance(number, int | float | None):
+        if not (number is None or is_number(number)):
             raise UsageError(f"evaluation: {printable(name)} is not a number; expected one, or null; see openapi.json")
+    if not is_number(value.get("tolerance", 0)):
+        raise UsageError("evaluation: tolerance is not a number; expected one; see openapi.json")
     names = [*value.get("recorded", {}), *value.get("repeated", {}), *value.get("different", ())]
     for name in names:
         if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -91,6 +94,14 @@ def evaluation(value: Any) -> dict[str, Any]:
     if "failure" in value:
         text("failure", value["failure"])
     return value
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number that a row can hold and a page can show; JSON's readers know NaN, and any digits."""
+    try:
+        return type(value) in (int, float) and math.isfinite(float(value))
+    except OverflowError:
+        return False
 
 
 def version(value: Any) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.notify.delivery import tell
 from canary_mlflow.notify.events import of_warning
+from canary_mlflow.notify.session import first
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.histories import read_runs
@@ -96,7 +97,8 @@ class Watching(Observer):
             event = of_warning(warning, self._run_id)
             if event.id not in self._told:
                 self._told.add(event.id)
-                tell(event)
+                if first(event.id):  # not once more for each seed
+                    tell(event)
 
     def _tag(self, tags: Mapping[str, str]) -> None:
         if self._recorder is not None:

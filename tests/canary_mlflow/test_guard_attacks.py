@@ -106,6 +106,32 @@ def test_a_plain_editor_cannot_leave_runs_out(scene: Scene) -> None:
     assert refused.value.status == 400
 
 
+def test_only_who_may_change_a_session_has_it_sealed_or_judged(scene: Scene) -> None:
+    """Who may read it can register it under a name of their own. A seal would say once and for all which files it has,
+    a verdict be written into it, and a first champion keep others from adding runs."""
+    reader, recorded = users(scene.mode)["reader"], replace(scene.recorded, seed=150)
+    session = recorded.session(runs=2)
+    run_id = recorded.children(session)[0]
+    recorded.weights(run_id)
+    AuthServiceClient(scene.mode.front).grant_user_permission("reader", "experiment", recorded.experiment, "READ")
+
+    def ask(route: str, **body: Any) -> Any:
+        return request(f"{scene.mode.front}/api/2.0/{route}", "POST", body, reader)
+
+    ask("mlflow/registered-models/create", name="own")
+    source = f"{recorded.client.get_run(run_id).info.artifact_uri}/model"
+    for tags in ([], [{"key": "canary.session_id", "value": session}]):
+        made = ask("mlflow/model-versions/create", name="own", source=source, run_id=run_id, tags=tags)
+        for route in ("seals", "verdicts"):
+            with pytest.raises(Refused) as refused:
+                ask(f"canary/{route}", model="own", version=made["model_version"]["version"])
+            assert refused.value.status == 403
+    assert scene.mode.guard().session_rows(session) == []
+    assert scene.mode.guard().ledger("own") == []
+    index = request(f"{scene.mode.front}/canary/sessions", "GET", None, reader)
+    assert session in index  # of the experiments that somebody may read, on PostgreSQL too
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "attack",
@@ -160,6 +186,7 @@ WITH_USERS = (
     test_who_may_call_which_route,
     test_a_permission_that_is_taken_away_is_gone_at_once,
     test_a_plain_editor_cannot_leave_runs_out,
+    test_only_who_may_change_a_session_has_it_sealed_or_judged,
     test_an_editor_gets_no_further_than_an_administrator,
 )
 

@@ -74,6 +74,8 @@ def test_the_server_reads_and_seals_the_files_of_a_new_version(web: Any, recorde
         {"evaluation": {"recorded": {"eval loss\n": 1.0}}},
         {"evaluation": {"different": [1]}},
         {"evaluation": {"failure": ""}},
+        {"evaluation": {"recorded": {"eval_loss": float("nan")}}},
+        {"evaluation": {"tolerance": 10**400}},
         {"files": {"model.safetensors": "0" * 64}},
     ):
         answer = post(web, "seals", {**body, **wrong})

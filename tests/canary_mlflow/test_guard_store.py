@@ -77,6 +77,9 @@ class Attempt:
     code: str = "PERMISSION_DENIED"
 
 
+IS_PROMPT = "mlflow.prompt.is_prompt"  # by which MLflow tells prompts from models
+
+
 def alias(name: str) -> Callable[[Any, str], Any]:
     return lambda it, version: it.client.set_registered_model_alias(it.model, name, version)
 
@@ -111,6 +114,9 @@ ATTEMPTS = (
     Attempt("untag", lambda it, v: it.client.delete_model_version_tag(it.model, "1", "canary.blessed_by"), "tag"),
     Attempt("session", lambda it, v: it.client.set_model_version_tag(it.model, v, "canary.session_id", "x"), "tag"),
     Attempt("model tag", lambda it, v: it.client.set_registered_model_tag(it.model, "canary.verdict", "PASS"), "tag"),
+    Attempt("prompt", lambda it, v: it.client.set_registered_model_tag(it.model, IS_PROMPT, "true"), "stays a model"),
+    Attempt("its version", lambda it, v: it.client.set_model_version_tag(it.model, "1", IS_PROMPT, "true"), "stays a"),
+    Attempt("no prompt", lambda it, v: it.client.delete_registered_model_tag(it.model, IS_PROMPT), "stays a model"),
     Attempt("model untag", lambda it, v: it.client.delete_registered_model_tag(it.model, "canary.verdict"), "tag"),
     Attempt(
         "tag at birth",

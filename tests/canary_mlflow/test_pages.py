@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sqlite3
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -376,6 +377,23 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append((tag, {name: value or "" for name, value in attrs}))
+
+
+def test_a_run_that_names_another_session_or_model_shows_nothing_of_it(
+    guarded: Any, shared: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tags are anybody's: those of one's own run lead to no band, and put no run among those of somebody else."""
+    champion = str(guarded.tags("1")["canary.session_id"])
+    own = replace(guarded, experiment=guarded.client.create_experiment(f"own {guarded.model}"))
+    mine = own.children(own.session(runs=1, tags={"canary.model_name": guarded.model}))[0]
+    stray = own.run(champion, 9, slower=1.0, tags={}, nan_at=None, without=())
+    may = Readers(model=lambda name: False, experiment=lambda number: number == own.experiment)
+    web = site(shared.uri, monkeypatch, may)
+    assert web.get(f"/canary/band.json?id={mine}").get_json()["series"] == {}
+    assert f"you may not read that of {guarded.model}" in text_of(web.get(f"/canary/run?id={mine}"))
+    page = web.get(f"/canary/run?id={stray}").text
+    assert not [one for one in (champion, *guarded.children(champion)) if one in page]
+    assert stray not in site(shared.uri, monkeypatch).get(f"/canary/session?id={champion}").text
 
 
 def test_who_may_not_read_sees_nothing(guarded: Any, shared: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,11 @@ from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
-from canary_mlflow.registry import gatekeeper
+from canary_mlflow.registry import gatekeeper, session_rows
 from canary_mlflow.registry.binding import is_same_run, run_digests
 from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.origin import SOURCE_TAG, comes_from
-from canary_mlflow.registry.seal import seal_version
+from canary_mlflow.registry.seal import require_seal, seal_version
 from canary_mlflow.registry.session_rows import SEEDS_TAG, Word, begin, tell
 from canary_mlflow.registry.sides import read_sides
 from canary_mlflow.registry.versions import SESSION_TAG, register_version
@@ -165,6 +165,25 @@ def test_a_run_that_is_hidden_while_its_side_is_read_is_missed(
     assert guarded.champion() == "1"
 
 
+def test_what_changes_before_the_end_has_its_row_is_not_judged_as_it_was(
+    guarded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the row would say what the next candidate is compared with, and the verdict something else."""
+    session = guarded.session()
+    run_id = guarded.children(session)[0]
+    guarded.weights(run_id)
+    version = version_of(guarded, session, run_id, f"{guarded.client.get_run(run_id).info.artifact_uri}/model")
+
+    def seal(*words: Any) -> Any:
+        half_as_slow(guarded, run_id)
+        return require_seal(*words)
+
+    monkeypatch.setattr(gatekeeper, "require_seal", seal)
+    done = run(guarded, "gate", guarded.model, version)
+    assert (done.exit_code, "changed while it was judged (row " in done.stderr) == (2, True), done.output
+    assert guarded.champion() == "1"
+
+
 def test_runs_of_no_known_role_are_no_fresh_ones_of_the_champion(guarded: Any) -> None:
     """As slow as the candidate, and under it after its session has ended: where no row looks."""
     version = guarded.version(slower=2.0)
@@ -245,6 +264,18 @@ def test_the_champions_side_cannot_be_made_worse(guarded: Any) -> None:
     said = refusal(guarded, guarded.version(slower=1.7))
     assert f"version {first} of {guarded.model!r}: run " in said
     assert "no row of the ledger names it" in said
+
+
+def test_a_champion_made_by_hand_cannot_be_made_worse_either(guarded: Any) -> None:
+    """Though no row of its session names its runs: somebody registered it himself."""
+    session = guarded.session()
+    run_id = guarded.children(session)[0]
+    guarded.weights(run_id)
+    version = version_of(guarded, session, run_id, f"{guarded.client.get_run(run_id).info.artifact_uri}/model")
+    assert run(guarded, "bless", guarded.model, version, "--reason", "the best there is").exit_code == 0
+    guarded.client.log_metric(run_id, "perf/step_cost", 99.0, step=20)
+    said = refusal(guarded, guarded.version(slower=1.7))
+    assert f"version {version} of {guarded.model!r}: run {run_id}: its metrics or facts changed since row" in said
 
 
 def test_the_anchors_side_cannot_be_made_worse(guarded: Any) -> None:
@@ -334,6 +365,21 @@ def test_a_third_try_is_called_so_and_has_less_to_spend(guarded: Any) -> None:
     )
     assert "PASS at 0.83 % instead of 5 %" in note
     assert "third try of this code" in guarded.description(found["version"])
+
+
+def test_sessions_of_somebody_else_for_another_model_are_no_tries(
+    guarded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gated(guarded, guarded.version(slower=2.0))
+    other, own = (guarded.session(runs=1) for _ in range(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(session_rows, "current_actor", lambda: "mallory")
+        tell(guarded.client, other, f"{guarded.model}-other")
+    tell(guarded.client, own, f"{guarded.model}-scratch")
+    found = gated(guarded, guarded.version())["verdict"]
+    assert found["attempt"] == 3
+    assert own[:8] in found["notes"][0]
+    assert other[:8] not in found["notes"][0]
 
 
 @pytest.mark.full
@@ -470,6 +516,26 @@ def test_a_session_whose_runs_save_their_weights_has_none_of_its_own(guarded: An
     tell(guarded.client, session, guarded.model)
     with pytest.raises(UsageError, match="whose runs save their own"):
         version_of(guarded, session, session, files_in(guarded, session))
+
+
+def test_what_was_sealed_while_its_run_trained_must_be_what_that_saved(guarded: Any) -> None:
+    session = begun(guarded)
+    run_id = guarded.children(session)[0]
+    early = version_of(guarded, session, run_id, files_in(guarded, run_id))
+    guarded.weights(run_id)
+    tell(guarded.client, session, guarded.model)
+    guarded.weights(run_id, OTHERS)
+    assert f"says that session {session} ended with" in refusal(guarded, early)
+
+
+def test_a_version_without_files_does_not_stand_for_a_run_that_saved_some(guarded: Any) -> None:
+    session = guarded.session()
+    run_id = guarded.children(session)[0]
+    guarded.weights(run_id)
+    tell(guarded.client, session, guarded.model)
+    nothing = f"{guarded.client.get_run(run_id).info.artifact_uri}/nothing"
+    with pytest.raises(UsageError, match=f"its files are 0 files, .* session {session} ended with 1 files"):
+        version_of(guarded, session, run_id, nothing)
 
 
 def test_a_copy_comes_from_where_its_original_does_whatever_its_model_is_called(guarded: Any) -> None:

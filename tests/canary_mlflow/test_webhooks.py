@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,15 @@ from servers import Server
 from canary_mlflow.cli import canary as command
 from canary_mlflow.errors import UsageError
 from canary_mlflow.notify import delivery
+from canary_mlflow.notify.outcome import tell_outcome
+from canary_mlflow.notify.session import ask
 from canary_mlflow.notify.webhooks import EVENTS, read_webhooks
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts import bless
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.rollback import rollback
+from canary_mlflow.reports.card import card_of, card_to_dict
+from canary_mlflow.reports.decision import Decision, decision_from_dict
 
 SECRET = "a secret of both sides"
 
@@ -271,3 +277,99 @@ def test_mlflows_own_webhooks_hear_of_the_gates_promotion(
         assert [one.event for one in deployment.got] == ["model_version_alias.created"]  # MLflow's own, and no second
         assert receiver.events(3) == ["canary.promotion"] * 3  # champion, anchor; the second champion
         client.delete_webhook(hook.webhook_id)
+
+
+@pytest.fixture
+def of_session(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """A session that was asked to tell a receiver."""
+    monkeypatch.setenv("CANARY_NOTIFY", "")
+    monkeypatch.setenv("CANARY_NOTIFY_FOLDER", "")
+    monkeypatch.setenv("CANARY_NOTIFY_URL", receiver.url)
+    monkeypatch.setattr(delivery, "FIRST_WAIT", 0.01)
+
+    def begin(*about: str) -> None:
+        entry = {"name": "webhook", "url_env": "CANARY_NOTIFY_URL", "about": about}
+        ask(entry, tmp_path / "scratch", os.environ)
+
+    return begin
+
+
+def judged() -> Decision:
+    plain = json.loads((Path(__file__).parents[1] / "data/verdicts/unclear_harm.json").read_text(encoding="utf-8"))
+    return decision_from_dict(plain)
+
+
+def test_a_session_tells_its_verdict_once_with_the_numbers_of_the_card(receiver: Receiver, of_session: Any) -> None:
+    of_session("INCONCLUSIVE")
+    for _ in range(2):
+        tell_outcome(judged(), "smoke")
+    assert receiver.events(1) == ["canary.verdict"]
+    delivery.OUTBOX.close(5)
+    (got,) = [one.body for one in receiver.got]
+    card = card_to_dict(card_of(judged()))
+    assert card["rows"]
+    assert got["data"]["card"] == card
+    for row in card["rows"]:
+        for cell in ("word", "metric", "baseline", "candidate", "change", "range", "limit"):
+            assert row[cell] in got["text"], cell
+    for said in (card["reason"], card["changed"], card["next"]):
+        assert said in got["text"]
+
+
+def test_a_session_tells_only_what_it_was_asked_for(receiver: Receiver, of_session: Any) -> None:
+    tell_outcome(judged(), "nightly")
+    of_session("BLOCK", "STOP")
+    tell_outcome(judged(), "nightly")
+    delivery.OUTBOX.close(5)
+    assert receiver.got == []
+    of_session("NIGHTLY")
+    tell_outcome(judged(), "nightly")
+    assert receiver.events(1) == ["canary.verdict"]
+
+
+def test_seeds_of_a_session_tell_a_cause_once(
+    receiver: Receiver, of_session: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from canary_mlflow.policies import load_watch
+    from canary_mlflow.tracking.sinks import SinkSetting
+    from canary_mlflow.tracking.watching import Watching
+    from gates.watch import Watch
+
+    def lose(seed: int) -> None:
+        setting = SinkSetting(folder=tmp_path / str(seed), artifacts=tmp_path, algo="sft", batch_size=8)
+        watching = Watching(Watch(load_watch(), max_steps=200), setting, 200, f"run-{seed}")
+        for step in range(1, 80):
+            watching.row_closed(step, {"loss": 2.0 - step / 200 if step < 60 else float("nan"), "grad_norm": 1.0})
+        delivery.OUTBOX.close(5)
+
+    of_session("CRITICAL", "STOP")
+    lose(0)
+    told = len(receiver.got)
+    assert told
+    lose(1)
+    assert len(receiver.got) == told
+    os.environ["CANARY_NOTIFY_FOLDER"] = str(tmp_path / "the next session")
+    lose(2)
+    assert len(receiver.got) == 2 * told
+    assert "not delivered" not in caplog.text
+
+
+def test_a_receiver_that_is_away_is_one_line_of_a_session(of_session: Any, caplog: pytest.LogCaptureFixture) -> None:
+    of_session("INCONCLUSIVE", "NIGHTLY")
+    os.environ["CANARY_NOTIFY_URL"] = "http://127.0.0.1:9/hook"
+    for one in (judged(), replace(judged(), session_id="another")):
+        tell_outcome(one, "nightly")
+    delivery.OUTBOX.close(20)
+    assert caplog.text.count("was not delivered: http://127.0.0.1:9/…") == 1
+
+
+def test_an_address_that_is_none_is_refused_before_a_session_begins(tmp_path: Path) -> None:
+    entry = {"name": "slack", "url_env": "SLACK", "about": ["BLOCK"]}
+    for environment, says in (({}, "the variable SLACK is not set"), ({"SLACK": "ftp://x"}, "no address")):
+        with pytest.raises(UsageError, match=says):
+            ask(entry, tmp_path, dict(environment))
+    with pytest.raises(UsageError, match="no name of a variable") as refused:
+        ask({**entry, "url_env": "https://hooks.test/a-secret"}, tmp_path, {})
+    assert "a-secret" not in str(refused.value)
+    with pytest.raises(UsageError, match=r"notify.about: found MAYBE; expected some of BLOCK"):
+        ask({**entry, "about": ["MAYBE"]}, tmp_path, {"SLACK": "https://x.test"})

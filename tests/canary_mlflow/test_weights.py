@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from tiny_weights import CUT_OFF, NAN, safetensors
 
 from canary_mlflow.registry import weights
+from canary_mlflow.registry.binding import file_digests
 from canary_mlflow.registry.weights import fault_of
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
@@ -36,6 +37,28 @@ def test_an_infinity_in_the_last_part_of_a_large_tensor_is_seen(tmp_path: Path, 
     values[-1] = -np.inf
     (tmp_path / "w.safetensors").write_bytes(safetensors(w=values))
     assert "tensor w holds" in fault_of(tmp_path)
+
+
+def test_the_digest_is_of_what_was_looked_at(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.safetensors").write_bytes(safetensors(w=np.zeros(9, np.float32), ids=np.arange(3)))
+    (tmp_path / "config.json").write_text("{}")
+    checked: dict[str, str] = {}
+    assert fault_of(tmp_path, checked) == ""
+    assert checked == {name: found for name, found in file_digests(tmp_path).items() if name != "config.json"}
+    (tmp_path / "one.safetensors").write_bytes(NAN)  # by somebody who writes meanwhile
+    assert file_digests(tmp_path, checked).items() >= checked.items()
+
+
+@pytest.mark.parametrize("named", ["../elsewhere.safetensors", "{folder}/elsewhere.safetensors"])
+def test_an_index_names_no_file_of_somebody_else(tmp_path: Path, named: str) -> None:
+    (place := tmp_path / "model").mkdir()
+    for file in (place / "a.safetensors", tmp_path / "elsewhere.safetensors"):
+        file.write_bytes(safetensors())
+    shard = named.format(folder=tmp_path)
+    index = {"weight_map": {"a": "a.safetensors", "b": shard}}
+    (place / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert fault_of(place) == f"model.safetensors.index.json: {shard}, which it names, is missing"
 
 
 def with_header(header: Any, body: bytes = b"\0" * 8) -> bytes:
