@@ -64,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     if "mlflow" in sys.modules:
         forking.copy_new_stores()
+    if "hydra" in sys.modules:
+        forking.keep_configs()
 
 
 # The longest first, so that no worker ends up alone with one of them (make test keeps this order).

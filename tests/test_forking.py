@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -85,6 +86,30 @@ def test_a_copied_store_is_what_mlflow_makes(tmp_path: Path) -> None:
         # MLflow writes a table's constraints in any order.
         found.append([[sorted(str(value).replace(",", "").splitlines()) for value in row] for row in rows])
     assert found[0] == found[1]
+
+
+CONFIGS = """
+import json, pathlib, sys
+from training.command_line import parse
+from training.compose import check, register_schemas, to_plain
+register_schemas()
+file = pathlib.Path(sys.argv[1], "adapter", "mine.yaml")
+for rank in ("4", "16"):
+    file.write_text(f"defaults: [full, _self_]\\nr: {rank}\\n")
+    words = ["--config-dir", sys.argv[1], "adapter=mine", "algo=ppo", "train.max_steps=7", "fault=kl_zero"]
+    print(json.dumps(to_plain(check(parse(words))[0])))
+"""
+
+
+def test_a_kept_configuration_is_what_hydra_makes_of_the_files_as_they_are_now(tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    found = []
+    for how in ("made", "kept"):
+        out, err = start("-c", CONFIGS, str(tmp_path), folder=tmp_path, CANARY_TEST_CONFIGS=how).communicate()
+        assert err == ""
+        found.append([json.loads(line) for line in out.splitlines()])
+    assert found[0] == found[1]
+    assert [one["adapter"]["r"] for one in found[1]] == [4, 16]
 
 
 def test_code_of_a_tests_own_comes_first(tmp_path: Path) -> None:

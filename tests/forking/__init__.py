@@ -32,6 +32,14 @@ def copy_new_stores() -> None:
         ready_store.install(Path(python()).parent)
 
 
+def keep_configs() -> None:
+    """Have this process, too, keep what Hydra has read and merged (ready_configs)."""
+    from forking import ready_configs
+
+    if "ready_configs" not in sys.modules:
+        ready_configs.install()
+
+
 def start() -> None:
     """Have `python()` fork. What it started ends with this process, and so does what forks."""
     folder = Path(tempfile.mkdtemp(prefix="forking-"))  # short: a socket's name has at most 107 bytes

@@ -55,14 +55,16 @@ FIRST = "CANARY_TEST_FIRST"  # a file of Python that a fork runs before all else
 
 def load(folder: Path) -> None:
     """All that a session, its runs and the commands load: our own modules and with them the libraries."""
+    import ready_configs
     import ready_store
 
     import canary_mlflow
     import training
     from canary_mlflow import policies
-    from training import algorithms, process, worker
+    from training import algorithms, command_line, compose, process, worker
 
     ready_store.install(folder)
+    ready_configs.install()
     os.environ.update(process._environment(1))
     for algo in algorithms.NAMES:
         worker.load(algo)
@@ -73,6 +75,9 @@ def load(folder: Path) -> None:
         import_module(name)
     for name in policies.policy_names():
         policies.load_policy(name)  # whose files are read once in a process
+    compose.register_schemas()
+    for algo in ("sft", "dpo", "ppo"):  # what most forks ask for
+        compose.check(command_line.parse([f"algo={algo}"]))
     gc.collect()
     gc.freeze()
 
