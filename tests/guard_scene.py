@@ -92,7 +92,7 @@ def stage(mode: Mode, recorder: Any) -> Scene:
     client = mode.client()
     place = {} if mode.is_server else {"artifact_location": str(mode.folder / "mlruns")}
     experiment = client.create_experiment("attacked", **place)
-    recorded = recorder(client=client, uri=mode.front, experiment=experiment, model="m")
+    recorded = recorder(client=client, uri=mode.owner, experiment=experiment, model="m")  # curves into the tables
     policy = load_policy("smoke")
     good = with_files(recorded)
     gate(client, "m", recorded.register(good), policy)
@@ -118,7 +118,8 @@ def stage(mode: Mode, recorder: Any) -> Scene:
     client.delete_registered_model("gone")
     tried = try_often(replace(recorded, model="tried", seed=90), policy)
     heads = [Head(seq=row.seq, digest=row.digest) for row in mode.guard().ledger()]
-    return Scene(mode=mode, recorded=recorded, runs=soft.children(session), good_session=good,
+    at_front = replace(recorded, uri=mode.front)  # as an attack has it
+    return Scene(mode=mode, recorded=at_front, runs=soft.children(session), good_session=good,
                  good_run=recorded.children(good)[0], tried=tried, heads=heads)  # fmt: skip
 
 
