@@ -1,34 +1,40 @@
 """How fast the live pages answer over a store that is in use.
 
-    python benchmarks/page.py [--requests 31] [--running 50] [--sessions 1250]
+    python benchmarks/page.py [--requests 31] [--running 50] [--sessions 1250] [--steps 100000] [--series 12]
+                              [--postgres]
 
-Makes a SQLite store with that many running and finished sessions and one long run (100,000 steps of 12 series), serves
-it with `canary ui`, and gives the median and the slowest of that many requests for each page and each refresh,
-with the statements that a refresh sends to the table of points. The last line is one JSON object.
+Makes a SQLite store, or a PostgreSQL cluster of its own, with that many running and finished sessions and one long run,
+serves it with `canary ui`, and gives the median and the slowest of that many requests for each page and each refresh,
+the very first look at the long run, which reads every point, and the statements that a refresh sends to the table of
+points. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sqlite3
+import os
 import statistics
 import sys
 import tempfile
 import time
 import urllib.request
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from browser import canary_ui  # noqa: E402
+from cluster import cluster  # noqa: E402
 
-IN_SESSION, STEPS, LAST = 4, 100_000, 1
+IN_SESSION, LAST = 4, 1
 WORDS, TIERS = ("PASS", "PASS", "PASS", "BLOCK", "INCONCLUSIVE"), ("smoke", "nightly", "perf")
 NONE: dict[str, str] = {}
 PARAMS = {f"cfg/some.key_{number}": str(number) for number in range(10)}
@@ -40,53 +46,52 @@ TAGS = {"canary.algo": "ppo", "canary.model": "tiny", "canary.tier": "smoke", "c
         "canary.watch.policy": "default", "canary.completed": "true", "canary.failure": ""}  # fmt: skip
 
 
-class Filler:
-    """Rows for MLflow's tables, written in bulk."""
+RUN = ("run_uuid", "name", "status", "start_time", "end_time", "lifecycle_stage", "experiment_id", "artifact_uri")
+PAIR, POINT = ("key", "value", "run_uuid"), ("key", "value", "timestamp", "run_uuid", "step", "is_nan")
+TABLES = {"runs": RUN, "tags": PAIR, "params": PAIR, "metrics": POINT, "latest_metrics": POINT}
 
-    def __init__(self) -> None:
-        self.runs: list[tuple[Any, ...]] = []
-        self.tags: list[tuple[str, str, str]] = []
-        self.params: list[tuple[str, str, str]] = []
-        self.points: list[tuple[Any, ...]] = []
-        self.latest: list[tuple[Any, ...]] = []
+
+class Filler:
+    """Rows for MLflow's tables, written in bulk. `series`: how many each run has."""
+
+    def __init__(self, series: int) -> None:
+        self.series = SERIES[:series]
+        self.rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in TABLES}
 
     def run(self, started: int, status: str, tags: dict[str, str], steps: int, params: dict[str, str] = NONE) -> str:
         """One run with `steps` points of each series."""
         run = uuid.uuid4().hex
         ended = started + 50_000 if status == "FINISHED" else None
-        self.runs.append((run, f"run {run[:6]}", status, started, ended))
-        self.tags += [(key, value, run) for key, value in tags.items()]
-        self.params += [(key, value, run) for key, value in params.items()]
+        self.rows["runs"].append((run, f"run {run[:6]}", status, started, ended, "active", 0, ""))
+        self.rows["tags"] += [(key, value, run) for key, value in tags.items()]
+        self.rows["params"] += [(key, value, run) for key, value in params.items()]
         values = np.random.default_rng(0).normal(1, 0.1, steps).tolist()
-        for key in SERIES if steps else ():
-            self.points += [(key, value, started + step, run, step) for step, value in enumerate(values, 1)]
-            self.latest.append((key, values[-1], started + steps, steps, run))
+        for key in self.series if steps else ():
+            self.rows["metrics"] += [(key, value, started + at, run, at, False) for at, value in enumerate(values, 1)]
+            self.rows["latest_metrics"].append((key, values[-1], started + steps, run, steps, False))
         return run
 
-    def write(self, database: sqlite3.Connection) -> None:
-        """All rows so far."""
-        database.executemany(
-            "INSERT INTO runs (run_uuid, name, status, start_time, end_time, lifecycle_stage, experiment_id, "
-            "artifact_uri) VALUES (?, ?, ?, ?, ?, 'active', 0, '')",
-            self.runs,
-        )
-        database.executemany("INSERT INTO tags VALUES (?, ?, ?)", self.tags)
-        database.executemany("INSERT INTO params (key, value, run_uuid) VALUES (?, ?, ?)", self.params)
-        database.executemany(
-            "INSERT INTO metrics (key, value, timestamp, run_uuid, step, is_nan) VALUES (?, ?, ?, ?, ?, 0)", self.points
-        )
-        database.executemany(
-            "INSERT INTO latest_metrics (key, value, timestamp, step, is_nan, run_uuid) VALUES (?, ?, ?, ?, 0, ?)",
-            self.latest,
-        )
-        self.__init__()  # type: ignore[misc]
+    def write(self, database: sa.Connection) -> None:
+        """All rows so far, by the driver's own fastest way."""
+        cursor = database.connection.cursor()
+        for table, columns in TABLES.items():
+            names = ", ".join(columns)
+            if database.dialect.name == "postgresql":
+                with cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:  # type: ignore[attr-defined]
+                    for row in self.rows[table]:
+                        copy.write_row(row)
+            else:
+                marks = ", ".join("?" * len(columns))
+                cursor.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", self.rows[table])
+        database.connection.commit()
+        self.rows = {table: [] for table in TABLES}
 
 
-def fill(file: Path, running: int, sessions: int) -> tuple[str, str]:
+def fill(uri: str, running: int, sessions: int, steps: int, series: int) -> tuple[str, str]:
     """Rows straight into MLflow's tables; the ids of the long run and of its session."""
     now = int(time.time() * 1000)
-    rows = Filler()
-    with sqlite3.connect(file) as database:
+    rows = Filler(series)
+    with sa.create_engine(uri, poolclass=sa.pool.NullPool).connect() as database:
         for number in range(sessions):
             word, tier = WORDS[number % len(WORDS)], TIERS[number % len(TIERS)]
             about = {"canary.model_name": f"model-{number % 40}", "canary.tier": tier}
@@ -104,54 +109,67 @@ def fill(file: Path, running: int, sessions: int) -> tuple[str, str]:
         for number in range(running):
             session = rows.run(now, "RUNNING", {"canary.role": "session"}, 0)
             tags = {"canary.role": "run", "mlflow.parentRunId": session, "canary.seed": str(number), **TAGS}
-            run = rows.run(now, "RUNNING", tags, 20 if number else STEPS)
+            run = rows.run(now, "RUNNING", tags, 20 if number else steps)
             long = long if number else (run, session)
         rows.write(database)
     return long
 
 
-def pages(requests: int, running: int, sessions: int) -> dict[str, Any]:
+@contextmanager
+def database(folder: Path, postgres: bool) -> Iterator[str]:
+    """The address of an empty store."""
+    if not postgres:
+        yield f"sqlite:///{folder}/mlflow.db"
+        return
+    with cluster() as made:
+        made.run("CREATE DATABASE pages")
+        yield made.uri("pages")
+
+
+def pages(requests: int, running: int, sessions: int, steps: int, series: int, postgres: bool) -> dict[str, Any]:
     """Milliseconds by page."""
     from canary_mlflow.tracking.store import prepare_store
 
-    with tempfile.TemporaryDirectory(prefix="canary-page-") as made:
+    with tempfile.TemporaryDirectory(prefix="canary-page-") as made, database(Path(made), postgres) as uri:
         folder = Path(made)
-        uri = f"sqlite:///{folder}/mlflow.db"
+        os.environ["CANARY_CACHE"] = str(folder / "cache")
         prepare_store(uri)
-        long, session = fill(folder / "mlflow.db", running, sessions)
+        long, session = fill(uri, running, sessions, steps, series)
+        points = f"{steps * series / 1e6:g} million points"
         addresses = {
             "overview, and each of its refreshes": "/canary",
             "a run": f"/canary/run?id={long}",
-            "a refresh of its curves": f"/canary/run.json?id={long}&after={STEPS}",
-            "all its curves, 1.2 million points": f"/canary/run.json?id={long}",
+            "a refresh of its curves": f"/canary/run.json?id={long}&after={steps}",
+            f"all its curves, {points}": f"/canary/run.json?id={long}",
             "its session": f"/canary/session?id={session}",
-            "a refresh of the session's curves": f"/canary/session.json?id={session}&after={STEPS}",
-            "all the session's, 1.2 million points": f"/canary/session.json?id={session}",
+            "a refresh of the session's curves": f"/canary/session.json?id={session}&after={steps}",
+            f"all the session's, {points}": f"/canary/session.json?id={session}",
             "the index of sessions": "/canary/sessions",
             "the index, blocked nightlies": "/canary/sessions?verdict=BLOCK&tier=nightly",
             "the index, warned": "/canary/sessions?warned=1",
-            "the index, by model, the last page": f"/canary/sessions?sort=model&page={sessions // 50}",
+            "the index, by name, half way": f"/canary/sessions?sort=name&skip={sessions * (IN_SESSION + 1) // 2}",
             "the index, one learning rate": "/canary/sessions?q=learning_rate%3D2e-2",
             "the index, part of a name": "/canary/sessions?q=run+ab",
             "the index of runs": "/canary/sessions?what=runs",
         }
         found: dict[str, Any] = {}
         with canary_ui(uri, folder) as address:
+            get(f"{address}/canary/run?id={long}")  # what a server loads with its first page
+            found["first look"] = timed(f"{address}/canary/session.json?id={session}")
+            print(f"{'the very first look at ' + points:<38} {found['first look']:8.1f} ms")
             for name, path in addresses.items():
                 asked = requests if "million" not in name else min(requests, 5)
                 size = len(get(address + path))  # the first is warm-up
                 took = [timed(address + path) for _ in range(asked)]
                 found[name] = {"median_ms": statistics.median(took), "slowest_ms": max(took), "bytes": size}
                 print(f"{name:<38} {statistics.median(took):8.1f} ms {max(took):8.1f} ms {size / 1024:8.1f} KiB")
-        found["statements"] = statements(uri, long)
+        found["statements"] = statements(uri, long, steps)
         print(f"statements to the points per refresh of a run: {found['statements']}, over one connection")
     return found
 
 
-def statements(uri: str, run: str) -> int:
+def statements(uri: str, run: str, after: int) -> int:
     """SELECTs from the table of points in one refresh of a run's curves."""
-    import sqlalchemy as sa
-
     from canary_mlflow.pages.curves import curves
     from canary_mlflow.pages.run import find_run
     from canary_mlflow.tracking.read_only import engine, reading
@@ -159,7 +177,7 @@ def statements(uri: str, run: str) -> int:
     sent: list[str] = []
     sa.event.listen(engine(uri), "before_cursor_execute", lambda *call: sent.append(call[2]))
     with reading(uri) as connection:
-        curves(connection, find_run(connection, run), STEPS)
+        curves(connection, find_run(connection, run), after)
     return sum("FROM metrics" in one for one in sent)
 
 
@@ -181,8 +199,10 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=31)
     parser.add_argument("--running", type=int, default=50, help="sessions that go on, of one run each")
     parser.add_argument("--sessions", type=int, default=1250, help="sessions that have finished, of four runs each")
-    chosen = parser.parse_args()
-    print(json.dumps(pages(chosen.requests, chosen.running, chosen.sessions)))
+    parser.add_argument("--steps", type=int, default=100_000, help="of the long run")
+    parser.add_argument("--series", type=int, default=len(SERIES), help="that each run has")
+    parser.add_argument("--postgres", action="store_true", help="instead of SQLite")
+    print(json.dumps(pages(**vars(parser.parse_args()))))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from canary_mlflow.pages.curves import figures
 from canary_mlflow.pages.downsampling import Steps, Values
+from canary_mlflow.pages.kept_points import kept_points
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.histories import series_of
-from canary_mlflow.tracking.points import points_over
 from canary_mlflow.tracking.schema import mlflow_key
 
 EVERY_STEP = ("step_time", "loss", "learning_rate")  # the first that a run has tells the time of its steps
@@ -24,7 +24,7 @@ def clocks_of(connection: sa.Connection, runs: Sequence[RunFacts]) -> dict[str, 
     without a row has no clock."""
     told = {run.run_id: key for run in runs if (key := next(filter(run.latest.get, map(mlflow_key, EVERY_STEP)), ""))}
     tokens = mlflow_key("tokens")
-    found = points_over(connection, {run_id: [key, tokens] for run_id, key in told.items()})
+    found = kept_points(connection, {run_id: [key, tokens] for run_id, key in told.items()})
     made = {}
     for run_id, key in told.items():
         rows, counted = found[run_id, key], series_of("tokens", found[run_id, tokens]).finite_only()

@@ -11,6 +11,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope, keep_means, keep_peaks
+from canary_mlflow.pages.kept_points import kept_points
 from canary_mlflow.reports.panels import PANELS, SERIES
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.histories import series_of
@@ -46,10 +47,15 @@ def read_series(
     names: Sequence[str],
     after: int | None = None,
     until: int | None = None,
+    *,
+    drawn: bool = False,
 ) -> dict[str, dict[str, Series]]:
-    """Series by run and canonical name, in one bulk read; those without a point are left out."""
+    """Series by run and canonical name, in one bulk read; those without a point are left out. `drawn`: what is kept of
+    long series will do."""
     keys = {mlflow_key(name): name for name in names}
-    points = points_over(connection, {run_id: list(keys) for run_id in run_ids}, after, until)
+    new = after is not None and until is None  # few rows, and none that is kept
+    read = kept_points if drawn and not new else points_over
+    points = read(connection, {run_id: list(keys) for run_id in run_ids}, after, until)
     found: dict[str, dict[str, Series]] = {run_id: {} for run_id in run_ids}
     for (run_id, key), rows in points.items():
         if len(rows):
@@ -61,7 +67,7 @@ def curves(connection: sa.Connection, run: RunFacts, after: int | None) -> dict[
     """All curves of the run as JSON values; with `after`, only what is new since that step."""
     since = None if after is None else after - OVERLAP
     recorded = [name for name in SERIES if mlflow_key(name) in run.latest]
-    series = read_series(connection, [run.run_id], recorded, since)[run.run_id]
+    series = read_series(connection, [run.run_id], recorded, since, drawn=True)[run.run_id]
     last = max((int(one.steps[-1]) for one in series.values()), default=after or 0)
     return {
         "whole": after is None,
@@ -138,7 +144,7 @@ def as_json(steps: Steps, low: Values, high: Values) -> dict[str, Any]:
 def champion_bands(uri: str, run_ids: tuple[str, ...]) -> Mapping[str, Band]:
     """The bands of finished runs, by canonical name. Read once: a champion's runs do not grow."""
     with reading(uri) as connection:
-        runs = read_series(connection, run_ids, SERIES)
+        runs = read_series(connection, run_ids, SERIES, drawn=True)
     found = {}
     for name in SERIES:
         having = [one for run in runs.values() if (one := run.get(name)) is not None and len(one.finite_only().steps)]

@@ -169,7 +169,7 @@ def curves_of(
     known = reference_of(tracking, page.reference.run_ids, tuple(wanted), steps_of(page))
     for one in page.runs:
         own = [name for name in wanted if mlflow_key(name) in recorded[one.run.run_id]]
-        series = read_series(connection, [one.run.run_id], own, since, until)[one.run.run_id]
+        series = read_series(connection, [one.run.run_id], own, since, until, drawn=True)[one.run.run_id]
         last = max([last, *(int(found.steps[-1]) for found in series.values())])
         warned = [{"step": w.step, "stream": w.stream, "level": w.level.name} for w in one.run.warnings]
         runs.append({
@@ -203,6 +203,6 @@ def reference_of(tracking: str, run_ids: tuple[str, ...], names: tuple[str, ...]
     if not run_ids:
         return {}
     with reading(tracking) as connection:
-        runs = read_series(connection, run_ids, names)
+        runs = read_series(connection, run_ids, names, drawn=True)
     found = {name: usual_of([run[name] for run in runs.values() if name in run]) for name in names}
     return {name: one for name, one in found.items() if one is not None}

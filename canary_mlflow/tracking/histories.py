@@ -150,7 +150,8 @@ def configuration_of(params: Mapping[str, str], tags: Mapping[str, str]) -> dict
 def series_of(name: str, points: Points) -> Series:
     """Sorted by step; of several values at one step, the one written last (the largest
     of one moment: a database gives rows in any order). SQL stores write ±Inf as ±1.797e308."""
-    ordered = points[np.lexsort((points[:, 2], points[:, 1], points[:, 0]))]
+    rising = (np.diff(points[:, 0]) > 0).all()
+    ordered = points if rising else points[np.lexsort((points[:, 2], points[:, 1], points[:, 0]))]
     last = np.append(ordered[1:, 0] != ordered[:-1, 0], True)[: len(ordered)]
     values = ordered[last, 2]
     values = np.where(np.abs(values) >= sys.float_info.max, np.copysign(math.inf, values), values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,13 @@ from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+
+def cache_dir() -> Path:
+    """Where what can be made again is kept: CANARY_CACHE, else canary-mlflow in the XDG cache folder."""
+    if chosen := os.environ.get("CANARY_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "canary-mlflow"
 
 
 def without_password(uri: str) -> str:

@@ -55,13 +55,17 @@ def _from_database(uri: str, keys: Mapping[str, Sequence[str]]) -> dict[tuple[st
 
 
 def points_over(
-    connection: Any, keys: Mapping[str, Sequence[str]], after: int | None = None, until: int | None = None
+    connection: Any,
+    keys: Mapping[str, Sequence[str]],
+    after: int | None = None,
+    until: int | None = None,
+    at: Sequence[int] | None = None,
 ) -> dict[tuple[str, str], Points]:
     """One SELECT for each run, the points of its series by step; no object for each point.
 
-    `after`: only the points of later steps; `until`: and of none later than this. The order makes SQLite take MLflow's
-    index over run, key and step: left to itself it takes the primary key, which begins with the metric, and reads that
-    metric of every run of the store.
+    `after`: only the points of later steps; `until`: and of none later than this; `at`: of these steps. The order makes
+    SQLite take MLflow's index over run, key and step: left to itself it takes the primary key, which begins with the
+    metric, and reads that metric of every run of the store.
     """
     import sqlalchemy as sa
 
@@ -73,6 +77,8 @@ def points_over(
         query = query.where(table.c.step > after)
     if until is not None:
         query = query.where(table.c.step <= until)
+    if at is not None:
+        query = query.where(table.c.step.in_(at))
     found = {(run_id, key): NONE for run_id, names in keys.items() for key in names}
     for run_id, names in keys.items():
         for start in range(0, len(names), KEYS_AT_ONCE):

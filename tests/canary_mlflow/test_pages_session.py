@@ -92,7 +92,7 @@ def test_a_model_with_a_blank_in_its_name_is_found_and_one_with_a_slash_is_none(
         assert f"<h1>{spaced.model}</h1>" in text_of(answer), word
     answer = web.get(f"/canary/session/{quote(spaced.model)}/{version}", follow_redirects=True)
     assert session in text_of(answer)
-    for word in (f"org/{spaced.model}", f"{spaced.model}/x/y", "no such", "<script>alert(1)</script>", "a%2Fb"):
+    for word in (f"org/{spaced.model}", f"{spaced.model}/x/y", "no such", "<script>alert(404)</script>", "a%2Fb"):
         answer = web.get(f"/canary/session/{quote(word)}", follow_redirects=True)
         page = text_of(answer, 404)
         assert "<h1>Nothing to show</h1>" in page, word

@@ -12,17 +12,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from canary_mlflow.tracking.places import cache_dir
 from training.errors import SetupError
 
 LOCK_SECONDS = 120.0
 SEAL = "seal.json"
-
-
-def cache_dir() -> Path:
-    """Return where built folders live: CANARY_CACHE, else canary-mlflow in the XDG cache folder."""
-    if chosen := os.environ.get("CANARY_CACHE"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "canary-mlflow"
 
 
 def recipe_digest(recipe: Mapping[str, object]) -> str:
