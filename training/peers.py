@@ -112,6 +112,7 @@ def turn(folder: Path) -> bool:
 
 def leave(folder: Path, word: Word) -> None:
     """Say how this rank ended, for the first one to read."""
+    _hear_nothing_more()
     _put(_file(folder, rank(), "json"), json.dumps(asdict(word)))
 
 
@@ -125,11 +126,10 @@ def follows(error: BaseException) -> bool:
 
 def cause(folder: Path, error: BaseException) -> BaseException:
     """In the first rank: another rank's end where that is why this one broke off, else the error itself."""
-    if world() == 1 or not leads():
+    if world() == 1:
         return error
-    # The launcher ends the ranks that are left while the first is still writing down why.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if not follows(error):
+    _hear_nothing_more()
+    if not leads() or not follows(error):
         return error
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
@@ -147,6 +147,12 @@ def cause(folder: Path, error: BaseException) -> BaseException:
                 return RankLost(f"rank {other} of {world()} is gone and left no word")
         time.sleep(POLL)
     return error
+
+
+def _hear_nothing_more() -> None:
+    """The launcher ends the ranks that are left while they write down why; in an interpreter that is going, the
+    exception out of the handler would be a traceback."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def told(value: str) -> str:
