@@ -78,10 +78,13 @@ def evidence_of(run_ids: Iterable[str]) -> str:
 def looks_taken(
     client: MlflowClient, session: str | None, champion: str | None, told: Iterable[Taken] = ()
 ) -> tuple[Taken, ...]:
-    """The looks beside this champion. `told`: those that the ledger knows."""
-    found = list(_by_champion(get_run(client, session)).get(str(champion), ())) if session else []
-    found += [look for look in told if look not in found]
-    return tuple(found)
+    """The looks beside this champion. `told`: those that the ledger knows, which say more than one that the tag has
+    without its evidence."""
+    told = list(told)
+    known = {look.runs for look in told}
+    kept = _by_champion(get_run(client, session)).get(str(champion), ()) if session else ()
+    found = [look for look in kept if look.evidence or look.runs not in known]
+    return (*found, *(look for look in told if look not in found))
 
 
 def looks_told(rows: Iterable[Row], session: str | None, champion: str | None) -> Iterator[Taken]:
