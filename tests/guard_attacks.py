@@ -289,6 +289,39 @@ def adopted_runs(scene: Scene) -> Any:
     return scene.verdict("m", BLOCKED)
 
 
+def made_beside(scene: Scene) -> Any:
+    """Runs of no known role, as slow as the blocked version, named as the champion's beside it."""
+    session = scene.recorded.client.get_model_version("m", BLOCKED).tags["canary.session_id"]
+    beside = {"canary.role": "note", "canary.baseline_of": CHAMPION}
+    for seed in range(3):
+        scene.recorded.run(session, seed, slower=2.0, tags=beside, nan_at=None, without=())
+    if (word := scene.verdict("m", BLOCKED)) != "PASS":
+        raise Refused(None, f"{word}, by the runs that rows name")
+
+
+def explained_later(scene: Scene) -> Any:
+    """A parameter after the end: any other configuration makes other facts a change on purpose."""
+    session = scene.recorded.session()
+    version = scene.recorded.register(session)
+    scene.recorded.client.log_param(scene.recorded.children(session)[0], "why_not", "1")
+    return scene.verdict("m", version)
+
+
+def sealed_early(scene: Scene) -> Any:
+    """Other weights, sealed before the run saves its own, and put back after its session's end."""
+    recorded, other = scene.recorded, safetensors(weight=np.full(4, 7, np.float32))
+    session = recorded.session()
+    run_id = recorded.children(session)[0]
+    recorded.weights(run_id, other)
+    place, tags = f"{recorded.client.get_run(run_id).info.artifact_uri}/model", {"canary.session_id": session}
+    version = str(recorded.client.create_model_version("m", place, run_id, tags=tags).version)
+    seal_version(recorded.client, "m", version)
+    recorded.weights(run_id)
+    told(recorded.client, session, "m", Word.ENDED)
+    recorded.weights(run_id, other)
+    return scene.verdict("m", version)
+
+
 def added_to_champion(scene: Scene) -> Any:
     """Bad runs of the champion's code, so that the next one looks better."""
     client = scene.recorded.client
@@ -379,6 +412,18 @@ def other_attacks() -> Iterator[Attack]:
     )
     yield Attack("fluent", "genai.set_prompt_alias champion", prompt)
     yield Attack("fluent", "a metric into a finished run of the champion", resumed, DETECTED)
+    yield Attack(
+        "REST 2.0",
+        "take the model for a prompt: mlflow.prompt.is_prompt",
+        lambda scene: scene.rest.tag_model("m", "mlflow.prompt.is_prompt", "true"),
+        where=SERVERS,
+    )
+    yield Attack(
+        "REST 2.0",
+        "take the champion's version for a prompt",
+        lambda scene: scene.rest.tag("m", CHAMPION, "mlflow.prompt.is_prompt", "true"),
+        where=SERVERS,
+    )
     yield Attack("REST 2.0", "overwrite the champion's files", overwritten, DETECTED)
     yield Attack(
         "REST 2.0",
@@ -402,6 +447,9 @@ def other_attacks() -> Iterator[Attack]:
     yield Attack("Python client", "delete the runs that a BLOCK was for, judge again", deleted_runs)
     yield Attack("Python client", "move them to another session, judge again", moved_runs)
     yield Attack("Python client", "overwrite their metrics and tags, judge again", overwritten_runs)
+    yield Attack("Python client", "made-up runs as the champion's beside a blocked version", made_beside, told=True)
+    yield Attack("Python client", "a parameter of a run after the end, judge", explained_later, told=True)
+    yield Attack("Python client", "other weights, sealed while a run trains", sealed_early, told=True)
     yield Attack("Python client", "a good session's run into a blocked one, judge again", adopted_runs)
     yield Attack("Python client", "slow runs into the champion's session, judge the next", added_to_champion)
     yield Attack(
