@@ -182,7 +182,7 @@ def statements(uri: str, run: str, after: int) -> int:
 
 
 def get(address: str) -> bytes:
-    with urllib.request.urlopen(address, timeout=60) as answer:
+    with urllib.request.urlopen(address, timeout=600) as answer:
         body: bytes = answer.read()
     return body
 
