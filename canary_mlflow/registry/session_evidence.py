@@ -16,6 +16,7 @@ from canary_mlflow.registry.session_rows import (
     Word,
     described,
     elsewhere,
+    holding,
     moved_to,
     named_by,
     runs_of,
@@ -59,7 +60,7 @@ def refuse_changed_evidence(
     ]
     refuse_other_session(subject, session_id, about)
     life = trusted(guard, guard.session_rows(session_id))
-    named = named_by(life, [row for row in about if row.kind in (Kind.VERDICT, Kind.BOOTSTRAP, *DONE)])
+    named = named_by(life, holding(guard, (row for row in about if row.kind in (Kind.VERDICT, Kind.BOOTSTRAP, *DONE))))
     there = {run.info.run_id: run for run in runs_of(client, session_id)}
     lost = {run_id: run for run_id in named.keys() - there.keys() if (run := find(client, run_id)) is not None}
     now = described(client, list({**there, **lost}.values()), (*read.runs, *read.beside))
