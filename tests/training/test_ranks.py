@@ -296,17 +296,17 @@ def test_sides_of_other_ranks_are_not_compared(workplace: Workplace) -> None:
 
 @pytest.mark.full
 def test_the_second_ranks_exception_is_the_runs(workplace: Workplace) -> None:
-    reward = workplace.folder / "paid.py"
-    reward.write_text(
+    paid = workplace.folder / "paid.py"
+    paid.write_text(
         "from torch import distributed\n\ndef reward(prompts, completions, **columns):\n"
         "    if distributed.is_initialized() and distributed.get_rank() == 1:\n"
         "        raise KeyError('no such answer')\n"
         "    return [float(len(one)) for one in completions]\n"
     )
     done = workplace.train(
-        "algo=grpo", *TWO, "train.max_steps=3", "algo.reward.kind=function", f"algo.reward.path={reward}:reward"
+        "algo=grpo", *TWO, "train.max_steps=3", "algo.reward.kind=function", "algo.reward.path=paid:reward"
     )
-    (run,) = runs(workplace)
+    run, _ = runs(workplace)  # what an exception ended is tried once more
     assert run.info.status == "FAILED"
     assert "no such answer" in run.data.tags["canary.failure_reason"], (done.stderr, run.data.tags)
     assert run.data.tags["canary.exception"] == "KeyError"
