@@ -252,7 +252,10 @@ def causes(record: dict[str, Any]) -> str:
 
 
 def fault_table(records: list[dict[str, Any]]) -> list[str]:
-    """Per fault and algorithm, what a whole session said, which check showed it, and the cause that it named."""
+    """Per fault and algorithm, what a whole session said, which check showed it, and the cause that it named; nothing
+    without faults."""
+    if not faulty(records):
+        return []
     loads = [load for load in LOADS if any(one["load"] == load for one in faulty(records))]
     lines = [
         f"| fault | algorithm | {' | '.join(f'beside {BESIDE[load]} | cause named' for load in loads)} |",
@@ -342,6 +345,7 @@ def main() -> None:
         "campaign faults": fault_table(records),
         "campaign causes": cause_table(records),
     }
+    tables = {mark: lines for mark, lines in tables.items() if lines}
     print("\n\n".join("\n".join(lines) for lines in tables.values()))
     for file in options.write:
         write(file, tables)

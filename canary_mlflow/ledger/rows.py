@@ -167,6 +167,11 @@ def faults(row: Row, previous: str | None, keys: PublicKeys) -> Iterator[str]:
         yield "it does not follow the row before it"
 
 
+def holds(row: Row, keys: PublicKeys) -> bool:
+    """Whether somebody trusted has signed it, whatever stands before it."""
+    return next(faults(row, None, keys), None) is None
+
+
 def place_of(row: Row, previous: str) -> dict[str, Any]:
     """What a row's text says of it beside the columns."""
     return {"previous": previous, "key": row.key_id}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.notify.session import session_of
+from canary_mlflow.notify.session import session_key
 from canary_mlflow.notify.webhooks import Kind
 from canary_mlflow.shown import shown
 
@@ -103,7 +103,7 @@ def of_warning(warning: WatchWarning, run_id: str) -> Event:
     what = "stops" if stopped else "calls critical"
     said = f"The watch {what} run {run_id}: {warning.stream} at step {warning.step}: {warning.seen}"
     kind = Kind.STOP if stopped else Kind.CRITICAL
-    cause = f"{session_of() or f'run {run_id}'} {warning.rule} {warning.stream}"
+    cause = f"{session_key() or f'run {run_id}'} {warning.rule} {warning.stream}"
     return neutral(Event(kind=kind, cause=cause, text=said, data=data))
 
 

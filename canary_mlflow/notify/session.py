@@ -47,7 +47,7 @@ def asked(environment: Mapping[str, str] = os.environ) -> tuple[Webhook, frozens
     return replace(made, events=tuple(map(str, watched))), on
 
 
-def session_of(environment: Mapping[str, str] = os.environ) -> str:
+def session_key(environment: Mapping[str, str] = os.environ) -> str:
     """What all processes of this session have in common; '' outside of one."""
     folder = environment.get(FOLDER, "")
     return hashlib.sha256(folder.encode()).hexdigest()[:32] if folder else ""

@@ -1,8 +1,9 @@
 """Long series as columns in files beside the database, so that a page need not ask for each of a million rows again.
 
 A file is never trusted: each look counts its rows in the database, which an index answers, and compares some of them,
-chosen at random. Rows that were added, came late or were removed are always found. A value that somebody changes in
-place, for which MLflow has no call, is found when it is among those compared. Whatever differs is read and kept anew.
+chosen at random. Rows that came late or were removed change the count. As many of both, or a value that somebody
+changes in place, for which MLflow has no call, are found once they are among those compared. Whatever differs is read
+and kept anew.
 Every file may be removed at any time; where none can be written, all is read from the database.
 """
 

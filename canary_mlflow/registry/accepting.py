@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import Refused, UsageError
-from canary_mlflow.ledger.rows import Kind, Row, faults
+from canary_mlflow.ledger.rows import Kind, Row, holds
 from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
 from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.door import guard_of, record
@@ -103,7 +103,7 @@ def accepted_in(guard: GuardedStore, rows: Iterable[Row]) -> list[Difference]:
 
 def accepted_among(rows: Iterable[Row], keys: PublicKeys) -> list[Difference]:
     """Those in the rows of acceptances that one of the keys signed."""
-    held = [row for row in rows if not any(faults(row, None, keys))]
+    held = [row for row in rows if holds(row, keys)]
     return [difference_from_dict(one) for row in held for one in row.facts["accepted"]]
 
 

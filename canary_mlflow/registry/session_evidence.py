@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchRun, UsageError
-from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.ledger.rows import Kind, Row, holds
 from canary_mlflow.registry.act import DONE
 from canary_mlflow.registry.binding import is_same_run
 from canary_mlflow.registry.records import session_of
@@ -16,7 +16,6 @@ from canary_mlflow.registry.session_rows import (
     Word,
     described,
     elsewhere,
-    holding,
     moved_to,
     named_by,
     runs_of,
@@ -60,7 +59,8 @@ def refuse_changed_evidence(
     ]
     refuse_other_session(subject, session_id, about)
     life = trusted(guard, guard.session_rows(session_id))
-    named = named_by(life, holding(guard, (row for row in about if row.kind in (Kind.VERDICT, Kind.BOOTSTRAP, *DONE))))
+    kinds, keys = (Kind.VERDICT, Kind.BOOTSTRAP, *DONE), guard.keys()
+    named = named_by(life, [row for row in about if row.kind in kinds and holds(row, keys)])
     there = {run.info.run_id: run for run in runs_of(client, session_id)}
     lost = {run_id: run for run_id in named.keys() - there.keys() if (run := find(client, run_id)) is not None}
     now = described(client, list({**there, **lost}.values()), (*read.runs, *read.beside))

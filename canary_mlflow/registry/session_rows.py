@@ -231,12 +231,6 @@ def trusted(guard: GuardedStore, rows: Sequence[Row]) -> Sequence[Row]:
     return rows
 
 
-def holding(guard: GuardedStore, rows: Iterable[Row]) -> list[Row]:
-    """Those of the rows that somebody trusted has signed; `audit verify` names the others."""
-    keys = guard.keys()
-    return [row for row in rows if not any(True for _ in faults(row, None, keys))]
-
-
 def elsewhere(guard: GuardedStore, run_id: str, session_id: str) -> Row | None:
     """The row by which another session has the run."""
     rows = (row for row in guard.sessions_naming(run_id) if row.alias != session_id)

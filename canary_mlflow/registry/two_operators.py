@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from canary_mlflow.errors import Refused, UsageError
-from canary_mlflow.ledger.keys import PublicKeys
-from canary_mlflow.ledger.rows import Kind, Row, faults
+from canary_mlflow.ledger.rows import Kind, Row, holds
 from canary_mlflow.registry.act import Act
 from canary_mlflow.registry.door import record
 from canary_mlflow.registry.policy_in_force import in_force
@@ -105,11 +104,6 @@ def open_requests(rows: Iterable[Row], about: tuple[int, int], now: Mapping[str,
         same = (row.version, row.version_created) == about and all(facts.get(key) == now[key] for key in now)
         if row.kind == Kind.REQUEST and same:
             yield row
-
-
-def holds(row: Row, keys: PublicKeys) -> bool:
-    """Whether somebody trusted has signed it."""
-    return not list(faults(row, None, keys))
 
 
 def ask(guard: GuardedStore, act: Act, found: ModelVersion, binding: Binding, now: Mapping[str, Any]) -> Request:

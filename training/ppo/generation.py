@@ -78,7 +78,8 @@ def sample(
         finished = finished | (tokens.squeeze(1) == spec.eos_token_id)
         positions = positions[:, -1:] + 1
         if len(answers) % every == 0 or len(answers) == room:
-            _require_sound(sound, step)
+            _require_sound(sound, len(answers) - len(sound), step)
+            sound.clear()
             if bool(finished.all()):
                 break
     drawn = torch.cat(answers, dim=1)
@@ -93,11 +94,13 @@ def _fixed_cache(policy: Any, length: int) -> Any:
     return StaticCache(config=policy.config, max_cache_len=length) if able else None
 
 
-def _require_sound(sound: Sequence[torch.Tensor], step: int) -> None:
-    """Raise InstabilityError where the logits of a token were not numbers; `sound`: one flag per token drawn."""
+def _require_sound(sound: Sequence[torch.Tensor], before: int, step: int) -> None:
+    """Raise InstabilityError where the logits of a token were not numbers; `sound`: a flag for each after `before`."""
     flags = torch.stack(list(sound)).tolist()
     if not all(flags):
-        raise InstabilityError(step, f"the policy's logits for answer token {flags.index(False) + 1} are not finite")
+        raise InstabilityError(
+            step, f"the policy's logits for answer token {before + flags.index(False) + 1} are not finite"
+        )
 
 
 def response_mask_of(responses: torch.Tensor, eos_token_id: int) -> torch.Tensor:
