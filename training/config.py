@@ -192,6 +192,9 @@ class Algo:
     def check(self, train: TrainConfig) -> None:
         """Raise UsageError naming the first key whose value cannot be trained with."""
 
+    def check_machine(self, hardware: HardwareConfig) -> None:
+        """Raise SetupError for what it needs and this machine has not; imports no torch."""
+
     def work(self) -> dict[str, str]:
         """What of these settings two runs must share to be compared; rewards are added by training.workload."""
         return {}

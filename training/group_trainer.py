@@ -35,6 +35,7 @@ class RepeatableEvaluation:
 def group_arguments(config: CanaryConfig, output_dir: Path, device: Device) -> dict[str, Any]:
     """Keyword arguments for GRPOConfig and RLOOConfig."""
     algo = config.algo
+    engine = {"use_vllm": True, "vllm_mode": "colocate"} if algo.generation == "vllm" else {}
     return trainer_arguments(
         config,
         output_dir,
@@ -46,6 +47,7 @@ def group_arguments(config: CanaryConfig, output_dir: Path, device: Device) -> d
         temperature=algo.temperature,
         beta=algo.beta,
         epsilon=algo.epsilon,
+        **engine,
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import ClassVar
 
 from omegaconf import MISSING
 
 from training import values
-from training.config import Algo, TrainConfig
+from training.config import Algo, HardwareConfig, TrainConfig
+from training.errors import SetupError
 from training.reward_config import RewardConfig, check_rewards
 
 WORK = ("num_generations", "num_iterations", "max_new_tokens", "max_prompt_length", "temperature")
@@ -27,6 +29,7 @@ class GroupSettings(Algo):
     max_new_tokens: int = MISSING
     max_prompt_length: int = MISSING
     temperature: float = MISSING
+    generation: str = MISSING  # hf | vllm: what draws the answers
     reward: RewardConfig = field(default_factory=RewardConfig)
     rewards: list[RewardConfig] = field(default_factory=list)  # in place of `reward`: their sum
 
@@ -38,10 +41,25 @@ class GroupSettings(Algo):
         values.at_least("algo.beta", self.beta, 0)
         for key in ("epsilon", "temperature"):
             values.positive(f"algo.{key}", getattr(self, key))
+        values.one_of("algo.generation", self.generation, ("hf", "vllm"))
         check_rewards(self.reward, self.rewards)
 
+    def check_machine(self, hardware: HardwareConfig) -> None:
+        if self.generation != "vllm":
+            return
+        if hardware.device == "cpu":
+            raise SetupError(
+                "algo.generation is vllm, and hardware.device is cpu; expected a GPU; use algo.generation=hf"
+            )
+        if find_spec("vllm") is None:
+            raise SetupError(
+                "algo.generation=vllm needs the package vllm, which is not installed; pip install vllm, or use "
+                "algo.generation=hf"
+            )
+
     def work(self) -> dict[str, str]:
-        return {key: str(getattr(self, key)) for key in WORK}
+        engine = {} if self.generation == "hf" else {"generation": self.generation}
+        return {key: str(getattr(self, key)) for key in WORK} | engine
 
     def positions(self, train: TrainConfig) -> dict[str, int]:
         return {"algo.max_prompt_length + algo.max_new_tokens": self.max_prompt_length + self.max_new_tokens}

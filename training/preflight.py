@@ -29,6 +29,7 @@ def preflight(config: CanaryConfig, *, here: bool = True) -> None:
     ask(config.notify.entry(), Path("."), dict(os.environ))
     if here:
         devices.check(config.hardware, config.parallel.name)
+        config.algo.check_machine(config.hardware)
     adapters.check(config.adapter)
     quantization.check(config.quantization, config.adapter)
     memory.check(config)

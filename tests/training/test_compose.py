@@ -168,6 +168,7 @@ def test_overrides_are_split_as_a_shell_would() -> None:
         (["algo=grpo", "algo.num_generations=5"], ["algo.num_generations is 5", "divisor", "32"]),
         (["algo=grpo", "algo.num_generations=1"], ["algo.num_generations is 1", "at least 2"]),
         (["algo=grpo", "algo.beta=-1"], ["algo.beta is -1"]),
+        (["algo=rloo", "algo.generation=sglang"], ["algo.generation is 'sglang'", "hf, vllm"]),
         (["algo=grpo", "algo.loss_type=foo"], ["foo", "dapo"]),
         (["algo=grpo", "fault=temperature_ignored", "algo.temperature=1"], ["nothing to leave out"]),
         (["gate.alpha_block=2"], ["alpha_block"]),

@@ -13,7 +13,10 @@ import pytest
 from canaries import a_config, hub_model, local_model
 
 from canary_mlflow.errors import UsageError
+from training import groups
 from training.assets.tiny import LINEAR_LAYERS, tiny_model_folder
+from training.command_line import expand, parse
+from training.compose import check, register_schemas
 from training.config import NotifyConfig
 from training.errors import SetupError
 from training.models import layer_names
@@ -56,6 +59,22 @@ def test_what_machine_and_model_have_not_is_refused(change, expected, monkeypatc
     config = a_config()
     for part, values in change.items():
         config = replace(config, **{part: replace(getattr(config, part), **values)})
+
+    with pytest.raises(SetupError, match=expected):
+        preflight(config)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "expected"),
+    [
+        ("cpu", "algo.generation is vllm, and hardware.device is cpu; expected a GPU; use algo.generation=hf"),
+        ("auto", "needs the package vllm, which is not installed; pip install vllm, or use algo.generation=hf"),
+    ],
+)
+def test_an_engine_that_is_not_here_is_refused(hardware, expected, monkeypatch):
+    monkeypatch.setattr(groups, "find_spec", lambda name: None)
+    register_schemas()
+    (config,) = check(parse(expand(["algo=grpo", "algo.generation=vllm", f"hardware={hardware}"])))
 
     with pytest.raises(SetupError, match=expected):
         preflight(config)
