@@ -202,6 +202,10 @@ def settings(threads: int) -> dict[str, str]:
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
         "GIT_PYTHON_REFRESH": "quiet",  # without git, MLflow would say so in twenty lines for each run
+        # TRL's trainers tell huggingface.co of each run, from a thread. That looks up a host while Accelerate empties
+        # the environment for a moment (clear_environment): getenv then reads freed memory, and the process dies.
+        "HF_HUB_DISABLE_TELEMETRY": os.environ.get("HF_HUB_DISABLE_TELEMETRY", "1"),
+        "MLFLOW_DISABLE_TELEMETRY": os.environ.get("MLFLOW_DISABLE_TELEMETRY", "true"),
         # Deprecations inside the stack are not the user's; `PYTHONWARNINGS=default` shows them.
         "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore::FutureWarning"),
     }

@@ -53,6 +53,22 @@ def test_a_short_training_is_whole_and_starts_as_it_must(runs: ForkedRuns, algo:
     assert CHECKED.get(algo, "sampled policy") in runs.client.get_run(run.run_id).data.tags["canary.invariants_checked"]
 
 
+TOLD = """
+from huggingface_hub import constants
+from huggingface_hub.utils import _telemetry
+
+constants.HF_HUB_DISABLE_TELEMETRY = {disabled}
+_telemetry._start_telemetry_thread = lambda: open("{file}", "w").close()
+"""
+
+
+@pytest.mark.parametrize(("disabled", "told"), [("constants.HF_HUB_DISABLE_TELEMETRY", False), ("False", True)])
+def test_a_run_tells_the_hub_nothing_of_itself(runs: ForkedRuns, disabled: str, told: bool, tmp_path: Path) -> None:
+    patch = TOLD.format(disabled=disabled, file=tmp_path / "told")
+    assert runs.train("algo=sft", "train.max_steps=1", *FEW, patch=patch).completed
+    assert (tmp_path / "told").exists() == told
+
+
 def test_a_run_keeps_what_it_answered_unless_it_is_told_not_to(runs: ForkedRuns) -> None:
     kinds = {}
     for algo in WORDS:
