@@ -10,18 +10,21 @@ from scipy.ndimage import median_filter
 
 from canary_mlflow.pages.curves import BAND, Band, raw_envelope
 from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope
+from canary_mlflow.pages.limits import tolerated
 from gates.model.records import Series
+from gates.model.rules import MetricRule
 
 SMOOTH = 5  # rows whose median counts: one row that leaps has not left
 STAYS = 5  # rows in a row outside
 NOISE = 3  # spreads from row to row that lie outside of a band by chance
+LITTLE = 0.05  # of the level: less is nothing to look at, also where no rule says what is
 FARTHEST = 1e9  # of a series that is no number any more
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usual:
-    """What the reference's runs did. `width`: how far outside is far: their own distance from each other, or their
-    noise from row to row, whichever is larger; so that one run alone has a width too."""
+    """What the reference's runs did. `width`: how far outside is far: the largest of their own distance from each
+    other, their noise from row to row, and what the gate tolerates; so that one run alone has a width too."""
 
     band: Band
     width: float
@@ -45,8 +48,8 @@ class Departure:
     up: bool = False
 
 
-def usual_of(runs: Sequence[Series]) -> Usual | None:
-    """The band of one series; None where no run has a finite value."""
+def usual_of(runs: Sequence[Series], rule: MetricRule | None = None) -> Usual | None:
+    """The band of one series, which the gate judges by `rule`; None where no run has a finite value."""
     finite = [run.finite_only() for run in runs]
     finite = [run for run in finite if len(run.steps)]
     if not finite:
@@ -54,7 +57,7 @@ def usual_of(runs: Sequence[Series]) -> Usual | None:
     steps, low, high = raw_envelope(finite)
     noise = float(np.median([row_noise(run.values) for run in finite]))
     level = float(np.median(np.abs(high)))
-    width = max(float(np.median(high - low)), NOISE * noise, 0.001 * level, 1e-9)
+    width = max(float(np.median(high - low)), NOISE * noise, LITTLE * level, tolerated(rule, level), 1e-9)
     return Usual(band=Band(steps=steps, low=low, high=high), width=width, runs=len(finite))
 
 

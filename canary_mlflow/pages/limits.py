@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from canary_mlflow.policies import load_policy, load_watch, policy_names
+from gates.model.rules import MetricRule, Scale
 from gates.model.wording import quantity
 
 
@@ -61,3 +62,17 @@ def shipped_limits(watch: str, tier: str) -> Mapping[str, Limit]:
         if ceiling is not None:
             found[name] = Limit(value=ceiling, source="watch", side=sides.get(name, "above"))
     return found
+
+
+@lru_cache(maxsize=16)
+def shipped_rules(tier: str) -> Mapping[str, MetricRule]:
+    """How the tier's gate judges the level of each metric; of an unknown tier the smoke tier's."""
+    rules = load_policy(tier if tier in policy_names() else "smoke").rules
+    return {rule.metric: rule for rule in rules if rule.name == rule.metric}
+
+
+def tolerated(rule: MetricRule | None, level: float) -> float:
+    """The distance from a level that the gate does not call harm, in the metric's unit; 0 where no rule judges it."""
+    if rule is None:
+        return 0.0
+    return rule.margin * level if rule.scale is Scale.LOG else rule.margin

@@ -14,6 +14,7 @@ from canary_mlflow.pages.beside import Sides, sides_of
 from canary_mlflow.pages.curves import OVERLAP, as_json, mean_curve, read_series
 from canary_mlflow.pages.departures import Usual, departure, usual_of
 from canary_mlflow.pages.facts import children_of, read_facts, read_params
+from canary_mlflow.pages.limits import shipped_rules
 from canary_mlflow.pages.run import Champion, champion_of
 from canary_mlflow.reports.panels import PANELS, SERIES, Panel, label, target_keys, target_of
 from canary_mlflow.tracking.facts import RunFacts
@@ -166,7 +167,8 @@ def curves_of(
     recorded = {one.run.run_id: set(one.run.latest) for one in page.runs}
     since = None if after is None else after - (OVERLAP if until is None else 1)
     runs, last = [], after or 0
-    known = reference_of(tracking, page.reference.run_ids, tuple(wanted), steps_of(page))
+    tier = page.heads[0].tags.get("canary.tier", "")
+    known = reference_of(tracking, page.reference.run_ids, tuple(wanted), steps_of(page), tier)
     for one in page.runs:
         own = [name for name in wanted if mlflow_key(name) in recorded[one.run.run_id]]
         series = read_series(connection, [one.run.run_id], own, since, until, drawn=True)[one.run.run_id]
@@ -198,11 +200,14 @@ def steps_of(page: SessionPage) -> int:
 
 
 @lru_cache(maxsize=16)
-def reference_of(tracking: str, run_ids: tuple[str, ...], names: tuple[str, ...], steps: int) -> Mapping[str, Usual]:
+def reference_of(
+    tracking: str, run_ids: tuple[str, ...], names: tuple[str, ...], steps: int, tier: str
+) -> Mapping[str, Usual]:
     """What the reference's runs did, by name. `steps`: read again when there are more."""
     if not run_ids:
         return {}
     with reading(tracking) as connection:
         runs = read_series(connection, run_ids, names, drawn=True)
-    found = {name: usual_of([run[name] for run in runs.values() if name in run]) for name in names}
+    rules = shipped_rules(tier)
+    found = {name: usual_of([run[name] for run in runs.values() if name in run], rules.get(name)) for name in names}
     return {name: one for name, one in found.items() if one is not None}

@@ -16,6 +16,7 @@ from paged import a_run, last_row, site, text_of
 from canary_mlflow.pages import judging
 from canary_mlflow.pages.departures import departure, usual_of
 from canary_mlflow.pages.downsampling import keep_means
+from canary_mlflow.pages.limits import shipped_rules
 from canary_mlflow.pages.strips import strips_of
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.accepting import accept_facts
@@ -385,3 +386,10 @@ def test_a_series_leaves_where_it_stays_outside_whether_one_run_or_three_are_the
     assert late.step == found.step  # of a stretch as of the whole
     assert departure(usual, line([np.nan, 1.0])).step == 1
     assert departure(usual, line([5.0] * 9, first=1000)).farthest == 0  # the champion never came so far
+
+
+@pytest.mark.parametrize(("share", "leaves"), [(0.15, False), (0.3, True)])
+def test_a_series_within_what_the_gate_tolerates_has_not_left(share: float, leaves: bool) -> None:
+    usual = usual_of([line(np.full(100, 700.0))], shipped_rules("smoke")["peak_memory"])  # which tolerates a fifth
+    assert usual is not None
+    assert (departure(usual, line(np.full(100, 700 * (1 + share)))).step is not None) == leaves
