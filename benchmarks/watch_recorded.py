@@ -12,7 +12,9 @@ A session counts as failed by what it did after its fault's onset, never by what
 STOP is soon where it comes within 15 % of the session after the first of those ten rows.
 
 A fault that brought no failure makes its session none of the failing ones; a session without a fault that breaks off
-or runs to the length limit of itself is none of the healthy ones. Both are counted apart.
+or runs to the length limit of itself is none of the healthy ones. Both are counted apart. `ended worse`: so many of the
+healthy ones that are CRITICAL ended with a reward (DPO: margin, SFT: loss) that is worse than the one they began with,
+by three standard errors.
 """
 
 from __future__ import annotations
@@ -139,7 +141,7 @@ def _file(path: Path, policy: WatchPolicy) -> dict[str, Any]:
     sessions = read(path)
     print(f"\n{path.name}: {len(sessions)} sessions of {STEPS} rows")
     print(f"{'':8s}{'healthy':>9s}{'warned':>20s}{'CRITICAL':>20s}{'failed':>9s}{'warned':>20s}{'CRITICAL':>20s}"
-          f"{'rows to it':>12s}{'STOP soon':>11s}{'saved':>7s}   left out")  # fmt: skip
+          f"{'rows to it':>12s}{'STOP soon':>11s}{'saved':>7s}   left out, ended worse")  # fmt: skip
     found = {}
     for algo in (*ONLINE, "dpo", "sft"):
         own = [one for one in sessions if one["algo"] == algo]
@@ -170,6 +172,9 @@ def _line(algo: str, sessions: list[dict[str, Any]], policy: WatchPolicy) -> dic
         "healthy": len(healthy),
         "healthy_warned": sum(level >= Level.WARN for level in levels),
         "healthy_critical": sum(level >= Level.CRITICAL for level in levels),
+        "ended_worse": sum(
+            level >= Level.CRITICAL and ended_worse(one) for level, one in zip(levels, healthy, strict=True)
+        ),
         "failing": len(failing),
         "warned": warned,
         "critical": len(late),
@@ -184,9 +189,20 @@ def _line(algo: str, sessions: list[dict[str, Any]], policy: WatchPolicy) -> dic
         f"{algo:8s}{len(healthy):9d}{share(result['healthy_warned'], len(healthy)):>20s}"
         f"{share(result['healthy_critical'], len(healthy)):>20s}{len(failing):9d}{share(warned, len(failing)):>20s}"
         f"{share(len(late), len(failing)):>20s}{result['rows_to_critical']:12.0f}{result['stop_soon']:11.0%}"
-        f"{result['saved']:7.0%}   {result['healthy_that_failed']} healthy, {result['faults_without_failure']} faults"
+        f"{result['saved']:7.0%}   {result['healthy_that_failed']} healthy, {result['faults_without_failure']} faults, "
+        f"{result['ended_worse']} of {result['healthy_critical']}"
     )
     return result
+
+
+def ended_worse(one: dict[str, Any]) -> bool:
+    """Whether a session ended worse than it began, by three standard errors of the difference of ten rows' means."""
+    rows = [row for _, row in rows_of(one)]
+    rewards = ("score_mean", "reward_mean") if one["algo"] in ONLINE else ("reward_margin",)
+    name, sign = ("loss", -1) if one["algo"] == "sft" else (next(name for name in rewards if name in rows[0]), 1)
+    first, last = ([sign * row[name] for row in some if name in row] for some in (rows[:WINDOW], rows[-WINDOW:]))
+    error = math.hypot(statistics.stdev(first), statistics.stdev(last)) / math.sqrt(WINDOW)
+    return statistics.fmean(last) < statistics.fmean(first) - 3 * error
 
 
 def _sorted(sessions: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
