@@ -29,6 +29,7 @@ from canary_mlflow.loading import collect_seldom
 from canary_mlflow.notify.session import ask
 from canary_mlflow.notify.webhooks import FILE as WEBHOOKS
 from canary_mlflow.policies import conf_dir
+from training import submitting
 from training.command_line import expand, parse
 from training.compose import Composed, composed, register_schemas, to_config
 from training.config import CanaryConfig
@@ -58,8 +59,9 @@ def _run(argv: list[str]) -> int:
     if line.informs:
         _with_hydra(argv)
         return 0
-    for config in configs:
-        preflight(config, here=line.here and config.launcher.name == "local")
+    for job in jobs:
+        submitting.check(job.launcher, job.launcher_keys, job.config)
+        preflight(job.config, here=job.launcher in submitting.HERE and job.config.launcher.name == "local")
     from training.adding import say
     from training.checking_reward import precheck
 
@@ -70,11 +72,13 @@ def _run(argv: list[str]) -> int:
         check_signer(configs[0])
     from canary_mlflow.tracking.store import prepare_store
 
-    prepare_store(configs[0].tracking.uri)  # here, because the output folder is made before a job starts
+    client = prepare_store(configs[0].tracking.uri)  # here, because the output folder is made before a job starts
     if line.multirun:
         from training.sweep import run_sweep
 
-        return run_sweep(configs, argv, _with_hydra)
+        if said := submitting.note(jobs[0].launcher, client.tracking_uri):
+            say(said)
+        return run_sweep(configs, argv, submitting.submitted(jobs[0].launcher, _with_hydra))
     if line.plain:
         return _alone(jobs[0])
     (code,) = _with_hydra(argv)
@@ -97,7 +101,9 @@ def _with_hydra(argv: Sequence[str]) -> list[int]:
     def task(tree: DictConfig) -> int:
         try:
             settings: Any = HydraConfig.get()
-            code = _job(to_config(tree), Path(settings.runtime.output_dir), in_sweep=settings.mode == RunMode.MULTIRUN)
+            in_sweep, launcher = settings.mode == RunMode.MULTIRUN, settings.runtime.choices["hydra/launcher"]
+            outputs = Path(settings.runtime.output_dir)
+            code = submitting.in_job(launcher, lambda: _job(to_config(tree), outputs, in_sweep=in_sweep))
         except BaseException as error:
             raised.append(error)
             if HydraConfig.get().mode == RunMode.MULTIRUN:

@@ -31,6 +31,7 @@ class Cell:
     """The runs of one configuration; `decision` None where their model has no champion, or there are no runs."""
 
     name: str
+    asked: int
     made: int
     failures: tuple[str, ...]
     decision: Decision | None = None
@@ -41,7 +42,12 @@ class Cell:
         codes = [code_of_failure(failure) for failure in self.failures]
         if self.decision is not None:  # which has weighed what became unstable or raised an exception
             codes = [code for code in codes if code != 1] + [self.decision.exit_code]
-        return worst([*codes, 0 if self.made else 4])
+        return worst([*codes, 4 if self.missing else 0])
+
+    @property
+    def missing(self) -> int:
+        """Runs whose job was lost before it began them; a job that says why begins no other after a broken one."""
+        return 0 if self.failures else self.asked - self.made
 
     @property
     def word(self) -> str:
@@ -51,10 +57,11 @@ class Cell:
     @property
     def reason(self) -> str:
         """Why, in one line."""
+        missing = f"; {self.missing} of {self.asked} runs were not made" if self.missing else ""
         if self.decision is not None:
-            return self.decision.verdict.reason
+            return f"{self.decision.verdict.reason}{missing}"
         broke = f", {len(self.failures)} of them broke off ({', '.join(self.failures)})" if self.failures else ""
-        return f"{self.made} runs{broke}; nothing to be judged beside"
+        return f"{self.made} runs{broke}; nothing to be judged beside{missing}"
 
 
 def cell_of(config: CanaryConfig) -> str:
@@ -65,13 +72,17 @@ def cell_of(config: CanaryConfig) -> str:
 
 def judge_cells(client: MlflowClient, runs: Sequence[Run], configs: Sequence[CanaryConfig]) -> Iterator[Cell]:
     """Each configuration of the sweep, in its order, judged beside the champion of its model; nothing is recorded."""
-    for key, config in {cell_of(config): config for config in configs}.items():
+    cells: dict[str, list[CanaryConfig]] = {}
+    for config in configs:
+        cells.setdefault(cell_of(config), []).append(config)
+    for key, (config, *others) in cells.items():
+        asked = sum(each.repeats or 1 for each in (config, *others))
         own = [run for run in runs if run.data.tags.get(CELL_TAG) == key]
         model = next((run.data.tags[MODEL_TAG] for run in own if MODEL_TAG in run.data.tags), "")
         ids = [run.info.run_id for run in own]
         failures = tuple(run.data.tags.get("canary.failure") or "error" for run in own if run.info.status != "FINISHED")
         decision = judge_runs(client, model, ids, load_policy(config.gate)) if model else None
-        yield Cell(name=model or canary_name(config), made=len(own), failures=failures, decision=decision)
+        yield Cell(name=model or canary_name(config), asked=asked, made=len(own), failures=failures, decision=decision)
 
 
 def worst(codes: Sequence[int]) -> int:

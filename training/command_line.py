@@ -31,7 +31,6 @@ class CommandLine:
 
     jobs: list[list[str]]  # the overrides of each job: one, or the grid of a multirun
     multirun: bool
-    here: bool  # its runs are on this machine, not sent elsewhere by a launcher
     config_dir: str | None
     outputs: str  # where the folder for scratch files is to be made
     plain: bool  # one job, and no word on how Hydra is to run it
@@ -69,7 +68,6 @@ def parse(argv: Sequence[str]) -> CommandLine:
         raise UsageError(explain(error)) from error
     for item in overrides:
         _check_override(item)
-    launchers = [str(item.value()) for item in overrides if item.key_or_group == "hydra/launcher"]
     modes = [str(item.value()) for item in overrides if item.key_or_group == "hydra.mode"]
     multirun = bool(arguments.multirun) or "MULTIRUN" in modes
     folder = "hydra.sweep.dir" if multirun else "hydra.run.dir"
@@ -78,7 +76,6 @@ def parse(argv: Sequence[str]) -> CommandLine:
     return CommandLine(
         jobs=list(_grid(overrides)) if multirun else [list(arguments.overrides)],
         multirun=multirun,
-        here=set(launchers) <= {"basic", "joblib"},
         config_dir=arguments.config_dir,
         outputs=folders[-1] if folders else "outputs",
         plain=not (

@@ -34,10 +34,13 @@ def register_schemas() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Composed:
-    """A job. `outputs`: the folder that a run of it alone is to use for scratch files."""
+    """A job. `outputs`: the folder that a run of it alone is to use for scratch files. `launcher`: the one of Hydra's
+    that starts it in a sweep, and its keys."""
 
     config: CanaryConfig
     outputs: str
+    launcher: str
+    launcher_keys: dict[str, Any]
 
 
 def check(line: CommandLine) -> list[CanaryConfig]:
@@ -114,6 +117,8 @@ def _compose(overrides: list[str], *, plain: bool) -> Composed:
     try:
         tree = compose("config", overrides=overrides, return_hydra_config=True)
         outputs = str(tree.hydra.run.dir) if plain else ""
+        launcher = str(tree.hydra.runtime.choices["hydra/launcher"])
+        launcher_keys: Any = OmegaConf.to_container(tree.hydra.launcher)
         with open_dict(tree):
             del tree["hydra"]
     except MissingConfigException as error:
@@ -122,4 +127,4 @@ def _compose(overrides: list[str], *, plain: bool) -> Composed:
         raise UsageError(explain(error)) from error
     except ValueError as error:  # Hydra's own, for a path that leads nowhere
         raise UsageError(one_line(error)) from error
-    return Composed(config=to_config(tree), outputs=outputs)
+    return Composed(config=to_config(tree), outputs=outputs, launcher=launcher, launcher_keys=launcher_keys)

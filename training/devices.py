@@ -33,7 +33,7 @@ def environment(hardware: Mapping[str, Any]) -> dict[str, str]:
     All runs of a session take the same ones, CUDA's first, so that they are compared on the same cards.
     """
     found: dict[str, str] = {}
-    names, count = _cards(hardware), ranks(hardware)
+    names, count = cards_in_sight(hardware), ranks(hardware)
     if len(names) > count:
         found["CUDA_VISIBLE_DEVICES"] = ",".join(names[:count])
     if hardware.get("deterministic"):
@@ -44,10 +44,10 @@ def environment(hardware: Mapping[str, Any]) -> dict[str, str]:
 def ranks(hardware: Mapping[str, Any]) -> int:
     """How many processes train a run: as many as asked for, `auto` one for each GPU in sight, and one without any."""
     asked = hardware.get("ranks", 1)
-    return (len(_cards(hardware)) or 1) if asked == "auto" else int(asked)
+    return (len(cards_in_sight(hardware)) or 1) if asked == "auto" else int(asked)
 
 
-def _cards(hardware: Mapping[str, Any]) -> Sequence[str]:
+def cards_in_sight(hardware: Mapping[str, Any]) -> Sequence[str]:
     """The GPUs in sight of a run that may take one."""
     if hardware.get("device") == "cpu":
         return []
@@ -66,7 +66,7 @@ def check(hardware: HardwareConfig, parallel: str = "ddp") -> None:
 
 
 def _check_ranks(hardware: HardwareConfig, parallel: str, cores: int) -> None:
-    count, cards = ranks(vars(hardware)), len(_cards(vars(hardware)))
+    count, cards = ranks(vars(hardware)), len(cards_in_sight(vars(hardware)))
     lacking = "hardware.device is cpu" if hardware.device == "cpu" else _no_gpu()
     if parallel == "fsdp2" and lacking:  # Accelerate would take DDP there, and not say so
         raise SetupError(f"parallel=fsdp2 needs GPUs, but {lacking}; expected parallel=ddp there")

@@ -148,15 +148,17 @@ def train_runs(
     crew: Iterator[Worker],
     repeats: int,
     champion: Sequence[str] = (),
+    tags: Mapping[str, str] = NOTHING,
 ) -> list[Result]:
     """The runs of one session, one after the other; stops at the first that breaks off.
 
-    `champion`: the run ids that the watch compares each run with while it goes on.
+    `champion`: the run ids that the watch compares each run with while it goes on. `tags`: of each run.
     """
     results: list[Result] = []
     for index in range(repeats):
         seeded = replace(config, seed=config.seed + index)
-        results.append(train_one(client, session, seeded, next(crew), f"{index + 1}/{repeats}", champion))
+        place = f"{index + 1}/{repeats}"
+        results.append(train_one(client, session, seeded, next(crew), place, champion, tags=tags))
         if results[-1].failure:
             break
     return results

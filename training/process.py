@@ -169,7 +169,7 @@ def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int, ran
     # Its standard input is a pipe from this process: when that closes, nobody waits for the run any more.
     words = ["training.worker", str(folder), algo] if ranks == 1 else ["training.ranks", str(folder), algo, str(ranks)]
     command = [sys.executable, "-m", *words]
-    with _deaf_to_the_terminal():
+    with deaf_to_the_terminal():
         env = _environment(threads) | devices.environment(config.get("hardware", {}))
         env |= QUIET_PROFILER if config.get("profile") else {}
         process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE)
@@ -177,7 +177,7 @@ def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int, ran
 
 
 @contextmanager
-def _deaf_to_the_terminal() -> Iterator[None]:
+def deaf_to_the_terminal() -> Iterator[None]:
     """Ctrl-C reaches every process of a terminal, and so does its closing. A run starts with them blocked and then
     ignores them: only the session answers, and ends its runs with SIGTERM; a run would answer with a traceback while it
     loads its libraries."""

@@ -11,6 +11,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 # OmegaConf's words for a value of the wrong type, and ours for the right one.
 _CONVERSION = re.compile(r"Value '(.*)' of type '.*' could not be converted to (\w+)")
+EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm"}
+"""Hydra's launchers that come with an extra of ours."""
 _KINDS = {"Integer": "a whole number", "Float": "a number", "String": "a text"}
 
 
@@ -27,7 +29,9 @@ def missing_option(error: MissingConfigException) -> str:
         kind = "local" if group == "model" else "jsonl"
         hint = f" (for a path of your own: {group}={kind} {group}.path=…)"
     if group.startswith("hydra/"):
-        hint = f"; others come as packages: pip install hydra-{name}-{group.removeprefix('hydra/')}"
+        extra = EXTRAS.get(name)
+        package = f'"canary-mlflow[{extra}]"' if extra else f"hydra-{name}-{group.removeprefix('hydra/')}"
+        hint = f"; others come as packages: pip install {package}"
     return f"unknown {group} {name!r}; expected one of {', '.join(sorted(options))}{hint}"
 
 

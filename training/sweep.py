@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -10,17 +11,19 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
+from canary_mlflow.errors import CanaryError
 from canary_mlflow.reports.decision import decision_to_dict
 from canary_mlflow.reports.markdown import fenced
 from canary_mlflow.shown import echo, echo_lines, shown
 from canary_mlflow.tracking.leftovers import clear, held
-from canary_mlflow.tracking.session import child_runs, finish_session, log_tags, open_session
+from canary_mlflow.tracking.session import child_runs, close_run, finish_session, get_run, log_tags, open_session
 from canary_mlflow.tracking.store import prepare_store
 from training import launch
 from training.cells import CELL_TAG, MODEL_TAG, cell_of, judge_cells, table, worst
 from training.compose import to_plain
 from training.config import CanaryConfig
 from training.naming import default_model_name
+from training.process import GRACE
 
 PARENT = "CANARY_PARENT_RUN_ID"
 
@@ -40,7 +43,10 @@ def run_sweep(configs: Sequence[CanaryConfig], argv: Sequence[str], jobs: Callab
             if all(config.launcher.name == "ray" for config in configs):
                 on_cluster(client, parent, configs)
             else:
-                jobs([*argv, f"+hydra.job.env_set.{PARENT}={parent}"])
+                try:
+                    jobs([*argv, f"+hydra.job.env_set.{PARENT}={parent}"])
+                finally:
+                    _end_left(client, parent)
             code = _judge(client, parent, configs)
     finally:
         finish_session(client, parent, "FINISHED" if code == 0 else "FAILED")
@@ -55,9 +61,11 @@ def run_job(config: CanaryConfig, scratch: Path) -> int:
         first = next(loading)
         model = config.model_name or default_model_name(config, first.prepared.workload)
         crew = chain([first], loading)
-        results = launch.train_runs(client, os.environ[PARENT], config, crew, repeats)
-        for result in results:
-            log_tags(client, result.run_id, {CELL_TAG: cell_of(config), MODEL_TAG: model})
+        parent = os.environ[PARENT]
+        if get_run(client, parent).info.status != "RUNNING":  # a job may wait in a queue for longer than that
+            raise CanaryError(f"sweep {parent} has ended; this job of it has made no runs")
+        tags = {CELL_TAG: cell_of(config), MODEL_TAG: model}
+        results = launch.train_runs(client, parent, config, crew, repeats, tags=tags)
     return max((launch.code_of(result) for result in results), default=0)
 
 
@@ -75,6 +83,17 @@ def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig
         for config, (result, work) in zip(asked, trained(cluster, client, parent, units), strict=True):
             model = config.model_name or default_model_name(config, work)
             log_tags(client, result.run_id, {CELL_TAG: cell_of(config), MODEL_TAG: model})
+
+
+def _end_left(client: MlflowClient, parent: str) -> None:
+    """End the runs of jobs that are lost, when their own processes, where there are any yet, have had time to."""
+    deadline = time.monotonic() + GRACE
+    while left := [run.info.run_id for run in child_runs(client, parent) if run.info.status == "RUNNING"]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(1)
+    for run_id in left:
+        close_run(client, run_id, "interrupted", "its job ended without a word")
 
 
 def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -> int:

@@ -36,6 +36,7 @@ LATER = (
     "flask_wtf",
     "git",
     "hydra_plugins.hydra_joblib_launcher.joblib_launcher",
+    "hydra_plugins.hydra_submitit_launcher.submitit_launcher",
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg",
     "matplotlib.figure",
@@ -43,6 +44,7 @@ LATER = (
     "psycopg",
     "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite",
+    "submitit.core.submission",
     "uvicorn.main",
 )
 # Read when libraries are loaded: a fork has the values of this process.
@@ -104,6 +106,8 @@ class Request:
         """Whether the fork would be what a new process is."""
         if not self.words or (self.words[0].startswith("-") and self.words[0] not in ("-m", "-c")):
             return False
+        if self.words[:2] == ["-m", "submitit.local._local"]:
+            return False  # known by the number of its process, which a fork does not have
         for key, value in self.environment.items():
             if key.startswith(READ_AT_START) and key not in NOT_READ and os.environ.get(key) != value:
                 return False

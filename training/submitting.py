@@ -1,0 +1,186 @@
+"""A sweep's jobs by Hydra's submitit launchers: processes of this machine, or jobs of Slurm, which end with the sweep.
+
+The launcher submits them and waits for them. Submitit is imported only where it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psutil
+from hydra.core.utils import JobReturn, JobStatus
+
+from canary_mlflow.edge import OUTSIDE, unwinding
+from canary_mlflow.errors import CanaryError, UsageError, one_line
+from canary_mlflow.shown import echo
+from canary_mlflow.tracking import owner
+from canary_mlflow.tracking.failures import Terminated
+from training import devices
+from training.config import CanaryConfig
+from training.process import deaf_to_the_terminal
+
+LOCAL, SLURM = "submitit_local", "submitit_slurm"
+LAUNCHERS = (LOCAL, SLURM)
+HERE = ("basic", "joblib", LOCAL)  # those of Hydra's launchers whose jobs are on this machine
+TOOLS = ("sbatch", "srun", "sacct", "scancel")
+CONTROLLER = "submitit.local._local"  # the module of the process that has a job on this machine
+GRACE = 40.0  # seconds that a job has to end its runs and to record that
+
+Jobs = Callable[[Sequence[str]], object]
+"""Has Hydra run the jobs that a command line asks for."""
+
+
+def check(launcher: str, keys: Mapping[str, Any], config: CanaryConfig) -> None:
+    """Raise UsageError for jobs that could not be started, or would not be one process each."""
+    if launcher not in LAUNCHERS:
+        return
+    for key in ("nodes", "tasks_per_node"):
+        if keys[key] != 1:
+            raise UsageError(
+                f"hydra.launcher.{key} is {keys[key]}, and each task would make the job's runs again; expected 1; "
+                "hardware.ranks trains a run with several processes"
+            )
+    if launcher == SLURM and (lacking := [tool for tool in TOOLS if shutil.which(tool) is None]):
+        raise UsageError(
+            f"hydra/launcher={SLURM}: there is no {' and no '.join(lacking)} here; expected a machine that submits to "
+            f"Slurm; hydra/launcher={LOCAL} has the jobs on this one"
+        )
+    if launcher == LOCAL and not keys["gpus_per_node"] and devices.cards_in_sight(vars(config.hardware)):
+        raise UsageError(
+            f"hydra/launcher={LOCAL} hides this machine's GPUs from its jobs; expected hydra.launcher.gpus_per_node=1, "
+            "or hardware=cpu"
+        )
+
+
+def note(launcher: str, store: str) -> str:
+    """What a reader should know of where the jobs record, in one sentence."""
+    if launcher != SLURM or not store.startswith("sqlite"):
+        return ""
+    return (
+        f"note: the store {store} is a file: the nodes must see it at this path; more than one node needs a server; "
+        "set MLFLOW_TRACKING_URI"
+    )
+
+
+def submitted(launcher: str, jobs: Jobs) -> Jobs:
+    """`jobs`, by this launcher of Hydra's: whatever ends it ends those that were submitted."""
+    if launcher not in LAUNCHERS:
+        return jobs
+
+    def run(argv: Sequence[str]) -> object:
+        with _kept():
+            return jobs(argv)
+
+    return run
+
+
+def in_job(launcher: str, work: Callable[[], int]) -> int:
+    """The work of one job. In a process of its own: what ends that from outside, a signal or its time, ends its runs,
+    and is an exit code, because nobody there would see an exception."""
+    if launcher not in LAUNCHERS:
+        return work()
+    from submitit.core.utils import UncompletedJobError
+
+    from training.again import follow_launcher
+
+    try:
+        with unwinding():
+            follow_launcher()
+            return work()
+    except (KeyboardInterrupt, Terminated, UncompletedJobError) as error:
+        _say(f"{one_line(error)}; runs that had not ended are recorded as FAILED")
+        return OUTSIDE
+
+
+class Job:
+    """What the launcher waits for. A job that is lost leaves its runs to tell of it, and does not end the others."""
+
+    def __init__(self, job: Any) -> None:
+        self.job = job
+
+    def results(self) -> list[JobReturn]:
+        """What became of it; the launcher's word for this."""
+        from submitit.core.utils import FailedJobError, UncompletedJobError
+
+        try:
+            found: list[JobReturn] = self.job.results()
+            return found
+        except FailedJobError as error:  # its last lines are advice, behind a line of dashes
+            *_, last = str(error).rpartition("-" * 22)[0].splitlines() or [one_line(error)]
+            how = f"broke off ({last})"
+        except UncompletedJobError:
+            how = f"left no word (state {self.job.state})"
+        _say(f"job {self.job.job_id} {how}; its output: {self.job.paths.stderr}")
+        return [JobReturn(_return_value=OUTSIDE, status=JobStatus.COMPLETED)]
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """Know the jobs that are submitted meanwhile: the launcher keeps them to itself."""
+    import submitit
+    from submitit.core.utils import FailedJobError
+
+    known: list[Any] = []
+    submit = submitit.AutoExecutor.map_array
+
+    def submit_and_keep(executor: Any, *arguments: Any) -> list[Job]:
+        try:
+            with deaf_to_the_terminal():
+                found = submit(executor, *arguments)
+        except FailedJobError as error:
+            raise CanaryError(f"no job was submitted: {one_line(error)}; expected what Slurm takes") from error
+        known.extend(found)
+        folder = str(executor.folder).partition("/%")[0]  # submitit's own signs for the job
+        _say(f"jobs {' '.join(job.job_id for job in found)}; their output: {folder}")
+        return [Job(job) for job in found]
+
+    os.environ[owner.LAUNCHER] = owner.this_process().to_text()
+    submitit.AutoExecutor.map_array = submit_and_keep
+    try:
+        yield
+    finally:
+        submitit.AutoExecutor.map_array = submit
+        del os.environ[owner.LAUNCHER]
+        _end_here()
+        _end_in_slurm(known)
+
+
+def _end_here() -> None:
+    """Have the jobs of this machine end. By its processes: one may have begun while nobody knew of it yet."""
+    left = [child for child in psutil.Process().children() if _is_controller(child)]
+    deadline = time.monotonic() + GRACE
+    while left and time.monotonic() < deadline:
+        for each in left:  # again, because one that is only starting does not hear it
+            with suppress(psutil.NoSuchProcess):
+                each.terminate()
+        _, left = psutil.wait_procs(left, timeout=1)
+    for each in left:
+        with suppress(psutil.NoSuchProcess):
+            for process in (*each.children(recursive=True), each):
+                process.kill()
+
+
+def _is_controller(process: psutil.Process) -> bool:
+    try:
+        return CONTROLLER in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+def _end_in_slurm(jobs: Sequence[Any]) -> None:
+    """Cancel those that have not ended; their runs' ends are seen in the store."""
+    from submitit.slurm.slurm import SlurmJob
+
+    for job in jobs:
+        if isinstance(job, SlurmJob) and not job.paths.result_pickle.exists():
+            with suppress(OSError):
+                job.cancel(check=False)
+
+
+def _say(line: str) -> None:
+    echo(f"canary: {line}", err=True)
