@@ -31,6 +31,7 @@ from canary_mlflow.commands.plan import plan
 from canary_mlflow.commands.policy import policy
 from canary_mlflow.commands.power import power
 from canary_mlflow.commands.profile import profile
+from canary_mlflow.commands.prune import prune
 from canary_mlflow.commands.replay import replay
 from canary_mlflow.commands.report import report
 from canary_mlflow.commands.run import run
@@ -48,7 +49,7 @@ from canary_mlflow.loading import collect_seldom
 COMMANDS = (
     run, plan, session, register, gate, ab, upgrade, compare, judge, watch, replay, report, ci, ui, import_,
     calibrate, power, bless, override, rollback, adopt, accept_facts, diff, samples, profile, verify_weights,
-    check_reward, policy, audit, keys, webhooks, db, deliver, env, doctor, schema,
+    check_reward, policy, audit, prune, keys, webhooks, db, deliver, env, doctor, schema,
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ ROUTES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "POST rollbacks": ("POST", "rollbacks", {"model": "lab", "reason": "a test"}),
     "POST adoptions": ("POST", "adoptions", {"model": "lab", "reason": "a test"}),
     "POST acceptances": ("POST", "acceptances", {"model": "m", "version": "99", "reason": "a test"}),
+    "POST prunings": ("POST", "prunings", {"model": "m", "version": "99"}),
 }
 
 

@@ -19,7 +19,9 @@ from tiny_weights import safetensors
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.policies import content_of
 from canary_mlflow.registry.acts import override
+from canary_mlflow.registry.needed import Terms
 from canary_mlflow.registry.origin import SOURCE_TAG
+from canary_mlflow.registry.pruning import prune
 from canary_mlflow.registry.seal import seal_version
 from canary_mlflow.registry.session_rows import Word
 from canary_mlflow.registry.session_rows import write as told
@@ -331,6 +333,17 @@ def added_to_champion(scene: Scene) -> Any:
     return scene.verdict("tried", scene.tried["next"])
 
 
+def pruned(scene: Scene) -> Any:
+    """The champion's files, given up by the one command that removes files."""
+    if scene.mode.is_server:
+        body = {"model": "m", "version": CHAMPION}
+        return request(f"{scene.mode.front}/api/2.0/canary/prunings", "POST", body)
+    try:
+        return prune(scene.recorded.client, "m", CHAMPION, Terms())
+    except CanaryError as error:
+        raise Refused(None, str(error)) from error
+
+
 def judged_with(scene: Scene, place: str, run_id: str) -> Any:
     """A version of these files with the evidence of `m`'s champion, sealed and judged."""
     tags = {"canary.session_id": scene.good_session}
@@ -404,6 +417,7 @@ def other_attacks() -> Iterator[Attack]:
     yield Attack("training script", "a policy as an artifact, its path as the tag canary.tier", own_policy, told=True)
     yield Attack("training script", "a policy without times, its name as the tag canary.tier", own_tier, told=True)
     yield Attack("CLI and REST", "override a BLOCK alone, where the policy asks for two people", alone, told=True)
+    yield Attack("CLI and REST", "prune the champion", pruned)
     yield Attack("fluent", "register_model with canary.verdict=PASS", registered)
     yield Attack(
         "fluent",

@@ -82,6 +82,21 @@ def forged_policy(scene: Scene) -> str:
     return str(scene.verdict("m", scene.recorded.version(slower=2.0)))
 
 
+def forged_pruning(scene: Scene) -> str:
+    """A row that gives up the files of a champion, by whoever can add rows: their absence is no damage then."""
+    with scene.mode.engine(scene.mode.inside).begin() as connection:
+        made = table.latest_move(connection, "default", "soft", "champion")
+        assert made is not None
+        facts = {"files": {"weights": "0" * 64}, "runs": made.facts["runs"], "actor": "eve", "reason": "…"}
+        record = Record(
+            kind=Kind.PRUNE, model="soft", version=made.version, version_created=made.version_created, alias="",
+            word="pruned", grants=False, moves=False, facts={**facts, "time": made.facts["time"]},
+        )  # fmt: skip
+        row = signed(record, table.last(connection), load_signer(scene.mode.folder / "forger"))
+        connection.execute(table.LEDGER.insert(), asdict(row))
+    return "the files are given up"
+
+
 def stolen(scene: Scene) -> Signer:
     """A key below the account's own, in a row of the ledger, and then in a thief's hands: its file is still among the
     trusted ones, as the rows that it has signed must hold."""
@@ -205,6 +220,7 @@ def sql_attacks() -> Iterator[Attack]:
     yield Attack("SQL", "forge a row without the key, then move", forged, DETECTED)
     set_one = "forge a row that sets a lax policy, then ask for a verdict"
     yield Attack("SQL", set_one, forged_policy, DETECTED)
+    yield Attack("SQL", "forge a row that gives up the champion's files", forged_pruning, DETECTED)
     yield Attack("SQL", "forge a row with a key that has ended, then move", ended, DETECTED)
     yield Attack("SQL", "with a stolen key, end the one above it", revoking, DETECTED)
     yield Attack("SQL", "with a stolen key, hand over to another", outliving, DETECTED)

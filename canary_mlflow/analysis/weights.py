@@ -11,6 +11,7 @@ from canary_mlflow.registry.binding import file_digests, files_at
 from canary_mlflow.registry.evidence import aliased
 from canary_mlflow.registry.locks import registry_uri
 from canary_mlflow.registry.plugin import plain_uri
+from canary_mlflow.registry.pruned import refuse_pruned
 from canary_mlflow.registry.seal import EVIDENCE_ONLY, changed_files, seal_of
 from canary_mlflow.registry.versions import Weights, find_version
 
@@ -55,7 +56,9 @@ def sealed_files(client: MlflowClient, found: ModelVersion) -> dict[str, str]:
 
 
 def files_of(client: MlflowClient, found: ModelVersion) -> dict[str, str]:
-    """The same of the files as they are where the registry has them. Raises StoreError."""
+    """The same of the files as they are where the registry has them. Raises StoreError; UsageError where somebody gave
+    them up."""
+    refuse_pruned(None, found)
     with files_at(client.get_model_version_download_uri(found.name, found.version)) as place:
         return file_digests(place)
 

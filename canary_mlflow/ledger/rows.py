@@ -33,6 +33,7 @@ class Kind(StrEnum):
     ADOPT = "adopt"  # held an alias before the ledger knew of it, and still does
     UNINSTALL = "uninstall"  # the triggers were taken away; about no version
     FACTS = "facts"  # facts of a version that differ from the champion's are accepted; about no alias
+    PRUNE = "prune"  # the files of a version are given up to free their space; about no alias
     PROMOTION = "promotion"  # an alias moved later, on the strength of a verdict recorded before
     POLICY = "policy"  # by what the models of a pattern are judged from here on; about no model
     REQUEST = "request"  # somebody asks for an override that a second person has to carry out; about no alias

@@ -52,6 +52,10 @@ _NEWEST_FIRST = sa.select(LEDGER).order_by(LEDGER.c.seq.desc())
 _THIS_ALIAS = _NEWEST_FIRST.where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model", "alias")))
 _OF_VERSION = _THIS_ALIAS.where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("version", "version_created")))
 _MOVES = _THIS_ALIAS.where(LEDGER.c.moves == 1)
+_PRUNED = _NEWEST_FIRST.where(
+    *(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model", "version", "version_created")),
+    LEDGER.c.kind == Kind.PRUNE,
+)
 # Rows about keys are about no model and no workspace: the index of versions finds them.
 _ABOUT_NOTHING = {"workspace": "", "model": "", "version": 0}
 _KEY_ROWS = (
@@ -77,6 +81,7 @@ _BEARING = (
             LEDGER.c.seq == sa.select(sa.func.max(LEDGER.c.seq)).scalar_subquery(),
             LEDGER.c.seq == sa.select(_OF_VERSION.limit(1).subquery().c.seq).scalar_subquery(),
             LEDGER.c.seq == sa.select(_MOVES.limit(1).subquery().c.seq).scalar_subquery(),
+            LEDGER.c.seq == sa.select(_PRUNED.limit(1).subquery().c.seq).scalar_subquery(),
             sa.and_(
                 LEDGER.c.model == sa.bindparam("nothing"),
                 LEDGER.c.version == 0,
@@ -108,13 +113,14 @@ _SESSIONS = sa.select(LEDGER).where(LEDGER.c.kind == "session").order_by(LEDGER.
 class Bearing:
     """Every row that bears on what a version may become. `last`: the end of the chain. `keys`: about keys, oldest
     first. `policies`: those that set policies, oldest first. `newest`: about this version under this alias.
-    `move`: what made the alias what it is."""
+    `move`: what made the alias what it is. `pruned`: by what its files were given up."""
 
     last: Row | None
     keys: Sequence[Row]
     policies: Sequence[Row]
     newest: Row | None
     move: Row | None
+    pruned: Row | None = None
 
 
 AT_ONCE = 1000  # rows fetched at a time
@@ -154,6 +160,7 @@ def bearing(connection: Any, workspace: str, model: str, version: int, created: 
         policies=[row for row in found if row.kind == Kind.POLICY],
         newest=newest_of(found, **of_version),
         move=newest_of(found, **about, moves=1),
+        pruned=newest_of(found, **{**of_version, "alias": ""}, kind=Kind.PRUNE),
     )
 
 
@@ -261,6 +268,12 @@ def seals_naming(connection: Any, workspace: str, text: str) -> list[Row]:
     return [
         _row(found) for found in connection.execute(query.where(LEDGER.c.body.contains(text)).order_by(LEDGER.c.seq))
     ]
+
+
+def prunings(connection: Any, workspace: str, model: str) -> list[Row]:
+    """The rows by which files of a model's versions were given up, in their order."""
+    query = sa.select(LEDGER).where(LEDGER.c.kind == Kind.PRUNE, LEDGER.c.workspace == workspace)
+    return [_row(found) for found in connection.execute(query.where(LEDGER.c.model == model).order_by(LEDGER.c.seq))]
 
 
 def row_at(connection: Any, seq: int) -> Row | None:

@@ -16,6 +16,7 @@ from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.door import guard_of, record
 from canary_mlflow.registry.eligibility import refuse_load
 from canary_mlflow.registry.locks import registry_lock
+from canary_mlflow.registry.pruned import refuse_pruned
 from canary_mlflow.registry.records import DESCRIPTION_LIMIT
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
 from canary_mlflow.registry.seal import require_seal
@@ -114,8 +115,9 @@ def weighed(client: MlflowClient, act: Act, found: ModelVersion, without_weights
 
 
 def describe(client: MlflowClient, kind: Kind, found: ModelVersion, reason: str, alias: str, actor: str | None) -> Act:
-    """The act; refuses one without a reason, and one that would change nothing."""
+    """The act; refuses one without a reason, one that would change nothing, and a version whose files were given up."""
     reason = given(reason, WHY)
+    refuse_pruned(guard_of(client), found)
     holder = holder_of(client, str(found.name), alias)
     if holder == str(found.version):
         raise UsageError(

@@ -20,6 +20,7 @@ from canary_mlflow.registry.binding import (
     files_at,
     run_digests,
 )
+from canary_mlflow.registry.pruned import given_up, released
 from canary_mlflow.registry.seal import changed_files
 from canary_mlflow.registry.workspaces import DEFAULT
 from canary_mlflow.tracking.rows import read_runs_from
@@ -46,13 +47,14 @@ def against_store(reader: Reader, rows: Sequence[Row], artifacts: str = "") -> I
             yield Damage(seq=None, what=f"{alias} of {called(model)} is version {number}, which was deleted")
     yield from shown(reader, rows, versions)
     newest = {about(row): row for row in rows if row.grants}
+    prunings = [row for row in rows if row.kind == Kind.PRUNE]
     seals = {about(row): row for row in reversed(rows) if row.kind == Kind.SEAL}  # the first one is the seal
     for row in newest.values():
         version = versions.get(about(row)[:3])
         if version is None or version.creation_time != row.version_created:
             continue  # deleted as MLflow deletes, which is no fault
         try:
-            for what in bound(reader, row, version, seals.get(about(row)), artifacts):
+            for what in bound(reader, row, version, seals.get(about(row)), prunings, artifacts):
                 yield Damage(seq=row.seq, what=what)
         except (AttributeError, KeyError, TypeError, ValueError):  # a JSON object that is no row of ours
             yield Damage(seq=row.seq, what="its text does not say what a row of its kind says")
@@ -105,14 +107,17 @@ def shown(reader: Reader, rows: Sequence[Row], versions: dict[Version, Any]) -> 
             yield Damage(seq=row.seq, what=what)
 
 
-def bound(reader: Reader, row: Row, version: Any, seal: Row | None, artifacts: str) -> Iterator[str]:
-    """What changed of the version that a row speaks of, each file by its name where a seal names them."""
+def bound(
+    reader: Reader, row: Row, version: Any, seal: Row | None, prunings: Sequence[Row], artifacts: str
+) -> Iterator[str]:
+    """What changed of the version that a row speaks of, each file by its name where a seal names them. A file that was
+    given up counts as the one that its row names, and a run behind a pruned version may be gone."""
     facts = row.facts
     subject = f"version {row.version} of {called((row.workspace, row.model))}"
     place = str(version.storage_location or version.source)
     try:
         with files_at(place, artifacts) as folder:
-            files = file_digests(folder)
+            files = {**given_up(prunings, row), **file_digests(folder)}
         now = Binding(
             version_created=row.version_created,
             source=str(version.source),
@@ -126,4 +131,6 @@ def bound(reader: Reader, row: Row, version: Any, seal: Row | None, artifacts: s
     yield from (f"{subject}: {what} since it was sealed" for what in sealed)
     if sealed:
         facts = {**facts, "artifact": now.artifact}  # said already, by the files' names
-    yield from (f"{subject}: {what}" for what in changes(facts, now))
+    may_go = released(prunings, row.seq) - now.runs.keys()
+    runs = {run_id: its for run_id, its in (facts.get("runs") or {}).items() if run_id not in may_go}
+    yield from (f"{subject}: {what}" for what in changes({**facts, "runs": runs}, now))

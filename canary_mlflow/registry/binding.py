@@ -137,8 +137,21 @@ def files_at(uri: str, destination: str = "") -> Iterator[Path]:
         try:
             found = download_artifacts(artifact_uri=place, dst_path=folder)
         except (MlflowException, OSError, ImportError) as error:  # a store's own package may be missing here
+            if nothing_at(place):
+                yield Path(folder)
+                return
             raise StoreError(f"{uri}: {one_line(error)}; expected files of a version that can be read") from error
         yield Path(found)
+
+
+def nothing_at(place: str) -> bool:
+    """Whether a store answers, and has nothing there: where files were removed, a bucket has no folder either."""
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    try:
+        return not get_artifact_repository(place).list_artifacts()
+    except Exception:  # noqa: BLE001  # each kind of store has errors of its own
+        return False
 
 
 def file_digests(place: Path, known: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:

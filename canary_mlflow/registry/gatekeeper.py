@@ -19,6 +19,7 @@ from canary_mlflow.registry.looks import note_look
 from canary_mlflow.registry.origin import refuse_foreign_evidence
 from canary_mlflow.registry.policy_in_force import set_for
 from canary_mlflow.registry.policy_used import changed_since, overruled, used
+from canary_mlflow.registry.pruned import refuse_pruned
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.remote import in_force_there, is_guarded_server, remote_gate
 from canary_mlflow.registry.seal import EVIDENCE_ONLY, require_seal
@@ -160,6 +161,7 @@ def decide(
             f"version {before} of {model!r}: it is the champion already; expected a candidate; to look at it: "
             f"canary compare {model}/OTHER {model}/{before}"
         )
+    refuse_pruned(guard, found)
     governing = None if guard is None else set_for(guard, model)
     by = used(policy, governing, policy_file, server=server)
     aside = overruled(policy, governing)

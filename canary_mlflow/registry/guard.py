@@ -177,6 +177,11 @@ class Guard(AbstractStore):  # type: ignore[misc]
         with self.ManagedSessionMaker() as session:
             return table.seals_naming(session, self._get_active_workspace(), text)
 
+    def prunings(self, model: str) -> list[Row]:
+        """The rows by which files of a model's versions were given up."""
+        with self.ManagedSessionMaker() as session:
+            return table.prunings(session, self._get_active_workspace(), model)
+
     def append(self, record: Record) -> Row:
         """A row that is about no alias, in a transaction of its own."""
         signer = load_signer(key_folder())

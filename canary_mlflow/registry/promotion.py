@@ -10,11 +10,12 @@ from canary_mlflow.errors import CanaryError, Refused
 from canary_mlflow.ledger import clock, table
 from canary_mlflow.ledger.keys import Signer, key_folder, load_signer
 from canary_mlflow.ledger.policy_rows import in_force_row
-from canary_mlflow.ledger.rows import Kind, Record, Row, faults
+from canary_mlflow.ledger.rows import Kind, Record, Row, faults, holds
 from canary_mlflow.ledger.writing import add, keys_in, let_sign
 from canary_mlflow.registry import refusals, stored
 from canary_mlflow.registry.binding import Binding, changes
 from canary_mlflow.registry.policy_used import FACT
+from canary_mlflow.registry.pruned import BESIDE, in_words
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.guard import Guard
@@ -85,6 +86,10 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
         last = end_of_chain(session, signer, order.actor, said)
         if version.creation_time != order.binding.version_created or version.source != order.binding.source:
             raise refusals.stale(order.alias, order.model, order.version, "the version was made anew or changed since")
+        if order.grants:
+            refuse_pruned(session, version, order.alias, said)
+        if order.kind is Kind.PRUNE:
+            refuse_needed(store, session, order, version)
         before = standing_by(stored.holder(session, version.workspace, order.model, order.alias), said.move)
         if order.judged_against is not None and before != order.judged_against:
             raise refusals.moved(order.alias, order.model, order.version, str(order.judged_against), str(before))
@@ -105,6 +110,22 @@ def bearing(session: Any, version: Any, alias: str) -> table.Bearing:
     """The ledger's rows that bear on a version as it is stored."""
     number, created = int(version.version), int(version.creation_time)
     return table.bearing(session, str(version.workspace), str(version.name), number, created, alias)
+
+
+def refuse_pruned(session: Any, version: Any, alias: str, said: table.Bearing) -> None:
+    """Refuse an alias for a version whose files were given up."""
+    if said.pruned is not None and holds(said.pruned, keys_in(session, rows=said.keys)):
+        raise refusals.pruned(alias, str(version.name), int(version.version), in_words(said.pruned))
+
+
+def refuse_needed(store: Guard, session: Any, order: Order, version: Any) -> None:
+    """Refuse to give up files of a version that an alias names by now, or beside another champion than was seen."""
+    if names := stored.aliases_of(session, version):
+        raise refusals.still_needed(order.model, order.version, f"it is {names[0]} now")
+    now = str(standing(store, session, order.model, "champion"))
+    if now != order.facts[BESIDE]:
+        what = f"the champion was {order.facts[BESIDE]} when this was looked at, and is {now}"
+        raise refusals.still_needed(order.model, order.version, what)
 
 
 def end_of_chain(session: Any, signer: Signer, actor: str, said: table.Bearing) -> Row | None:
@@ -215,6 +236,7 @@ def as_stored(version: Any) -> tuple[Any, ...]:
 def granting(session: Any, version: Any, alias: str, said: table.Bearing) -> Row:
     """The newest row about the version, which must let it hold the alias; refuses otherwise."""
     model, number, row = str(version.name), int(version.version), said.newest
+    refuse_pruned(session, version, alias, said)
     if row is None:
         raise refusals.no_verdict(alias, model, number)
     if not row.grants:

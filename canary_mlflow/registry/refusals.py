@@ -81,6 +81,16 @@ def stale(alias: str, model: str, version: object, what: str) -> Any:
     )
 
 
+def pruned(alias: str, model: str, version: object, said: str) -> Any:
+    """Its files were given up."""
+    return forbidden(f"{subject(alias, model, version)}: {said}")
+
+
+def still_needed(model: str, version: object, what: str) -> Any:
+    """Its files cannot be given up any more."""
+    return conflict(f"files of {model!r}, version {version}: {what}; nothing was removed; run canary prune again")
+
+
 def moved(alias: str, model: str, version: object, judged: str, now: str) -> Any:
     """Somebody else was faster."""
     return conflict(

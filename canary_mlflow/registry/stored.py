@@ -35,6 +35,9 @@ _VERSION_HELD = _VERSION.add_columns(_HOLDER.scalar_subquery().label("holder"))
 _PROMPT = sa.select(_TAGS.c.value).where(
     *(_TAGS.c[key] == sa.bindparam(key) for key in ("workspace", "name")), _TAGS.c.key == IS_PROMPT_TAG_KEY
 )
+_ALIASES_OF = sa.select(_ALIASES.c.alias).where(
+    *(_ALIASES.c[key] == sa.bindparam(key) for key in ("workspace", "name", "version"))
+)
 # `its_`: SQLAlchemy keeps the columns' own names for what an UPDATE sets.
 _MOVE = (
     _ALIASES.update()
@@ -62,6 +65,12 @@ def holder(session: Any, workspace: str, model: str, alias: str) -> int | None:
     """The version that an alias names."""
     found = session.execute(_HOLDER, {"workspace": workspace, "name": model, "alias": alias}).scalar()
     return None if found is None else int(found)
+
+
+def aliases_of(session: Any, version: Any) -> list[str]:
+    """Every alias that names a version."""
+    key = {"workspace": version.workspace, "name": version.name, "version": version.version}
+    return sorted(str(alias) for alias in session.execute(_ALIASES_OF, key).scalars())
 
 
 def write_alias(session: Any, version: Any, alias: str) -> None:

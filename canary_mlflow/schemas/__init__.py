@@ -36,6 +36,7 @@ PRINTED: dict[str, tuple[int, tuple[str, ...]]] = {
     "environment": (1, ("env",)),
     "doctor": (1, ("doctor",)),
     "webhooks": (1, ("webhooks list",)),
+    "pruning": (1, ("prune",)),
 }
 """Name → its newest version, and the commands that print it."""
 

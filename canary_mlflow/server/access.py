@@ -8,10 +8,22 @@ from typing import Any
 from canary_mlflow.errors import NoSuchModel, NoSuchRun, NoSuchVersion, UsageError
 from canary_mlflow.pages.blueprint import NAMED, paths, prefix
 from canary_mlflow.pages.requests import Readers
+from canary_mlflow.registry.needed import every_version
 from canary_mlflow.registry.records import session_of
-from canary_mlflow.registry.versions import champion_number, find_version
+from canary_mlflow.registry.versions import champion_number, find_version, quoted
 from canary_mlflow.server.requests import Shape, only_model, parse, query
-from canary_mlflow.server.routes import ACCEPTANCE, BLESSING, OVERRIDE, ROLLBACK, SEAL, SESSION, VERDICT, client, path
+from canary_mlflow.server.routes import (
+    ACCEPTANCE,
+    BLESSING,
+    OVERRIDE,
+    PRUNING,
+    ROLLBACK,
+    SEAL,
+    SESSION,
+    VERDICT,
+    client,
+    path,
+)  # fmt: skip
 from canary_mlflow.tracking.session import get_run
 
 LOOKS_UP = tuple(f"/{api}/2.0/mlflow/registered-models/get" for api in ("api", "ajax-api"))
@@ -33,6 +45,7 @@ def add_validators(auth: Any) -> None:
         ("blessings", "POST"): lambda: may_manage(auth, BLESSING),
         ("rollbacks", "POST"): lambda: may_manage(auth, ROLLBACK),
         ("acceptances", "POST"): lambda: may_manage(auth, ACCEPTANCE),
+        ("prunings", "POST"): lambda: may_prune(auth),
         ("adoptions", "POST"): lambda: False,
     }
     for (name, method), validator in found.items():
@@ -158,6 +171,29 @@ def may_manage(auth: Any, shape: Shape) -> bool:
     """Acts by hand, for whoever has MANAGE on the model."""
     model = model_in_body(shape)
     return model is None or bool(auth._get_registered_model_permission(model).can_manage)
+
+
+def may_prune(auth: Any) -> bool:
+    """To give up files, for whoever has MANAGE on the model and may delete in the experiments of its sessions: who may
+    only read these can register their files under a name of their own."""
+    from flask import g
+
+    model = model_in_body(PRUNING)
+    if model is None:
+        return True
+    if not auth._get_registered_model_permission(model).can_manage:
+        return False
+    experiments = {experiment_of(session_of(one)) for one in every_version(client(), f"name={quoted(model)}")}
+    user = g.mlflow_authenticated_user
+    return all(auth._get_experiment_permission(one, user).can_delete for one in experiments if one is not None)
+
+
+def experiment_of(run_id: str | None) -> str | None:
+    """The experiment of a run that is there."""
+    try:
+        return None if run_id is None else str(get_run(client(), run_id).info.experiment_id)
+    except NoSuchRun:
+        return None
 
 
 def model_in_body(shape: Shape) -> str | None:

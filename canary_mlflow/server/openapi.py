@@ -27,6 +27,8 @@ WEIGHTS = {"type": "string", "enum": ["files", "none"]}
 SESSION = {"type": "string", "minLength": 1, "maxLength": 64}
 WORD = {"type": "string", "enum": ["begun", "ended"]}
 SWITCH = {"type": "boolean"}
+KEEP = {"type": "integer", "minimum": 1, "maximum": 1_000_000}
+DAYS = {"type": "number", "minimum": 0, "maximum": 1_000_000}
 ERROR = {
     "type": "object",
     "required": ["error", "message"],
@@ -136,6 +138,15 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
                     "Return to the former champion (MANAGE on the model)",
                     {"model": MODEL, "reason": REASON},
                     ["model", "reason"],
+                )
+            },
+            path("prunings"): {
+                "post": posted(
+                    "prunings",
+                    "What files of a model nobody needs; with a version, give up and remove that one's (MANAGE on the "
+                    "model and its experiments)",
+                    {"model": MODEL, "version": VERSION, "keep": KEEP, "older_than": DAYS},
+                    ["model"],
                 )
             },
             path("adoptions"): {

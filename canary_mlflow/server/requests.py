@@ -16,6 +16,8 @@ LONGEST = {"model": 256, "pattern": 256, "alias": 255, "reason": 500, "policy": 
            "session": 64, "word": 10}  # fmt: skip
 NAME = re.compile(r"[A-Za-z0-9_./@-]{1,100}")
 SWITCHES = {"promote": "promotion over an older champion alone", "by_plan": "false", "without_weights": "false"}
+LEAST = {"keep": 1, "older_than": 0}
+MOST_NUMBER = 1_000_000
 WEIGHTS = ("files", "none")
 WORDS = ("begun", "ended")
 BODY_BYTES = 65_536  # a policy has 7,000
@@ -60,6 +62,8 @@ def checked(key: str, value: Any) -> Any:
         if not isinstance(value, bool):
             raise UsageError(f"{key}: no boolean; expected true or false; leave it out for {SWITCHES[key]}")
         return value
+    if key in LEAST:
+        return number(key, value)
     if key == "evaluation":
         return evaluation(value)
     if key == "content":
@@ -94,6 +98,14 @@ def evaluation(value: Any) -> dict[str, Any]:
     if "failure" in value:
         text("failure", value["failure"])
     return value
+
+
+def number(key: str, value: Any) -> Any:
+    """A number in its limits, and a whole one where it counts something."""
+    fits = is_number(value) and LEAST[key] <= value <= MOST_NUMBER and (key != "keep" or value == int(value))
+    if not fits:
+        raise UsageError(f"{key}: no number from {LEAST[key]} to {MOST_NUMBER}; expected one; see openapi.json")
+    return int(value) if key == "keep" else float(value)
 
 
 def is_number(value: Any) -> bool:

@@ -237,3 +237,27 @@ def test_a_session_is_shown_to_whoever_may_read_its_experiment(site: Site) -> No
 
 def replace_margin(policy: Policy, margin: float) -> Policy:
     return replace(policy, rules=tuple(replace(rule, margin=margin) for rule in policy.rules))
+
+
+def test_only_who_may_delete_the_files_prunes_them(site: Site) -> None:
+    """Who may manage a model of his own and only read or edit the runs behind it could else remove their files."""
+    from mlflow.server.auth.client import AuthServiceClient
+
+    service, recorded = AuthServiceClient(site.uri), replace(site.recorded, model="space", seed=500)
+    gate(recorded.client, "space", recorded.version(runs=2), load_policy("smoke"))
+    assert gate(recorded.client, "space", recorded.version(slower=2.0), load_policy("smoke")).word == "BLOCK"
+    run_id = recorded.client.get_model_version("space", "2").run_id
+    weights = next(site.folder.rglob(f"{run_id}/artifacts/model/model.safetensors"))
+    service.grant_user_permission("ann", "registered_model", "space", "MANAGE")
+    refused = run_as("ann", site.uri, "prune", "--model", "space", "--yes")
+    assert (refused.exit_code, refused.stdout, weights.exists()) == (4, "", True), refused.output
+    service.revoke_user_permission("ann", "experiment", recorded.experiment)
+    service.grant_user_permission("ann", "experiment", recorded.experiment, "MANAGE")
+    done = run_as("ann", site.uri, "prune", "--model", "space", "--yes")
+    assert (done.exit_code, weights.exists()) == (0, False), done.output
+    (row,) = site.guard().prunings("space")
+    assert (row.version, row.facts["actor"], list(row.facts["files"])) == (2, "ann", ["model.safetensors"])
+    pruned = run_as("ann", site.uri, "bless", "space", "2", "--reason", "x", "--despite-block")
+    assert (pruned.exit_code, "pruned 20" in pruned.stderr, "by ann" in pruned.stderr) == (2, True, True)
+    audit = ["audit", "verify", "--tracking-uri", site.database, "--artifacts", str(site.folder / "artifacts")]
+    assert "'space'" not in CliRunner().invoke(canary, audit).output

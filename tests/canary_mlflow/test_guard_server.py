@@ -175,6 +175,10 @@ def test_evidence_of_another_session_is_refused(web: Any, guarded: Any) -> None:
         ),
         ("rollbacks", {"model": "$"}, 400, "no reason"),
         ("adoptions", {"model": "$", "reason": "so"}, 403, "or run canary adopt where"),
+        ("prunings", {"model": "$"}, 403, "this server does not know who asks"),
+        ("prunings", {"model": "$", "keep": 0}, 400, "keep: no number from 1 to"),
+        ("prunings", {"model": "$", "keep": 1.5}, 400, "keep: no number from 1 to"),
+        ("prunings", {"model": "$", "older_than": "1"}, 400, "older_than: no number from 0 to"),
     ],
 )
 def test_refusals_are_one_sentence(web: Any, guarded: Any, route: str, body: Any, code: int, says: str) -> None:
@@ -195,7 +199,17 @@ def rows_in(shared: Any) -> int:
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:12]))
 def test_strange_names_store_nothing_and_break_nothing(web: Any, shared: Any, name: str) -> None:
     before = rows_in(shared)
-    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks", "adoptions", "policies", "acceptances"):
+    for route in (
+        "seals",
+        "verdicts",
+        "overrides",
+        "blessings",
+        "rollbacks",
+        "adoptions",
+        "policies",
+        "acceptances",
+        "prunings",
+    ):
         for key in ("model", "version", "reason", "pattern", "policy"):
             body = {"model": "m", "version": "1", "reason": "so", "pattern": "m", "policy": "smoke", key: name}
             body = {kept: value for kept, value in body.items() if kept in keys_of(route)}
@@ -210,6 +224,7 @@ def keys_of(route: str) -> tuple[str, ...]:
     short = {
         "seals": ("model", "version"),
         "verdicts": ("model", "version"),
+        "prunings": ("model", "version"),
         "policies": ("pattern", "policy", "reason"),
     }
     by_name = dict.fromkeys(("rollbacks", "adoptions"), ("model", "reason"))
@@ -250,7 +265,17 @@ def test_whatever_a_thing_is_called_nothing_is_stored(
     web: Any, shared: Any, model: str, reason: str, version: Any
 ) -> None:
     before = rows_in(shared)
-    for route in ("seals", "verdicts", "overrides", "blessings", "rollbacks", "adoptions", "policies", "acceptances"):
+    for route in (
+        "seals",
+        "verdicts",
+        "overrides",
+        "blessings",
+        "rollbacks",
+        "adoptions",
+        "policies",
+        "acceptances",
+        "prunings",
+    ):
         body = {"model": model, "version": version, "reason": reason, "pattern": model, "policy": reason}
         answer = post(web, route, {key: body[key] for key in keys_of(route)})
         assert 400 <= answer.status_code < 500, answer.text
