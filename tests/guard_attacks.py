@@ -339,7 +339,7 @@ def pruned(scene: Scene) -> Any:
         body = {"model": "m", "version": CHAMPION}
         return request(f"{scene.mode.front}/api/2.0/canary/prunings", "POST", body)
     try:
-        return prune(scene.recorded.client, "m", CHAMPION, Terms())
+        return prune(scene.recorded.client, "m", Terms(), version=CHAMPION)
     except CanaryError as error:
         raise Refused(None, str(error)) from error
 

@@ -12,9 +12,15 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from cluster import database, free_port
+from recorded import Recorded
 from servers import Server
 from workplace import ROOT, Workplace
+
+from canary_mlflow.cli import canary
+from canary_mlflow.registry.acts import bless
+from canary_mlflow.tracking.store import prepare_store
 
 MODEL = "dpo-tiny-neox-preferences-smoke"
 SHORT = ["train.max_steps=40", "repeats=2"]
@@ -110,3 +116,24 @@ def test_two_sessions_are_recorded_sealed_and_judged_on_postgresql_and_s3(tmp_pa
             second = place.train(*SHORT, **who)
             assert second.returncode in (0, 1, 3), second.stdout + second.stderr
             assert not list(folder.glob("mlflow.db*")), "nothing is kept where the job runs"
+
+
+@pytest.mark.full  # test_prune.py prunes a folder every day
+def test_what_lies_in_s3_is_pruned_and_missed_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("moto")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    with object_store(tmp_path) as where:
+        for key, value in where.items():
+            monkeypatch.setenv(key, value)
+        client = prepare_store(uri)
+        experiment = client.create_experiment("in a bucket", artifact_location="s3://mlflow/place")
+        recorded = Recorded(client=client, uri=uri, experiment=experiment, model="m")
+        for _ in range(3):
+            bless(client, "m", recorded.version(runs=2), "for the test")
+        before, first = keys_of(where), client.get_model_version("m", "1").run_id
+        done = CliRunner().invoke(canary, ["prune", "--yes", "--keep", "1", "--tracking-uri", uri])
+        assert done.exit_code == 0, done.output
+        assert before.keys() - keys_of(where).keys() == {f"place/{first}/artifacts/model/model.safetensors"}
+        assert keys_of(where).keys() <= before.keys()
+        held = CliRunner().invoke(canary, ["audit", "verify", "--tracking-uri", uri])
+        assert held.exit_code == 0, held.output

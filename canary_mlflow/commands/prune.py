@@ -49,11 +49,12 @@ def prune(
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Free the space of versions that nobody needs: their weights, samples and traces. A dry run, unless --yes.
+    """Free the space of weights, samples and traces that nobody needs. A dry run, unless --yes.
 
-    What stays: champions and every version with an alias, former champions that a rollback may return to, versions
-    that are not judged or INCONCLUSIVE, sessions that still run. Metrics, params, tags, reports and the ledger always
-    stay. A signed row says who gave up which files; such a version never becomes champion.
+    They go of versions with a BLOCK, of older champions, and of judged sessions that no version came of. What stays:
+    every version with an alias, former champions that a rollback may return to, versions that are not judged or
+    INCONCLUSIVE, sessions that still run. Metrics, params, tags, reports and the ledger always stay. A signed row says
+    who gave up which files; such a version never becomes champion.
     """
     from canary_mlflow.registry.needed import Terms, ours
     from canary_mlflow.registry.pruning import plan
@@ -66,7 +67,7 @@ def prune(
         fates = list(carried_out(client, fates, terms, artifacts))
     if as_json:
         freed = sum(fate.bytes for fate in fates if fate.goes)
-        print_json("pruning", {"done": yes, "bytes": freed, "versions": [asdict(fate) for fate in fates]})
+        print_json("pruning", {"done": yes, "bytes": freed, "fates": [asdict(fate) for fate in fates]})
     for line in lines(fates, done=yes):
         echo(line, err=as_json)
 
@@ -81,6 +82,6 @@ def carried_out(client: MlflowClient, fates: list[Fate], terms: Terms, artifacts
             yield fate
             continue
         try:
-            yield give_up(client, fate.model, fate.version, terms, artifacts)
+            yield give_up(client, fate.model, terms, artifacts, version=fate.version, session=fate.session)
         except UsageError as error:  # others can go all the same
             yield replace(fate, goes=False, why=str(error), files=0, bytes=0)

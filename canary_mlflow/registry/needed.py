@@ -50,6 +50,10 @@ class Known:
     guard: GuardedStore | None = None
     standing: Standing | None = None
 
+    def newest_first(self) -> list[ModelVersion]:
+        """The versions in the order in which they are shown."""
+        return sorted(self.versions.values(), key=lambda one: -int(one.version))
+
     @property
     def champion(self) -> str | None:
         """The version that holds the alias."""

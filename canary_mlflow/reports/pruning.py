@@ -1,8 +1,8 @@
-"""What goes and what stays, by model: one line for all versions with the same reason."""
+"""What goes and what stays, by model: one line for all that have the same reason."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 SHOWN = 12  # versions that a line names
+SHORT = 8  # characters of a session's id
 
 
 def lines(fates: Sequence[Fate], *, done: bool) -> Iterator[str]:
@@ -21,34 +22,37 @@ def lines(fates: Sequence[Fate], *, done: bool) -> Iterator[str]:
         yield model
         yield from table(list(its), done=done)
     going = [fate for fate in fates if fate.goes]
-    size, what = amount(sum(fate.bytes for fate in going)), counted(len(going), "version")
+    size = amount(sum(fate.bytes for fate in going))
+    files = counted(sum(fate.files for fate in going), "file")
     if not going:
         yield "Nothing to remove."
     elif done:
-        yield f"{size} of {what} removed."
+        yield f"{size} in {files} removed."
     else:
-        yield f"{size} of {what} would go. Nothing was changed; to remove them: the same command with --yes"
+        yield f"{size} in {files} would go. Nothing was changed; to remove them: the same command with --yes"
 
 
 def table(fates: Sequence[Fate], *, done: bool) -> Iterator[str]:
     """The lines of one model: what goes first."""
     word = {True: "gone" if done else "goes", False: "stays"}
-    groups: dict[tuple[bool, str], list[Fate]] = {}
+    groups: dict[tuple[bool, bool, str], list[Fate]] = {}
     for fate in fates:
-        groups.setdefault((fate.goes, fate.why), []).append(fate)
+        groups.setdefault((fate.goes, fate.version is None, fate.why), []).append(fate)
     rows = [
-        (word[goes], versions(its), amount(sum(one.bytes for one in its)) if goes else "", why)
-        for (goes, why), its in sorted(groups.items(), key=lambda item: not item[0][0])
+        (word[goes], named(its), amount(sum(one.bytes for one in its)) if goes else "", why)
+        for (goes, _, why), its in sorted(groups.items(), key=lambda item: not item[0][0])
     ]
     widths = [max(len(row[at]) for row in rows) for at in range(3)]
     for state, which, size, why in rows:
         yield f"  {state:<{widths[0]}}  {which:<{widths[1]}}  {size:>{widths[2]}}  {why}".rstrip()
 
 
-def versions(fates: Iterable[Fate]) -> str:
-    """`version 3`, `versions 3, 5 and 8`."""
-    names = sorted((fate.version for fate in fates), key=int)
-    return f"version{'s' if len(names) > 1 else ''} {listed(names, most=SHOWN)}"
+def named(fates: Sequence[Fate]) -> str:
+    """`version 3`, `versions 3, 5`, `2 sessions (4e2cd1a0, 77b1c9e2)`."""
+    numbers = sorted((fate.version for fate in fates if fate.version is not None), key=int)
+    if numbers:
+        return f"version{'s' if len(numbers) > 1 else ''} {listed(numbers, most=SHOWN)}"
+    return f"{counted(len(fates), 'session')} ({listed([str(fate.session)[:SHORT] for fate in fates])})"
 
 
 def amount(size: float) -> str:

@@ -10,6 +10,7 @@ from canary_mlflow.pages.blueprint import NAMED, paths, prefix
 from canary_mlflow.pages.requests import Readers
 from canary_mlflow.registry.needed import every_version
 from canary_mlflow.registry.records import session_of
+from canary_mlflow.registry.unregistered import experiments_of
 from canary_mlflow.registry.versions import champion_number, find_version, quoted
 from canary_mlflow.server.requests import Shape, only_model, parse, query
 from canary_mlflow.server.routes import (
@@ -183,17 +184,9 @@ def may_prune(auth: Any) -> bool:
         return True
     if not auth._get_registered_model_permission(model).can_manage:
         return False
-    experiments = {experiment_of(session_of(one)) for one in every_version(client(), f"name={quoted(model)}")}
+    sessions = {session_of(one) for one in every_version(client(), f"name={quoted(model)}")}
     user = g.mlflow_authenticated_user
-    return all(auth._get_experiment_permission(one, user).can_delete for one in experiments if one is not None)
-
-
-def experiment_of(run_id: str | None) -> str | None:
-    """The experiment of a run that is there."""
-    try:
-        return None if run_id is None else str(get_run(client(), run_id).info.experiment_id)
-    except NoSuchRun:
-        return None
+    return all(auth._get_experiment_permission(one, user).can_delete for one in experiments_of(client(), sessions))
 
 
 def model_in_body(shape: Shape) -> str | None:

@@ -143,9 +143,9 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
             path("prunings"): {
                 "post": posted(
                     "prunings",
-                    "What files of a model nobody needs; with a version, give up and remove that one's (MANAGE on the "
-                    "model and its experiments)",
-                    {"model": MODEL, "version": VERSION, "keep": KEEP, "older_than": DAYS},
+                    "What files of a model nobody needs; with a version or a session, give up and remove that one's "
+                    "(MANAGE on the model and its experiments)",
+                    {"model": MODEL, "version": VERSION, "session": SESSION, "keep": KEEP, "older_than": DAYS},
                     ["model"],
                 )
             },

@@ -34,7 +34,7 @@ BLESSING = Shape(required=("model", "version", "reason"), optional=("without_wei
 ACCEPTANCE = Shape(required=("model", "version", "reason"))
 ROLLBACK = Shape(required=("model", "reason"))
 ADOPTION = Shape(required=("model", "reason"), optional=("alias",))
-PRUNING = Shape(required=("model",), optional=("version", "keep", "older_than"))
+PRUNING = Shape(required=("model",), optional=("version", "session", "keep", "older_than"))
 
 
 def path(name: str) -> str:
@@ -251,19 +251,19 @@ def acceptances() -> dict[str, Any]:
 
 
 def prunings() -> dict[str, Any]:
-    """What would go of a model's files; with a version, that one's files, given up and removed."""
+    """What would go of a model's files; with a version or a session, that one's files, given up and removed."""
     from flask import request
 
     from canary_mlflow.registry.needed import KEEP, Terms
     from canary_mlflow.registry.pruning import plan, prune
 
     asked = parse(request.get_data(), PRUNING)
-    model, version = asked["model"], asked.get("version")
+    model, what = asked["model"], {key: asked[key] for key in ("version", "session") if key in asked}
     refuse_unknown_people(f"files of model {model!r}", "prune")
     terms = Terms(keep=asked.get("keep", KEEP), older_than=asked.get("older_than", 0.0))
-    if version is None:
-        return {"versions": [asdict(fate) for fate in plan(client(), model, terms)]}
-    return {"pruned": asdict(prune(client(), model, version, terms, actor=current_actor()))}
+    if not what:
+        return {"fates": [asdict(fate) for fate in plan(client(), model, terms)]}
+    return {"pruned": asdict(prune(client(), model, terms, **what, actor=current_actor()))}
 
 
 def act(shape: Shape, command: str) -> dict[str, Any]:

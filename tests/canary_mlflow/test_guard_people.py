@@ -18,6 +18,7 @@ from canary_mlflow.cli import canary
 from canary_mlflow.policies import content_of, load_policy
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.plugin import guarded_store
+from canary_mlflow.registry.session_gate import gate_change
 from canary_mlflow.tracking.store import prepare_store
 from gates import Policy
 
@@ -246,17 +247,21 @@ def test_only_who_may_delete_the_files_prunes_them(site: Site) -> None:
     service, recorded = AuthServiceClient(site.uri), replace(site.recorded, model="space", seed=500)
     gate(recorded.client, "space", recorded.version(runs=2), load_policy("smoke"))
     assert gate(recorded.client, "space", recorded.version(slower=2.0), load_policy("smoke")).word == "BLOCK"
-    run_id = recorded.client.get_model_version("space", "2").run_id
-    weights = next(site.folder.rglob(f"{run_id}/artifacts/model/model.safetensors"))
+    session = recorded.session(runs=2)
+    recorded.weights(recorded.children(session)[0])
+    gate_change(recorded.client, "space", session, load_policy("smoke"))  # no version comes of it
+    ids = recorded.client.get_model_version("space", "2").run_id, recorded.children(session)[0]
+    files = [next(site.folder.rglob(f"{run_id}/artifacts/model/model.safetensors")) for run_id in ids]
     service.grant_user_permission("ann", "registered_model", "space", "MANAGE")
     refused = run_as("ann", site.uri, "prune", "--model", "space", "--yes")
-    assert (refused.exit_code, refused.stdout, weights.exists()) == (4, "", True), refused.output
+    assert (refused.exit_code, refused.stdout, all(map(Path.exists, files))) == (4, "", True), refused.output
     service.revoke_user_permission("ann", "experiment", recorded.experiment)
     service.grant_user_permission("ann", "experiment", recorded.experiment, "MANAGE")
     done = run_as("ann", site.uri, "prune", "--model", "space", "--yes")
-    assert (done.exit_code, weights.exists()) == (0, False), done.output
-    (row,) = site.guard().prunings("space")
+    assert (done.exit_code, any(map(Path.exists, files))) == (0, False), done.output
+    row, of_session = site.guard().prunings("space")
     assert (row.version, row.facts["actor"], list(row.facts["files"])) == (2, "ann", ["model.safetensors"])
+    assert (of_session.facts["session"], of_session.facts["actor"]) == (session, "ann")
     pruned = run_as("ann", site.uri, "bless", "space", "2", "--reason", "x", "--despite-block")
     assert (pruned.exit_code, "pruned 20" in pruned.stderr, "by ann" in pruned.stderr) == (2, True, True)
     audit = ["audit", "verify", "--tracking-uri", site.database, "--artifacts", str(site.folder / "artifacts")]

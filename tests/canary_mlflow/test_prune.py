@@ -22,6 +22,7 @@ from canary_mlflow.registry import pruning
 from canary_mlflow.registry.acts import bless
 from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.session_gate import gate_change
 
 OTHERS = ("samples.jsonl", "profile/trace.json.gz")
 STAYS = ("profile/profile.json", "metrics.json")
@@ -36,9 +37,10 @@ def prune(it: Any, *words: str) -> Result:
 
 
 def fates(result: Result) -> dict[str, tuple[bool, str]]:
-    """Version → whether it goes, and why."""
+    """Version, or session without one → whether it goes, and why."""
     assert result.exit_code == 0, result.output
-    return {one["version"]: (one["goes"], one["why"]) for one in json.loads(result.stdout)["versions"]}
+    found = json.loads(result.stdout)["fates"]
+    return {one["version"] or one["session"]: (one["goes"], one["why"]) for one in found}
 
 
 def audit(it: Any) -> list[str]:
@@ -97,7 +99,7 @@ def test_it_says_what_goes_and_why_and_what_stays_and_changes_nothing(recorded: 
     said = prune(recorded).output
     assert f"  goes   version {block}" in said
     assert "2, 3" in said
-    assert "of 2 versions would go. Nothing was changed" in said
+    assert " files would go. Nothing was changed" in said
     assert (rows(recorded), [artifacts(recorded, version) for version in ("1", block)]) == ([], before)
 
 
@@ -107,7 +109,7 @@ def test_what_goes_is_gone_what_stays_is_whole_and_the_ledger_holds(recorded: An
     kept = {version: artifacts(recorded, version) for version in "234"}
     numbers = recorded.client.get_metric_history(recorded.children(session_of(recorded, "1"))[0], "stability/loss")
     done = prune(recorded, "--yes")
-    assert "of 2 versions removed." in done.output, done.output
+    assert " in 4 files removed." in done.output, done.output
     assert artifacts(recorded, "1") == set(STAYS)
     assert not {name for name in artifacts(recorded, block) if name.endswith(".safetensors")}
     assert {version: artifacts(recorded, version) for version in "234"} == kept
@@ -317,3 +319,38 @@ def test_a_bucket_that_keeps_what_it_is_told_to_delete_is_found_out(recorded: An
     assert [one.path for one in files] == ["model/deep/model.safetensors"]
     with pytest.raises(StoreError, match="keeps://bucket/r: it deletes nothing; expected"):
         refuse_undeletable(files, "")
+
+
+def test_sessions_that_were_judged_and_that_no_version_came_of_go_too(recorded: Any) -> None:
+    policy = load_policy("smoke")
+    champions(recorded, 1)
+    passed, open_, running, pending = (recorded.session(runs=3) for _ in range(4))
+    undecided = recorded.session(without=("perf/step_cost", "perf/step_time", "perf/step_cpu_time"))
+    for session in (passed, open_, running, pending, undecided):
+        recorded.weights(recorded.children(session)[0])
+    for session in (passed, running, undecided):
+        gate_change(recorded.client, recorded.model, session, policy)
+    recorded.client.update_run(recorded.children(running)[0], status="RUNNING")
+    gate_change(recorded.client, recorded.model, open_, policy)
+    recorded.register(open_)  # it is a version's evidence after all
+    found = fates(prune(recorded, "--json"))
+    assert found.pop(running)[1].startswith("its session still runs (")
+    assert found == {
+        "1": (False, "champion"),
+        "2": (False, "not judged yet"),
+        passed: (True, "PASS, no version came of it"),
+        undecided: (False, "INCONCLUSIVE: not decided"),
+    }
+    assert f"  goes   1 session ({passed[:8]})" in prune(recorded).output
+    done = prune(recorded, "--yes")
+    assert done.exit_code == 0, done.output
+    (row,) = rows(recorded)
+    run_id = recorded.children(passed)[0]
+    assert (row.version, row.facts["session"], row.facts["others"]) == (
+        0,
+        passed,
+        [f"{run_id}/model/model.safetensors"],
+    )
+    assert row.facts["runs"].keys() == set(recorded.children(passed))
+    assert audit(recorded) == []
+    assert "Nothing to remove." in prune(recorded, "--yes").output

@@ -1,0 +1,109 @@
+"""The runs behind a version, or of a session alone: which of their files take room, and who else needs them."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import NoSuchRun
+from canary_mlflow.registry.needed import every_version
+from canary_mlflow.registry.origin import is_within
+from canary_mlflow.registry.profiled import PROFILE_OF_TAG
+from canary_mlflow.registry.pruned import TAG
+from canary_mlflow.registry.server_files import behind_server
+from canary_mlflow.registry.versions import SESSION_TAG, quoted
+from canary_mlflow.tracking.large_files import Large, find_large
+from canary_mlflow.tracking.places import without_password
+from canary_mlflow.tracking.session import child_runs, get_run
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
+    from mlflow.entities.model_registry import ModelVersion
+
+OPEN = ("RUNNING", "SCHEDULED")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """Runs and their large files, of a version or of a session alone. `place`: where the version's own files are;
+    `roots`: the artifacts of each run."""
+
+    found: ModelVersion | None
+    place: str
+    runs: Sequence[MlflowRun]
+    roots: Sequence[str]
+    files: Sequence[Large]
+
+    def own(self) -> dict[str, Large]:
+        """Those that are the version's: its name below the place → the file."""
+        whole = {one: plain(one.place) for one in self.files}
+        return {
+            posixpath.relpath(address, plain(self.place)): one
+            for one, address in whole.items()
+            if is_within(address, self.place)
+        }
+
+
+def content_of(
+    client: MlflowClient, found: ModelVersion | None, place: str, runs: Sequence[MlflowRun], artifacts: str
+) -> Content:
+    """What takes room in these runs."""
+    files: list[Large] = []
+    roots = [behind_server(str(run.info.artifact_uri), artifacts) for run in runs]
+    for run, root in zip(runs, roots, strict=True):
+        inside = is_within(place, root) and plain(place) != plain(root)
+        own = [posixpath.relpath(plain(place), plain(root))] if inside else []
+        files += find_large(run.info.run_id, root, client.tracking_uri, own)
+    return Content(found=found, place=place, runs=runs, roots=roots, files=files)
+
+
+def runs_behind(client: MlflowClient, session_id: str | None) -> list[MlflowRun]:
+    """A session, its runs, deleted ones too, and those that only profile it; none that `mlflow gc` has taken."""
+    if session_id is None:
+        return []
+    with suppress(NoSuchRun):
+        session = get_run(client, session_id)
+        profiles = client.search_runs([session.info.experiment_id], f"tags.`{PROFILE_OF_TAG}` = '{session_id}'")
+        return [session, *child_runs(client, session_id, deleted=True), *profiles]
+    return []
+
+
+def in_use(client: MlflowClient, content: Content) -> str:
+    """Who else needs files that are to go: a training that still writes them, a version of the same files."""
+    for run in content.runs:
+        if run.info.status in OPEN:
+            return f"its session still runs ({run.info.run_id})"
+    if content.found is None:
+        return ""
+    if content.runs and not any(is_within(content.place, root) for root in content.roots):
+        return f"its files are kept elsewhere ({without_password(content.place)})"
+    for user in users_of(client, content):
+        if TAG not in (user.tags or {}):
+            return f"version {user.version} of {user.name} has files of the same session"
+    return ""
+
+
+def users_of(client: MlflowClient, content: Content) -> Iterator[ModelVersion]:
+    """Every other version whose evidence or files are those of these runs: registered twice, or copied."""
+    ids, found = [run.info.run_id for run in content.runs], content.found
+    about = set() if found is None else {(found.name, str(found.version))}
+    filters = [f"source_path = {quoted(f'models:/{name}/{version}')}" for name, version in about]
+    filters += [f"source_path LIKE '%{run_id}%'" for run_id in ids]
+    if ids:
+        filters.append(f"tags.`{SESSION_TAG}` = '{ids[0]}'")
+        filters.append("run_id IN (" + ", ".join(f"'{run_id}'" for run_id in ids) + ")")
+    while filters:
+        for user in every_version(client, filters.pop()):
+            if (key := (user.name, str(user.version))) not in about:
+                about.add(key)
+                filters.append(f"source_path = {quoted(f'models:/{user.name}/{user.version}')}")
+                yield user
+
+
+def plain(uri: str) -> str:
+    """An address without what only says that it is a file's."""
+    return posixpath.normpath(uri.removeprefix("file://"))
