@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from canary_mlflow.commands.shared import open_store, print_json, store_option
+from canary_mlflow.commands.shared import open_store, print_json, say, store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.shown import echo
 
@@ -62,7 +62,7 @@ def prune(
 
     client = open_store(tracking_uri)
     terms = Terms(keep=keep, older_than=older_than)
-    fates = [fate for name in ([model] if model else ours(client)) for fate in plan(client, name, terms, artifacts)]
+    fates = plan(client, model, terms, artifacts) if model else list(of_all(client, ours(client), terms, artifacts))
     if yes:
         fates = list(carried_out(client, fates, terms, artifacts))
     if as_json:
@@ -70,6 +70,22 @@ def prune(
         print_json("pruning", {"done": yes, "bytes": freed, "fates": [asdict(fate) for fate in fates]})
     for line in lines(fates, done=yes):
         echo(line, err=as_json)
+
+
+def of_all(client: MlflowClient, models: list[str], terms: Terms, artifacts: str) -> Iterator[Fate]:
+    """The plans of all models that whoever asks may prune. Raises Refused where that is none of them."""
+    from canary_mlflow.errors import Refused
+    from canary_mlflow.registry.pruning import plan
+
+    refused: list[Refused] = []
+    for model in models:
+        try:
+            yield from plan(client, model, terms, artifacts)
+        except Refused as error:
+            refused.append(error)
+            say(f"{model}: left out: {error}")
+    if refused and len(refused) == len(models):
+        raise refused[-1]
 
 
 def carried_out(client: MlflowClient, fates: list[Fate], terms: Terms, artifacts: str) -> Iterator[Fate]:

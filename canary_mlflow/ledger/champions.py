@@ -58,6 +58,8 @@ def line(row: Row, *, place: bool = False) -> str:
         what = f"session {row.alias}" + (f", {len(runs)} runs" if isinstance(runs, dict) else "")
         return f"{row.seq:>5}  {when}  {row.kind:<9} {row.word:<12} {name} {what}, by {facts.get('actor', '')}"
     about = f"{name} version {row.version}" if row.version else name or "the ledger"
+    if row.kind == Kind.PRUNE and not row.version:
+        about = f"{name} session {facts.get('session')}"
     return (
         f"{row.seq:>5}  {when}  {row.kind:<9} {row.word:<12} {about}"
         f"{over}{moved}, by {facts.get('actor', '')}{asked}: {facts.get('reason', '')}"

@@ -353,4 +353,28 @@ def test_sessions_that_were_judged_and_that_no_version_came_of_go_too(recorded: 
     )
     assert row.facts["runs"].keys() == set(recorded.children(passed))
     assert audit(recorded) == []
+    assert f"session {passed}, by " in run(recorded, "audit", "log", recorded.model).output
     assert "Nothing to remove." in prune(recorded, "--yes").output
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--model", "no-such-model"), "model 'no-such-model': not in the registry; models:"),
+        (("--keep", "0"), "0 is not in the range x>=1"),
+        (("--older-than", "-1"), "-1.0 is not in the range x>=0"),
+    ],
+)
+def test_what_nobody_can_mean_is_refused_in_a_line(shared: Any, words: tuple[str, ...], says: str) -> None:
+    refused = run(shared, "prune", *words)
+    assert (refused.exit_code, refused.stdout, says in refused.stderr) == (2, "", True), refused.output
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_without_a_model_it_is_about_all_that_came_through_here(recorded: Any) -> None:
+    recorded.client.create_registered_model(f"{recorded.model}-plain")
+    recorded.client.create_model_version(f"{recorded.model}-plain", "/nowhere")
+    recorded.version(runs=1)
+    said = run(recorded, "prune").output
+    assert f"\n{recorded.model}\n" in f"\n{said}"
+    assert f"{recorded.model}-plain" not in said
