@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.ledger.chain import Damage
@@ -20,7 +20,7 @@ from canary_mlflow.registry.binding import (
     files_at,
     run_digests,
 )
-from canary_mlflow.registry.pruned import given_up, released
+from canary_mlflow.registry.pruned import about, given_up, released
 from canary_mlflow.registry.seal import changed_files
 from canary_mlflow.registry.workspaces import DEFAULT
 from canary_mlflow.tracking.rows import read_runs_from
@@ -48,21 +48,27 @@ def against_store(reader: Reader, rows: Sequence[Row], artifacts: str = "") -> I
     yield from shown(reader, rows, versions)
     newest = {about(row): row for row in rows if row.grants}
     prunings = [row for row in rows if row.kind == Kind.PRUNE]
+    files, runs = given_up(prunings), released(prunings)
     seals = {about(row): row for row in reversed(rows) if row.kind == Kind.SEAL}  # the first one is the seal
     for row in newest.values():
         version = versions.get(about(row)[:3])
         if version is None or version.creation_time != row.version_created:
             continue  # deleted as MLflow deletes, which is no fault
         try:
-            for what in bound(reader, row, version, seals.get(about(row)), prunings, artifacts):
+            for what in bound(
+                reader, row, version, seals.get(about(row)), Gone(files.get(about(row), {}), runs), artifacts
+            ):
                 yield Damage(seq=row.seq, what=what)
         except (AttributeError, KeyError, TypeError, ValueError):  # a JSON object that is no row of ours
             yield Damage(seq=row.seq, what="its text does not say what a row of its kind says")
 
 
-def about(row: Row) -> tuple[str, str, int, int]:
-    """The version that a row is about, and no other that had its number."""
-    return row.workspace, row.model, row.version, row.version_created
+class Gone(NamedTuple):
+    """What may be gone of a version: the digests of its files that were given up, and each run with the row that lets
+    it go."""
+
+    files: Mapping[str, str]
+    runs: Mapping[str, int]
 
 
 def called(model: Model) -> str:
@@ -107,9 +113,7 @@ def shown(reader: Reader, rows: Sequence[Row], versions: dict[Version, Any]) -> 
             yield Damage(seq=row.seq, what=what)
 
 
-def bound(
-    reader: Reader, row: Row, version: Any, seal: Row | None, prunings: Sequence[Row], artifacts: str
-) -> Iterator[str]:
+def bound(reader: Reader, row: Row, version: Any, seal: Row | None, gone: Gone, artifacts: str) -> Iterator[str]:
     """What changed of the version that a row speaks of, each file by its name where a seal names them. A file that was
     given up counts as the one that its row names, and a run behind a pruned version may be gone."""
     facts = row.facts
@@ -117,7 +121,7 @@ def bound(
     place = str(version.storage_location or version.source)
     try:
         with files_at(place, artifacts) as folder:
-            files = {**given_up(prunings, row), **file_digests(folder)}
+            files = {**gone.files, **file_digests(folder)}
         now = Binding(
             version_created=row.version_created,
             source=str(version.source),
@@ -131,6 +135,9 @@ def bound(
     yield from (f"{subject}: {what} since it was sealed" for what in sealed)
     if sealed:
         facts = {**facts, "artifact": now.artifact}  # said already, by the files' names
-    may_go = released(prunings, row.seq) - now.runs.keys()
-    runs = {run_id: its for run_id, its in (facts.get("runs") or {}).items() if run_id not in may_go}
-    yield from (f"{subject}: {what}" for what in changes({**facts, "runs": runs}, now))
+    then = {
+        run_id: its
+        for run_id, its in (facts.get("runs") or {}).items()
+        if run_id in now.runs or gone.runs.get(run_id, 0) < row.seq
+    }
+    yield from (f"{subject}: {what}" for what in changes({**facts, "runs": then}, now))

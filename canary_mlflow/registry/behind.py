@@ -14,6 +14,7 @@ from canary_mlflow.registry.origin import is_within
 from canary_mlflow.registry.profiled import PROFILE_OF_TAG
 from canary_mlflow.registry.pruned import TAG
 from canary_mlflow.registry.server_files import behind_server
+from canary_mlflow.registry.session_rows import elsewhere
 from canary_mlflow.registry.versions import SESSION_TAG, quoted
 from canary_mlflow.tracking.large_files import Large, find_large
 from canary_mlflow.tracking.places import without_password
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
     from mlflow.entities.model_registry import ModelVersion
+
+    from canary_mlflow.registry.store import GuardedStore
 
 OPEN = ("RUNNING", "SCHEDULED")
 
@@ -61,14 +64,18 @@ def content_of(
     return Content(found=found, place=place, runs=runs, roots=roots, files=files)
 
 
-def runs_behind(client: MlflowClient, session_id: str | None) -> list[MlflowRun]:
-    """A session, its runs, deleted ones too, and those that only profile it; none that `mlflow gc` has taken."""
+def runs_behind(client: MlflowClient, guard: GuardedStore | None, session_id: str | None) -> list[MlflowRun]:
+    """A session, its runs, deleted ones too, and those that only profile it; none that `mlflow gc` has taken, and none
+    that the ledger has in another session: whoever may edit runs can say that they are in this one."""
     if session_id is None:
         return []
     with suppress(NoSuchRun):
         session = get_run(client, session_id)
         profiles = client.search_runs([session.info.experiment_id], f"tags.`{PROFILE_OF_TAG}` = '{session_id}'")
-        return [session, *child_runs(client, session_id, deleted=True), *profiles]
+        children = child_runs(client, session_id, deleted=True)
+        if guard is not None:
+            children = [run for run in children if elsewhere(guard, run.info.run_id, session_id) is None]
+        return [session, *children, *profiles]
     return []
 
 

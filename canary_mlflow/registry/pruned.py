@@ -13,15 +13,21 @@ if TYPE_CHECKING:
 
     from canary_mlflow.registry.store import GuardedStore
 
+Version = tuple[str, str, int, int]  # as a row is about it: workspace, model, number, creation time
 TAG = "canary.pruned"  # when; where there is no ledger, all that there is
 BY_TAG = f"{TAG}_by"
 BESIDE = "beside"  # in a row: the champion that was seen when its files were found to be needed no more
 
 
+def about(row: Row) -> Version:
+    """The version that a row is about, and no other that had its number."""
+    return row.workspace, row.model, row.version, row.version_created
+
+
 def row_of(guard: GuardedStore, found: ModelVersion) -> Row | None:
     """The row by which the version's files were given up: the first that somebody trusted has signed."""
-    about = int(found.version), int(found.creation_timestamp)
-    rows = [row for row in guard.prunings(str(found.name)) if (row.version, row.version_created) == about]
+    numbers = int(found.version), int(found.creation_timestamp)
+    rows = [row for row in guard.prunings(str(found.name)) if (row.version, row.version_created) == numbers]
     keys = guard.keys() if rows else None
     return next((row for row in rows if keys is not None and holds(row, keys)), None)
 
@@ -59,20 +65,21 @@ def told(when: str, who: str, where: str = "") -> str:
     )
 
 
-def given_up(rows: Iterable[Row], about: Row) -> dict[str, str]:
-    """Relative name → sha256 of the files that rows give up of the version that another row is about."""
-    mine = (row for row in rows if is_about_the_same(row, about))
-    return {name: digest for row in mine for name, digest in row.facts["files"].items()}
+def given_up(prunings: Iterable[Row]) -> dict[Version, dict[str, str]]:
+    """Version → relative name → sha256 of the files of it that rows give up."""
+    found: dict[Version, dict[str, str]] = {}
+    for row in prunings:
+        found.setdefault(about(row), {}).update(named(row, "files"))
+    return found
 
 
-def is_about_the_same(row: Row, other: Row) -> bool:
-    """Whether two rows are about one version."""
-    columns = ("workspace", "model", "version", "version_created")
-    return all(getattr(row, name) == getattr(other, name) for name in columns)
+def released(prunings: Iterable[Row]) -> dict[str, int]:
+    """Run → the last row that pruned what it was behind: nothing from before that row will rest on it, so that it may
+    go too. What was judged by it only afterwards is another matter."""
+    return {run_id: row.seq for row in prunings for run_id in named(row, "runs")}
 
 
-def released(rows: Iterable[Row], after: int) -> set[str]:
-    """The runs behind versions that were pruned beyond a row: nothing will rest on them, so that they may go too. What
-    was judged by them only afterwards is another matter."""
-    runs = (row.facts.get("runs") for row in rows if row.seq > after)
-    return {run_id for one in runs if isinstance(one, dict) for run_id in one}
+def named(row: Row, what: str) -> dict[str, str]:
+    """Names with digests in a row; none where its text is another's."""
+    found = row.facts.get(what)
+    return found if isinstance(found, dict) else {}

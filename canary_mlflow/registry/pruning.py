@@ -136,7 +136,7 @@ def weigh(client: MlflowClient, known: Known, found: ModelVersion, terms: Terms,
     if why:
         return fate, None
     place = behind_server(client.get_model_version_download_uri(found.name, found.version), artifacts)
-    content = content_of(client, found, place, runs_behind(client, fate.session), artifacts)
+    content = content_of(client, found, place, runs_behind(client, known.guard, fate.session), artifacts)
     if why := in_use(client, content):
         return replace(fate, why=why), None
     return going(fate, content, why_it_goes(known, found, terms)), content
@@ -148,7 +148,7 @@ def weigh_session(client: MlflowClient, known: Known, run: MlflowRun, terms: Ter
     fate = Fate(model=known.model, version=None, session=session_id, goes=False, why=why)
     if why:
         return fate, None
-    content = content_of(client, None, "", runs_behind(client, session_id), artifacts)
+    content = content_of(client, None, "", runs_behind(client, known.guard, session_id), artifacts)
     if next(users_of(client, content), None) is not None:
         return None
     if why := in_use(client, content):

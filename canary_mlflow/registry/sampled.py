@@ -35,7 +35,7 @@ def find_samples(client: MlflowClient, text: str) -> Sampled:
     if found is None:
         raise UsageError(
             f"{side.label}: no run has {FILE}; expected one that was recorded with samples (tracking.samples, "
-            "CanaryCallback(samples=True)), of an algorithm that answers"
+            "CanaryCallback(samples=True)), of an algorithm that answers, and not pruned since"
         )
     model = side.evidence.model or _model_of(client, runs[0])
     others = [run for run in champion_runs(client, model) if run not in runs] if model else []

@@ -357,6 +357,21 @@ def test_sessions_that_were_judged_and_that_no_version_came_of_go_too(recorded: 
     assert "Nothing to remove." in prune(recorded, "--yes").output
 
 
+def test_a_run_of_the_champion_that_somebody_puts_into_another_session_is_not_pruned_with_it(recorded: Any) -> None:
+    champions(recorded, 1)
+    block = blocked(recorded)
+    moved = recorded.children(session_of(recorded, "1"))[1]
+    recorded.client.log_text(moved, "text", OTHERS[0])
+    recorded.client.set_tag(moved, "mlflow.parentRunId", session_of(recorded, block))
+    done = prune(recorded, "--yes")
+    assert "gone   version" in done.output, done.output
+    assert moved not in "".join(row.body for row in rows(recorded))
+    assert [item.path for item in recorded.client.list_artifacts(moved)] == [OTHERS[0]]
+    recorded.client.set_tag(moved, "mlflow.parentRunId", session_of(recorded, "1"))
+    recorded.client.delete_run(moved)
+    assert f"run {moved} is gone" in "\n".join(audit(recorded))
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
