@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from canary_mlflow.edge import OUTSIDE, unwinding
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.shown import echo
 from canary_mlflow.tracking import owner
-from canary_mlflow.tracking.failures import Terminated
+from canary_mlflow.tracking.failures import Terminated, terminate
 from training import devices
 from training.config import CanaryConfig
 from training.process import deaf_to_the_terminal
@@ -45,6 +46,11 @@ def check(launcher: str, keys: Mapping[str, Any], config: CanaryConfig) -> None:
                 f"hydra.launcher.{key} is {keys[key]}, and each task would make the job's runs again; expected 1; "
                 "hardware.ranks trains a run with several processes"
             )
+    if keys.get("max_num_timeout"):
+        raise UsageError(
+            f"hydra.launcher.max_num_timeout is {keys['max_num_timeout']}; expected 0: no run goes on from where its "
+            "time was up; set hydra.launcher.timeout_min"
+        )
     if launcher == SLURM and (lacking := [tool for tool in TOOLS if shutil.which(tool) is None]):
         raise UsageError(
             f"hydra/launcher={SLURM}: there is no {' and no '.join(lacking)} here; expected a machine that submits to "
@@ -84,15 +90,17 @@ def in_job(launcher: str, work: Callable[[], int]) -> int:
     and is an exit code, because nobody there would see an exception."""
     if launcher not in LAUNCHERS:
         return work()
-    from submitit.core.utils import UncompletedJobError
+    from submitit import JobEnvironment
 
     from training.again import follow_launcher
 
+    # Its time is up, or Slurm wants the node. Submitit would begin the job again, and no run goes on where it was.
+    signal.signal(signal.Signals[f"SIG{JobEnvironment.USR_SIG}"], terminate)
     try:
         with unwinding():
             follow_launcher()
             return work()
-    except (KeyboardInterrupt, Terminated, UncompletedJobError) as error:
+    except (KeyboardInterrupt, Terminated) as error:
         _say(f"{one_line(error)}; runs that had not ended are recorded as FAILED")
         return OUTSIDE
 
@@ -101,7 +109,7 @@ class Job:
     """What the launcher waits for. A job that is lost leaves its runs to tell of it, and does not end the others."""
 
     def __init__(self, job: Any) -> None:
-        self.job = job
+        self.job, self.lost = job, False
 
     def results(self) -> list[JobReturn]:
         """What became of it; the launcher's word for this."""
@@ -111,10 +119,11 @@ class Job:
             found: list[JobReturn] = self.job.results()
             return found
         except FailedJobError as error:  # its last lines are advice, behind a line of dashes
-            *_, last = str(error).rpartition("-" * 22)[0].splitlines() or [one_line(error)]
+            *_, last = str(error).rpartition("-" * 22)[0].strip().splitlines() or [one_line(error)]
             how = f"broke off ({last})"
         except UncompletedJobError:
             how = f"left no word (state {self.job.state})"
+        self.lost = True
         _say(f"job {self.job.job_id} {how}; its output: {self.job.paths.stderr}")
         return [JobReturn(_return_value=OUTSIDE, status=JobStatus.COMPLETED)]
 
@@ -125,7 +134,7 @@ def _kept() -> Iterator[None]:
     import submitit
     from submitit.core.utils import FailedJobError
 
-    known: list[Any] = []
+    known: list[Job] = []
     submit = submitit.AutoExecutor.map_array
 
     def submit_and_keep(executor: Any, *arguments: Any) -> list[Job]:
@@ -134,10 +143,10 @@ def _kept() -> Iterator[None]:
                 found = submit(executor, *arguments)
         except FailedJobError as error:
             raise CanaryError(f"no job was submitted: {one_line(error)}; expected what Slurm takes") from error
-        known.extend(found)
         folder = str(executor.folder).partition("/%")[0]  # submitit's own signs for the job
         _say(f"jobs {' '.join(job.job_id for job in found)}; their output: {folder}")
-        return [Job(job) for job in found]
+        known.extend(kept := [Job(job) for job in found])
+        return kept
 
     os.environ[owner.LAUNCHER] = owner.this_process().to_text()
     submitit.AutoExecutor.map_array = submit_and_keep
@@ -172,14 +181,15 @@ def _is_controller(process: psutil.Process) -> bool:
         return False
 
 
-def _end_in_slurm(jobs: Sequence[Any]) -> None:
+def _end_in_slurm(jobs: Sequence[Job]) -> None:
     """Cancel those that have not ended; their runs' ends are seen in the store."""
     from submitit.slurm.slurm import SlurmJob
 
-    for job in jobs:
-        if isinstance(job, SlurmJob) and not job.paths.result_pickle.exists():
+    for each in jobs:
+        over = each.lost or each.job.paths.result_pickle.exists()
+        if isinstance(each.job, SlurmJob) and not over:
             with suppress(OSError):
-                job.cancel(check=False)
+                each.job.cancel(check=False)
 
 
 def _say(line: str) -> None:

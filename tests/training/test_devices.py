@@ -12,8 +12,9 @@ import torch
 from canaries import a_config
 from fake_gpu import Driver
 
+from canary_mlflow.errors import UsageError
 from canary_mlflow.tracking import fingerprint
-from training import devices, process
+from training import devices, process, submitting
 from training.errors import SetupError
 from training.workload import describe
 
@@ -141,3 +142,18 @@ def test_determinism_is_torchs_and_another_canary(monkeypatch):
     assert describe(switched, inputs, device).items() - describe(plain, inputs, device).items() == {
         ("deterministic", "true")
     }
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "refused"), [(None, "auto", True), (1, "auto", False), (None, "cpu", False)]
+)
+def test_a_sweep_by_submitit_on_a_machine_with_gpus_says_how_many_a_job_has(driver, asked, device, refused):
+    """Submitit hides them where no number is given, and every job would train on the CPU."""
+    driver("H100", "H100")
+    config = replace(a_config(), hardware=replace(AUTO, device=device))
+    keys = {"nodes": 1, "tasks_per_node": 1, "gpus_per_node": asked}
+    if not refused:
+        submitting.check("submitit_local", keys, config)
+        return
+    with pytest.raises(UsageError, match=r"expected hydra\.launcher\.gpus_per_node=1, or hardware=cpu"):
+        submitting.check("submitit_local", keys, config)

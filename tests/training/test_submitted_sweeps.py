@@ -132,6 +132,26 @@ def test_what_ends_a_sweep_ends_its_jobs(
         assert fake_slurm.cancelled(workplace.folder) == {"41_0", "41_1"}
 
 
+@pytest.mark.full  # every day a job is lost that had not begun
+@pytest.mark.parametrize("launcher", ["submitit_local", "submitit_slurm"])
+def test_a_job_that_is_killed_leaves_its_run_failed(workplace: Workplace, slurm: dict[str, str], launcher: str) -> None:
+    words = ("--multirun", "algo=sft,dpo", "seed=1", "train.max_steps=200", *words_for(launcher))
+    process = workplace.start("-m", "training", *words, **slurm)
+    (job, *_) = wait_for(lambda: list(workplace.folder.glob("outputs/*/*/0/*/job.json")))  # the first trains
+    (killed,) = [
+        one.parents()[0] for one in at_work_in(workplace.folder) if str(job.parent) in " ".join(one.cmdline())
+    ]  # fmt: skip
+    killed.kill()
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 4, err
+    assert err.count("left no word") == 1, err
+    assert "Traceback" not in err
+    assert [line.split()[-1] for line in out.splitlines()] == ["beside", "beside"]
+    assert "1 of them broke off (interrupted)" in out.splitlines()[0]
+    ended = {run.data.tags["canary.algo"]: run.info.status for run in runs(workplace, "run")}
+    assert ended == {"sft": "FAILED", "dpo": "FINISHED"}
+
+
 def test_what_slurm_does_not_take_is_one_line(workplace: Workplace, slurm: dict[str, str]) -> None:
     ended = workplace.train(*CELLS, *words_for("submitit_slurm"), "hydra.launcher.partition=nope", **slurm)
     assert ended.returncode == 4
@@ -146,6 +166,7 @@ def test_what_slurm_does_not_take_is_one_line(workplace: Workplace, slurm: dict[
     [
         (["hydra.launcher.nodes=2"], "hydra.launcher.nodes is 2, and each task would make the job's runs again"),
         (["hydra.launcher.tasks_per_node=2"], "hydra.launcher.tasks_per_node is 2"),
+        (["hydra.launcher.max_num_timeout=1"], "hydra.launcher.max_num_timeout is 1; expected 0"),
         (["hydra.launcher.partitio=a"], "unknown key 'hydra.launcher.partitio'"),
         ([], "hydra/launcher=submitit_slurm: there is no sbatch and no srun"),
     ],
