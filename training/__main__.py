@@ -60,7 +60,7 @@ def _run(argv: list[str]) -> int:
         _with_hydra(argv)
         return 0
     for job in jobs:
-        submitting.check(job.launcher, job.launcher_keys, job.config)
+        submitting.check(job.launcher, job.launcher_keys, job.config, multirun=line.multirun)
         preflight(job.config, here=job.launcher in submitting.HERE and job.config.launcher.name == "local")
     from training.adding import say
     from training.checking_reward import precheck

@@ -36,10 +36,15 @@ Jobs = Callable[[Sequence[str]], object]
 """Has Hydra run the jobs that a command line asks for."""
 
 
-def check(launcher: str, keys: Mapping[str, Any], config: CanaryConfig) -> None:
+def check(launcher: str, keys: Mapping[str, Any], config: CanaryConfig, *, multirun: bool) -> None:
     """Raise UsageError for jobs that could not be started, or would not be one process each."""
     if launcher not in LAUNCHERS:
         return
+    if not multirun:
+        raise UsageError(
+            f"hydra/launcher={launcher} has the jobs of a sweep, and this is a session; expected --multirun, or "
+            "launcher=ray"
+        )
     for key in ("nodes", "tasks_per_node"):
         if keys[key] != 1:
             raise UsageError(

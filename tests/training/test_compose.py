@@ -13,6 +13,7 @@ from pathlib import Path
 import forking
 import pytest
 import yaml
+from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from canary_mlflow.errors import UsageError
@@ -227,6 +228,12 @@ def test_wrong_words_are_refused_with_the_right_ones(words: list[str], expected:
     message = refusal(*words)
     for part in expected:
         assert part in message
+
+
+def test_a_launcher_that_is_not_installed_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(composed("-m", "seed=1,2", "hydra/launcher=submitit_slurm", "hydra.launcher.partition=a")) == 2
+    monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], "submitit_slurm.yaml")
+    assert 'pip install "canary-mlflow[slurm]"' in refusal("-m", "hydra/launcher=submitit_slurm")
 
 
 def test_a_policy_of_ones_own_is_named_by_its_path(tmp_path: Path) -> None:

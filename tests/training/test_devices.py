@@ -153,7 +153,7 @@ def test_a_sweep_by_submitit_on_a_machine_with_gpus_says_how_many_a_job_has(driv
     config = replace(a_config(), hardware=replace(AUTO, device=device))
     keys = {"nodes": 1, "tasks_per_node": 1, "gpus_per_node": asked}
     if not refused:
-        submitting.check("submitit_local", keys, config)
+        submitting.check("submitit_local", keys, config, multirun=True)
         return
     with pytest.raises(UsageError, match=r"expected hydra\.launcher\.gpus_per_node=1, or hardware=cpu"):
-        submitting.check("submitit_local", keys, config)
+        submitting.check("submitit_local", keys, config, multirun=True)

@@ -169,12 +169,14 @@ def test_what_slurm_does_not_take_is_one_line(workplace: Workplace, slurm: dict[
         (["hydra.launcher.max_num_timeout=1"], "hydra.launcher.max_num_timeout is 1; expected 0"),
         (["hydra.launcher.partitio=a"], "unknown key 'hydra.launcher.partitio'"),
         ([], "hydra/launcher=submitit_slurm: there is no sbatch and no srun"),
+        (["hydra.mode=RUN"], "this is a session; expected --multirun"),
     ],
 )
 def test_what_no_job_can_be_is_refused_before_anything_is_recorded(
     workplace: Workplace, words: list[str], expected: str
 ) -> None:
-    ended = workplace.train(*CELLS, "hydra/launcher=submitit_slurm", *words)
+    mode = [] if "hydra.mode=RUN" in words else ["--multirun"]
+    ended = workplace.train(*mode, "algo=sft", "hydra/launcher=submitit_slurm", *words)
     assert ended.returncode == 2
     assert expected in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
