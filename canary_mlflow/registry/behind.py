@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from canary_mlflow.errors import NoSuchRun
+from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.registry.needed import every_version
 from canary_mlflow.registry.origin import is_within
 from canary_mlflow.registry.profiled import PROFILE_OF_TAG
@@ -54,10 +54,14 @@ class Content:
 def content_of(
     client: MlflowClient, found: ModelVersion | None, place: str, runs: Sequence[MlflowRun], artifacts: str
 ) -> Content:
-    """What takes room in these runs."""
+    """What takes room in these runs. Raises UsageError where only their server knows where that is."""
     files: list[Large] = []
     roots = [behind_server(str(run.info.artifact_uri), artifacts) for run in runs]
     for run, root in zip(runs, roots, strict=True):
+        if root.startswith("mlflow-artifacts:") and not client.tracking_uri.startswith("http"):
+            raise UsageError(
+                f"{root}: a server keeps these files; expected its --artifacts-destination; add --artifacts"
+            )
         inside = is_within(place, root) and plain(place) != plain(root)
         own = [posixpath.relpath(plain(place), plain(root))] if inside else []
         files += find_large(run.info.run_id, root, client.tracking_uri, own)

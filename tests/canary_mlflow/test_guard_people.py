@@ -252,6 +252,11 @@ def test_only_who_may_delete_the_files_prunes_them(site: Site) -> None:
     gate_change(recorded.client, "space", session, load_policy("smoke"))  # no version comes of it
     ids = recorded.client.get_model_version("space", "2").run_id, recorded.children(session)[0]
     files = [next(site.folder.rglob(f"{run_id}/artifacts/model/model.safetensors")) for run_id in ids]
+    inside = ["prune", "--model", "space", "--tracking-uri", site.database]
+    blind = CliRunner().invoke(canary, inside)
+    assert (blind.exit_code, "expected its --artifacts-destination; add --artifacts" in blind.stderr) == (2, True)
+    seen = CliRunner().invoke(canary, [*inside, "--artifacts", str(site.folder / "artifacts")])
+    assert "  goes   version 2 " in seen.stdout, seen.output
     service.grant_user_permission("ann", "registered_model", "space", "MANAGE")
     refused = run_as("ann", site.uri, "prune", "--model", "space", "--yes")
     assert (refused.exit_code, refused.stdout, all(map(Path.exists, files))) == (4, "", True), refused.output
