@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -99,6 +101,7 @@ def in_job(launcher: str, work: Callable[[], int]) -> int:
 
     from training.again import follow_launcher
 
+    sys.argv[0] = str(Path(__file__).with_name("__main__.py"))  # MLflow takes a run's source and commit from it
     # Its time is up, or Slurm wants the node. Submitit would begin the job again, and no run goes on where it was.
     signal.signal(signal.Signals[f"SIG{JobEnvironment.USR_SIG}"], terminate)
     try:

@@ -49,6 +49,11 @@ def losses(place: Workplace) -> dict[str, list[float]]:
     }
 
 
+def source(run: Run) -> tuple[str, str]:
+    """What MLflow says of the code that made it."""
+    return run.data.tags["mlflow.source.name"], run.data.tags.get("mlflow.source.git.commit", "")
+
+
 def wait_for(what: Callable[[], Any], seconds: float = 60) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -79,6 +84,7 @@ def test_the_launcher_changes_no_loss_no_verdict_and_no_word(tmp_path: Path) -> 
         (parent,) = runs(place, "sweep")
         children = runs(place, "run")
         assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
+        assert {source(run) for run in children} == {source(parent)}
         found[launcher] = (ended.stdout, losses(place), {run.info.status for run in [parent, *children]})
         assert ("note: the store sqlite:///" in ended.stderr) == (launcher == "submitit_slurm")
         written = [path for path in place.folder.glob("outputs/**/*") if path.is_file()]
