@@ -36,13 +36,14 @@ STEPS = {
     "kto": 40,
     "reward": 40,
 }  # a reward needs its 50 steps to have risen
+EVERY_DAY = {**STEPS, "ppo": 32}
 DAILY = ("sft", "dpo", "ppo")  # test_algorithms.py strikes the others
 # So short that onset must come early, and so few values that a slowdown must be clear.
 SHORT = {
     "slow_step_from_n": ["fault.step=10", "fault.strength=1"],
     "slow_loader": ["fault.strength=1"],
     "memory_leak": ["fault.strength=8"],
-    "gc_storm": ["fault.strength=0.4"],  # a full collection takes as long as twenty steps
+    "gc_storm": ["fault.strength=0.3"],  # a full collection takes a second here: as long as twenty steps
 }
 FEWER = {("gc_storm", "ppo"): ["fault.strength=0.1"]}  # in two of five iterations
 WHOLE = "watch.on_critical=warn"  # the checks that must show a fault have its whole run to see
@@ -72,18 +73,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("held_by", STEPS if whole else ["dpo"])
 
 
+class Trained(ForkedRuns):
+    """`steps`: how many a run has, by algorithm."""
+
+    steps = STEPS
+
+    def of(self, algo: str, *words: str) -> Run:
+        return self.train(f"algo={algo}", f"train.max_steps={self.steps[algo]}", *words)
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> ForkedRuns:
-    return ForkedRuns(tmp_path_factory.mktemp("faults"))
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    made = Trained(tmp_path_factory.mktemp("faults"))
+    made.steps = STEPS if request.config.getoption("--full") else EVERY_DAY
+    return made
 
 
-def healthy(runs: ForkedRuns, algo: str) -> list[Run]:
-    return [runs.train(f"algo={algo}", f"train.max_steps={STEPS[algo]}", f"seed={seed}") for seed in range(3)]
+def healthy(runs: Trained, algo: str) -> list[Run]:
+    return [runs.of(algo, f"seed={seed}") for seed in range(3)]
 
 
-def struck(runs: ForkedRuns, fault: str, algo: str) -> Run:
+def struck(runs: Trained, fault: str, algo: str) -> Run:
     words = FEWER.get((fault, algo), SHORT.get(fault, []))
-    return runs.train(f"algo={algo}", f"train.max_steps={STEPS[algo]}", "seed=0", f"fault={fault}", WHOLE, *words)
+    return runs.of(algo, "seed=0", f"fault={fault}", WHOLE, *words)
 
 
 def policy(algo: str) -> Policy:
@@ -117,14 +129,14 @@ def far_off(name: str, floor: float, baseline: list[Run], run: Run) -> bool:
     return len(middles) == 1 + len(baseline) and middles[0] > 3 * max(middles[1:])
 
 
-def test_the_signals_that_its_file_names_show_a_fault(runs: ForkedRuns, fault: str, algo: str) -> None:
+def test_the_signals_that_its_file_names_show_a_fault(runs: Trained, fault: str, algo: str) -> None:
     SHOWN[fault, algo] = shown(algo, healthy(runs, algo), struck(runs, fault, algo))
     missing = set(FILES[fault]["signals"][algo]) - SHOWN[fault, algo]
     assert not missing
 
 
 @pytest.mark.parametrize("algo", [pytest.param(a, marks=() if a in DAILY else pytest.mark.full) for a in STEPS])
-def test_healthy_runs_show_none_of_them(runs: ForkedRuns, algo: str) -> None:
+def test_healthy_runs_show_none_of_them(runs: Trained, algo: str) -> None:
     named = {signal for body in FILES.values() for signal in body.get("signals", {}).get(algo, [])}
     alarms: list[str] = []
     for index, run in enumerate(healthy(runs, algo)):
@@ -134,7 +146,7 @@ def test_healthy_runs_show_none_of_them(runs: ForkedRuns, algo: str) -> None:
     assert {name for name in alarms if alarms.count(name) > (name in COSTS)} == set()
 
 
-def test_memory_faults_hold_what_they_claim(runs: ForkedRuns, held_by: str) -> None:
+def test_memory_faults_hold_what_they_claim(runs: Trained, held_by: str) -> None:
     before = healthy(runs, held_by)[0].series["peak_memory"].values
     leak = struck(runs, "memory_leak", held_by).series["peak_memory"].values
     ballast = struck(runs, "memory_ballast", held_by).series["peak_memory"].values
@@ -142,7 +154,7 @@ def test_memory_faults_hold_what_they_claim(runs: ForkedRuns, held_by: str) -> N
     assert ballast[-1] / before[-1] == pytest.approx(1.3, abs=0.06)
 
 
-def test_a_struck_run_says_what_it_was_asked_for(runs: ForkedRuns) -> None:
+def test_a_struck_run_says_what_it_was_asked_for(runs: Trained) -> None:
     """The workload is that of the healthy configuration: else no fault of settings could be compared with one."""
     one, other = healthy(runs, "ppo")[0], struck(runs, "kl_zero", "ppo")
     assert one.workload == other.workload
