@@ -49,7 +49,7 @@ def prune(
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Free the space of weights, samples and traces that nobody needs. A dry run, unless --yes.
+    """Remove weights, samples and traces that nobody needs. A dry run, unless --yes.
 
     They go of versions with a BLOCK, of older champions, and of judged sessions that no version came of. What stays:
     every version with an alias, former champions that a rollback may return to, versions that are not judged or
