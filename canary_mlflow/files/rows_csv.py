@@ -16,6 +16,7 @@ from canary_mlflow.files.names import STEP_NAMES, step_column
 from canary_mlflow.files.text import refuse_huge
 
 _DELIMITERS = ",;\t"
+_LFS = "version https://git-lfs.github.com/spec/"  # how a pointer to a file begins that Git LFS keeps elsewhere
 
 
 def read_csv(path: Path, rest: TextIO, header: str, notes: list[str]) -> History:
@@ -23,6 +24,8 @@ def read_csv(path: Path, rest: TextIO, header: str, notes: list[str]) -> History
     refuse_huge(path, b"\n")
     delimiter = max(_DELIMITERS, key=header.count)
     names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
+    if header.startswith(_LFS):
+        raise UsageError(f"{path}: a pointer of Git LFS; expected the file that it stands for; run git lfs pull")
     if len(names) < 2:
         raise UsageError(
             f"{path}: neither JSON nor CSV (it begins {header.strip()[:40]!r}); expected trainer_state.json, JSONL or "

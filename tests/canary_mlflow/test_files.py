@@ -266,6 +266,7 @@ BAD = [
     ("step,loss\n1,2,3\n", "row 2 has 3 cells; expected 2"),
     ("step,loss\n", "holds no row"),
     ("just a sentence\n", "neither JSON nor CSV"),
+    ("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "run git lfs pull"),
     ("[" * 100_000, "is nested too deeply"),
 ]
 
