@@ -1,4 +1,4 @@
-"""What stands in the way of a comparison: no runs, no baseline, other work or other hardware."""
+"""What stands in the way of a comparison: no runs, no baseline, different work or different hardware."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gates.model.wording import listed, runs
 
 
 def obstacles(baseline: Version | None, left: Side, right: Side, pairs: Pairs) -> list[Check]:
-    """Checks that say why the sides cannot be compared, worst first; empty where they can."""
+    """The checks that say why the sides cannot be compared, worst first; empty if they can be."""
     if not right.evidence:
         code = ReasonCode.BROKEN_OFF if broken_off(right) else ReasonCode.MISSING_DATA
         return [_impossible("runs", _no_evidence("candidate", right), code)]

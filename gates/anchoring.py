@@ -1,4 +1,4 @@
-"""The policy for a comparison with the anchor, from which many small steps may add up to more than one margin."""
+"""The policy for a comparison with the anchor: many small steps away from it may add up to more than one margin."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _LIMITS = ("margin", "headroom")
 
 
 def anchored(policy: Policy) -> Policy:
-    """The same policy with all margins `anchor_margins` times as wide. Facts may change on the way, each step of it
-    accepted."""
+    """The same policy with all margins `anchor_margins` times as wide. Facts are not compared: each change of them was
+    accepted on the way."""
     times = policy.anchor_margins
     of_tier = {rule.name: rule for rule in policy.rules}
     overlays = []
@@ -33,7 +33,7 @@ def anchored(policy: Policy) -> Policy:
 
 
 def _widened(rule: MetricRule, times: float) -> MetricRule:
-    """The rule with limits so many times as wide. A fall of 100 % or more is no limit on the log scale."""
+    """The rule with its limits `times` as wide. On the log scale, a fall of 100 % or more is no limit."""
     falls = rule.scale is Scale.LOG and rule.worse is not Worse.HIGHER
     margin = min(0.99, times * rule.margin) if falls else times * rule.margin
     most = None if rule.headroom is None else min(1.0, times * rule.headroom)

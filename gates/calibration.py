@@ -1,4 +1,4 @@
-"""What unchanged runs say about a place: the spread of each metric, what a tier can resolve, how often it errs."""
+"""What unchanged runs tell about a place: each metric's spread, what a tier can resolve, how often a policy errs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ UPPER = 0.9  # confidence of a spread's upper bound
 
 @dataclass(frozen=True, kw_only=True)
 class MetricSpread:
-    """One rule: the spread `sd` between unchanged runs on the scale of the margin (log or unit), from `runs` runs in
-    `groups` groups, and `upper`, which the true one does not exceed with confidence UPPER: None where all runs are
-    equal, which says nothing about that.
+    """The spread `sd` of one rule's metric between unchanged runs, on the scale of the margin: log if `relative`, else
+    the metric's unit. It comes from `runs` runs in `groups` groups.
 
-    `shipped` and `margin`: the policy's, on the same scale, which is the log one where `relative`. `prior`: what to
-    store, None where the runs do not differ at all. `odd`: the run of a group that is too far off the others to be
+    `upper`: the bound that the true spread does not exceed with confidence UPPER; None if all runs are equal, which
+    tells nothing about it. `shipped` and `margin`: the policy's spread and margin, on the same scale. `prior`: what to
+    store; None if the runs do not differ at all. `odd`: the run of a group that is too far from the others to be
     believed.
     """
 
@@ -49,7 +49,7 @@ class MetricSpread:
 
 @dataclass(frozen=True, kw_only=True)
 class Resplits:
-    """How the policy judged random halves of unchanged runs: `k` against `m`, `splits` times; shares of outcomes."""
+    """How the policy judged random splits of unchanged runs, `k` against `m`, `splits` times: the outcomes' shares."""
 
     k: int
     m: int
@@ -94,7 +94,7 @@ def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -
 
 
 def _each_seed_once(rule: MetricRule, sets: Sequence[Sequence[Reading]]) -> list[list[Reading]]:
-    """Of a metric that follows from its seed, sessions of the same seeds say one thing: bit-equal series count once."""
+    """If a metric follows from its seed, sessions of the same seeds repeat each other: bit-equal series count once."""
     if not rule.info.repeatable:
         return [list(readings) for readings in sets]
     seen: list[Reading] = []
@@ -110,25 +110,25 @@ def _same(one: Reading, other: Reading) -> bool:
 
 
 def _variance(harms: Values) -> float:
-    """That of one group, 0 where rounding alone may have made it: the mean of equal numbers is not always theirs."""
+    """The variance of one group; 0 if it may be rounding alone: the mean of equal numbers can differ from them."""
     found = float(np.var(harms, ddof=1)) if np.ptp(harms) > 0 else 0.0
     return found if found > LEAST_SPREAD**2 else 0.0
 
 
 def uncertainty(df: int) -> float:
-    """How many times a measured spread the true one may be, with confidence UPPER (chi-square, so for normal runs)."""
+    """By what factor the true spread may exceed the measured one, with confidence UPPER (chi-square: normal runs)."""
     return math.sqrt(df / float(chdtri(df, UPPER)))
 
 
 def margins(policy: Policy, groups: Sequence[Sequence[Run]]) -> dict[str, float]:
-    """The margin of every rule that the groups have numbers for, on the scale of its spread: that of a signed loss or
-    of a capped increase follows from the numbers."""
+    """The margin of every rule that the groups have numbers for, on the scale of its spread. For a signed loss or a
+    capped increase it depends on these numbers."""
     return {each.rule.name: each.margin for each in spreads(policy, groups)}
 
 
 def resolvable(margin: float, k: int = 5, m: int = 3) -> float:
-    """The largest spread between runs (scale of the margin) at which k against m runs tell half a margin from nothing
-    with 95 % confidence; above it the tier is too noisy."""
+    """The largest spread between runs, on the scale of the margin, at which k runs against m can tell half a margin
+    from zero with 95 % confidence; above it the tier is too noisy."""
     return 0.5 * margin / (1.6448536269514722 * math.sqrt(1 / k + 1 / m))
 
 
@@ -141,9 +141,10 @@ def known_priors(name: str, when: dict[str, str], found: Sequence[MetricSpread])
 
 
 def resplit(policy: Policy, runs: Sequence[Run], k: int, m: int, splits: int, rng: np.random.Generator) -> Resplits:
-    """Judge `splits` random splits of unchanged runs without replacement, hard checks left out: they know no sides.
+    """Judge `splits` random splits of unchanged runs, drawn without replacement. Hard checks are left out: they do not
+    compare sides.
 
-    The splits share runs, so the shares describe this one set of runs; they are no independent trials.
+    The splits share runs, so they are not independent trials: the shares describe this one set of runs.
     """
     hard = replace(policy.hard, completed=False, nonfinite=False, divergence=False, learned=False)
     policy = replace(policy, hard=replace(hard, invariants=False, watch=False))

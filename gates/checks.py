@@ -24,9 +24,9 @@ _SEEN = {
 def conclude(
     policy: Policy, weighed: Weighed, level: float, harmful: bool, plan: Policy, power: float = POWER
 ) -> Check:
-    """The check's outcome. `harmful`: worse than no harm at the level of BLOCK, of which this rule has `level`.
+    """The check with its outcome. `harmful`: significantly worse at `level`, this rule's share of the level of BLOCK.
 
-    `plan`: the policy with all of the error levels, for saying how many runs would decide with the chance `power`.
+    `plan`: the policy with its full error levels, which says how many runs would decide with probability `power`.
     """
     rule, found = weighed.rule, weighed.found
     if weighed.check or not found:
@@ -61,8 +61,8 @@ def _inconclusive(
     alpha_block: float,
     power: float,
 ) -> Check:
-    """Say what the interval shows and what is missing (runs, quiet, distance from the limit), and how many runs would
-    decide."""
+    """A check that says what the interval shows, what is missing (runs, less noise, distance from the limit) and how
+    many runs would decide."""
     rule, beyond = weighed.rule, found.harm > found.margin
     standing = evidence.standing(rule.worse is Worse.BOTH)
     alone = found.design.baseline_runs == found.design.candidate_runs == 1
@@ -92,7 +92,7 @@ def _inconclusive(
 
 
 def _by_median(rule: MetricRule, found: Comparison, evidence: Evidence) -> str:
-    """Where an odd run hides from the means what the others show."""
+    """The change by the medians, if one odd run hides in the means what the other runs show."""
     if found.harms[0] > found.margin or evidence.typical is None:
         return ""
     return f"; {change(evidence.typical, evidence.relative, evidence.unit)} by the median of pairs of runs"
@@ -105,7 +105,7 @@ def _range(evidence: Evidence) -> str:
 
 
 def _past_deciding(policy: Policy, rule: MetricRule, found: Comparison) -> str:
-    """Why no number of runs would decide: the noise of these, or a prior that is stated too large for the limit."""
+    """Why no number of runs would decide: these runs are too noisy, or the stated prior is too large for the limit."""
     if found.prior.kind == "shipped" and found.cautious.prior_df and found.prior.sd >= found.margin:
         return f"its prior of {rule.prior:g} is no less than its limit: state a smaller one, or let calibrate find it"
     return f"runs differ too much for this limit, no number up to {MAX_RUNS} would decide"

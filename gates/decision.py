@@ -11,7 +11,7 @@ from gates.model.rules import Role
 from gates.model.verdict import Check, CheckOutcome, Outcome, ReasonCode
 from gates.model.wording import listed, sentence_case
 
-# Which open question to name first: the one whose answer is needed before the next makes sense.
+# Which open question to name first: the one that must be answered before the next one makes sense.
 _PRECEDENCE = (
     ReasonCode.BROKEN_OFF,
     ReasonCode.FAILS_ALIKE,

@@ -1,7 +1,7 @@
-"""What earlier runs of unchanged code say of the spread to expect: of the runs of a session, and between sessions.
+"""The spread to expect, from earlier runs of unchanged code: between the runs of a session, and between sessions.
 
-A history is either sessions, each a group of runs, or single runs in the order of their time. In the latter code may
-have changed now and then, which moves a level: neighbours still tell what runs differ by.
+A history is either sessions, each a group of runs, or single runs in order of time. Between single runs the code may
+have changed now and then, which shifts the level; neighbouring runs still show how much runs differ.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ MOST_DF = 8.0
 """What a history of single runs may be worth: its noise is not today's for sure."""
 KEPT = 0.9
 """Of the differences of neighbours, the smallest: the others may be changes."""
-_TRIMMED = 1.25  # of normal differences, the root mean square of all over that of the smallest nine tenths
+_TRIMMED = 1.25  # for normal differences: root mean square of all / that of the smallest nine tenths
 
 
 def with_history(policy: Policy, history: Sequence[Sequence[Run]], facts: Mapping[str, str]) -> Policy:
-    """The policy with the spreads that a history says for these facts: groups of runs, or one group in its order."""
+    """The policy with the spreads that a history shows for these facts: groups of runs, or one group in order of
+    time."""
     rules: dict[str, tuple[Prior, str, Scale]] = {}
     for rule in policy.resolve(facts).rules:
         prior = None if rule.role is Role.IGNORE else _prior(policy, rule, history)
@@ -56,8 +57,8 @@ def _prior(policy: Policy, rule: MetricRule, history: Sequence[Sequence[Run]]) -
 
 
 def of_neighbours(values: Values) -> Prior | None:
-    """The spread of single runs in the order of their time, shape (n,): of the differences of neighbours, without the
-    largest tenth."""
+    """The spread of single runs in order of time, shape (n,): from the differences of neighbours, without the largest
+    tenth."""
     if len(values) < LEAST_RUNS:
         return None
     squares = np.sort(np.diff(values) ** 2)[: math.ceil(KEPT * (len(values) - 1))]
@@ -66,7 +67,7 @@ def of_neighbours(values: Values) -> Prior | None:
 
 
 def of_sessions(groups: Sequence[Values]) -> Prior | None:
-    """The spread inside sessions, and between them where there are enough: what the means of sessions differ by beyond
+    """The spread inside sessions and, if there are enough of them, between sessions: how much their means differ beyond
     what their runs explain."""
     several = [group for group in groups if len(group) > 1]
     found = learn_prior([float(np.var(group, ddof=1)) for group in several], [len(group) - 1 for group in several])

@@ -29,12 +29,13 @@ def judge(
     share: float | None = None,
     accepted: Sequence[Difference] = (),
 ) -> Verdict:
-    """Judge the candidate's runs, against the baseline's where there is one (None: hard checks only).
+    """Judge the candidate's runs against the baseline's; without a baseline, by the hard checks only.
 
-    Exact facts first, then the hard checks that need no baseline; both block alone. Then comparability: other work or
-    other hardware is never a PASS. Then one test per metric; docs/gate-made.md has the mathematics. `look`: which
-    look of the policy's plan this is, counted from 1, spending only `share` of the error levels (None: the look's own);
-    without a look all of them are spent at once. `accepted`: differing facts that somebody answers for.
+    Exact facts come first, then the hard checks that need no baseline; either can block on its own. Then comparability:
+    different work or hardware never gives a PASS. Then one test per metric; docs/gate-made.md has the mathematics.
+    `look`: the number of this look in the policy's plan, counted from 1; None spends the full error levels at once.
+    `share`: the share of the error levels that the look may spend; None takes the plan's. `accepted`: differing facts
+    that somebody answers for.
     """
     right = candidate_side(candidate)
     left = baseline_side(baseline, right)

@@ -1,4 +1,4 @@
-"""One check per metric rule; those that decide share the level of BLOCK, and the runs that would decide them all."""
+"""One check per metric rule, and how many runs would decide them all. Rules that decide share the level of BLOCK."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gates.weighing import Weighed, weigh_selected
 
 @dataclass(frozen=True, kw_only=True)
 class MetricChecks:
-    """What the metrics say, and the runs per side that would decide all of them (None: no number would)."""
+    """The checks of the metrics, and the runs per side that would decide all of them (None: no number would)."""
 
     checks: tuple[Check, ...]
     more_runs: int | None
@@ -30,7 +30,7 @@ class MetricChecks:
 def metric_checks(policy: Policy, baseline: Side, candidate: Side, plan: Policy, pairs: Pairs) -> MetricChecks:
     """One check per rule. Gate metrics share the error level alpha_block (Holm); advisory ones stand alone.
 
-    `plan` has the error levels of all looks together: what more runs could still spend.
+    `plan` has the error levels of all looks together, which is what more runs could still spend.
     """
     finished = (*baseline.finished, *candidate.finished)
     again = superseded(policy, baseline.finished, candidate.finished, pairs.beside)
@@ -51,14 +51,14 @@ def metric_checks(policy: Policy, baseline: Side, candidate: Side, plan: Policy,
         )
 
     checks = concluded(POWER)
-    # Each decided 4 times of 5 would leave three of them open every other time.
+    # If each check is decided 4 times out of 5, then of three checks at least one stays open every other time.
     still_open = sum(check.outcome is CheckOutcome.INCONCLUSIVE for check in checks)
     together = concluded(POWER ** (1 / still_open)) if still_open > 1 else checks
     return MetricChecks(checks=checks, more_runs=_more_runs(together) or _more_runs(checks))
 
 
 def _levels(policy: Policy, gates: Sequence[Weighed]) -> dict[str, tuple[float, bool]]:
-    """Each rule's share of the level of BLOCK, and whether it shows harm (Holm): weights of those that are tested."""
+    """Each rule's share of the level of BLOCK, and whether it shows harm (Holm, weighted among the tested rules)."""
     weights = [item.rule.weight for item in gates]
     rejected = holm([item.found.p_harm for item in gates if item.found], weights, policy.alpha_block)
     total = sum(weights)
@@ -69,13 +69,13 @@ def _levels(policy: Policy, gates: Sequence[Weighed]) -> dict[str, tuple[float, 
 
 
 def _alone(policy: Policy, item: Weighed) -> tuple[float, bool]:
-    """An advisory rule has a level of its own."""
+    """The level of an advisory rule, which shares it with no other, and whether the rule shows harm at it."""
     return policy.alpha_block, item.found is not None and item.found.p_harm <= policy.alpha_block
 
 
 def _as_judged(policy: Policy, rule: MetricRule, sides: Iterable[Sequence[Run]]) -> MetricRule:
-    """A rule that needs many values decides where each side has a run with so many; shorter ones have no part in it.
-    And the limit of a whole run is no tighter than that of its steps."""
+    """The rule as these runs let it judge. A rule that needs many values decides only if each side has a run with that
+    many; shorter runs take no part. And the limit for a whole run is no tighter than that for its steps."""
     if rule.reduction == "whole":  # all steps together may take as much longer as a step may
         of_steps = [other.margin for other in policy.rules if other.name == rule.metric]
         rule = replace(rule, margin=max([rule.margin, *of_steps]))
@@ -88,7 +88,7 @@ def _as_judged(policy: Policy, rule: MetricRule, sides: Iterable[Sequence[Run]])
 
 
 def _more_runs(checks: Sequence[Check]) -> int | None:
-    """Runs per side that would decide every open metric; None when one of them no number of runs would."""
+    """Runs per side that would decide every open metric; None if no number of runs would decide one of them."""
     needed = [check.more_runs for check in checks if check.outcome is CheckOutcome.INCONCLUSIVE]
     known = [runs for runs in needed if runs is not None]
     return max(known) if known and len(known) == len(needed) else None

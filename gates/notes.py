@@ -15,11 +15,12 @@ from gates.model.verdict import Check
 from gates.model.wording import called, listed, runs, together
 
 USUAL_FACTS = frozenset({"algo", "backend", "device", "model", "paradigm", "tier"})
-"""What overlays may look at though the runs of one comparison do not say it."""
+"""Facts that overlays may ask for even if the runs of a comparison do not record them."""
 
 
 def notes(policy: Policy, baseline: Side, candidate: Side, pairs: Pairs) -> tuple[str, ...]:
-    """What the runs say of their data, runs left out, runs that no clock judges, and what was compared in pairs."""
+    """Notes on the runs' data, on runs left out, on runs whose clock does not count, and on what was compared in
+    pairs."""
     return (
         *dict.fromkeys(run.note for run in (*baseline.evidence, *candidate.evidence) if run.note),
         *(f"left out of the baseline: {reason}" for reason in baseline.left_out),
@@ -30,8 +31,8 @@ def notes(policy: Policy, baseline: Side, candidate: Side, pairs: Pairs) -> tupl
 
 
 def unsaid(policy: Policy, facts: Mapping[str, str]) -> Iterator[str]:
-    """Overlays that look at a fact of which these runs say nothing, and which no trainer is known to record: most
-    likely a slip, by which the overlay never applies."""
+    """Overlays that ask for a fact that these runs do not record, and no trainer is known to: most likely a typo, with
+    which the overlay never applies."""
     for overlay in policy.overlays:
         others = {key: values for key, values in overlay.when.items() if key != "backend"}
         if len(others) < len(overlay.when) and "backend" not in facts and replace(overlay, when=others).applies(facts):
@@ -43,7 +44,7 @@ def unsaid(policy: Policy, facts: Mapping[str, str]) -> Iterator[str]:
 
 
 def of_checks(checks: Iterable[Check]) -> tuple[str, ...]:
-    """What checks note about their data, each note once, with the metrics it is of."""
+    """What checks note about their data: each note once, with the metrics it is about."""
     metrics: dict[str, list[str]] = {}
     for check in checks:
         for note in check.notes:
@@ -64,7 +65,7 @@ def _clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], f
 
 
 def _grouped(found: Reasons, sides: Sequence[tuple[str, Sequence[Run]]]) -> Iterator[tuple[tuple[int, str], str]]:
-    """(how many runs, what happened to them) with which they are and what one of them did: one cause, one line."""
+    """For each cause: (how many runs, what happened to them), which runs they are, and what one of them did."""
     for what in dict.fromkeys(reason.what for reason in found.values()):
         alike = {run_id: reason for run_id, reason in found.items() if reason.what == what}
         named = [

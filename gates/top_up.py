@@ -1,4 +1,4 @@
-"""Whether to add runs to a comparison that decided nothing: a plan of looks, stopped as early as can be."""
+"""Whether to add runs to a comparison that decided nothing: a plan of looks, stopped as early as possible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gates.model.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.model.wording import runs
 
 GIVEN_UP = 2.0
-"""Runs that a check needs, over those that a plan has, beyond which it is not carried on."""
+"""A plan is given up when a check needs more than this many times the runs that the plan has."""
 _MORE_RUNS_HELP = (ReasonCode.BROKEN_OFF, ReasonCode.TOO_FEW_RUNS, ReasonCode.NEAR_MARGIN, ReasonCode.TOO_NOISY)
 
 
@@ -26,7 +26,7 @@ _MORE_RUNS_HELP = (ReasonCode.BROKEN_OFF, ReasonCode.TOO_FEW_RUNS, ReasonCode.NE
 class TopUp:
     """What to do after a look.
 
-    `look`: the next one, after `candidate_runs` runs in all; None to stop, for `reason`.
+    `look`: the next look, due when the candidate has `candidate_runs` runs in all; None to stop, for `reason`.
     """
 
     look: int | None
@@ -35,14 +35,14 @@ class TopUp:
 
 
 def first_look(policy: Policy) -> TopUp:
-    """The plan's beginning."""
+    """The first look of the plan."""
     wanted = policy.looks.runs[0]
     return TopUp(look=1, candidate_runs=wanted, reason=f"the plan begins with {runs(wanted, 'candidate')}")
 
 
 def champion_runs(policy: Policy, baseline: Version | None, candidate: Version) -> int:
-    """How many runs a candidate must have to take the baseline's place: enough to be a baseline itself, and no fewer
-    than the baseline has."""
+    """How many runs a candidate needs to replace the baseline: enough to be a baseline itself, and no fewer than the
+    baseline has."""
     there = baseline_side(baseline, candidate_side(candidate)).finished
     return max(policy.min_baseline_runs, planned(there))
 
@@ -50,15 +50,15 @@ def champion_runs(policy: Policy, baseline: Version | None, candidate: Version) 
 def next_look(
     policy: Policy, verdict: Verdict, *, fresh: bool = False, again: bool = True, owing: int | None = None
 ) -> TopUp:
-    """What should follow `verdict`, which was a look of this policy's plan.
+    """What should follow `verdict`, which came from a look of this policy's plan.
 
-    `fresh`: the next runs come with fresh ones of the baseline, which answer a machine that is another today. `again`:
-    what broke off can still be made again. `owing`: of a version that could be promoted, the runs that it must have for
-    that; None where it lacks none.
+    `fresh`: the next runs come with fresh runs of the baseline, so a machine that has changed since does not matter.
+    `again`: runs that broke off can still be repeated. `owing`: how many runs a version must have before it can be
+    promoted; None if it has enough.
 
-    Stops at the first PASS or BLOCK, at the end of the plan, where more runs are no answer (other work, missing data),
-    and where no number of runs that the plan affords would decide. A version that owes runs goes on to the look that
-    has them, so that what is promoted was judged by all of its runs.
+    Stops at the first PASS or BLOCK, at the end of the plan, when more runs would not help (different work, missing
+    data), and when no number of runs that the plan affords would decide. A version that owes runs goes on to the look
+    that has them, so that whatever is promoted was judged by all of its runs.
     """
     assert verdict.look is not None, "the verdict was no look of a plan"
     have, most = verdict.planned_runs or 0, policy.looks.runs[-1]
@@ -87,9 +87,9 @@ def next_look(
 def to_run_again(
     policy: Policy, reference: Sequence[Run], candidate: Version, beside: Sequence[Run] | None = None
 ) -> dict[int, str]:
-    """The seeds whose candidate runs should be made again, and why: they broke off, or a metric that decides needs a
-    clock and none judges them beside the `reference` runs (or those of today, `beside`); and they were not tried
-    `reruns` times again yet. None where more runs are in vain."""
+    """The seeds whose candidate runs should be repeated, and why: they broke off, or a deciding metric needs a clock
+    and theirs does not count beside the `reference` runs (or today's, `beside`). Seeds already repeated `reruns` times
+    are left out. Empty if more runs would be in vain."""
     baseline = Version(model="", version=None, runs=tuple(reference), fresh=tuple(beside or ()))
     if in_vain(policy, baseline, candidate):
         return {}
@@ -101,12 +101,12 @@ def to_run_again(
 
 
 def stays_open(side: Version) -> bool:
-    """Whether what broke off leaves a side open, however many of its other runs finish."""
+    """Whether the runs that broke off leave a side undecided, however many of its other runs finish."""
     return bool(broken_off(candidate_side(side)) or crashes(side.runs, None))
 
 
 def in_vain(policy: Policy, baseline: Version, candidate: Version) -> bool:
-    """Whether more runs change nothing: a hard check blocks, or the sides are no equal work on equal hardware."""
+    """Whether more runs would change nothing: a hard check blocks, or work or hardware differ between the sides."""
     policy, left, right = _sides(policy, baseline.runs, candidate)
     blocked = any(check.outcome is CheckOutcome.BLOCK for check in hard_checks(policy, right, baseline))
     both = left.evidence and right.evidence
@@ -120,7 +120,7 @@ def _sides(policy: Policy, reference: Sequence[Run], candidate: Version) -> tupl
 
 
 def _broken_off(side: Side) -> dict[int, str]:
-    """The seeds without which nothing passes; not those of an exception that came again."""
+    """The seeds whose runs broke off and without which nothing passes; not those of an exception that recurred."""
     known = repeated(side.runs)
     return {
         run.seed: f"broke off ({run.failure_reason or 'no end was recorded'})"
@@ -141,8 +141,8 @@ def _without_clock(policy: Policy, clocks: Sequence[Run], right: Side) -> dict[i
 
 
 def next_seeds(count: int, baseline: Collection[int], candidate: Collection[int]) -> list[int]:
-    """Seeds for `count` more candidate runs: first those that the baseline has and the candidate has not, so that runs
-    pair up; then the lowest that nobody has."""
+    """Seeds for `count` more candidate runs: first those that only the baseline has, so that runs pair up; then the
+    lowest that neither side has."""
     pairs = sorted(set(baseline) - set(candidate))
     start = min(candidate, default=0)
     used = {*baseline, *candidate}
@@ -151,11 +151,11 @@ def next_seeds(count: int, baseline: Collection[int], candidate: Collection[int]
 
 
 def _hopeless(policy: Policy, verdict: Verdict, most: int, fresh: bool) -> str:
-    """The first open check that no affordable number of runs decides: neither as the estimate stands, which one run
-    can mislead, nor if nothing had changed.
+    """Why the first hopeless open check cannot be decided: the plan affords too few runs for it, both by the current
+    estimate, which one run can mislead, and if nothing had changed.
 
-    The numbers are those that decide 4 times of 5. With half of them a check is still decided every other time, so only
-    a plan that has fewer is given up. Fresh runs of the baseline tell anew what depends on the machine.
+    The numbers of runs are those that decide 4 times out of 5. Half as many still decide every other time, so only a
+    plan that has fewer than half is given up. Fresh baseline runs measure anew what depends on the machine.
     """
     in_pairs = {rule.name for rule in policy.rules if judged_in_pairs(rule)} if fresh else set()
     for check in verdict.checks:

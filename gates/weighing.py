@@ -1,4 +1,4 @@
-"""One metric of both sides: which runs it compares, and its evidence or the check that needs none."""
+"""One metric of both sides: which runs are compared, and the evidence, or the check that needs none."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from gates.stats.comparisons import Comparison
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weighed:
-    """A rule with what both sides say about it: what was `found` when it was tested, in which unit (`stick`) and with
-    which readings; else the final `check`. `repeated`: some runs are of one seed, which this metric follows, and count
-    once. `reach`: why what is within the limit may be harm all the same, '' for nothing."""
+    """A rule with what both sides say about it: if it was tested, what was `found`, in which unit (`stick`) and with
+    which readings; else the final `check`. `repeated`: some runs share a seed, which this metric follows, and count
+    once. `reach`: why a change within the limit may still be harm; '' if nothing says so."""
 
     rule: MetricRule
     check: Check | None = None
@@ -43,8 +43,8 @@ class Weighed:
 def weigh_selected(
     policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs
 ) -> Weighed:
-    """Compare one metric over the runs that are valid for it; `left`: the stored runs of the baseline. The machine's
-    speed is judged by fresh ones alone; for everything else they are runs of the baseline like the others."""
+    """Compare one metric over the runs that are valid for it. `left`: the baseline's stored runs. The machine's speed
+    is judged by the fresh baseline runs alone; for all other metrics they count like the stored ones."""
     if pairs and judged_in_pairs(rule):
         return weigh(policy, rule, pairs.baseline, pairs.candidate, beside=True)
     fresh: Sequence[Run] = pairs.beside
@@ -62,7 +62,7 @@ def weigh_selected(
 def weigh(
     policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], beside: bool = False
 ) -> Weighed:
-    """Compare one metric; `beside`: runs of one seed were made beside each other."""
+    """Compare one metric. `beside`: the two sides' runs of a seed were made side by side."""
     left, why_left = read(policy, rule, baseline)
     right, why_right = read(policy, rule, candidate)
     if not left or not right:
@@ -91,7 +91,7 @@ def weigh(
 
 
 def _between_sessions(stick: Yardstick, baseline: Sequence[Run], candidate: Sequence[Run]) -> float:
-    """The variance that sessions add to the difference; 0 where sides share one, or the runs do not say theirs."""
+    """The variance that sessions add to the difference; 0 if both sides share a session, or it is not recorded."""
     before, now = ({run.session for run in side} for side in (baseline, candidate))
     if "" in before | now or before & now:
         return 0.0
@@ -99,8 +99,8 @@ def _between_sessions(stick: Yardstick, baseline: Sequence[Run], candidate: Sequ
 
 
 def evidence_of(policy: Policy, weighed: Weighed, smallest: float | None) -> Evidence:
-    """The numbers behind the check of a metric that was tested. `smallest`: the smallest harm (harm units) that these
-    runs would block 4 times of 5, where they can block."""
+    """The numbers behind the check of a metric that was tested. `smallest`: the smallest harm (in harm units) that
+    these runs would block 4 times out of 5; None if they cannot block."""
     rule, found, stick = weighed.rule, weighed.found, weighed.stick
     assert found
     assert stick
@@ -131,7 +131,7 @@ def evidence_of(policy: Policy, weighed: Weighed, smallest: float | None) -> Evi
 
 
 def _notes(left: list[Reading], right: list[Reading], asked_left: int, asked_right: int) -> Iterator[str]:
-    """What a reader should know about the data besides: dropped values, runs without the metric, unequal lengths."""
+    """What else a reader should know about the data: dropped values, runs without the metric, unequal lengths."""
     if dropped := sum(reading.dropped for reading in (*left, *right)):
         yield f"{dropped} non-finite {'value' if dropped == 1 else 'values'} left out"
     if len(left) == len(right) == 1:

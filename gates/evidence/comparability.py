@@ -1,4 +1,4 @@
-"""Series that one number cannot be taken from alike: of other parts of a training, or with points that stand for other
+"""Series whose numbers do not compare: they cover different parts of a training, or their points stand for different
 numbers of steps."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def incomparable(
     candidate: Sequence[Reading],
     unread: Sequence[int] = (),
 ) -> str:
-    """Why the numbers of these readings (at least one per side) do not compare, in one clause; '' for nothing.
+    """Why the numbers of these readings (at least one per side) do not compare, in one clause; '' if they do.
     `unread`: the last steps of the runs that gave no number."""
     everyone = [*baseline, *candidate]
     longest = max(reading.last_step for reading in everyone)
@@ -47,13 +47,14 @@ def incomparable(
 
 
 def unread(runs: Sequence[Run], readings: Sequence[Reading]) -> list[int]:
-    """The last steps of runs that gave no number: one that ended too early for that has not got as far either."""
+    """The last steps of the runs without a reading: a run that ended too early to give one has not got as far
+    either."""
     read_ids = {reading.run_id for reading in readings}
     return [run.last_step for run in runs if run.run_id not in read_ids and run.last_step > 0]
 
 
 def _other_progress(rule: MetricRule, readings: Sequence[Reading], too_early: Sequence[int]) -> str:
-    """Evaluations after other numbers of steps."""
+    """Why evaluations do not compare: they were made after different numbers of steps."""
     if not SUMMARIES[rule.reduction].of_progress:
         return ""
     ends = [*too_early, *(int(reading.series.steps[-1]) for reading in readings)]
@@ -63,15 +64,15 @@ def _other_progress(rule: MetricRule, readings: Sequence[Reading], too_early: Se
 
 
 def _other_part(rule: MetricRule, readings: Sequence[Reading], too_early: Sequence[int], longest: float) -> str:
-    """Where the points of some runs lie at other steps than those of others: runs of other lengths, files that begin
-    where a run was resumed or lack its middle, a logging interval that changed on the way. Iterations are counted, as
-    one may have more steps than another."""
+    """Why runs do not compare whose points lie at different steps: runs of different lengths, files that begin where a
+    run was resumed or lack its middle, a logging interval that changed on the way. For iterations, points are counted:
+    one iteration may have more steps than another."""
     steps = [reading.series.steps[reading.series.finite].astype(float) for reading in readings]
     spacings = _spacings(readings)
     if rule.info.of_iterations and len(spacings) == len(steps):
         steps = [each / spacing for each, spacing in zip(steps, spacings, strict=True)]
         longest, spacings, too_early = max(float(each[-1]) for each in steps), [1.0], ()
-    most = max([UNEQUAL * longest, *spacings])  # points lie no closer than that
+    most = max([UNEQUAL * longest, *spacings])  # points lie no closer than this
     for place, words in _PLACES.items():
         found = [float(each[round(place * (len(each) - 1))]) for each in steps]
         found += [float(end) for end in too_early if place == 1.0]
@@ -91,8 +92,8 @@ def _changes(rule: MetricRule, stick: Yardstick, reading: Reading) -> bool:
 
 
 def _other_points(rule: MetricRule, readings: Sequence[Reading]) -> str:
-    """The middle of single steps is not the middle of means of ten: steps have a longer tail above than below. An
-    iteration is one, however many steps it has."""
+    """Why points do not compare: the middle of single steps is not the middle of means of ten, as steps have a longer
+    tail above than below. An iteration is one point, however many steps it has."""
     spacings = [] if SUMMARIES[rule.reduction].linear or rule.info.of_iterations else _spacings(readings)
     if not spacings or max(spacings) < COARSER * min(spacings):
         return ""
@@ -101,5 +102,5 @@ def _other_points(rule: MetricRule, readings: Sequence[Reading]) -> str:
 
 
 def _spacings(readings: Sequence[Reading]) -> list[float]:
-    """How many steps a point stands for, of each series that says it."""
+    """How many steps a point stands for, in each series that tells."""
     return [reading.series.spacing for reading in readings if len(reading.series.steps) > 1]

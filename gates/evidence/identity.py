@@ -1,4 +1,4 @@
-"""Series that are bit-equal in the seeds that both sides have: the same code, with nothing left to test."""
+"""Series that are bit-equal in the seeds that both sides share: the same code, with nothing left to test."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LOSSES = metrics_with("training_loss")
 
 
 def identical(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> bool:
-    """True if the baseline has more than half of the candidate's seeds, and bit for bit its series in all of them: code
-    that computes the same in these computes the same in others."""
+    """True if both sides share more than half of the candidate's seeds and have bit-equal series in all of them: code
+    that computes the same in these seeds computes the same in others."""
     held = by_seeds(baseline)
     shared = {reading.seed for reading in candidate} & held.keys() - {None}
     same = all(r.series.same_values(other.series) for r in candidate if r.seed in shared for other in held[r.seed])
@@ -29,8 +29,8 @@ def identical(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> bool
 
 
 def same_training(baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
-    """False if runs of one seed recorded training losses that differ: then a number that they have in common, such as
-    48 of 64 right answers, is equal by chance."""
+    """False if runs of one seed recorded different training losses: a number that they share, such as 48 of 64 right
+    answers, is then equal by chance."""
     return all(
         run.series[name].same_values(other.series[name])
         for run in candidate
@@ -41,8 +41,8 @@ def same_training(baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
 
 
 def same_code(policy: Policy, rule: MetricRule, left: list[Reading], right: list[Reading]) -> bool:
-    """Whether the readings are what equal code gives: identical where seeds are shared, and of the candidate's other
-    seeds none worse than the baseline's worst by more than the margin, nor beyond belief."""
+    """Whether the readings are what equal code gives: identical in the shared seeds, and in the candidate's other seeds
+    neither worse than the baseline's worst by more than the margin, nor beyond belief."""
     if not identical(left, right):
         return False
     held = {reading.seed for reading in left}

@@ -1,4 +1,4 @@
-"""Readings of both sides that share a seed, compared in pairs: what a seed does to a number, it does to both."""
+"""Readings of both sides that share a seed, compared in pairs: a seed affects both sides' numbers alike."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Matched = list[tuple[list[Reading], Reading]]
 
 
 def match_by_seed(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> Matched | None:
-    """Every reading once, equally many of the baseline's for each seed; None where seeds do not allow that, or the
-    candidate has one twice: which of them stands against which would follow from their names."""
+    """Every reading once, with equally many of the baseline's for each seed; None if the seeds do not allow that. Nor
+    may the candidate have a seed twice: the names of its runs would then decide which stands against which."""
     left, right = Counter(r.seed for r in baseline), Counter(r.seed for r in candidate)
     each = len(baseline) // len(candidate)
     if None in left or not each or max(right.values()) > 1 or left != Counter(dict.fromkeys(right, each)):
@@ -39,9 +39,9 @@ def compare_readings(
     beside: bool = False,
     between: float = 0.0,
 ) -> Comparison:
-    """Compare what both sides' runs say by one rule, in pairs where their seeds allow it and pairs have something in
-    common: the seed that the metric follows, or the machine (`beside`: runs of one seed were made beside each other).
-    `between`: the variance that sessions add."""
+    """Compare both sides' readings by one rule: in pairs, if the seeds allow it and the two of a pair have something in
+    common, namely a seed that the metric follows, or the machine (`beside`: both runs of a seed were made side by
+    side). `between`: the variance that sessions add."""
     shared = rule.info.repeatable or beside
     matched = match_by_seed(left, right) if shared and len(right) >= PAIRS else None
     before, now = _in_pairs(stick, matched) if matched else (apart(rule, stick, left), apart(rule, stick, right))
@@ -58,14 +58,14 @@ def compare_readings(
 
 
 def _in_pairs(stick: Yardstick, matched: Matched) -> tuple[Values, Values]:
-    """The mean of the baseline's readings of each seed, and the candidate's."""
+    """For each seed, the mean of the baseline's readings, and the candidate's reading, both in harm units."""
     means = [math.fsum(stick.harms(runs)) / len(runs) for runs, _ in matched]
     return np.array(means), stick.harms([reading for _, reading in matched])
 
 
 def apart(rule: MetricRule, stick: Yardstick, readings: Sequence[Reading]) -> Values:
-    """One number for each run, or for each seed where a metric follows its seed: runs of one seed then say one thing,
-    and counting each blocked up to 12 % of unchanged sides."""
+    """One number per run, or per seed if the metric follows its seed: runs of one seed then repeat each other, and
+    counting each of them blocked up to 12 % of unchanged sides."""
     groups = by_seeds(readings)
     if not rule.info.repeatable or len(groups) == len(readings):
         return stick.harms(readings)

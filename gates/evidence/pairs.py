@@ -1,4 +1,4 @@
-"""Runs of both sides that were made beside each other: a machine that is slower today is slower for both."""
+"""Runs of both sides that were made side by side: a machine that is slower today is slower for both."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LEAST = 2  # pairs; a single one says nothing about the spread between pairs
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pairs:
-    """Fresh baseline runs and the candidate's with the same seeds, in the order of seeds; none where too few are valid.
+    """Fresh baseline runs and the candidate's with the same seeds, in the order of seeds; empty if too few are valid.
 
-    `made`: the fresh runs as a side, all that are evidence; `left_out`: why some of them have no part; `alone`: the
-    candidate's runs that would count, had they a fresh run beside. `together`: the baseline's stored runs were made
-    beside the candidate's too, as `canary ab` makes them.
+    `made`: all fresh runs that are evidence. `left_out`: why some of them take no part. `alone`: the candidate's runs
+    that would count if a fresh run had been made beside them. `together`: the baseline's stored runs, too, were made
+    beside the candidate's, as `canary ab` makes them.
     """
 
     baseline: tuple[Run, ...] = ()
@@ -38,12 +38,12 @@ class Pairs:
 
     @property
     def beside(self) -> tuple[Run, ...]:
-        """The fresh runs that have a part: none where there are too few pairs."""
+        """The fresh runs that take part: none if there are too few pairs."""
         return self.made if self else ()
 
 
 def pair(policy: Policy, baseline: Version | None, candidate: Side) -> Pairs:
-    """The valid pairs of a comparison: of seeds that each side has once."""
+    """The valid pairs of a comparison, from the seeds that each side has exactly once."""
     side = baseline_side(Version(model="", version=None, runs=baseline.fresh if baseline else ()), candidate)
     invalid = invalid_clocks(policy, side.finished, candidate.finished)
     left, right = (_alone_with_their_seed(runs, invalid) for runs in (side.finished, candidate.finished))
@@ -70,7 +70,7 @@ def pair(policy: Policy, baseline: Version | None, candidate: Side) -> Pairs:
 
 
 def _alone_with_their_seed(runs: Iterable[Run], invalid: Container[str]) -> dict[int, Run]:
-    """The valid runs whose seed no other valid one has: which of two stands in a pair would follow from their names."""
+    """The valid runs whose seed no other valid run has: of two, only the name would decide which one is paired."""
     valid = [run for run in runs if run.seed is not None and run.run_id not in invalid]
     once = Counter(run.seed for run in valid)
     return {run.seed: run for run in valid if run.seed is not None and once[run.seed] == 1}

@@ -1,4 +1,4 @@
-"""Numbers that no two runs of one workload differ by: a slip in a file or its unit, or a machine in trouble."""
+"""Differences too large for two runs of one workload: a mistake in a file or its unit, or a machine in trouble."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _STANDING = 0.02  # of the steps; a coarse clock may miss one
 def implausible(
     ratio: float, rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]
 ) -> str:
-    """What cannot be believed, in one clause; '' for nothing.
+    """What cannot be believed, in one clause; '' if nothing.
 
-    Inside a side, the largest number `ratio` times the smallest. Between the sides only where the candidate is so
-    much better: that much worse is a regression, whatever its cause. Metrics that may move both ways (a gradient
-    norm, a KL) do differ by such factors, and those on the identity scale know no factors; but shares are
-    no percents, and a loss that is nothing now, or as negative as it was positive, is none. Clocks do not stand still.
+    Within a side: a largest number `ratio` times the smallest. Between the sides: only a candidate that is so much
+    better; one that is so much worse is a regression, whatever its cause. Metrics that may move both ways (a gradient
+    norm, a KL) do differ by such factors, and on the identity scale factors mean nothing. But shares are not percents,
+    a loss that has become zero, or as negative as it was positive, is not a loss, and clocks do not stand still.
     """
     if rule.info.unit == "MiB" and (found := _bytes(rule, [*baseline, *candidate])):
         return found
@@ -79,8 +79,8 @@ def _bytes(rule: MetricRule, everyone: Sequence[Reading]) -> str:
 
 
 def _percent(rule: MetricRule, everyone: Sequence[Reading]) -> str:
-    """Percents beside shares, or by a limit in shares: one of 0.05 would be a twentieth of a percent point. Percents
-    throughout, with a limit in percent, are a unit like another."""
+    """Percents compared with shares, or judged by a limit in shares: a limit of 0.05 would mean a twentieth of a
+    percent point. Percents throughout, with a limit in percent, are a unit like any other."""
     odd = max(everyone, key=lambda reading: (reading.value, reading.run_id))
     if odd.value <= 1:
         return ""
@@ -93,8 +93,8 @@ def _percent(rule: MetricRule, everyone: Sequence[Reading]) -> str:
 
 
 def _no_loss(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
-    """All above zero before, and all nothing now, or half as far below zero or further: no label is left to learn from,
-    or a sign was lost. Losses that wobble about zero, or go a little below it, are losses."""
+    """Losses that were all above zero and now are all zero, or at least half as far below it: no label is left to learn
+    from, or a sign was lost. Losses that wobble around zero, or go a little below it, are losses."""
     here, there = (median(reading.value for reading in side) for side in (baseline, candidate))
     largest = max(reading.value for reading in candidate)
     nothing = max(abs(reading.value) for reading in candidate) <= _NOTHING * here
@@ -109,12 +109,13 @@ def _no_loss(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[
 def limit_beyond_reach(
     rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]
 ) -> str:
-    """Rewards of right and wrong answers (0 or 1, -1 or 1, a little more for their format) by a limit in units of a
-    reward model: one that lets more than half of what was reached be lost; '' for other rewards and limits."""
+    """Why a limit in units of a reward model does not fit rewards for right and wrong answers (0 or 1, -1 or 1, a
+    little more for their format): it allows a loss of more than half of what was reached. '' for other rewards and
+    limits."""
     if not rule.info.reward or rule.worse is not Worse.LOWER or stick.relative:
         return ""
     before, now = ([reading.series.finite_only().values for reading in side] for side in (baseline, candidate))
-    # The baseline's lowest alone: a candidate that fell below it has not come by another kind of reward.
+    # The baseline's lowest alone: a candidate that fell below it still has the same kind of reward.
     lowest, highest = (float(each) for each in (min(map(np.min, before)), max(map(np.max, (*before, *now)))))
     reached = max(reading.value for reading in baseline)
     unlike = lowest < VERIFIED[0] or highest > VERIFIED[1] or reached <= 0
@@ -127,19 +128,19 @@ def limit_beyond_reach(
 
 
 def _vanished(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
-    """A loss that is exactly 0 at many steps, and was at none: no label is left to learn from, or a value that is no
-    number was logged as one."""
+    """A loss that is exactly 0 at many steps and was so at none before: no label is left to learn from, or a NaN was
+    logged as a number."""
     if any(np.any(reading.series.values == 0) for reading in baseline):
         return ""
     for reading in candidate:
         count, length = int(np.count_nonzero(reading.series.values == 0)), len(reading.series.values)
-        if _STANDING * length < count < length:  # of one that is 0 throughout, `_no_loss` speaks
+        if _STANDING * length < count < length:  # `_no_loss` covers a loss that is 0 throughout
             return f"{rule.info.label} of {reading.called} is exactly 0 at {count} of {length} steps, before at none"
     return ""
 
 
 def _standing_clock(rule: MetricRule, everyone: Sequence[Reading]) -> str:
-    """Times and costs of zero or less: of a clock that stood still, or of steps that were not made."""
+    """Times and costs of zero or less: the clock stood still, or the steps were never made."""
     for reading in everyone:
         values = reading.series.finite_only().values[reading.warmup :]
         count = int(np.count_nonzero(values <= 0))

@@ -23,8 +23,8 @@ _LARGEST_LOG = 700.0  # exp of it still is a float
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reading:
-    """A run's number `value`, in the metric's unit; `last_step`: the run's, which the series may end before; `warmup`:
-    how many points of the series are warm-up; `capacity`: what its device can hold, in the metric's unit."""
+    """A run's number `value`, in the metric's unit. `last_step`: of the run; the series may end earlier. `warmup`: how
+    many points of the series are warm-up. `capacity`: what the run's device can hold, in the metric's unit."""
 
     run_id: str
     seed: int | None
@@ -37,7 +37,7 @@ class Reading:
 
     @property
     def called(self) -> str:
-        """Its run, as sentences name it."""
+        """How sentences name its run."""
         return called(self.run_id, self.seed)
 
 
@@ -64,8 +64,8 @@ class Yardstick:
         return np.array([self.harm(reading) for reading in readings])
 
     def change(self, harm: float) -> float:
-        """A difference in harm units as a change in the metric's own direction: a fraction on the log
-        scale."""
+        """A difference in harm units as a change in the metric's own direction: a fraction on the log scale, else in
+        the metric's unit."""
         if self.scale is Scale.IDENTITY:
             return self.sign * harm
         return math.expm1(min(self.sign * harm, _LARGEST_LOG))
@@ -77,7 +77,7 @@ class Yardstick:
 
 
 def read(policy: Policy, rule: MetricRule, runs: Sequence[Run]) -> tuple[list[Reading], str]:
-    """Each run's reading, and why the last of the runs without one has none ('' if all have one)."""
+    """The readings of the runs that have one, and why the last run without one has none ('' if all have one)."""
     readings, problem = [], ""
     for run in runs:
         with np.errstate(all="ignore"):  # values at the edge of floats end as NaN or infinity, and are refused below
@@ -126,8 +126,8 @@ def _capacity(run: Run) -> float:
 
 
 def points(policy: Policy, series: Series) -> tuple[int, int]:
-    """How many points of the series are warm-up, and how many must follow: one for each of the policy's steps, or for
-    as many steps where the points stand for several (a loss that is logged every tenth step) and would be too few."""
+    """How many points of the series are warm-up, and how many must follow. A point counts as one of the policy's steps;
+    if points stand for several steps (a loss logged every tenth step) and would be too few, their steps count."""
     usable, spacing = int(np.count_nonzero(series.finite[policy.warmup_steps :])), series.spacing
     if usable >= policy.min_steps or spacing <= 1:
         return policy.warmup_steps, policy.min_steps
@@ -135,7 +135,7 @@ def points(policy: Policy, series: Series) -> tuple[int, int]:
 
 
 def _series(policy: Policy, rule: MetricRule, run: Run) -> Series | None:
-    """The rule's series, or that of a quotient whose mean is the run's."""
+    """The rule's series; for a rate or a number per token, the quotients whose mean is the run's."""
     parts = {"rate": ("tokens", "step_time"), "per_token": (rule.metric, "tokens")}.get(rule.reduction)
     if parts is None:
         return rule.series(run)
@@ -157,7 +157,7 @@ def yardstick(
         typical = math.fsum(sorted(abs(value) for value in values)) / len(values)
         if not rule.info.may_be_signed or typical == 0:
             return f"{rule.info.label} of {quantity(min(values), rule.info.unit)} has no relative change"
-        # A loss that goes through zero: some times its expected spread, in units of its own size.
+        # A loss that crosses zero: the margin is a multiple of its expected spread, in units of its own size.
         margin, prior = policy.signed_priors * prior.sd * typical, replace(prior, sd=prior.sd * typical)
         return Yardstick(scale=Scale.IDENTITY, sign=sign, margin=margin, prior=prior)
     if scale is Scale.LOG:
@@ -166,7 +166,7 @@ def yardstick(
         level = math.exp(math.fsum(math.log(r.value) for r in baseline) / len(baseline))
         left = max(0.0, min(reading.capacity for reading in (*baseline, *candidate)) - level)
         cap = math.log1p(rule.headroom * left / level)
-        if prior.kind == "shipped" and margin > cap > 0:  # it is stated beside the margin, and keeps its share of it
+        if prior.kind == "shipped" and margin > cap > 0:  # stated relative to the margin, so it shrinks with it
             prior = replace(prior, sd=prior.sd * cap / margin)
         margin = min(margin, cap)
     return Yardstick(scale=scale, sign=sign, margin=margin, prior=prior)

@@ -1,4 +1,4 @@
-"""Why a metric of both sides cannot be tested: nothing there, nothing to measure it by, or no numbers of one kind."""
+"""Why a metric cannot be tested: it is missing, there is no scale for it, or the sides' numbers are not alike."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gates.model.verdict import Check, CheckOutcome, ReasonCode
 def measurable(
     policy: Policy, rule: MetricRule, left: list[Reading], right: list[Reading], unread: Sequence[int]
 ) -> Yardstick | Check:
-    """What both sides are measured by, or the check where they cannot be; `unread`: the last steps of runs without a
-    number."""
+    """The yardstick for both sides, or the check that says why there is none. `unread`: the last steps of the runs
+    without a number."""
     stick = yardstick(policy, rule, left, right)
     if isinstance(stick, str):
         return undecided(rule, stick, ReasonCode.MISSING_DATA)
@@ -38,8 +38,8 @@ def has(rule: MetricRule, run: Run) -> bool:
 def missing(
     rule: MetricRule, left: list[Reading], right: list[Reading], why_left: str, why_right: str, there: bool
 ) -> Check:
-    """A gate metric that the baseline has and the candidate has not must not pass by silence, nor one that both have
-    (`there`) with too few values."""
+    """The check of a metric without readings. A gate metric must not pass in silence if only the baseline has it, or if
+    both sides have it (`there`) with too few values."""
     sides = [name for name, side in (("baseline", left), ("candidate", right)) if not side]
     reason = f"{why_right or why_left} (in the {' and the '.join(sides)})"
     vanished = bool(left) and not right

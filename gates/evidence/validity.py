@@ -1,7 +1,7 @@
-"""Runs whose clock tells of the machine and not of the code: throttled, or contended.
+"""Runs whose clock tells about the machine instead of the code: throttled, or contended.
 
-The sentinel, a fixed kernel timed beside the steps, knows nothing of the code: a run where it is slow is not judged by
-the clock, with the quieter of both sides as reference. A GPU's clock is compared with the other runs of the side.
+The sentinel, a fixed kernel timed beside the steps, does not depend on the code. A run in which it is slow, compared
+with the quieter side, is not judged by the clock. A GPU's clock rate is compared with the side's other runs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gates.model.wording import quantity
 
 
 class Slow(NamedTuple):
-    """Why a run's clock does not count: `what` happened to it in a word, and what was `seen`, as a clause that begins
-    with a verb."""
+    """Why a run's clock does not count: `what` happened to the run, in a word, and what was `seen`, as a clause that
+    begins with a verb."""
 
     what: str
     seen: str
@@ -33,8 +33,8 @@ Reasons = dict[str, Slow]
 def invalid_clocks(
     policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], fresh: Sequence[Run] = ()
 ) -> Reasons:
-    """The runs of both sides whose clock does not count. `fresh`: runs of the baseline made beside the candidate's;
-    where there are any, the candidate's stand against these, and the stored ones among themselves."""
+    """The runs of both sides whose clock does not count. `fresh`: baseline runs made beside the candidate's; if there
+    are any, the candidate's runs are compared with these, and the stored runs with each other."""
     if fresh:
         return invalid_clocks(policy, fresh, candidate) | invalid_clocks(policy, baseline, baseline)
     found: Reasons = {}
@@ -49,8 +49,8 @@ def invalid_clocks(
 
 
 def superseded(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], fresh: Sequence[Run] = ()) -> Reasons:
-    """The runs of both sides whose clock does not count and that were made again, with the same seed and a clock that
-    does: their metrics are not judged. Hard checks still see them, no neighbour makes a NaN."""
+    """The runs of both sides whose clock does not count and that were repeated with the same seed and a clock that
+    does. Their metrics are not judged. Hard checks still see them: a busy neighbour makes no NaN."""
     invalid = invalid_clocks(policy, baseline, candidate, fresh)
     found: Reasons = {}
     for side in (baseline, candidate, fresh):
@@ -90,7 +90,7 @@ def _slow_sentinels(policy: Policy, rise: float, baseline: Sequence[Run], candid
 
 
 def _levels(policy: Policy, side: Sequence[Run], name: str) -> dict[str, float]:
-    """Interquartile means of a metric after warm-up, of the runs that have one above zero."""
+    """Run id → interquartile mean of a metric after warm-up, for the runs where it is above zero."""
     found = {}
     for run in side:
         value = SUMMARIES["iqm"](run.series[name], policy.warmup_steps) if name in run.series else np.nan

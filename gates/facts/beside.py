@@ -1,4 +1,4 @@
-"""Everything that two sides recorded, beside each other: what differs, what is equal, and which values nobody set."""
+"""Everything that two sides recorded, side by side: what differs, what is equal, and which values nobody set."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NAMES = {"git_commit": "commit", "uncommitted": "uncommitted changes"}  # as the
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """One value of both sides; several of one side are joined by ` | `. `unset`: whether it is the library's default
-    there, which no run of that side was given."""
+    """One value of both sides; several values of one side are joined by ` | `. `unset`: for each side, whether it is
+    the library's default, given to no run of that side."""
 
     key: str
     baseline: str
@@ -31,7 +31,7 @@ class Beside:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """What both sides recorded of one thing. `differing`: as `differences` gives it, and in its order."""
+    """What both sides recorded in one group. `differing`: as `differences` returns it, in the same order."""
 
     name: str
     differing: tuple[Beside, ...]
@@ -39,7 +39,7 @@ class Group:
 
 
 def side_by_side(baseline: Sequence[Run], candidate: Sequence[Run]) -> tuple[Group, ...]:
-    """The groups of which both sides recorded something, in the order of `differences`."""
+    """The groups in which both sides recorded something, in the order of `differences`."""
     found, compared = differences(baseline, candidate)
     sides = baseline, candidate
     unset = _unset(baseline), _unset(candidate)
@@ -73,7 +73,7 @@ def _row(one: Difference, group: str, unset: tuple[frozenset[str], frozenset[str
 
 
 def _marks(key: str, group: str, unset: tuple[frozenset[str], frozenset[str]]) -> tuple[bool, bool]:
-    """A setting is looked for among the arguments that are called as it is."""
+    """Whether each side left this value unset; a setting is looked up among the arguments of the same name."""
     if group not in (FACTS, CONFIGURATION):
         return False, False
     argument = key if group == FACTS else ARGUMENTS + key
@@ -86,6 +86,6 @@ def _unset(side: Sequence[Run]) -> frozenset[str]:
 
 
 def _facts(run: Run) -> Mapping[str, str]:
-    """What does not follow from a seed, with the defaults; counts of work are too many to read."""
+    """The run's facts that do not follow from a seed, with the defaults; without the work counts, too many to read."""
     own = {**defaults_of(run), **facts_of(run)}
     return {key: value for key, value in own.items() if not bare(key).startswith((FIRST, WORK))}

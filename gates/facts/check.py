@@ -1,5 +1,5 @@
-"""The hard check of exact facts: with configuration, data and seed unchanged, what trains less, on other tokens or from
-another first loss is a regression until somebody says that it is meant."""
+"""The hard check of exact facts: if configuration, data and seed are unchanged, a run that trains less, on other tokens
+or from another first loss is a regression until somebody accepts it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = {
     **{f"outcome.resumed_{what}": f"{what} after a checkpoint" for what in ("model", "optimizer", "scheduler")},
     "outcome.resumed_random": "random state after a checkpoint",
 }
-SHOWN = 3  # that a reason names
+SHOWN = 3  # differences that a reason names
 LONGEST = 60  # characters of a value
 DIGITS = (4, 6, 9, 17)
 UNCHANGED = "configuration, data and seeds are the same, but"
@@ -37,8 +37,9 @@ UNCHANGED = "configuration, data and seeds are the same, but"
 def what_differs(
     baseline: Sequence[Run], fresh: Sequence[Run], candidate: Sequence[Run], *, judged: bool
 ) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
-    """As `differences`, with the facts that decide marked; of a baseline's seed its fresh run tells, where one was made
-    beside the candidate's. `judged`: the two compare, and the policy asks for the check; else no fact decides."""
+    """As `differences`, with the deciding facts marked. A seed's fresh baseline run replaces the stored one, if one was
+    made beside the candidate's. `judged`: the sides compare, and the policy asks for the check; else no fact
+    decides."""
     made = {run.seed for run in fresh}
     held = (*fresh, *(run for run in baseline if run.seed not in made))
     found, compared = differences(baseline, candidate, held)
@@ -52,8 +53,8 @@ def what_differs(
 def fact_checks(
     policy: Policy, found: Sequence[Difference], compared: Sequence[str], accepted: Sequence[Difference]
 ) -> tuple[Check, ...]:
-    """The check, where both sides recorded facts and the policy asks for it. Equal facts are not evidence of anything
-    else: it passes, and decides nothing."""
+    """The check, if both sides recorded facts and the policy asks for it. Equal facts are no evidence of anything else:
+    the check passes then, and decides nothing."""
     if not policy.hard.facts:
         return ()
     if FACTS not in compared:
@@ -75,12 +76,12 @@ def fact_checks(
 
 
 def alone(policy: Policy) -> bool:
-    """Whether facts are the question: a policy that asks for them and judges no metric. Then equal facts are a PASS."""
+    """Whether the policy asks about facts only and judges no metric. Equal facts are then a PASS."""
     return policy.hard.facts and not policy.rules
 
 
 def without_facts(policy: Policy) -> Policy:
-    """For a comparison over many steps, of which each was judged."""
+    """The policy without its check of facts, for a comparison across many changes that were each judged already."""
     return replace(policy, hard=replace(policy.hard, facts=False))
 
 
@@ -94,7 +95,7 @@ def said(one: Difference) -> str:
 
 
 def _numbers(before: str, now: str) -> str:
-    """Two numbers with as many digits as tell them apart; '' for values that are none."""
+    """Two numbers with just enough digits to tell them apart; '' for values that are not numbers."""
     try:
         here, there = float(before), float(now)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What both sides recorded of how they were made, and what of it is not the same: what a change consists of."""
+"""What a change consists of: the differences in what both sides recorded about how they were made."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ Facts = Mapping[str, str]
 def differences(
     baseline: Sequence[Run], candidate: Sequence[Run], exact: Sequence[Run] | None = None
 ) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
-    """What differs, by group and within one the values that changed before those that only one side has; and the groups
-    of which both sides recorded something, without which nothing is known of a group. `exact`: the baseline's runs
-    whose facts count, where they are others."""
+    """What differs, by group, with changed values before those that only one side has; and the groups in which both
+    sides recorded something: of the others nothing is known. `exact`: the baseline's runs whose facts count, if they
+    are not `baseline`."""
     found: list[Difference] = []
     compared: list[str] = []
     for group in GROUPS:
@@ -67,8 +67,8 @@ def differences(
 
 
 def recipe(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
-    """What these runs recorded of how they were made, by group: all but the hardware, and the facts, which follow
-    from the rest. Equal recipes are the same code, as far as anything recorded tells."""
+    """What these runs recorded about how they were made, by group, without the hardware, and without the facts, which
+    follow from the rest. Equal recipes mean the same code, as far as the records tell."""
     found = recorded(runs)
     return {
         group: {key: list(values) for key, values in found[group].items()}
@@ -78,7 +78,7 @@ def recipe(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
 
 
 def recorded(runs: Sequence[Run]) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Every value that these runs recorded of how they were made, by group and key."""
+    """Every value that these runs recorded about how they were made, by group and key."""
     found = {group: values_of(runs, _PICKS[group]) for group in GROUPS}
     found[CODE] = values_of(runs, lambda run: {**_of_code(run), "uncommitted": _uncommitted(run)})
     return found
@@ -95,7 +95,7 @@ def _unequal(
 
 
 def _code(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterable[Difference]:
-    """The commit with the commits between, and what was not committed."""
+    """Differences in the commit, with the number of commits between, and in uncommitted changes."""
     here, there = (
         sorted({run.environment["git_commit"] for run in side if _of_code(run)}) for side in (baseline, candidate)
     )
@@ -113,13 +113,13 @@ def _code(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterable[Differe
 
 
 def _history(side: Sequence[Run]) -> list[str]:
-    """The last commits of a side, the newest first; empty where its runs are of several, or recorded none."""
+    """The last commits of a side, newest first; empty if its runs come from several, or recorded none."""
     logs = {run.environment.get("git_log", "") for run in side}
     return logs.pop().split() if len(logs) == 1 else []
 
 
 def _apart(before: Sequence[str], now: Sequence[str]) -> str:
-    """` (3 commits on)`; of two branches ` (3 commits on, 2 back)`; nothing where what is recorded does not tell."""
+    """` (3 commits on)`; between two branches ` (3 commits on, 2 back)`; '' if the records do not tell."""
     shared = next((commit for commit in now if commit in before), None)
     if shared is None:
         return ""
@@ -129,7 +129,7 @@ def _apart(before: Sequence[str], now: Sequence[str]) -> str:
 
 
 def _uncommitted(run: Run) -> str:
-    """`none`, or the changes by their digest: two sides with the same ones do not differ."""
+    """`none`, or the digest of the uncommitted changes: two sides with the same changes do not differ."""
     dirty = run.environment.get("git_dirty", UNKNOWN)
     if dirty == "true":
         return f"some ({run.environment.get('git_diff', UNKNOWN)[:SHORT]})"
@@ -167,7 +167,8 @@ def _workload(run: Run) -> Facts:
 
 
 def _is_data(key: str) -> bool:
-    """`data`, `data.size`, and `train_data`, as a callback records those of an own script."""
+    """Whether a key tells about data: `data`, `data.size`, or `train_data`, which the callback records in a user's own
+    script."""
     return key.startswith("data") or key.endswith("_data")
 
 

@@ -1,5 +1,5 @@
-"""The exact facts of two sides beside each other: no noise, so no statistics. What differs, and which of it nothing but
-a regression explains."""
+"""The exact facts of two sides, compared without statistics, as they have no noise: what differs, and which differences
+only a regression explains."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ Rounding = tuple[float, float]
 
 
 def facts_of(run: Run) -> dict[str, str]:
-    """What a run recorded of itself, with the losses and gradient norms of its first steps; {} where it recorded
-    nothing: its series alone do not say what they are of."""
+    """The facts that a run recorded, with the losses and gradient norms of its first steps; {} if it recorded none: its
+    series alone do not say what work they come from."""
     if not run.facts:
         return {}
     found = {key: value for key, value in run.facts.items() if not bare(key).startswith(DEFAULTS)}
@@ -51,8 +51,8 @@ def facts_of(run: Run) -> dict[str, str]:
 
 
 def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Difference]:
-    """What differs, each fact once, those that decide first. Runs of one seed are compared; where no seed is shared,
-    facts that are the same in all runs of a side and do not follow from a seed."""
+    """What differs, each fact once, deciding facts first. Runs of the same seed are compared; if no seed is shared,
+    only the facts that are the same in all runs of a side and do not follow from a seed."""
     left, right = _by_key(baseline), _by_key(candidate)
     usual = [_by_key(side, defaults_of) for side in (baseline, candidate)]
     flipped = usual[0].keys() & usual[1].keys()
@@ -73,8 +73,8 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
 
 
 def deciding(differences: Iterable[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Difference]:
-    """Those of the differences that nothing explains but a regression, marked as such. They are facts of runs whose
-    configuration and data are known and the same (see `on_purpose`)."""
+    """The differences that only a regression explains, marked as such. Only facts of runs whose configuration and data
+    are known and the same can be among them (see `on_purpose`)."""
     known = all(map(_knows_its_data, (*baseline, *candidate)))
     runs = (*baseline, *candidate)
 
@@ -91,7 +91,7 @@ def deciding(differences: Iterable[Difference], baseline: Sequence[Run], candida
 
 
 def regressions(differences: Iterable[Difference], runs: Sequence[Run]) -> list[Difference]:
-    """As `deciding`, where it is known that nobody changed the data: of the same script with other packages."""
+    """As `deciding`, when it is known that nobody changed the data: the same script with other packages."""
     rounds = {one.key for one in differences if any(_samples_by_rounding(one.key, run) for run in runs)}
     return [
         replace(one, decides=True)
@@ -110,13 +110,13 @@ def bare(key: str) -> str:
 
 
 def variant_of(key: str) -> str:
-    """`lora` of `lora/first.loss.1`; '' of a fact of the run itself."""
+    """The variant of a fact: `lora` for `lora/first.loss.1`, '' for a fact of the run itself."""
     return key.partition(".")[0].rpartition("/")[0]
 
 
 def on_purpose(differences: Iterable[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[str]:
-    """What somebody changed that explains other facts: keys of the configuration, the data, the work. A default that a
-    library flipped is none: nobody set it on either side."""
+    """What somebody changed and what therefore explains other facts: keys of the configuration, the data, the work. A
+    default that a library flipped is not among them: nobody set it on either side."""
     defaults = [_defaults(side) for side in (baseline, candidate)]
     settings = [_settings(side) for side in (baseline, candidate)]
 
@@ -133,7 +133,7 @@ def on_purpose(differences: Iterable[Difference], baseline: Sequence[Run], candi
 
 
 def covers(accepted: Difference, found: Difference) -> bool:
-    """Whether what was accepted is the same difference: the same values, in every seed that both tell of."""
+    """Whether the accepted difference is the one found: the same values in every seed that both contain."""
     if accepted.key != found.key:
         return False
     known, now = _pairs(accepted), _pairs(found)
@@ -145,7 +145,7 @@ def covers(accepted: Difference, found: Difference) -> bool:
 
 
 def _difference(key: str, before: Values, now: Values, rounding: Rounding) -> Difference | None:
-    """What differs between two sides of one fact; None where nothing does, or it cannot be told."""
+    """The difference of one fact between two sides; None if there is none, or it cannot be told."""
     if not before or not now:
         if bare(_group(key)) not in DEFAULTED:
             return None
@@ -178,7 +178,7 @@ def _difference(key: str, before: Values, now: Values, rounding: Rounding) -> Di
 
 
 def defaults_of(run: Run) -> dict[str, str]:
-    """The arguments that nobody gave, under the keys of those that somebody did: `lora/arguments.optim`."""
+    """The arguments left at their defaults, under the keys that set ones have: `lora/arguments.optim`."""
     return {
         key.replace(DEFAULTS, "arguments.", 1): value
         for key, value in run.facts.items()
@@ -187,7 +187,7 @@ def defaults_of(run: Run) -> dict[str, str]:
 
 
 def _by_key(runs: Sequence[Run], facts: Callable[[Run], Mapping[str, str]] = facts_of) -> dict[str, Values]:
-    """Key → seed → value. A fact that is not the same in two runs of one seed on one side repeats nowhere, and is left
+    """Key → seed → value. A fact that differs between two runs of one seed on one side is not reproducible, and is left
     out."""
     found: dict[str, Values] = {}
     unsteady: set[str] = set()
@@ -200,8 +200,8 @@ def _by_key(runs: Sequence[Run], facts: Callable[[Run], Mapping[str, str]] = fac
 
 
 def _rounds(key: str, before: str, now: str, rounding: Rounding) -> bool:
-    """Whether two numbers of the first steps differ by no more than the precision's own error, or by the digits that a
-    trainer kept of them."""
+    """Whether two numbers of the first steps differ by no more than the precision's own error, or by no more than the
+    trainer's rounding."""
     if not bare(key).startswith(tuple(f"{FIRST}{name}." for name in SERIES)):
         return False
     here, there = float(before), float(now)
@@ -213,7 +213,7 @@ def _rounds(key: str, before: str, now: str, rounding: Rounding) -> bool:
 
 
 def _last_digit(number: str) -> float:
-    """What the last digit of a number that was rounded to a few is worth; 0 for one in full."""
+    """What the last digit of a number rounded to a few digits is worth; 0 for a number in full precision."""
     _, point, decimals = number.partition(".")
     return 10.0 ** -len(decimals) if point and 1 < len(decimals) <= 4 and decimals.isdigit() else 0.0
 
@@ -223,8 +223,8 @@ def _group(key: str) -> str:
 
 
 def _rounding_of(key: str, runs: Sequence[Run]) -> float:
-    """The finest rounding of the precisions that a fact's runs, or their variant, computed in: one that a library
-    flipped is no excuse."""
+    """The finest rounding error among the precisions that a fact's runs, or their variant, computed in: a coarser one
+    that a library switched to is no excuse."""
     return min((_rounding(run, variant_of(key)) for run in runs), default=LOOSEST)
 
 
@@ -245,7 +245,7 @@ def _trains_less(one: Difference) -> bool:
 
 
 def _ends_otherwise(one: Difference) -> bool:
-    """A variant that reached its end, or went on from its checkpoint, and does not any more."""
+    """A variant that used to reach its end, or resume from its checkpoint, and no longer does."""
     key = bare(one.key)
     return key.startswith(OUTCOME) and any(before == GOOD_ENDS.get(key) != now for before, now in _pairs(one).values())
 
@@ -265,14 +265,14 @@ def _other_tokens_or_loss(one: Difference) -> bool:
 
 
 def _other_gradient(one: Difference) -> bool:
-    """The first gradient by more than 1 %: a loss may be logged right and trained on wrongly."""
+    """Whether the first gradient differs by more than 1 %: a loss may be logged right and trained on wrongly."""
     if bare(one.key) != f"{FIRST}grad_norm.1":
         return False
     return any(not math.isclose(float(before), float(now), rel_tol=1e-2) for before, now in _pairs(one).values())
 
 
 def _coarser(one: Difference) -> bool:
-    """Fewer digits than before, in a training that asks for neither."""
+    """Whether a precision has fewer digits than before, in a training that asked for neither."""
     if bare(one.key) != "training.precision":
         return False
     return any(ROUNDING.get(now, 0.0) > ROUNDING.get(before, LOOSEST) for before, now in _pairs(one).values())
@@ -283,7 +283,7 @@ WORSE = (_trains_less, _ends_otherwise, _other_tokens_or_loss, _other_gradient, 
 
 
 def _pairs(one: Difference) -> dict[int | None, tuple[str, str]]:
-    """Seed → both values; under None where they are the same in all."""
+    """Seed → both values; under the key None for a fact that follows from no seed."""
     values = list(zip(one.baseline.split(SEPARATOR), one.candidate.split(SEPARATOR), strict=False))
     if len(values) == 1:
         return dict.fromkeys(one.seeds or (None,), values[0])
@@ -299,7 +299,7 @@ def _all_same(key: str, known: Sequence[tuple[str, str]], now: Sequence[tuple[st
 
 
 def _knows_its_data(run: Run) -> bool:
-    """Whether two runs of this work trained on the same rows, and not only on as many."""
+    """Whether the run's records show that two runs of its work trained on the same rows, not only on as many."""
     return any(
         (key.startswith("data") and "digest" in key) or (key == "train_data" and ", " in value)
         for key, value in run.workload.items()
@@ -307,13 +307,14 @@ def _knows_its_data(run: Run) -> bool:
 
 
 def _samples_by_rounding(key: str, run: Run) -> bool:
-    """Whether rounding, or a GPU that adds in any order, may draw another token, after which everything is another."""
+    """Whether rounding, or a GPU that adds in any order, may draw another token, after which everything differs."""
     steady = _rounding(run, variant_of(key)) <= ROUNDING["fp32"] and run.hardware.get("backend") == "cpu"
     return not steady and _reinforces(run)
 
 
 def _scale(run: Run) -> float:
-    """The loss of a policy gradient is a sum of terms of size 1 and either sign, which may be as good as nothing."""
+    """The scale of a loss's rounding: 1 for a policy gradient's, a sum of terms of size 1 and either sign that may be
+    nearly zero; else 0."""
     return 1.0 if _reinforces(run) else 0.0
 
 

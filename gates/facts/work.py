@@ -1,5 +1,5 @@
-"""The work of a step on both sides: identical, immaterial or material, and what it is. Advisory: less work is no speed,
-and identical work makes no PASS."""
+"""The work of a step on both sides: whether it is identical or differs, immaterially or materially, and in what.
+Advisory: less work is not yet speed, and identical work is no PASS."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ IDENTICAL, IMMATERIAL, MATERIAL = "identical", "immaterial", "material"
 
 @dataclass(frozen=True, kw_only=True)
 class WorkDiff:
-    """`kind`: one of the three, or '' where the two do not compare; `said`: what is other, the most telling first."""
+    """`kind`: identical, immaterial, material, or '' if the two do not compare. `said`: what differs, the most telling
+    first."""
 
     kind: str
     said: tuple[str, ...] = ()
 
 
 def compare_work(before: Mapping[str, str], now: Mapping[str, str]) -> WorkDiff:
-    """Two runs' facts `work.*`. Only of one fixture: other data is other work."""
+    """Compare two runs' facts `work.*`. They compare only if both used one fixture: other data is other work."""
     here, there = (_own(facts) for facts in (before, now))
     if here.get("status") != "counted" or there.get("status") != "counted" or here["fixture"] != there["fixture"]:
         return WorkDiff(kind="")
@@ -32,7 +33,8 @@ def compare_work(before: Mapping[str, str], now: Mapping[str, str]) -> WorkDiff:
 
 
 def beyond(before: Mapping[str, str], now: Mapping[str, str], budget: Mapping[str, float]) -> list[str]:
-    """The counts that grew by more than a budget's share: `{"flops": 0.1}`. Empty where the two do not compare."""
+    """The counts that grew by more than their share of the budget, as in `{"flops": 0.1}`; empty if the two do not
+    compare."""
     if not compare_work(before, now).kind:
         return []
     here, there = (_own(facts) for facts in (before, now))
@@ -46,7 +48,7 @@ def _own(facts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _causes(here: Mapping[str, str], there: Mapping[str, str]) -> Sequence[str]:
-    """What is of another kind, with file and line."""
+    """What differs in kind, with file and line."""
     found = []
     again = _number(there, "ops.recompute") - _number(here, "ops.recompute")
     if again:
@@ -69,7 +71,8 @@ def _causes(here: Mapping[str, str], there: Mapping[str, str]) -> Sequence[str]:
 
 
 def _moved(before: str, now: str) -> Sequence[str]:
-    """`1 more at trl/trainer/utils.py:12` for each file with another number: lines move with every release."""
+    """`1 more at trl/trainer/utils.py:12` for each file whose number changed. Counted by file, as lines move with every
+    release."""
     counts = [_by_file(side) for side in (before, now)]
     apart = {file: counts[1].get(file, 0) - counts[0].get(file, 0) for file in sorted({*counts[0], *counts[1]})}
     old = {one.partition(" at ")[2] for one in before.split("; ")}
@@ -108,8 +111,8 @@ def _short(value: str | None) -> str:
 
 
 def work_note(before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]], *, explained: bool) -> str:
-    """A sentence on the work of both sides; '' where it is not known. `explained`: the verdict is a PASS, so that equal
-    work is not worth one."""
+    """A sentence on the work of both sides; '' if it is not known. `explained`: the verdict is a PASS, so equal work
+    needs no sentence."""
     pairs = [(here, there) for here in before for there in now if compare_work(here, there).kind]
     if not pairs:
         return ""

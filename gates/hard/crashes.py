@@ -1,4 +1,4 @@
-"""Exceptions inside the training: when a run that one ended speaks against the candidate's code."""
+"""Exceptions inside the training: when a run that ended with one speaks against the candidate's code."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gates.model.wording import listed
 
 @dataclass(frozen=True, kw_only=True)
 class Crash:
-    """An exception of the candidate's code at one seed. `blocks`: it came again in a rerun, and the baseline's run
-    beside it finished; `reason` says what was found, or what is missing."""
+    """An exception of the candidate's code at one seed. `blocks`: it recurred in a rerun, and the baseline's run beside
+    it finished. `reason` says what was found, or what is missing."""
 
     blocks: bool
     reason: str
 
 
 def crashes(runs: Sequence[Run], baseline: Version | None) -> tuple[Crash, ...]:
-    """What the candidate's own code raised, by seed."""
+    """The exceptions that the candidate's own code raised, by seed."""
     found = []
     for seed, raised, ended, tried in _by_seed(runs):
         what = f"{raised} ended {len(ended)} of {len(tried)} runs of seed {seed}"
@@ -30,18 +30,18 @@ def crashes(runs: Sequence[Run], baseline: Version | None) -> tuple[Crash, ...]:
 
 
 def repeated(runs: Sequence[Run]) -> dict[int, Raised]:
-    """The seeds whose runs all ended with one exception of the code, twice at least: another tells nothing more."""
+    """The seeds whose runs, at least two, all ended with the same exception of the code: another run tells no more."""
     return {seed: raised for seed, raised, ended, tried in _by_seed(runs) if not _not_repeated(tried, ended)}
 
 
 def to_run_beside(runs: Sequence[Run], baseline: Version) -> dict[int, Raised]:
-    """The seeds of exceptions that came again, of which no run of the baseline's code was made beside them."""
+    """The seeds whose exception recurred and for which no run of the baseline's code was made beside."""
     return {seed: raised for seed, raised in sorted(repeated(runs).items()) if not _beside(baseline, seed)}
 
 
 def _by_seed(runs: Sequence[Run]) -> Iterator[tuple[int, Raised, list[Run], list[Run]]]:
-    """Each exception of the code with its seed, the runs that it ended, and all that were tried with that seed. Runs
-    without one are left out: nobody knows which is another once more."""
+    """Each exception of the code with its seed, the runs that it ended, and all runs of that seed. Runs without a seed
+    are left out: nobody knows which of them repeats which."""
     for seed in sorted({run.seed for run in runs if run.seed is not None}):
         tried = [run for run in runs if run.seed == seed and run.failure != "interrupted"]
         for raised in dict.fromkeys(run.raised for run in tried if run.failure == "error"):
@@ -56,7 +56,7 @@ def _not_repeated(tried: Sequence[Run], ended: Sequence[Run]) -> str:
 
 
 def _no_baseline_beside(ended: Sequence[Run], seed: int, baseline: Version | None) -> str:
-    """Why the baseline does not tell whether the code is to blame; '' where it does."""
+    """Why the baseline cannot tell whether the code is to blame; '' if it can."""
     if baseline is None:
         return "there is no champion to compare with"
     beside = _beside(baseline, seed)

@@ -27,7 +27,7 @@ GAIN_SIGMAS = 2.0
 
 
 def divergence(hard: HardChecks, run: Run) -> str | None:
-    """What went wrong in one clause, '' for nothing, None where the run has no series that could tell."""
+    """What went wrong, in one clause; '' if nothing did, None if the run has no series that could tell."""
     rewarded = paradigm_of(run.workload.get("algo", ""), run.series.keys()) is Paradigm.REINFORCEMENT
     tests = _LOSS_TESTS if not rewarded else _SCORED_TESTS if "score_mean" in run.series else _RL_TESTS
     judged = False
@@ -47,24 +47,24 @@ def _loss_diverged(hard: HardChecks, loss: Values) -> str:
     early, late = float(iqm(loss[:tenth])), float(iqm(loss[-tenth:]))
     first_half = loss[: len(loss) // 2]
     spread = 1.4826 * float(np.median(np.abs(first_half - np.median(first_half))))
-    # A constant first half has no spread; rounding is no divergence.
+    # A constant first half has no spread; rounding is not divergence.
     if late - early <= max(hard.loss_sigmas * spread, 1e-6 * float(np.max(np.abs(loss)))):
         return ""
     return f"loss rose from {figure(early)} to {figure(late)}, over {hard.loss_sigmas:g} robust SDs"
 
 
 def _positive_loss_diverged(hard: HardChecks, loss: Values) -> str:
-    """The end far above the beginning, or a blow-up that gave back half of what had been learned.
+    """Whether the end is far above the beginning, or a blow-up gave back half of what had been learned.
 
-    A rise counts when it is also far beyond what two tenths of this run differ by from step to step: the loss of
-    small batches doubles and halves all the time.
+    A rise counts only if it also far exceeds the noise between two tenths of this run: the loss of small batches
+    doubles and halves all the time.
     """
     tenths = [float(iqm(part)) for part in np.array_split(loss, 10)]
     early, late = tenths[0], tenths[-1]
     rise = late / early
-    # In logarithms: the wobble of a loss is a share of it. That of the beginning: what diverges is wild afterwards.
+    # In logarithms, as a loss wobbles in proportion to itself. From the beginning, as a diverged loss is wild later.
     wobble = _noise(np.log(loss[: max(10, len(loss) // 10)]), len(loss) // 10)
-    # Twice over the ratio is enough: a learning rate far too high makes the beginning wild as well.
+    # The ratio squared is enough without that: a learning rate far too high makes the beginning wild as well.
     if rise > hard.loss_ratio and (rise > hard.loss_ratio**2 or np.log(rise) > RISE_SIGMAS * wobble):
         return f"loss rose from {figure(early)} to {figure(late)}, over {hard.loss_ratio:g} times"
     return _rebound(hard, loss)
@@ -85,8 +85,8 @@ def _rebound(hard: HardChecks, loss: Values) -> str:
 
 
 def _last_rise(hard: HardChecks, loss: Values, level: float) -> str:
-    """A blow-up in the last steps, to which the middle of a tenth is blind: every one of them as far above the level
-    before as a rebound must be, and beyond what single steps wobble by."""
+    """A blow-up in the last steps, to which the median of a tenth is blind: each of them is as far above the level
+    before as a rebound must be, and further than single steps wobble."""
     count = max(END_POINTS, len(loss) // 33)
     before, end = loss[:-count], float(np.min(loss[-count:]))
     usual = min(level, float(np.median(before[-3 * count :])))
@@ -95,14 +95,14 @@ def _last_rise(hard: HardChecks, loss: Values, level: float) -> str:
 
 
 def _levels(values: Values) -> tuple[list[float], int]:
-    """The levels of at most ten windows of at least ten steps, and the steps of the last: the level of fewer is luck
-    where batches are small."""
+    """The levels of at most ten windows of at least ten steps, and the number of steps in the last. With small batches,
+    the level of fewer steps is luck."""
     windows = np.array_split(values, min(10, len(values) // 10))
     return [float(iqm(part)) for part in windows], len(windows[-1])
 
 
 def _noise(loss: Values, window: int) -> float:
-    """Standard deviation of the difference of two windows' means, from neighbouring steps: a trend is no noise."""
+    """Standard deviation of the difference of two windows' means, from neighbouring steps, as a trend is not noise."""
     with np.errstate(over="ignore"):  # beyond floats it is infinite, and nothing rises above it
         return float(np.std(np.diff(loss)) / np.sqrt(window))
 
@@ -125,8 +125,8 @@ def _entropy_collapsed(hard: HardChecks, entropy: Values) -> str:
 
 
 def _reward_lost(hard: HardChecks, reward: Values, what: str = "reward") -> str:
-    """Half of what had been gained is gone at the end: far beyond the noise of two tenths, and more than a single step
-    wobbles by, because a reward wanders slowly in healthy runs."""
+    """Whether half of the gain is gone at the end: a fall far beyond the noise of two tenths, and larger than a single
+    step's wobble, because a reward wanders slowly in healthy runs."""
     reward = _each_once(reward)
     levels, width = _levels(reward)
     early, best, late = levels[0], max(levels), levels[-1]
@@ -139,14 +139,14 @@ def _reward_lost(hard: HardChecks, reward: Values, what: str = "reward") -> str:
 
 
 def _score_lost(hard: HardChecks, score: Values) -> str:
-    """The same of the score, where it is recorded beside a reward from which a KL penalty was taken: that reward sinks
-    in every run that gains nothing, and nothing is lost by it."""
+    """The same for the score, if it is recorded beside a reward from which a KL penalty was taken: that reward sinks in
+    every run that gains nothing, without anything being lost."""
     return _reward_lost(hard, score, "score")
 
 
 def _each_once(values: Values) -> Values:
-    """Every n-th value where each is repeated about n times until there is a new one, as a rollout's reward at each of
-    its optimizer steps: repeated, it has no noise between steps. The shape in time stays, and MIN_POINTS values."""
+    """Every n-th value, if each value is repeated about n times, as a rollout's reward is at each of its optimizer
+    steps: repeated values show no noise between steps. The shape in time stays, and at least MIN_POINTS values."""
     changes = int(np.count_nonzero(np.diff(values)))
     times = min(round(len(values) / (changes + 1)), len(values) // MIN_POINTS) if changes else 1
     return values[::times]

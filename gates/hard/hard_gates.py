@@ -35,8 +35,8 @@ not 2 of 3 against 1 of 3 (0.5). So high, because neither answer lets anything p
 
 
 def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> tuple[Check, ...]:
-    """The hard checks that the policy asks for, over all runs that are evidence. What the baseline's runs fail just as
-    often tells nothing of the change."""
+    """The hard checks that the policy asks for, over all runs that are evidence. A check that the baseline's runs fail
+    just as often tells nothing about the change."""
     sides = (
         (side.evidence, interrupted(side.runs)),
         (failures_too(baseline, side), interrupted((*baseline.runs, *baseline.fresh) if baseline else ())),
@@ -50,7 +50,7 @@ def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> 
         ("watch", policy.hard.watch, _watch),
     ]
     found = [(name, [_found(policy, name, find, *runs) for runs in sides]) for name, on, find in asked if on]
-    # Few runs check invariants or are watched yet: what nobody looked for is not listed.
+    # Not every run checks invariants or is watched: what nobody looked for is not listed.
     checks = [
         _check(name, mine, known)
         for name, (mine, known) in found
@@ -62,8 +62,8 @@ def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> 
 
 
 class Found(NamedTuple):
-    """What each failing run did, the sentence for when there is none (empty: nothing to judge by), and of how many
-    runs."""
+    """What each failing run did, the sentence for the case that none failed ('' if there is nothing to judge by), and
+    the number of runs looked at."""
 
     problems: list[str]
     fine: str
@@ -71,8 +71,8 @@ class Found(NamedTuple):
 
 
 def _found(policy: Policy, name: str, find: Finder, evidence: Sequence[Run], ended: Sequence[Run]) -> Found:
-    """What a check finds in the runs that are evidence, and in those of the interrupted ones that had failed it by
-    then."""
+    """What a check finds in the runs that are evidence, and in interrupted runs that had failed it before they were
+    stopped."""
     problems, fine = find(policy, evidence)
     failed = [said[0] for run in ended if name in _OF_ROWS and (said := find(policy, [run])[0])]
     return Found(
@@ -81,7 +81,7 @@ def _found(policy: Policy, name: str, find: Finder, evidence: Sequence[Run], end
 
 
 def _check(name: str, found: Found, known: Found) -> Check:
-    """`known`: what the baseline's runs fail of it."""
+    """The check of that name. `known`: what it finds in the baseline's runs."""
     problems, fine, runs = found
     if problems:
         reason = f"{len(problems)} of {runs} runs: {listed(list(dict.fromkeys(problems)), 2)}"
@@ -97,15 +97,15 @@ def _check(name: str, found: Found, known: Found) -> Check:
 
 
 def _alike(candidate: tuple[int, int], baseline: tuple[int, int]) -> bool:
-    """Whether the baseline fails too, and the candidate not clearly more often (Fisher's exact test, one-sided). Each
-    side: failing runs, all runs."""
+    """Whether the baseline fails too, and the candidate does not fail clearly more often (Fisher's exact test,
+    one-sided). Each side: (failing runs, all runs)."""
     (worse, those), (failed, others) = candidate, baseline
     return failed > 0 and bool(hypergeom.sf(worse - 1, those + others, worse + failed, those) > _CHANCE)
 
 
 def _unless_broken_off(check: Check, side: Side, baseline: Version | None) -> Check:
-    """A run that failed for a reason unknown neither finished nor crashed of its own: open, unless others did crash or
-    an exception is shown to be its code's."""
+    """The check, left open if a run failed for an unknown reason, as it neither finished nor crashed by itself; unless
+    other runs did crash, or an exception is shown to come from the candidate's code."""
     if check.outcome is CheckOutcome.BLOCK:
         return check
     if found := sorted(crashes(side.runs, baseline), key=lambda crash: not crash.blocks):
@@ -131,7 +131,7 @@ def _hard(name: str, outcome: CheckOutcome, reason: str, code: ReasonCode | None
 
 
 def _known(fine: str, known: Sequence[bool]) -> str:
-    """What is said where nothing is wrong, and of how many runs; '' where no run tells."""
+    """The sentence for when nothing is wrong, with the number of runs that it covers; '' if no run tells."""
     if not any(known):
         return ""
     if all(known):

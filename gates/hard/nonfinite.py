@@ -1,4 +1,4 @@
-"""NaN and infinities in a run: each is a fault, but for the first overflows, by which fp16 finds its loss scale."""
+"""NaN and infinities in a run: each is a fault, except the first overflows, by which fp16 finds its loss scale."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ and moves no weight (torch.amp.GradScaler); the watch calls as many benign."""
 
 
 def nonfinite(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
-    """What each failing run did, and the sentence for when there is none."""
+    """What each failing run did, and the sentence for the case that none failed."""
     benign = [scale_search(run) for run in runs]
     problems = []
     for run, steps in zip(runs, benign, strict=True):
@@ -34,8 +34,8 @@ def nonfinite(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
 
 
 def scale_search(run: Run) -> frozenset[int]:
-    """The steps with which a run begins and at which the gradient norm alone is not finite; none where they are too
-    many, or where the run says that it does not train in fp16."""
+    """The first steps of a run at which only the gradient norm is not finite; empty if they are too many, or if the run
+    says that it does not train in fp16."""
     norms = run.series.get("grad_norm")
     if norms is None or not norms.finite.any() or run.workload.get("precision", "fp16") != "fp16":
         return frozenset()
@@ -54,7 +54,7 @@ def _mask(series: Series) -> NDArray[np.bool_]:
 
 
 def _first(run: Run, benign: Collection[int]) -> str:
-    """'at step 12 (loss)' for the earliest non-finite count, or value of a metric that is never undefined."""
+    """'at step 12 (loss)': the earliest non-finite value, by a count of them or in a metric that is never undefined."""
     names = (_COUNT, *_NEVER_NAN)
     found = [(step, name == _COUNT, name) for name in names for step in _bad(run, name) if step not in benign]
     if not found:

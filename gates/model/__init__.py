@@ -1,1 +1,1 @@
-"""What everything speaks of: metrics, runs, sides, policies and verdicts, and how they are worded."""
+"""The values that everything else is about: metrics, runs, sides, policies and verdicts, and how they are worded."""

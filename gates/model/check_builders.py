@@ -7,14 +7,14 @@ from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode
 
 
 def undecided(rule: MetricRule, reason: str, code: ReasonCode) -> Check:
-    """The check of a rule that these runs cannot answer: open for a gate metric, a remark for another."""
+    """The check of a rule that these runs cannot answer: INCONCLUSIVE for a gate metric, NOT_JUDGED for others."""
     if rule.role is not Role.GATE:
         return make_check(rule, CheckOutcome.NOT_JUDGED, reason)
     return make_check(rule, CheckOutcome.INCONCLUSIVE, reason, code)
 
 
 def label(rule: MetricRule) -> str:
-    """How a sentence names the rule: its metric, and the reduction where the rule is not the metric's own."""
+    """How a sentence names the rule: by its metric, with the reduction if the rule does not bear the metric's name."""
     return f"{rule.info.label} ({rule.reduction})" if rule.name != rule.metric else rule.info.label
 
 

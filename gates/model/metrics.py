@@ -1,4 +1,4 @@
-"""The one table of metrics: name, label, unit, the direction that is worse, the scale that fits, and what is special.
+"""The one table of metrics: name, label, unit, the direction that is worse, the scale that fits, and special traits.
 
 Recorder, policies, watch, pages, imports and reports read it. What trainers call a metric: tracking/trainers.py.
 """
@@ -18,17 +18,17 @@ class Metric:
 
     Traits:
     repeatable     follows from seed, code and data alone: bit-equal series prove that nothing changed
-    may_be_signed  positive as a rule: judged on the log scale, on the identity scale where it is not
+    may_be_signed  positive as a rule: judged on the log scale, or on the identity scale if values are not positive
     share          lies between 0 and 1
-    of_iterations  measured once an iteration, not a step
-    clock          read from a clock at every step, to the nanosecond: no two runs agree in all of them
-    wall_clock     follows the clock on the wall, which other processes slow down
+    of_iterations  measured once per iteration, not per step
+    clock          read from a clock at every step, to the nanosecond: no two runs agree at every step
+    wall_clock     follows wall-clock time, which other processes can stretch
     speed          its level follows the machine's speed; its tails and drifts are ratios within a run and do not
     never_nan      a NaN is a fault; an explained variance or a spread may be undefined in a healthy run
     training_loss  what the optimizer minimizes
-    reward         what the training is paid for
-    ranks          of several ranks' values: "largest" (a step is as slow as its slowest rank), "sum", or "" for the
-                   first rank's
+    reward         what the training is rewarded for
+    ranks          how the ranks' values become one: "largest" (a step is as slow as its slowest rank), "sum", or "" for
+                   the first rank's
     """
 
     name: str
@@ -103,7 +103,7 @@ _TABLE = (
     _perf("reserved_memory", "MiB", ranks="largest"),
     _perf("allocated_memory", "MiB", ranks="largest"),
     _perf("memory_growth", "MiB/step", scale="identity", ranks="largest"),
-    # What NVIDIA's driver says of the device, whoever uses it.
+    # What NVIDIA's driver says about the device, whoever uses it.
     _perf("gpu_utilization", "%", worse="lower", scale="identity"),
     _perf("gpu_memory", "MiB"),
     _perf("gpu_power", "W", worse="both"),
@@ -159,5 +159,5 @@ RECORDINGS = ("recorded", "early", "new", "absent")
 
 
 def metrics_with(trait: str) -> tuple[str, ...]:
-    """The names of those that have it, in the table's order."""
+    """The names of the metrics that have this trait, in the table's order."""
     return tuple(metric.name for metric in _TABLE if getattr(metric, trait))

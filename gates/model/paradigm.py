@@ -1,4 +1,4 @@
-"""How a run learns: from examples, so that its loss says how well, or from rewards, so that its loss does not."""
+"""How a run learns: from examples, where the loss tells how well it does, or from rewards, where it does not."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import StrEnum
 
 
 class Paradigm(StrEnum):
-    """What a training's loss is worth. An RL loss is scaled by its own advantages: it rose in half of the healthy
-    public GRPO histories seen."""
+    """How a training learns, and so what its loss tells. An RL loss is scaled by its own advantages: it rose in half of
+    the healthy public GRPO histories seen."""
 
     SUPERVISED = "supervised"
     REINFORCEMENT = "reinforcement"
@@ -24,12 +24,12 @@ _OF_POLICY_GRADIENTS = frozenset({"policy_loss", "clip_fraction", "approx_kl", "
 
 
 def paradigm_of(algo: str, metrics: Collection[str]) -> Paradigm:
-    """By the algorithm's name, else by what was recorded, else from examples."""
+    """The paradigm by the algorithm's name, else by the recorded metrics; SUPERVISED if neither tells."""
     return named_paradigm(algo) or recorded_paradigm(metrics) or Paradigm.SUPERVISED
 
 
 def named_paradigm(algo: str) -> Paradigm | None:
-    """By the algorithm's name; None for one that is not known."""
+    """The paradigm by the algorithm's name; None if the name is unknown."""
     name = algo.lower()
     if name in _REINFORCEMENT:
         return Paradigm.REINFORCEMENT
@@ -37,9 +37,9 @@ def named_paradigm(algo: str) -> Paradigm | None:
 
 
 def recorded_paradigm(metrics: Collection[str]) -> Paradigm | None:
-    """By the marks of a policy gradient, beside which an accuracy is that of answers; or by rewards; None where nothing
-    tells. A KL alone is no such mark, distillation has one; and a reward model's training has a mean reward, but only
-    learning from preferences has what sets the preferred apart."""
+    """The paradigm by the metrics: by the marks of a policy gradient, beside which an accuracy is that of answers, or
+    by rewards; None if nothing tells. A KL alone is no such mark: distillation has one. A reward model's training has a
+    mean reward too, but only learning from preferences has metrics that set the preferred answer apart."""
     if not _OF_POLICY_GRADIENTS.isdisjoint(metrics):
         return Paradigm.REINFORCEMENT
     if not _OF_PREFERENCES.isdisjoint(metrics):

@@ -26,8 +26,8 @@ class Bootstrap(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class HardChecks:
-    """Checks that need no baseline, but for `facts`. PPO's limits: KL is summed over a response, approximate KL is per
-    token."""
+    """Checks that need no baseline, except `facts`. In PPO's limits, KL is summed over a response and approximate KL is
+    per token."""
 
     completed: bool
     nonfinite: bool
@@ -46,9 +46,10 @@ class HardChecks:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidityRules:
-    """From when on a run's clock tells of the machine: see gates/evidence/validity.py. None switches a rule off.
+    """Beyond what a run's clock tells about the machine instead: see gates/evidence/validity.py. None switches a rule
+    off.
 
-    `reruns`: how often such a run, or one that broke off, is made again.
+    `reruns`: how often such a run, or one that broke off, is repeated.
     """
 
     clock_share: float | None
@@ -58,17 +59,17 @@ class ValidityRules:
 
 @dataclass(frozen=True, kw_only=True)
 class OverrideRules:
-    """What an override of a BLOCK asks for. `operators`: how many people, 1 or 2."""
+    """What an override of a BLOCK requires. `operators`: how many people, 1 or 2."""
 
     operators: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownPriors:
-    """Spreads that were measured where every fact in `when` holds: calibrated or learnt, by rule.
+    """Spreads that were calibrated or learnt from runs for which every fact in `when` holds.
 
-    `rules`: the prior and the reduction and scale of the rule that it was measured with. Where several apply, the one
-    with the most facts counts (Policy.prior_of).
+    `rules`: rule → its prior, and the reduction and scale that it was measured with. If several apply, the one with the
+    most facts counts (Policy.prior_of).
     """
 
     name: str
@@ -94,7 +95,7 @@ class Overlay:
 
 
 def _match(when: Mapping[str, tuple[str, ...]], facts: Mapping[str, str]) -> bool:
-    """Whether each fact has one of its values; PPO is ppo."""
+    """Whether each fact has one of the listed values, in upper or lower case."""
     return all(facts.get(key, "").lower() in {value.lower() for value in values} for key, values in when.items())
 
 
@@ -124,7 +125,7 @@ class Policy:
     priors: tuple[KnownPriors, ...] = ()
 
     def resolve(self, facts: Mapping[str, str]) -> Policy:
-        """The policy for these facts: matching overlays applied in their order, none left to apply. How runs learn
+        """The policy for these facts, with the matching overlays applied in order and none left. How runs learn
         (`paradigm`: supervised or reinforcement) is a fact that follows from the others."""
         recorded = [name for name, value in facts.items() if value in ("recorded", "early")]
         facts = {"paradigm": paradigm_of(facts.get("algo", ""), recorded), **facts}
@@ -139,7 +140,7 @@ class Policy:
     def prior_of(self, rule: MetricRule) -> Prior:
         """The spread to expect, in a resolved policy: one measured for this rule, else the shipped one.
 
-        Of several measured ones that with the most facts in its `when`; among equals the one written last.
+        Of several measured ones, the one with the most facts in its `when` counts; among equals, the last one written.
         """
         found, facts = Prior(sd=rule.prior, df=self.prior_df, kind="shipped"), 0
         for known in self.priors:
@@ -151,7 +152,7 @@ class Policy:
 
     def at_try(self, number: int) -> Policy:
         """The policy at a later try of the same code: PASS has less to spend (Looks.share_of_try), BLOCK as much as
-        ever, so that what harms is stopped at each of them."""
+        ever, so that harm is stopped at every try."""
         return replace(self, alpha_pass=self.alpha_pass * self.looks.share_of_try(number))
 
     def spending(self, share: float) -> Policy:

@@ -1,4 +1,4 @@
-"""How much runs are expected to differ, before any of theirs is measured: what groups of unchanged runs say.
+"""How much runs are expected to differ, before their own spread is measured: what groups of unchanged runs tell.
 
 After limma's fitFDist (Smyth, "Linear models and empirical Bayes methods", 2004).
 """
@@ -23,8 +23,8 @@ LEAST_DF = 2.0
 class Prior:
     """The spread `sd` expected between equal runs, worth `df` degrees of freedom.
 
-    `between`: the SD that sessions add, 0 where nothing is known of that. `kind`: shipped (stated in the policy),
-    calibrated (unchanged runs of one place), learnt (earlier runs, many groups of them or one long row).
+    `between`: the SD that sessions add, 0 if it is not known. `kind`: shipped (stated in the policy), calibrated
+    (unchanged runs of one place), learnt (earlier runs, many groups of them or one long series).
     """
 
     sd: float
@@ -34,8 +34,8 @@ class Prior:
 
 
 def fit_prior(variances: Sequence[float], dfs: Sequence[float]) -> tuple[float, float]:
-    """The prior variance and its degrees of freedom (infinite where groups differ by chance alone) behind the
-    variances of groups of equal runs.
+    """The prior variance and its degrees of freedom (infinite if groups differ by chance alone), from the variances of
+    groups of equal runs.
 
     Moments of the log variances (limma's fitFDist); needs at least two variances above zero.
     """
@@ -46,15 +46,15 @@ def fit_prior(variances: Sequence[float], dfs: Sequence[float]) -> tuple[float, 
     e = z - digamma(half) + np.log(half)
     excess = float(np.var(e, ddof=1) - np.mean(polygamma(1, half)))
     if excess <= 0:
-        # All groups share one variance: the mean by degrees of freedom estimates it best.
+        # All groups share one variance: the mean, weighted by degrees of freedom, estimates it best.
         return float(np.average([variance for variance, _ in pairs], weights=half)), math.inf
     prior_df = 2 * _inverse_trigamma(excess)
     return float(np.exp(np.mean(e) + digamma(prior_df / 2) - np.log(prior_df / 2))), prior_df
 
 
 def learn_prior(variances: Sequence[float], dfs: Sequence[float]) -> Prior | None:
-    """What groups of unchanged runs say: calibrated from one or two, learnt from more, where these agree so far that
-    the fit is worth LEAST_DF; None where none has a spread."""
+    """The prior from groups of unchanged runs: calibrated from one or two groups, learnt from more if they agree so
+    well that the fit is worth LEAST_DF; None if no group has a spread."""
     pairs = [(variance, df) for variance, df in zip(variances, dfs, strict=True) if variance > 0 and df > 0]
     total = sum(df for _, df in pairs)
     if not pairs:

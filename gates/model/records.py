@@ -25,8 +25,7 @@ class Series:
 
     @classmethod
     def from_pairs(cls, name: str, pairs: Iterable[tuple[int, float]]) -> Series:
-        """Make a series from (step, value) pairs in any order; of several values at one step the last
-        counts."""
+        """Make a series from (step, value) pairs in any order; of several values at one step, the last counts."""
         by_step = {int(step): float(value) for step, value in pairs}
         steps = sorted(by_step)
         return cls(
@@ -37,8 +36,7 @@ class Series:
 
     @property
     def finite(self) -> NDArray[np.bool_]:
-        """Mask of the values that are numbers. SQL stores turn +-Inf into +-1.797e308, which is not a number
-        either."""
+        """Mask of the finite values. SQL stores turn +-Inf into +-1.797e308, which counts as infinite too."""
         return np.asarray(np.isfinite(self.values) & (np.abs(self.values) < sys.float_info.max))
 
     def finite_only(self) -> Series:
@@ -47,12 +45,12 @@ class Series:
         return Series(name=self.name, steps=self.steps[keep], values=self.values[keep])
 
     def reaches(self, share: float, last_step: int) -> bool:
-        """True if it goes on until that share of a run that ends at `last_step`."""
+        """True if the series reaches that share of a run that ends at `last_step`."""
         return len(self.steps) > 0 and int(self.steps[-1]) >= share * last_step
 
     @property
     def spacing(self) -> float:
-        """How many steps a point stands for: the median distance of two; 1 where there is no second point."""
+        """How many steps a point stands for: the median distance of neighbours; 1 if there is no second point."""
         return float(np.median(np.diff(self.steps))) if len(self.steps) > 1 else 1.0
 
     def same_values(self, other: Series) -> bool:
@@ -65,7 +63,7 @@ class Series:
 @dataclass(frozen=True, kw_only=True)
 class Raised:
     """The exception that ended a run: its type, the `place` that raised it (`module/path.py:line in function`, the same
-    on every machine), and, where it says nothing of the code, why (`outside`)."""
+    on every machine), and, if it tells nothing about the code, why (`outside`)."""
 
     kind: str
     place: str
@@ -79,15 +77,15 @@ class Raised:
 class Run:
     """One fresh process with one seed: the unit of evidence.
 
-    `invariants`: "ok", "broken: <sentence>", or "" where none were checked. `critical_held`: the warning that stayed
-    critical, "" for none, None where nobody watched. `note`: what a reader should know of its data, in one sentence.
-    `not_promotable`: why this run sets no standard for others, such as a fault put in on purpose or a profiler;
-    "" for an ordinary run.
+    `invariants`: "ok", "broken: <sentence>", or "" if none were checked. `critical_held`: the warning that stayed
+    critical, "" for none, None if the run was not watched. `note`: what a reader should know about its data, in one
+    sentence. `not_promotable`: why this run sets no standard for others, such as a fault put in on purpose or a
+    profiler; "" for an ordinary run.
 
     `failure` is "" or one of instability, oom, timeout, crash (a fault of the version), interrupted, error (no
     evidence). `workload` and `hardware` must be equal for two runs to be compared; `environment` and `configuration`
-    (what the training was told) may differ, and are listed. `facts`: what it exactly was, `group.key` → value, compared
-    without statistics (gates/facts/exact.py); empty where nobody recorded it.
+    (what the training was told) may differ, and are listed. `facts`: the run's exact facts, `group.key` → value,
+    compared without statistics (gates/facts/exact.py); empty if none were recorded.
     """
 
     run_id: str
@@ -116,11 +114,10 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Version:
-    """One side of a comparison: a model version (None when the runs are no registered version) and its runs.
+    """One side of a comparison: a model version (None if the runs are not a registered version) and its runs.
 
-    `fresh`: for a baseline, runs of its code made beside the candidate's, each with the seed of the run that it stands
-    beside. What depends on the machine's speed is judged in these pairs. `beside`: the baseline's own `runs` were made
-    so too.
+    `fresh`: for a baseline, runs of its code made beside the candidate's, each with the seed of its partner. What
+    depends on the machine's speed is judged in these pairs. `beside`: the baseline's own `runs` were made that way too.
     """
 
     model: str

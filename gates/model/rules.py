@@ -1,4 +1,4 @@
-"""What one metric must satisfy: its role, what is taken of it, the direction of harm and how much is tolerated."""
+"""What one metric must satisfy: its role, how it becomes one number, which direction is harm, how much is tolerated."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class MetricRule:
     """How one metric is judged.
 
     `margin` is the largest worsening that is tolerated: a fraction on the log scale (0.15 = 15 % worse),
-    the metric's unit on the identity scale. `prior` is the spread between runs that is expected, on the
-    same scale. `headroom`: of memory, the increase is no more than this share of what the device has left beside the
-    baseline. `weight`: the rule's share of the level of BLOCK, beside those of the other metrics that decide.
-    `own`: what a metric is that is none of ours.
+    in the metric's unit on the identity scale. `prior` is the expected spread between runs, on the same scale.
+    `headroom`: memory may grow by no more than this share of what the baseline leaves free on the device. `weight`: the
+    rule's share of the level of BLOCK, relative to the other metrics that decide. `own`: the description of a metric
+    that is not in our table.
     """
 
     name: str
@@ -69,7 +69,7 @@ class MetricRule:
         return self.own or METRICS[self.metric]
 
     def series(self, run: Run) -> Series | None:
-        """The run's series of the metric; of an own one also as a trainer's log has it."""
+        """The run's series of the metric; the user's own metric is also found under its name in a trainer's log."""
         found = run.series.get(self.metric)
         return run.series.get(LOGGED + self.metric) if found is None and self.own else found
 

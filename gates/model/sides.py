@@ -44,8 +44,9 @@ class Side:
 
 
 def broken_off(side: Side) -> tuple[Run, ...]:
-    """Runs that ended for a reason unknown (an exception, no word, too little recorded) more often than runs of their
-    seed finished: whether the code or the place is to blame nobody can tell, so the others cannot speak for them."""
+    """Runs that ended for an unknown reason (an exception, no word, too little recorded) more often than runs of their
+    seed finished. Nobody can tell whether the code or the machine is to blame, so other runs cannot stand in for
+    them."""
     copies = _copies(side.runs)
     evidence = {run.run_id for run in side.evidence}
     again: Counter[int | None] = Counter(run.seed for run in side.evidence if run.seed is not None)
@@ -55,20 +56,21 @@ def broken_off(side: Side) -> tuple[Run, ...]:
 
 
 def interrupted(given: Iterable[Run]) -> tuple[Run, ...]:
-    """Runs that were ended from outside: no evidence of how the code does, but for the harm that their rows show."""
+    """Runs that were ended from outside: no evidence on the code, except for the harm that their rows show."""
     runs = once(given)
     copies = _copies(runs)
     return tuple(run for run in runs if run.failure == "interrupted" and run.run_id not in copies)
 
 
 def candidate_side(version: Version) -> Side:
-    """A run that crashed on its own is evidence (against); one that was stopped from outside is none."""
+    """The candidate's side. A run that crashed on its own is evidence (against it); one stopped from outside is
+    none."""
     return _side(version.runs, _why_no_candidate_evidence)
 
 
 def baseline_side(version: Version | None, candidate: Side) -> Side:
-    """As for the candidate, less runs that set no standard for others, or stand on the candidate's
-    side."""
+    """The baseline's side: as the candidate's, without runs that set no standard for others or that belong to the
+    candidate."""
 
     def why_not(run: Run) -> str:
         if _among(run, candidate.runs):
@@ -85,14 +87,14 @@ def baseline_side(version: Version | None, candidate: Side) -> Side:
 
 
 def failures_too(baseline: Version | None, candidate: Side) -> tuple[Run, ...]:
-    """The baseline's runs, fresh ones among them, that count as a candidate's would: what its code fails by itself."""
+    """The baseline's runs, fresh ones included, counted as a candidate's would be: to see what its own code fails."""
     runs = (*baseline.runs, *baseline.fresh) if baseline else ()
     found = _side(runs, _why_no_candidate_evidence).evidence
     return tuple(run for run in found if not _among(run, candidate.runs))
 
 
 def once(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Each run id once, in the order of ids, so that neither order nor repetition of the input matters."""
+    """Each run id once, sorted by id, so that neither order nor repetition of the input matters."""
     by_id: dict[str, Run] = {}
     for run in runs:
         by_id.setdefault(run.run_id, run)
@@ -100,14 +102,13 @@ def once(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 def planned(runs: Iterable[Run]) -> int:
-    """How many runs of a plan of looks these are: of one seed one, because a seed comes again only where a run was made
-    again."""
+    """How many runs of a plan of looks these are. A seed counts once, because it recurs only if a run was repeated."""
     return len({(run.seed, run.run_id if run.seed is None else "") for run in runs})
 
 
 def _copies(runs: tuple[Run, ...]) -> dict[str, str]:
-    """Run ids that hold another run again, each with the id of the run that stays: one that failed, or else the one
-    that more is known of, so that a copy hides nothing by its name."""
+    """Ids of runs that are copies of another, each with the id of the run that stays: the one that failed, or else the
+    one about which more is known, so that a copy hides nothing."""
     found: dict[str, str] = {}
     kept: list[Run] = []
     for run in sorted(runs, key=lambda run: (not run.failure and run.completed, -_known(run), run.run_id)):
@@ -128,8 +129,9 @@ def _among(run: Run, others: Iterable[Run]) -> bool:
 
 
 def _same_run(run: Run, other: Run) -> bool:
-    """Bit-equal in every series that both have, a clock that varies among them: no two runs take the same time at every
-    step. Where their facts contradict each other, neither is called a copy, and the comparison finds that out."""
+    """Whether two runs are one: bit-equal in every series that both have, among them a clock that varies, as no two
+    runs take the same time at every step. If their facts contradict each other, neither is a copy, and the comparison
+    finds out why."""
     shared = run.series.keys() & other.series.keys()
     if any(_contradict(pick(run), pick(other)) for pick in (_workload, _hardware)):
         return False
@@ -183,9 +185,9 @@ def _side(given: Iterable[Run], why_not: Callable[[Run], str]) -> Side:
 
 
 def facts(baseline: Side, candidate: Side) -> dict[str, str]:
-    """What overlays look at: the candidate's workload and hardware, less what its runs disagree on, and for each metric
-    whether the baseline has it until the last tenth of a run (`recorded`), only before (`early`: what came afterwards
-    it does not tell), the candidate alone (`new`: nothing to compare it with) or neither (`absent`)."""
+    """What overlays look at: the candidate's workload and hardware, without what its runs disagree on, and for each
+    metric whether the baseline has it until the last tenth of a run (`recorded`) or only earlier (`early`: it does not
+    tell what came later), only the candidate has it (`new`: nothing to compare it with) or neither side (`absent`)."""
     known, other = (baseline, candidate) if baseline.evidence else (candidate, baseline)
     before, now = ({name for run in side.evidence for name in run.series} for side in (known, other))
     late = {
@@ -202,8 +204,8 @@ def facts(baseline: Side, candidate: Side) -> dict[str, str]:
 
 
 def work_of(baseline: Side, candidate: Side) -> str:
-    """`changed` where a step has more or fewer tokens than it had, as sequence packing makes it: then the cost of a
-    token tells more than that of a step. `same` otherwise, or where no tokens were counted."""
+    """`changed` if a step has more or fewer tokens than before, as with sequence packing: the cost of a token then
+    tells more than that of a step. `same` otherwise, or if no tokens were counted."""
     sides = [
         [float(np.mean(run.series["tokens"].finite_only().values)) for run in side.evidence if _counts_tokens(run)]
         for side in (baseline, candidate)
@@ -219,7 +221,7 @@ def _counts_tokens(run: Run) -> bool:
 
 
 def mismatches(baseline: Side, candidate: Side, what: str) -> tuple[Difference, ...]:
-    """Keys of `what` (workload or hardware) that are not one and the same value in all runs of both sides."""
+    """Keys of `what` (workload or hardware) that do not have the same value in all runs of both sides."""
     pick = _workload if what == "workload" else _hardware
     left, right = values_of(baseline.evidence, pick), values_of(candidate.evidence, pick)
     found = []

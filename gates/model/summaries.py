@@ -20,11 +20,11 @@ Statistic = Callable[[Values], Values]
 class Summary:
     """A way to reduce a series: the window of values that it looks at and the statistic taken there.
 
-    `logarithmic` statistics are logarithms of ratios already, so they are judged on the identity scale. `linear` ones
+    `logarithmic` statistics are already logarithms of ratios, so they are judged on the identity scale. `linear` ones
     are the same whether a point is a step or the mean of several.
-    `single` ones need one value only; all others need the policy's `min_steps` values after warm-up. What
-    `of_progress` ones give depends on how far a run has come, so they compare runs of one length only. With
-    fewer than `decides_from` values after warm-up the number is advice: too noisy to gate by.
+    `single` ones need only one value; all others need the policy's `min_steps` values after warm-up. `of_progress` ones
+    depend on how far a run has come, so they compare only runs of the same length. With fewer than `decides_from`
+    values after warm-up, the number is too noisy to gate by and is only advice.
     """
 
     window: Callable[[Values, int], Values]
@@ -41,8 +41,7 @@ class Summary:
         return float(self.statistic(values)) if len(values) else math.nan
 
     def values(self, series: Series, warmup_steps: int) -> Values:
-        """The finite values that the statistic sees; warm-up counts points of the series, not step
-        numbers."""
+        """The finite values that the statistic sees. `warmup_steps` counts points of the series, not step numbers."""
         seen = self.window(series.values, warmup_steps)
         keep = np.isfinite(seen) & (np.abs(seen) < np.finfo(np.float64).max)
         return np.asarray(seen[keep])
@@ -59,12 +58,12 @@ def after_warmup(values: Values, warmup_steps: int) -> Values:
 
 
 def last_half(values: Values, warmup_steps: int) -> Values:
-    """The second half of the run, and never the warm-up."""
+    """The second half of the run, without any warm-up."""
     return values[max(warmup_steps, len(values) // 2) :]
 
 
 def iqm(values: Values) -> Values:
-    """Interquartile mean: the mean of the middle half. The most precise location here, blind to spikes."""
+    """Interquartile mean: the mean of the middle half. The most precise measure of location here; blind to spikes."""
     return _trimmed(values, values.shape[-1] // 4)
 
 
@@ -74,12 +73,12 @@ def trimmed_mean(values: Values) -> Values:
 
 
 def tail_excess(values: Values) -> Values:
-    """log(mean / IQM): how much rare slow steps add. Free of the host's speed."""
+    """log(mean / IQM): how much rare slow steps add. Independent of the host's speed."""
     return _log_ratio(_mean(values), iqm(values))
 
 
 def drift(values: Values) -> Values:
-    """log(IQM of the last third / IQM of the first): does the run get slower? Free of the host's speed."""
+    """log(IQM of the last third / IQM of the first): does the run get slower? Independent of the host's speed."""
     third = max(1, values.shape[-1] // 3)
     return _log_ratio(iqm(values[..., -third:]), iqm(values[..., :third]))
 
@@ -94,7 +93,7 @@ def _trimmed(values: Values, cut: int) -> Values:
 
 
 def _log_ratio(above: Values, below: Values) -> Values:
-    """NaN where one of the two is not positive."""
+    """log(above / below); NaN where one of the two is not positive."""
     positive = (above > 0) & (below > 0)
     return np.asarray(np.log(np.where(positive, above, np.nan)) - np.log(np.where(positive, below, np.nan)))
 

@@ -1,5 +1,4 @@
-"""What the judge says: a verdict with all its checks, each with a reason and its evidence, and both ways to
-JSON."""
+"""What the judge says: a verdict with all its checks, each with a reason and its evidence; to JSON and back."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ class ReasonCode(StrEnum):
 
 
 class Standing(StrEnum):
-    """What the whole interval of a change says, whether or not it decides."""
+    """What the whole interval of a change shows, whether or not it decides."""
 
     BEYOND = "beyond"  # all of it is harm beyond the limit
     WORSE = "worse"  # all of it is harm, some of it within the limit
@@ -64,12 +63,12 @@ class Evidence:
 
     `baseline` and `candidate` are in `unit` (geometric means on the log scale). `change`, its interval and
     `margin` are fractions where `relative` (0.03 = +3 %), else in `unit`, and keep the metric's own
-    direction: the margin of a metric that is worse when lower is negative. For metrics that may change
-    neither way it is positive and holds both ways. `smallest_detectable` is the size of the smallest true
-    harm that these runs would block 4 times of 5. `typical`: the change by the median of pairs of runs. `spread`: the
-    SD between runs that the test used, on the scale of the margin (log or unit); `prior`: what it rests on besides
-    these runs (shipped, calibrated, learnt), its SD and the degrees of freedom it is worth; `between`: the SD of the
-    change that sessions add. `identical`: the series are bit-equal, so no test was needed.
+    direction: the margin of a metric that is worse when lower is negative. For metrics that should change in
+    neither direction it is positive and holds both ways. `smallest_detectable` is the size of the smallest true harm
+    that these runs would block 4 times out of 5. `typical`: the change by the median of pairs of runs. `spread`: the SD
+    between runs that the test used, on the scale of the margin (log or unit). `prior`: what else it rests on (shipped,
+    calibrated, learnt); `prior_sd` and `prior_df`: that prior's SD and degrees of freedom. `between`: the SD that
+    sessions add to the change. `identical`: the series are bit-equal, so no test was needed.
     """
 
     unit: str
@@ -96,7 +95,7 @@ class Evidence:
 
     @property
     def within(self) -> bool:
-        """Whether no end of the change's interval is worse than the margin; True where there is no interval."""
+        """Whether neither end of the change's interval is worse than the margin; True if there is no interval."""
         if self.change_low is None or self.change_high is None or self.margin is None:
             return True
         return self.change_low >= self.margin if self.margin < 0 else self.change_high <= self.margin
@@ -113,12 +112,11 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One rule applied. `metric` is the rule's name (its metric, unless the policy has several rules for
-    one).
+    """One rule applied. `metric` is the rule's name (its metric, unless the policy has several rules for one).
 
-    `more_runs` is for an INCONCLUSIVE check: runs per side that would decide, None where no number up to 20
-    would. `runs_if_unchanged`: runs per side that would pass it 4 times of 5 if nothing had changed. `notes`: what a
-    reader should know about its data besides, such as runs without enough of it.
+    `more_runs` is for an INCONCLUSIVE check: runs per side that would decide, None if no number up to 20 would.
+    `runs_if_unchanged`: runs per side that would pass it 4 times out of 5 if nothing had changed. `notes`: what else a
+    reader should know about its data, such as runs without enough of it.
     """
 
     metric: str
@@ -134,11 +132,11 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Something recorded that is not the same on both sides. `group`: of differences.GROUPS.
+    """Something recorded that is not the same on both sides. `group`: one of differences.GROUPS.
 
-    Of exact facts: `seeds` in which it differs, none where it follows from no seed; values that differ by seed are
-    joined in that order. `rounding`: by no more than the precision's own error. `decides`: nothing but a regression
-    explains it. Everything else is listed, never judged.
+    For exact facts, `seeds`: those in which it differs, empty if it follows from no seed; values that differ by seed
+    are joined in that order. `rounding`: it differs by no more than the precision's own error. `decides`: only a
+    regression explains it. Everything else is listed, never judged.
     """
 
     key: str
@@ -152,10 +150,10 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class RootCause:
-    """One explanation by what was measured (gates/root_causes): the rule's id and a clause with its numbers.
+    """One explanation from what was measured (gates/root_causes): the rule's id and a clause with its numbers.
 
-    `share`: how much of the harm it explains, 0 to 1; None of a sign that has no such number. `rank`: the largest is
-    named first; a share, or the place that the rule gives its sign among them.
+    `share`: how much of the harm it explains, 0 to 1; None for a sign without such a number. `rank`: the largest is
+    named first; it is the share, or where the rule places its sign among the shares.
     """
 
     rule: str
@@ -169,11 +167,11 @@ class Verdict:
     """The answer, why, and everything needed to compute it again except the series.
 
     `look`: which look of the policy's plan this was, counted from 1; None for a comparison planned as the only one.
-    `planned_runs`: the candidate's runs as a plan counts them, those of one seed once.
-    `notes`: what a reader should know about the runs besides, such as which were left out and why; those of the checks
-    among them. `compared`: the groups of facts that both sides recorded, so that no difference there means none.
-    `causes`: of a verdict that is not PASS, what explains it, the most first.
-    `attempt`: which try of the same code beside this baseline it was, counted from 1.
+    `planned_runs`: the candidate's runs as a plan counts them, each seed once.
+    `notes`: what else a reader should know about the runs, such as which were left out and why, with the checks' notes.
+    `compared`: the groups of facts that both sides recorded; no difference listed there means that there is none.
+    `causes`: what explains a verdict other than PASS, largest share first.
+    `attempt`: which try of the same code against this baseline it was, counted from 1.
     """
 
     model: str
@@ -197,7 +195,7 @@ class Verdict:
 
 
 def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
-    """The verdict as plain JSON values; a number that is none (NaN, infinity) becomes None."""
+    """The verdict as plain JSON values; NaN and infinity become None."""
     plain = _json(asdict(verdict))
     assert isinstance(plain, dict)
     return plain

@@ -39,8 +39,8 @@ def change(value: float, relative: bool, unit: str) -> str:
 
 
 def limit(margin: float, relative: bool, unit: str, both: bool) -> str:
-    """The largest change that is tolerated, with its direction. What may change neither way by a factor has two:
-    1.3 times as much is as far as 1 / 1.3."""
+    """The largest tolerated change, with its direction. A relative limit that holds both ways has two numbers: 1.3
+    times as much is as far as 1 / 1.3."""
     if not both:
         return change(margin, relative, unit)
     if relative:
@@ -72,7 +72,7 @@ def runs(count: int, side: str = "") -> str:
 
 
 def called(run_id: str, seed: int | None) -> str:
-    """`seed 3` of a run that is known by 32 digits alone, `run FILE` of another."""
+    """`seed 3` for a run that is known only by 32 hex digits, `run FILE` for any other."""
     return f"seed {seed}" if seed is not None and _ID.fullmatch(run_id) else f"run {run_id}"
 
 

@@ -1,1 +1,1 @@
-"""A policy as a mapping (from YAML): read, refused in one line, written again."""
+"""Policies as mappings (from YAML): reading them, refusing them in one line, writing them back."""

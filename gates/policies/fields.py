@@ -11,13 +11,13 @@ from typing import Any
 from gates.model.policy import PolicyError
 
 Reader = Callable[[str, Any], Any]
-_HUGE = 1e15  # no number of a policy is; beyond 1e308 an integer is not a float
+_HUGE = 1e15  # larger than any number in a policy; an integer beyond 1e308 does not fit a float
 
 
 def fields(
     path: str, body: Any, readers: Mapping[str, Reader], instead: str = "begin the policy file with 'base: smoke'"
 ) -> dict[str, Any]:
-    """Every key of `readers`, read; `instead`: what to do where keys are missing, other than to write them."""
+    """The value of every key in `readers`, read. `instead`: what else than writing the missing keys a user can do."""
     found = some_fields(path, body, readers)
     missing = [key for key in readers if key not in found]
     if missing:
@@ -67,7 +67,7 @@ def flag(path: str, value: Any) -> bool:
 
 
 def choice(options: type[StrEnum], *, kept_for: Mapping[StrEnum, str] = MappingProxyType({})) -> Reader:
-    """One of the options; `kept_for`: those that are not for writing here, and why."""
+    """A reader of one of the options. `kept_for`: options that cannot be written here, and why."""
     valid = [option for option in options if option not in kept_for]
 
     def read(path: str, value: Any) -> StrEnum:
@@ -89,7 +89,7 @@ def one_of(table: Mapping[str, object], kind: str) -> Reader:
 
 
 def number(low: float, high: float = math.inf, *, above: bool = False) -> Reader:
-    """A number in [low, high], or in (low, high] with `above`."""
+    """A reader of a number in [low, high], or in (low, high] with `above`."""
     wanted = f"a number {'above' if above else 'of at least'} {low:g}" + (
         f", at most {high:g}" if high < math.inf else ""
     )
@@ -97,7 +97,7 @@ def number(low: float, high: float = math.inf, *, above: bool = False) -> Reader
     def read(path: str, value: Any) -> float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _HUGE
         if not is_number or value < low or value > high or (above and value == low):
-            # YAML reads 1e-3 (no dot) as a word.
+            # YAML reads 1e-3 (no dot) as a string.
             hint = " (write 1.0e-3, not 1e-3)" if isinstance(value, str) and "e" in value.lower() else ""
             raise PolicyError(f"{path}: found {value!r:.40}; expected {wanted}{_below(value)}{hint}")
         return float(value)
@@ -125,7 +125,7 @@ def optional(reader: Reader) -> Reader:
 
 
 def listed(reader: Reader) -> Reader:
-    """A list of at least one value that `reader` takes, as a tuple."""
+    """A reader of a list of at least one value, each read by `reader`; gives a tuple."""
 
     def read(path: str, value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple) or not value:

@@ -47,7 +47,7 @@ def parse_policy(body: Mapping[str, Any]) -> Policy:
     """
     found = fields("policy", body, _POLICY)
     given = mapping("overlays", found["overlays"]).items()
-    overlays = [_overlay(name, overlay) for name, overlay in given if overlay is not None]  # none: a base's, taken away
+    overlays = [_overlay(name, overlay) for name, overlay in given if overlay is not None]  # None: removed
     bodies = mapping("rules", found["rules"])
     rules = {str(name): parse_rule(str(name), rule, bodies) for name, rule in bodies.items()}
     for overlay in overlays:

@@ -14,13 +14,13 @@ from gates.model.summaries import SUMMARIES
 from gates.policies.fields import Reader, choice, fields, flag, number, one_of, optional, some_fields, text
 
 LEAST_SPREAD = 1e-12
-"""No spread between runs is smaller: rounding alone makes such a one, and squares of much smaller ones are 0."""
+"""No spread between runs is smaller: rounding alone causes as much, and the square of a much smaller one is 0."""
 LARGEST_SHARE = 2.0
-"""No limit of a relative change is larger: three times as much. What is meant as percent is."""
+"""No limit of a relative change is larger (three times as much); one that is larger was meant as percent."""
 
 
 def _own_metric(path: str, value: Any) -> str | tuple[str, Metric]:
-    """The name of a metric of ours, or of one of the user's own with what it is."""
+    """The name of a metric in our table; or the name and description of the user's own metric."""
     if not isinstance(value, Mapping):
         return str(one_of(METRICS, "metric")(path, value))
     found = {"unit": "", **fields(path, {"unit": "", **value}, _OWN, instead="name a metric of ours")}
@@ -31,7 +31,7 @@ def _own_metric(path: str, value: Any) -> str | tuple[str, Metric]:
 
 
 class Better(StrEnum):
-    """The direction in which a metric of one's own gets better."""
+    """The direction in which the user's own metric gets better."""
 
     HIGHER = "higher"
     LOWER = "lower"
@@ -58,8 +58,8 @@ RULE_KEYS: dict[str, Reader] = {
 
 
 def parse_rule(name: str, body: Any, names: Iterable[Any]) -> MetricRule:
-    """Read a rule: `margin` and `prior` at least, the rest as the metric table has it. `names`: those of all rules,
-    among which a misspelt one is looked for.
+    """Read a rule: `margin` and `prior` at least; the metric table supplies the rest. `names`: the names of all rules,
+    for suggestions when one is misspelt.
 
     Raises PolicyError.
     """

@@ -33,7 +33,7 @@ def policy_to_dict(policy: Policy) -> dict[str, Any]:
 
 
 def known_to_dict(known: KnownPriors) -> dict[str, Any]:
-    """What a policy file holds under the name of these spreads."""
+    """The spreads as a policy file holds them under their name."""
     rules = {
         name: {
             "sd": prior.sd,
@@ -49,7 +49,7 @@ def known_to_dict(known: KnownPriors) -> dict[str, Any]:
 
 
 def _rule(rule: MetricRule) -> dict[str, Any]:
-    """All of its keys; a metric of the user's own with what it is."""
+    """The rule with all of its keys; the user's own metric with its description."""
     plain = {key: _plain(value) for key, value in vars(rule).items() if key not in ("name", "own")}
     if rule.own is not None:
         better = "higher" if rule.own.worse == "lower" else "lower"

@@ -1,5 +1,5 @@
-"""What explains a verdict, by what was measured: rules with ids, those first that explain most. Names of
-faults and recorded settings are not looked at. No cause found is an answer."""
+"""What explains a verdict, judged by measurements alone: rules with ids, the ones that explain most first. They do not
+look at names of faults or at recorded settings. Finding no cause is an answer too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gates.root_causes.rules import RULES
 
 
 def root_causes(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[RootCause]:
-    """What explains most first; empty where nothing does. Runs that broke off tell as far as they came."""
+    """The causes that were found, those that explain most first. Runs that broke off count as far as they got."""
     if not baseline or not candidate:
         return []
     sides = Sides(baseline=baseline, candidate=candidate)

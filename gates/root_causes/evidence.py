@@ -1,4 +1,4 @@
-"""Two sides in numbers for the rules of root cause: levels of series, and what a side's own runs differ by."""
+"""The numbers of both sides for the root-cause rules: levels of series, and how much a side's own runs differ."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from gates.model.records import Run, Series
 
 WARMUP = 5
-"""First steps that no level counts."""
+"""First steps, which no level includes."""
 TAIL = 0.3
-"""Share of a run that its end is judged by."""
+"""The last share of a run, by which its end is judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """The runs of both sides; a level is the median over runs of a run's own."""
+    """The runs of both sides. A side's level is the median of its runs' levels."""
 
     baseline: Sequence[Run]
     candidate: Sequence[Run]
 
     def has(self, *names: str) -> bool:
-        """Whether runs of both sides have each of these series."""
+        """Whether both sides have runs with each of these series."""
         return all(
             any(name in run.series for run in side) for name in names for side in (self.baseline, self.candidate)
         )
@@ -47,7 +47,7 @@ class Sides:
         return _median(_end(run, name) for run in self.baseline), _median(_end(run, name) for run in self.candidate)
 
     def spread(self, name: str) -> float:
-        """The largest distance between the baseline runs' ends; NaN of fewer than two."""
+        """The largest distance between the ends of the baseline's runs; NaN for fewer than two runs."""
         ends = [value for run in self.baseline if math.isfinite(value := _end(run, name))]
         return max(ends) - min(ends) if len(ends) > 1 else math.nan
 
@@ -60,18 +60,18 @@ class Sides:
         return bool(before and now) and min(now) > max(before)
 
     def ratios(self, name: str) -> NDArray[np.float64]:
-        """The candidate's values over the baseline's, step by step; medians over runs. Empty where none compare."""
+        """The candidate's values / the baseline's, step by step, as medians over runs; empty if no step compares."""
         before, now = _by_step(self.baseline, name), _by_step(self.candidate, name)
         shared = sorted(step for step in before.keys() & now.keys() if before[step] > 0)
         return np.array([now[step] / before[step] for step in shared])
 
     def per_iteration(self) -> tuple[float, float]:
-        """Optimizer steps per iteration, of trainings that iterate; NaN of others."""
+        """Optimizer steps per iteration: baseline, candidate; NaN for trainings that do not iterate."""
         return _median(map(_updates, self.baseline)), _median(map(_updates, self.candidate))
 
 
 def ratio(pair: tuple[float, float]) -> float:
-    """Now over before; NaN where that says nothing."""
+    """Candidate / baseline; NaN if that tells nothing."""
     before, now = pair
     return now / before if math.isfinite(before) and math.isfinite(now) and before > 0 else math.nan
 
@@ -93,7 +93,7 @@ def _steady(run: Run, name: str) -> float:
 
 
 def _highest(run: Run, name: str) -> float:
-    return float(np.max(_finite(run, name), initial=-math.inf))  # of none: left out as not finite
+    return float(np.max(_finite(run, name), initial=-math.inf))  # without values: -inf, left out as not finite
 
 
 def _end(run: Run, name: str) -> float:

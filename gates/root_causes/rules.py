@@ -1,4 +1,4 @@
-"""The rules: each looks at both sides' numbers, and says what it found and how much of the harm that explains."""
+"""The root-cause rules: each looks at both sides' numbers, says what it found and how much of the harm it explains."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ HEAVIER = 1.05  # times its peak
 LEAST_MIB = 8.0
 CLEAR = 0.25  # share of the harm that a phase must explain to be named
 SETS_IN = 1.12  # times the cost before, for a slowdown to have begun in mid-run
-SURE = 0.95  # rank of a phase that explains all of a slowdown: below what is not a number, or frozen
-FACTOR = 1.25  # by which a rate or a coefficient is another
+SURE = 0.95  # rank of a phase that explains all of a slowdown: below not_numbers and frozen
+FACTOR = 1.25  # from which on a rate or a coefficient counts as changed
 RATES = (
     ("learning_rate", "learning rate", "rate.learning", 0.93),
     ("kl_coef", "KL coefficient", "rate.kl", 0.8),
@@ -74,7 +74,7 @@ def slower(sides: Sides) -> Iterator[RootCause]:
 
 
 def sets_in(sides: Sides, name: str) -> tuple[int, float] | None:
-    """The step from which each takes longer than before, and how many times; None where it does so from the start."""
+    """The step from which every step takes longer, and how many times as long; None if it did so from the start."""
     ratios = sides.ratios(name)
     if len(ratios) < 30:
         return None
@@ -87,7 +87,7 @@ def sets_in(sides: Sides, name: str) -> tuple[int, float] | None:
 
 
 def heavier(sides: Sides) -> Iterator[RootCause]:
-    """Memory that grows with each step, that was taken at once in mid-run, or that is there from the first step."""
+    """Memory that grows with each step, that was allocated at once in mid-run, or that is there from the first step."""
     if not sides.has("peak_memory"):
         return
     before, now = _peaks(sides.baseline), _peaks(sides.candidate)
@@ -138,7 +138,7 @@ def rates(sides: Sides) -> Iterator[RootCause]:
 
 
 def not_numbers(sides: Sides) -> Iterator[RootCause]:
-    """Which value was not a number first: a loss, or a gradient of a loss that was one."""
+    """Which value was NaN or infinite first: a loss, or the gradient of a loss that was still finite."""
     for run in sides.candidate:
         first = {
             name: int(series.steps[int(np.argmin(series.finite))])
@@ -171,7 +171,7 @@ def invariants(sides: Sides) -> Iterator[RootCause]:
 
 
 def frozen(sides: Sides) -> Iterator[RootCause]:
-    """Gradients that are exactly nothing from some step on."""
+    """Gradients that are exactly zero from some step on."""
     for run in sides.candidate:
         series = run.series.get("grad_norm")
         if series is None or not len(series.values) or series.values[-1] != 0.0:
@@ -184,7 +184,7 @@ def frozen(sides: Sides) -> Iterator[RootCause]:
 
 
 def signals(sides: Sides) -> Iterator[RootCause]:
-    """What a training's own signals say against each other; nothing once a value is not a number or nothing trains."""
+    """A training's own signals that contradict each other; none if a value is not finite or nothing trains."""
     if any(not_numbers(sides)) or any(frozen(sides)):
         return
     if sides.has("reward_accuracy"):
@@ -211,7 +211,7 @@ def signals(sides: Sides) -> Iterator[RootCause]:
 
 
 def paid_otherwise(sides: Sides) -> Iterator[RootCause]:
-    """A reward in training that goes another way than that of held-out answers."""
+    """A reward in training that moves away from the reward of held-out answers."""
     score = next((name for name in ("score_mean", "reward_mean") if sides.has(name, "eval_reward")), None)
     if score is None:
         return
@@ -255,4 +255,4 @@ RULES: Mapping[str, Callable[[Sides], Iterator[RootCause]]] = {
     "heavier": heavier,
     "signals": signals,
 }
-"""To add one: a function here, and a line."""
+"""To add a rule, write a function in this module and add a line here."""

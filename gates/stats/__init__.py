@@ -1,1 +1,1 @@
-"""The statistics: spreads between runs, tests over them, and what a number of runs can show."""
+"""The statistics: spreads between runs, tests based on them, and what a given number of runs can show."""

@@ -1,4 +1,4 @@
-"""The run-level tests: one of harm, in two forms that complement each other, and one of non-inferiority.
+"""The run-level tests: one for harm, in two forms that complement each other, and one for non-inferiority.
 
 Everything here is in harm units: larger is worse, on the scale (log or identity) of the rule. docs/gate-made.md has the
 mathematics, and benchmarks/gate_histories.py the data that the constants were chosen on.
@@ -23,8 +23,8 @@ Values = NDArray[np.float64]
 BY_MEANS, BY_MEDIAN = 0.6, 0.4
 """How the level of BLOCK is split between the two forms of the test."""
 SURPRISE = 3.0
-"""The second form takes runs to be so many times as noisy as expected: it needs no measured spread to be right."""
-_MEDIAN_ERROR = math.sqrt(math.pi / 3)  # of the Hodges-Lehmann shift of normal runs, over that of means
+"""The second form assumes runs this many times as noisy as expected, so that it need not rely on a measured spread."""
+_MEDIAN_ERROR = math.sqrt(math.pi / 3)  # standard error of normal runs' Hodges-Lehmann shift / that of means
 _MIDDLE_DIFFERENCE = 0.9539  # the median of the absolute difference of two standard normal numbers
 _LEAST = 1e-300
 
@@ -33,9 +33,9 @@ _LEAST = 1e-300
 class Comparison:
     """A difference candidate - baseline, and the two p-values that decide.
 
-    `difference`: of the means; `typical`: the median of the differences of any two runs (Hodges and Lehmann), which one
-    odd run does not move, and `usual` the SD of a run by the median of such differences inside the sides. `between`:
-    the variance of the difference that sessions add to that of runs.
+    `difference`: of the means. `typical`: the median of the differences between any two runs (Hodges and Lehmann),
+    which one odd run does not move. `usual`: the SD of a run, from the median of the differences within the sides.
+    `between`: the variance that sessions add to that of the difference.
     """
 
     design: Design
@@ -50,25 +50,25 @@ class Comparison:
     between: float
 
     def error(self, spread: Spread) -> float:
-        """Standard error of the difference for runs that spread so."""
+        """Standard error of the difference for runs with this spread."""
         return math.sqrt(max(spread.variance / self.design.information + self.between, _LEAST))
 
     @property
     def harms(self) -> tuple[float, float]:
-        """Both estimates in the direction that is worse; their size where both directions are."""
+        """Both estimates in the direction that is worse; their size if both directions are."""
         both = self.design.two_sided
         return (abs(self.difference), abs(self.typical)) if both else (self.difference, self.typical)
 
     @property
     def harm(self) -> float:
-        """The larger one: harm that either form of the test may show."""
+        """The larger of the two: the harm that either form of the test may show."""
         return max(self.harms)
 
     @property
     def p_harm(self) -> float:
-        """How often harm beyond the margin is seen where there is none at all; 1 where none is seen.
+        """How often harm as large as this is seen if there is none; 1 if none is seen beyond the margin.
 
-        Either the means differ by more than runs that spread as these do (moderated t), or the typical difference is
+        Either the means differ by more than runs with this spread explain (moderated t), or the typical difference is
         more than runs three times as noisy as expected would show. The level is split between the two forms.
         """
         by_means, by_median = self.harms
@@ -82,14 +82,14 @@ class Comparison:
 
     @property
     def doubted_error(self) -> float:
-        """Standard error of the typical difference for runs that are SURPRISE times as noisy as expected, or as they
-        usually are where that is more."""
+        """Standard error of the typical difference for runs SURPRISE times as noisy as expected, or as noisy as they
+        usually are if that is more."""
         runs = max(SURPRISE * self.prior.sd, self.usual) * _MEDIAN_ERROR / math.sqrt(self.design.information)
         return math.hypot(runs, math.sqrt(self.between))
 
     @property
     def p_noninferior(self) -> float:
-        """How often a difference this small comes from harm at the margin."""
+        """How often a difference this small is seen if the true harm equals the margin."""
         sides = 2.0 if self.design.two_sided else 1.0
         distance = self.margin - self.harms[0]
         return min(1.0, max(sides * float(stdtr(df, -distance / error)) for error, df in self._ways()))
@@ -101,14 +101,14 @@ class Comparison:
         return self.difference - half, self.difference + half
 
     def least_harm(self, alpha: float) -> float:
-        """The smallest difference that blocks at level `alpha`, where the typical one is as large."""
+        """The smallest difference that blocks at level `alpha`, if the typical difference is as large."""
         tail = alpha / 2 if self.design.two_sided else alpha
         by_means = float(stdtrit(self.spread.df, 1 - BY_MEANS * tail)) * self.error(self.spread)
         return max(self.margin, min(by_means, float(ndtri(1 - BY_MEDIAN * tail)) * self.doubted_error))
 
     def _ways(self) -> list[tuple[float, float]]:
-        """Standard error and degrees of freedom: of sides that spread alike, and of sides that may not (Welch). Both
-        must show that a candidate is no worse: three of its runs may be twice as noisy as the baseline's."""
+        """Standard errors and degrees of freedom: for sides with equal spreads, and for sides that may differ (Welch).
+        Both must show that a candidate is no worse: three of its runs may be twice as noisy as the baseline's."""
         found = [(self.error(self.cautious), self.cautious.df)]
         if self.sides:
             counts = (self.design.baseline_runs, self.design.candidate_runs)
@@ -131,8 +131,9 @@ def compare(
     two_sided: bool = False,
     between: float = 0.0,
 ) -> Comparison:
-    """Compare run-level numbers, shapes (k,) and (m,), k and m at least 1; `paired`: k == m, in the same order, each of
-    the baseline's the mean of `averaged` runs. `prior`: the SD expected between runs. `between`: see Comparison."""
+    """Compare run-level numbers, shapes (k,) and (m,), k and m at least 1. `paired`: k == m, in the same order, and
+    each baseline number is the mean of `averaged` runs. `prior`: the SD expected between runs. `between`: see
+    Comparison."""
     design = Design(
         baseline_runs=len(baseline),
         candidate_runs=len(candidate),
@@ -140,7 +141,7 @@ def compare(
         averaged=averaged,
         two_sided=two_sided,
     )
-    # The variance of a pair's difference, in variances of a run, is 1 + 1 / averaged.
+    # The variance of a pair's difference, in units of a run's variance, is 1 + 1 / averaged.
     groups, per_run = ([candidate - baseline], 1.0 + 1.0 / averaged) if paired else ([baseline, candidate], 1.0)
     squares = squares_of(groups, per_run)
     apart = not paired and min(len(baseline), len(candidate)) > 1
@@ -159,23 +160,23 @@ def compare(
 
 
 def _usual(groups: Sequence[Values]) -> float:
-    """The SD of normal runs of which any two differ as these do in the middle: one odd run does not make it larger."""
+    """The SD of normal runs with the same median difference between any two: one odd run does not enlarge it."""
     apart = [np.abs(np.subtract.outer(group, group)[np.triu_indices(len(group), 1)]) for group in groups]
     together = np.concatenate(apart)
     return float(np.median(together)) / _MIDDLE_DIFFERENCE if len(together) else 0.0
 
 
 def _typical(differences: Values) -> float:
-    """The median of the means of any two, each with itself too (Hodges and Lehmann)."""
+    """The median of the means of all pairs, each difference paired with itself too (Hodges and Lehmann)."""
     first, second = np.triu_indices(len(differences))
     return float(np.median((differences[first] + differences[second]) / 2))
 
 
 def holm(p_values: Sequence[float], weights: Sequence[float], alpha: float) -> list[float]:
-    """The level that each hypothesis was held to, by Holm's step-down with weights; 0 for one not rejected.
+    """The level at which each hypothesis was rejected, by Holm's step-down with weights; 0 for one not rejected.
 
-    The chance of any false rejection stays <= alpha (Holm 1979, section 4): the smallest p / weight first, at its share
-    of alpha among those that are left.
+    The chance of any false rejection stays <= alpha (Holm 1979, section 4): the smallest p / weight comes first, at its
+    share of alpha among those that are left.
     """
     order = sorted(range(len(p_values)), key=lambda i: p_values[i] / weights[i])
     rejected, left = [0.0] * len(p_values), math.fsum(weights)

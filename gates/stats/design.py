@@ -1,4 +1,4 @@
-"""How runs are set against each other, and what that makes of their spread."""
+"""How runs are set against each other, and what standard error follows from their spread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gates.stats.spreads import Spread
 @dataclass(frozen=True, kw_only=True)
 class Design:
     """How many numbers each side has, whether both directions count as harm, and whether they pair up by seed.
-    `averaged`: how many runs are behind each of the baseline's, at least; a pair sets the mean of exactly so many
+    `averaged`: the least number of runs behind each baseline number; in a pair, the mean of exactly that many stands
     against one run of the candidate."""
 
     baseline_runs: int
@@ -28,12 +28,12 @@ class Design:
         return 1.0 / (1.0 / self.baseline_runs + 1.0 / self.candidate_runs)
 
     def error(self, spread: Spread) -> float:
-        """Standard error of the difference, for runs that spread so."""
+        """Standard error of the difference, for runs with this spread."""
         return math.sqrt(spread.variance / self.information)
 
     @property
     def df(self) -> int:
-        """Degrees of freedom that the runs themselves give."""
+        """The degrees of freedom that the runs themselves contribute."""
         return self.candidate_runs - 1 if self.paired else self.baseline_runs + self.candidate_runs - 2
 
     def grown(self, runs: int) -> Design:

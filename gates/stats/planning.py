@@ -18,14 +18,14 @@ MAX_RUNS = 20
 """Runs per side beyond which more runs are no longer advised."""
 POWER = 0.8
 POINTS = 1000
-"""Sets of runs that stand for all that there can be; chances from them are right to about half a percent."""
+"""Number of sets of runs that represent all possible ones; chances from them are right to about half a percent."""
 _POWER_QUANTILE = 0.8416212335729143  # standard normal quantile of POWER
 _LARGEST_SHIFT = 30.0  # beyond it scipy's non-central t loses its digits, and every critical value is exceeded
 
 
 def pass_probability(found: Comparison, design: Design, truth: float, alpha: float) -> float:
-    """Chance that `design` shows non-inferiority when the true harm is `truth`, at the spread that was
-    found; where both directions are harm, that it shows that in both."""
+    """Chance that `design` shows non-inferiority when the true harm is `truth`, at the spread that was found; if both
+    directions are harm, that it shows it in both."""
     other = replace(found, design=design)
     se, df = other.error(found.spread), _df(found, found.cautious, design)
     if df <= 0:
@@ -48,10 +48,12 @@ def block_probability(found: Comparison, design: Design, truth: float, alpha: fl
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Limits:
-    """What the difference of two means must exceed, `above` or `below` zero, to BLOCK, and between which it must stay,
-    `lowest` and `highest`, to PASS, for each of POINTS sets of runs; `error`: the difference's true standard error.
+    """For each of POINTS sets of runs: the limits that the difference of two means must exceed to BLOCK, `above` or
+    `below` zero, and those that it must stay between to PASS, `lowest` and `highest`. `error`: the difference's true
+    standard error.
 
-    How normal runs lie about the means of their sides sets the limits, and the difference is independent of that.
+    The limits depend on how runs scatter around the means of their sides; for normal runs, the difference is
+    independent of that.
     """
 
     error: float
@@ -62,7 +64,7 @@ class Limits:
 
 
 def limits(design: Design, *, margin: float, prior: Prior, alpha_pass: float, alpha_block: float) -> Limits:
-    """The judge's own limits for runs that spread as `prior` says; `design` without pairs."""
+    """The judge's own limits for runs with the spread that `prior` states; `design` must be without pairs."""
     rows = []
     for point in prior.sd * _normal_points(POINTS, design.baseline_runs + design.candidate_runs):
         left, right = (side - side.mean() for side in np.split(point, [design.baseline_runs]))
@@ -71,7 +73,7 @@ def limits(design: Design, *, margin: float, prior: Prior, alpha_pass: float, al
         by_means = max(margin, float(stdtrit(found.spread.df, 1 - BY_MEANS * tail)) * found.error(found.spread))
         by_median = max(margin, float(ndtri(1 - BY_MEDIAN * tail)) * found.doubted_error)
         above, below = (min(by_means, by_median - sign * found.typical) for sign in (1, -1))
-        highest = found.interval(alpha_pass)[0] + margin  # of a difference of zero, by as much below the margin
+        highest = found.interval(alpha_pass)[0] + margin  # below it by the interval's half width
         rows.append(
             (above, below if design.two_sided else math.inf, -highest if design.two_sided else -math.inf, highest)
         )
@@ -80,19 +82,20 @@ def limits(design: Design, *, margin: float, prior: Prior, alpha_pass: float, al
 
 
 def block_chance(found: Limits, truth: float) -> float:
-    """Chance of harm beyond the margin that the judge believes, when the true harm is `truth`."""
+    """Chance that the judge finds harm beyond the margin and blocks, when the true harm is `truth`."""
     upwards, downwards = ndtr((truth - found.above) / found.error), ndtr((-truth - found.below) / found.error)
     return float(np.mean(upwards + downwards))
 
 
 def pass_chance(found: Limits, truth: float) -> float:
-    """Chance that no direction that counts can be harm as large as the margin, when the true harm is `truth`."""
+    """Chance that the judge rules out harm as large as the margin in every direction that counts, when the true harm is
+    `truth`."""
     inside = ndtr((found.highest - truth) / found.error) - ndtr((found.lowest - truth) / found.error)
     return float(np.mean(np.maximum(inside, 0.0)))
 
 
 def _normal_points(count: int, dimensions: int) -> Values:
-    """Points that lie as normal ones do, evenly and without chance: Roberts' R sequence."""
+    """Normally distributed points, evenly spread and without chance: Roberts' R sequence."""
     root = 2.0
     for _ in range(64):
         root = (1 + root) ** (1 / (dimensions + 1))
@@ -103,7 +106,7 @@ def _normal_points(count: int, dimensions: int) -> Values:
 def runs_needed(
     found: Comparison, *, truth: float, alpha_pass: float, alpha_block: float, least: int, power: float = POWER
 ) -> int | None:
-    """Runs per side (at least `least`) that decide with the chance `power` if the true harm is `truth`; None above
+    """Runs per side (at least `least`) that decide with probability `power` if the true harm is `truth`; None above
     20."""
     for runs in range(max(1, least), MAX_RUNS + 1):
         design = found.design.grown(runs)
@@ -117,8 +120,8 @@ def runs_needed(
 
 
 def enough_to_block(policy: Policy, design: Design) -> bool:
-    """Whether both sides have as many runs as the policy asks for before statistics may block, and two numbers at
-    least: one, though it be the mean of five runs of a seed, knows nothing of the spread."""
+    """Whether both sides have the runs that the policy requires before statistics may block, and at least two numbers:
+    a single one, even as the mean of five runs of a seed, tells nothing about the spread."""
     if min(design.baseline_runs, design.candidate_runs) < 2:
         return False
     baseline_runs = design.averaged * design.baseline_runs
@@ -126,7 +129,7 @@ def enough_to_block(policy: Policy, design: Design) -> bool:
 
 
 def smallest_detectable(found: Comparison, alpha_block: float) -> float:
-    """The smallest true harm that these runs would block with 80 % chance, in harm units, where there are enough of
+    """The smallest true harm that these runs would block with 80 % probability, in harm units, if there are enough of
     them to block and the spread is what BLOCK takes it for."""
     return found.least_harm(alpha_block) + _POWER_QUANTILE * found.error(found.spread)
 
@@ -144,6 +147,6 @@ def upper_tail(shift: float, limit: float, df: float) -> float:
 
 
 def _df(found: Comparison, spread: Spread, design: Design) -> float:
-    """The degrees of freedom of another design: what a spread rests on besides the differences (a prior, the sums of
-    pairs) stays."""
+    """The degrees of freedom of a spread in another design: those that do not come from the differences (a prior, the
+    sums of pairs) stay."""
     return design.df + spread.df - found.design.df

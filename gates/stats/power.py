@@ -28,9 +28,9 @@ class Power:
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """What one rule can tell with so many runs. `smallest`: the smallest true harm, in harm units, that it blocks with
-    the chance POWER; None where so few runs never block. `unchanged`: the chance that a candidate without any harm gets
-    past it, a GATE rule by PASS, a GUARD without BLOCK."""
+    """What one rule can tell with a given number of runs. `smallest`: the smallest true harm, in harm units, that it
+    blocks with probability POWER; None if so few runs never block. `unchanged`: the chance that a harmless candidate
+    gets past it: a GATE rule must PASS, a GUARD must not BLOCK."""
 
     rule: MetricRule
     baseline_runs: int
@@ -40,7 +40,7 @@ class Reach:
 
 
 def reach(policy: Policy, rule: MetricRule, prior: Prior, sizes: Sequence[tuple[int, int]]) -> list[Reach]:
-    """What a rule that decides can tell where runs spread as `prior` says, for each (baseline, candidate) size."""
+    """What a deciding rule can tell if runs spread as `prior` says, for each (baseline, candidate) size."""
     return [_reach(policy, rule, prior, design) for design in _designs(rule, sizes)]
 
 
@@ -59,7 +59,7 @@ def _reach(policy: Policy, rule: MetricRule, prior: Prior, design: Design) -> Re
 
 
 def _smallest(within: Limits) -> float:
-    """The true harm that is blocked with the chance POWER."""
+    """The true harm that is blocked with probability POWER."""
     most = float(within.above.max()) + 10 * within.error
     return float(brentq(lambda harm: block_chance(within, harm) - POWER, 0.0, most))
 
@@ -71,7 +71,7 @@ def power(
     sizes: Sequence[tuple[int, int]],
     effects: Sequence[float],
 ) -> list[Power]:
-    """The chances of a rule of the policy where runs spread as `prior` says, on its scale, BLOCK at the rule's share of
+    """The chances of one rule if runs spread as `prior` says, on the rule's scale, with BLOCK at the rule's share of
     the level. An ADVISORY rule never blocks; one on IGNORE does not pass either."""
     return [each for design in _designs(rule, sizes) for each in _powers(policy, rule, prior, design, effects)]
 
@@ -103,7 +103,7 @@ def _powers(
 
 
 def level(policy: Policy, rule: MetricRule) -> float:
-    """The rule's share of the level of BLOCK, where all that decide are tested."""
+    """The rule's share of the level of BLOCK when all deciding rules are tested."""
     others = sum(
         other.weight for other in policy.rules if other.role in (Role.GATE, Role.GUARD) and other.name != rule.name
     )
@@ -118,7 +118,6 @@ def harm_margin(rule: MetricRule) -> float:
 
 
 def as_change(rule: MetricRule, harm: float) -> float:
-    """A harm as the change of the metric that it is, with its sign: a fraction on the log scale, else in the metric's
-    unit."""
+    """A harm as a signed change of the metric: a fraction on the log scale, else in the metric's unit."""
     sign = -1 if rule.worse is Worse.LOWER else 1
     return sign * harm if rule.scale is Scale.IDENTITY else math.expm1(sign * harm)

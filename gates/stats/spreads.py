@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gates.model.priors import Prior
 
 TOLD = 2.0
-"""Up to so many times a prior's spread it counts in full: policies are measured at twice their priors."""
+"""Up to this multiple of its spread, a prior counts in full: policies are measured at twice their priors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,25 +29,25 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Squares:
-    """A sum of squares of one run's number about its mean, and the degrees of freedom it rests on."""
+    """A sum of squares of runs' numbers about their means, and the degrees of freedom it rests on."""
 
     total: float
     df: int
 
 
 def squares_of(groups: Sequence[NDArray[np.float64]], per_run: float = 1.0) -> Squares:
-    """What the values of each group differ by; `per_run`: their variance, in variances of a run.
+    """The sum of squares within each group. `per_run`: the values' variance, in units of a run's variance.
 
     fsum makes it independent of the order of the runs, bit for bit.
     """
-    with np.errstate(over="ignore"):  # a spread that no float holds is infinite, and nothing is shown by it
+    with np.errstate(over="ignore"):  # a spread too large for a float is infinite, and then nothing is shown
         total = math.fsum(math.fsum((x - math.fsum(group) / len(group)) ** 2 for x in group) for group in groups)
     return Squares(total=total / per_run, df=sum(len(group) - 1 for group in groups))
 
 
 def moderate(squares: Squares, prior: Prior) -> Spread:
-    """What runs differ by, combined with what was known: weighted by degrees of freedom. A prior is worth less the more
-    runs exceed TOLD times what it says, and nothing in the end."""
+    """The measured spread combined with the prior, weighted by degrees of freedom. The further runs exceed TOLD times
+    the prior's spread, the less the prior is worth, down to nothing."""
     weight = prior.df
     if squares.df and squares.total > 0:
         told = min(1.0, TOLD * prior.sd / math.sqrt(squares.total / squares.df))
@@ -57,9 +57,9 @@ def moderate(squares: Squares, prior: Prior) -> Spread:
 
 
 def cautious(squares: Squares, prior: Prior) -> Spread:
-    """The same, but that of the runs alone where it is above what was known: what PASS rests on.
+    """The same, but the runs' own spread if it exceeds the prior's. PASS rests on this one.
 
-    With a prior smaller than the truth more than the 5 % that may would pass at the margin
+    With a prior smaller than the truth, more than the permitted 5 % would pass at the margin
     (tests/gates/test_comparisons.py).
     """
     if squares.df > 0 and squares.total > squares.df * prior.sd * prior.sd:

@@ -1,4 +1,4 @@
-"""From findings, row by row, to warnings without repeats."""
+"""Turns findings, row by row, into warnings without repeats."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from gates.watch.warning import Detector, Finding, Level
 
 
 class Alarm:
-    """One detector with what it has said already.
+    """One detector with what it has already said.
 
-    A level is said once; again only after the detector was silent for `quiet` rows, and each time twice as many; STOP
-    never again. CRITICAL that lasts for `hold` rows becomes STOP; -1: never.
+    A level is said once, and again only after the detector was silent for `quiet` rows, a number that doubles each
+    time; STOP is never repeated. A CRITICAL that lasts for `hold` rows becomes STOP; with -1, never.
     """
 
     __slots__ = ("_held", "_hold", "_quiet", "_said", "_silent", "detector", "held_stop", "live")
 
     def __init__(self, detector: Detector, rows: RowRules, hold: int) -> None:
         self.detector = detector
-        self.live = False  # whether a row without a finding still has to be told
-        self.held_stop = False  # whether STOP came of a CRITICAL that lasted
+        self.live = False  # whether a row without a finding still has to be noted
+        self.held_stop = False  # whether STOP came from a CRITICAL that lasted
         self._quiet, self._hold = rows.quiet, hold
         self._said = 0
         self._silent = self._held = 0

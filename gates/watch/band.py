@@ -1,4 +1,4 @@
-"""A band of what the champion's runs did at the same step, and a run that leaves it."""
+"""The band of what the champion's runs did at each step, and the detector of a run that leaves it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gates.model.wording import figure
 from gates.watch.policy import BandRules, Harm, RowRules, Scale, StreamRule
 from gates.watch.warning import Finding, Level
 
-_SMOOTH = 11  # steps whose spreads are pooled: three runs alone tell the spread badly
+_SMOOTH = 11  # steps whose spreads are pooled: three runs at one step estimate the spread badly
 _LEAP_CHANGE = 0.5  # share of the change that matters, which a single row needs
-_CAUGHT_UP = 0.8  # share of what the champion's runs learned, after which a late one is none any more
-_FARTHER = 2  # times the farthest that a champion's run went; where those have spikes, a spike is no news
+_CAUGHT_UP = 0.8  # share of what the champion's runs learned, from which on a run is no longer late
+_FARTHER = 2  # times as far as any champion's run went; where those have spikes, a spike is no news
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,10 @@ class Band:
 
 
 def band_of(rule: StreamRule, runs: Sequence[Series]) -> Band | None:
-    """The band of one stream; None where the runs have no ten steps in common.
+    """The band of one stream; None if the runs do not have ten steps in common.
 
-    The spread at a step is the runs' standard deviation, pooled over its neighbours and widened to what few runs
-    leave open: Student's t at one standard deviation of a normal.
+    The spread at a step is the runs' standard deviation, pooled over neighbouring steps and widened for the uncertainty
+    of few runs: Student's t at one standard deviation of a normal.
     """
     if len(runs) < 2:
         return None
@@ -83,14 +83,14 @@ def bands_of(
 
 
 class BandDeviation:
-    """The sum of what a run is worse than the band, beyond an allowance; a change too small to matter is none.
+    """Sums up by how much a run is worse than the band, beyond an allowance; changes too small to matter do not count.
 
-    A single row is enough for a WARN where it lies farther out than anything that the champion's runs did: a learning
-    rate that is far too high ruins a model within a few rows, and no sum is that quick. There, half of the change that
-    matters (on its scale) will do.
+    A single row is enough for a WARN if it lies farther out than anything that the champion's runs did: a learning rate
+    that is far too high ruins a model within a few rows, and no sum is that quick. Half of the change that matters (on
+    its scale) is then enough.
 
-    `may_be_late`: until the run has caught up with the champion's, only what is worse than the worst of their median so
-    far is worse. When a reward begins to rise differs from seed to seed by more than three runs can tell.
+    `may_be_late`: until the run has caught up with the champion's, it is measured by the worst that their median has
+    been so far. Seeds differ in when a reward begins to rise, by more than three runs can show.
     """
 
     rule = "band"
@@ -113,7 +113,7 @@ class BandDeviation:
         worst = np.maximum if rule.worse is Harm.HIGHER else np.minimum
         late = worst.accumulate(band.centre)
         self._late = late.tolist() if may_be_late else None
-        self._way = float(np.max(np.abs(late - band.centre)))  # that the champion's went
+        self._way = float(np.max(np.abs(late - band.centre)))  # how far the champion's runs went
         self._log = rule.scale is Scale.LOG
         self._sign = 1.0 if rule.worse is Harm.HIGHER else -1.0
         self._change = math.log(rule.warn_change) if self._log else rule.warn_change
@@ -144,7 +144,7 @@ class BandDeviation:
         return Finding(level, f"{figure(value)}, where {band.runs} runs of the champion had {figure(usual)}")
 
     def _centre(self, at: int, scaled: float) -> float:
-        """What the run is measured by: their beginnings, until it has come most of the way from there."""
+        """What the run is measured by: the beginnings of the champion's runs, until it has come most of their way."""
         if self._late is None:
             return self._band.centre[at]
         if self._sign * (self._late[at] - scaled) > _CAUGHT_UP * self._way:

@@ -1,4 +1,4 @@
-"""Fixed limits that a user sets: the dashboard's, off unless set, because no number fits every scale."""
+"""Fixed limits that a user sets. They are off unless set, because no number fits every scale."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from gates.model.wording import figure
 from gates.watch.warning import Finding, Level
 
-# What each limit is a limit of; entropy is the one that must not fall below.
+# The streams that can have a limit; entropy is the only one that must not fall below its limit.
 CEILINGS = ("kl", "entropy", "grad_norm", "reward_std", "kl_target_error")
-_LOOK = 10  # first rows: what they show is how this run begins, not what went wrong in it
+_LOOK = 10  # first rows, which show how this run begins and not what went wrong in it
 
 
 class Ceiling:

@@ -19,7 +19,7 @@ from gates.watch.warning import Detector, Level
 _NONFINITE = {
     **dict.fromkeys(("loss", "policy_loss", "value_loss"), Level.STOP),
     **dict.fromkeys(("kl", "approx_kl", "entropy", "reward_mean", "score_mean"), Level.CRITICAL),
-    "eval_loss": Level.WARN,  # alone it says that the evaluation is broken
+    "eval_loss": Level.WARN,  # alone, it only says that the evaluation is broken
 }
 _REWARDS = frozenset({"reward_mean", "score_mean"})
 
@@ -28,9 +28,9 @@ _REWARDS = frozenset({"reward_mean", "score_mean"})
 class Situation:
     """What the choice depends on, and what the rules of one run share.
 
-    `rl`: reinforcement learning, where a loss need not fall. `burn_in`: rows that say what is normal. `stuck`: rows
-    after which a loss should have moved. `bands`: what the champion's runs did. `note`: is told what is to be said
-    about the policy itself.
+    `rl`: reinforcement learning, where a loss need not fall. `burn_in`: rows that show what is normal. `stuck`: rows
+    after which a loss should have moved. `bands`: what the champion's runs did. `note`: receives notices about the
+    policy itself.
     """
 
     policy: WatchPolicy
@@ -44,7 +44,7 @@ class Situation:
 
 
 def detectors(name: str, run: Situation) -> tuple[list[Detector], list[Detector]]:
-    """Those that see all values of a stream, and those that see its finite ones only."""
+    """The detectors that see all values of a stream, and those that see only its finite ones."""
     policy = run.policy
     always: list[Detector] = []
     if policy.facts.nonfinite:
@@ -58,7 +58,7 @@ def detectors(name: str, run: Situation) -> tuple[list[Detector], list[Detector]
         numbers.append(Drift(drift, policy.drift, policy.rows, run.burn_in))
     band = run.bands.get(name)
     if drift is not None and band is not None and band.runs >= policy.band.min_runs and not (run.rl and name == "loss"):
-        # Supervised training that gets sure much sooner than the champion's is worth a word; it may be a better one.
+        # Supervised training that becomes sure much sooner than the champion's is worth a WARN; it may be better.
         rule = drift if run.rl or name != "entropy" else replace(drift, critical_change=None)
         late = run.rl and name in _REWARDS
         numbers.append(BandDeviation(rule, policy.band, policy.rows, band, may_be_late=late))
@@ -84,7 +84,7 @@ def _loss(run: Situation) -> list[Detector]:
 
 
 def _grad_norm(run: Situation) -> list[Detector]:
-    if run.rl:  # a batch whose rewards are all equal has no gradient: what is usual says nothing of the next one
+    if run.rl:  # a batch whose rewards are all equal has no gradient: the usual norm tells nothing about the next
         return []
     multiple, patterns = run.policy.patterns.grad_spike, run.policy.patterns
     return [StaysZero(run.policy.facts, Level.STOP), *([GradSpike(multiple, patterns)] if multiple else [])]

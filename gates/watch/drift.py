@@ -1,4 +1,4 @@
-"""A stream that drifts away from where it was going: EWMA forecast, Huberised, with a CUSUM of what it missed."""
+"""A stream that drifts away from its forecast: a Huberised EWMA, with a CUSUM of the misses."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gates.watch.warning import Finding, Level
 _MEAN_TO_SD = 1.2533  # of a normal: standard deviation over mean absolute deviation
 _CUT_TO_SD = 1.37  # the same where deviations are cut at three standard deviations and follow a trend
 _SLOPE = 0.02  # largest trend of the forecast, per row
-_BEYOND = 4  # standard deviations that a level must be away to be called far away
+_BEYOND = 4  # standard deviations from which on a level counts as far away
 _LOG_SD = 0.02  # a stream steadier than 2 % is watched as if it varied by that much
 
 
 class Drift:
     """Watches one stream.
 
-    The forecast `centre + slope` follows with `half_life`; a miss counts in standard deviations, cut to [-4, 6], so
-    that no single row raises an alarm; a row moves the forecast by at most two standard deviations, so that an
-    alarm cannot drag its own reference along. The sum of misses beyond `allowance` is the alarm's height. It also
-    takes a change that matters in practice, against the best level so far: a stream can be steady enough for any
-    change to be significant. A change as large as CRITICAL asks for is a WARN however slowly it came.
+    The forecast `centre + slope` follows the stream with `half_life`. A miss counts in standard deviations, cut to
+    [-4, 6], so that no single row raises an alarm; a row moves the forecast by at most two standard deviations, so that
+    an alarm cannot drag its own reference along. The sum of misses beyond `allowance` is the alarm's height. An alarm
+    also needs a change from the best level so far that matters in practice: a stream can be so steady that any change
+    is significant. A change as large as CRITICAL requires is a WARN, however slowly it came.
     """
 
     rule = "drift"
@@ -38,7 +38,7 @@ class Drift:
         self._sign = 1.0 if stream.worse is Harm.HIGHER else -1.0
         self._floor = stream.floor
         self._limits = (rules.warn, rules.critical)
-        self._cap = 2 * rules.critical  # or a long trouble would still alarm long after it has gone
+        self._cap = 2 * rules.critical  # without it, a long trouble would still raise alarms long after its end
         self._change = _on_scale(stream.warn_change, self._log)
         self._critical = math.inf if stream.critical_change is None else _on_scale(stream.critical_change, self._log)
         self._far = self._critical if self._log else math.inf
@@ -93,7 +93,7 @@ class Drift:
         kept = sorted(self._burn[self._skip :])
         self._centre = self._best = kept[len(kept) // 2]
         spread = _MEAN_TO_SD * sum(abs(value - self._centre) for value in kept) / len(kept)
-        # Few values tell the spread badly, and too small a one alarms.
+        # Few values estimate the spread badly, and one that is too small raises false alarms.
         spread *= 1 + 3 / len(kept)
         self._sd_start = max(spread, 1e-9 * (1 + abs(self._centre)))
         self._sd = max(self._sd_start, self._least())

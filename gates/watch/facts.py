@@ -1,4 +1,4 @@
-"""Hard facts: what is true or not, whatever the noise."""
+"""Hard facts, which are true or not, whatever the noise."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class NonFinite:
 class NanGradients:
     """Gradients that are not numbers, row after row.
 
-    fp16's loss scaling begins too high (at 65536) and halves it until gradients are finite: the rows before the first
-    finite one are that search, if it comes. A few more in the first rows are no news either; later on single ones are
-    worth a look (it tries a higher scale now and then), several in a row mean that nothing is learned. `count`: the
-    stream counts non-finite values instead of holding the norm.
+    fp16's loss scaling begins too high (at 65536) and halves the scale until gradients are finite: the rows before the
+    first finite one are that search, if one comes. A few more among the first rows are no news either. Later, single
+    ones are worth a look (the scaler tries a higher scale now and then), and several in a row mean that nothing is
+    learned. `count`: the stream counts non-finite values instead of holding the norm.
     """
 
     rule = "nan_gradients"
@@ -73,8 +73,8 @@ class NanGradients:
 class ZeroLoss:
     """A loss of exactly 0.0, from the start or all of a sudden.
 
-    Nothing to learn from (all labels masked), or a NaN that a trainer wrote down as 0.0. A loss that is learned away
-    comes down to its last digit first: it is below `zero_loss_from` before it is zero.
+    Either there is nothing to learn from (all labels masked), or a trainer logged a NaN as 0.0. A loss that is learned
+    away first comes down to its last digit: it is below `zero_loss_from` before it is zero.
     """
 
     rule = "zero_loss"
@@ -108,9 +108,9 @@ class ZeroLoss:
 
 
 class Capped:
-    """Nearly every response is cut off at the length limit, where fewer than half were.
+    """Nearly every response is cut off at the length limit, while fewer than half were before.
 
-    A fresh policy may begin there, and a task that is too long for its limit stays there: neither is a change.
+    A fresh policy may begin like that, and a task that is too long for its limit stays like that: neither is a change.
     """
 
     rule = "length_runaway"

@@ -1,4 +1,4 @@
-"""Hard facts of a training that learns nothing: numbers that stay where they were, a reward that gains nothing."""
+"""Hard facts about a training that learns nothing: numbers that do not move, a reward that gains nothing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gates.model.wording import figure
 from gates.watch.policy import FactRules
 from gates.watch.warning import Finding, Level
 
-_SURE = 3.0  # standard errors by which a reward has fallen: one is luck in every sixth healthy run
+_SURE = 3.0  # standard errors that a reward must have fallen: every sixth healthy run falls by one, by luck
 # Of a normal: standard deviation over mean absolute difference of neighbours; error of a median over that of a mean.
 _DIFF_TO_SD, _MEDIAN = 0.886, 1.253
 
 
 class StaysZero:
-    """A stream that has been exactly 0 since the first row; one row that is not ends it for good."""
+    """A stream that has been exactly 0 since the first row; one row that is not 0 ends the rule for good."""
 
     rule = "no_learning"
     __slots__ = ("_level", "_over", "_rows", "_seen")
@@ -47,9 +47,9 @@ class StaysZero:
 
 
 class Flat:
-    """A loss that stays where it was, from the first row on: exactly, or as good as (ln V, DPO's ln 2).
+    """A loss that does not move from the first row on: exactly, or nearly (ln V, DPO's ln 2).
 
-    `stuck`: rows from which as good as is long enough.
+    `stuck`: rows after which a loss that nearly stands still is reported.
     """
 
     rule = "no_learning"
@@ -91,7 +91,7 @@ class Flat:
             return Finding(Level.CRITICAL, what)
         if before - after >= rules.no_gain * abs(before):
             return None
-        # Nothing gained is said where a gain would have shown: not of a few small batches.
+        # Only reported if a gain would have shown: a few small batches tell nothing.
         return Finding(Level.WARN, what) if self._doubt(size) <= rules.no_gain_doubt * abs(before) else None
 
     def _doubt(self, size: int) -> float:
@@ -111,9 +111,9 @@ class Flat:
 
 
 class NoGainInReward:
-    """At the end of a run: a reward that is lower than at the start by more than luck, or the same.
+    """A reward that, at the end of a run, is lower than at the start by more than luck explains, or the same.
 
-    One that rose too little to be told from noise is not a finding: short runs at small rates are like that.
+    A rise too small to be told from noise is not a finding: short runs at small learning rates are like that.
     """
 
     rule = "no_learning"

@@ -1,5 +1,5 @@
-"""A loss that should fall and has risen, a reward that should rise and has fallen: by how much, against the run's own
-noise and against what was learned."""
+"""A loss that has risen instead of falling, or a reward that has fallen instead of rising, measured against the run's
+own noise and against what was learned."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from gates.watch.together import Outcome
 from gates.watch.warning import Finding, Level
 
 _DIFF_TO_SD = 0.886  # of a normal: standard deviation over mean absolute difference of neighbours
-_MEDIAN_OF_5 = 0.54  # standard deviation of the median of five values, in theirs
-_TURN_TO_SD = 0.512  # the same over the mean absolute second difference of values that are independent
-_OF_ROWS = 1.12  # standard deviation of the better of mean and median of n rows, in theirs, times the root of n
+_MEDIAN_OF_5 = 0.54  # standard deviation of the median of five values / that of one value
+_TURN_TO_SD = 0.512  # of independent values: standard deviation over mean absolute second difference
+_OF_ROWS = 1.12  # standard deviation of the better of mean and median of n rows / that of one row, times root n
 _NOTHING_GAINED = 1.25  # times as far must a reward fall that has gained nothing yet
 _FOLLOW = 0.1  # share by which the smoothed level follows: the lowest of many noisy medians is luck
-_EARLY = 3  # rows that a run has before it can have blown up
+_EARLY = 3  # rows before which a run cannot have blown up
 _MEMORY = 100  # rows over which noise is averaged
-_TURNS = 20  # beyond so many, a level's own turns say how far it wanders
-_SETTLED = _MEMORY + 1  # rows from which averages follow at a constant rate
-# Rows for which a finding must last before it is said: three high losses among five, which small batches have now and
-# then, make three high medians in a row, so only a fourth one tells anything new.
+_TURNS = 20  # number of turns beyond which a level's own turns show how far it wanders
+_SETTLED = _MEMORY + 1  # rows from which on averages follow at a constant rate
+# Rows for which a finding must last before it is reported: three high losses among five, which small batches have now
+# and then, make three high medians in a row, so only a fourth one tells anything new.
 _CONFIRM = 4
 
 
 class LossRise:
     """Compares the median of the last rows with the best smoothed one so far, and with the beginning.
 
-    CRITICAL: it gave back most of what had been learned and stands well above its best, or stands far above where it
-    began; a run that blew up within its first rows never had a best: it is measured by the lowest of its first three,
-    and must stay above for longer. A rise within the noise of neighbouring rows, or smaller than `floor`, is none: the
-    loss of small batches doubles and halves all the time, and at a level of 1e-4 ratios mean nothing.
+    CRITICAL: the loss gave back most of what had been learned and stands well above its best, or it stands far above
+    where it began. A run that blew up within its first rows never had a best: it is measured by the lowest of its first
+    three rows, and must stay above it for longer. A rise within the noise of neighbouring rows, or smaller than
+    `floor`, does not count: the loss of small batches doubles and halves all the time, and at 1e-4 ratios mean nothing.
     """
 
     rule = "loss_rise"
-    _jump = 5.0  # so many times the noise a single jump counts as at most
+    _jump = 5.0  # a single jump counts as at most this many times the noise
     __slots__ = (
         "_before",
         "_best",
@@ -68,7 +68,7 @@ class LossRise:
         self._hold = rows.hold
         self._rows = self._moves = self._critical = self._doubtful = self._lost = 0
         self._never = math.inf
-        self._calm = math.inf  # the noise when the loss began to stand high: a blow-up is no excuse for itself
+        self._calm = math.inf  # the noise when the loss began to stand high: a blow-up must not excuse itself
         self._before = self._noise = 0.0
         self._first = self._best = self._smooth = 0.0
 
@@ -82,7 +82,7 @@ class LossRise:
         noise = self._noise
         if self._moves > _MEMORY:
             self._noise = noise + ((change if change < self._jump * noise else self._jump * noise) - noise) / _MEMORY
-        elif rows > 1 and (change or noise):  # equal rows at the beginning (DPO's are all ln 2) say nothing of noise
+        elif rows > 1 and (change or noise):  # equal first rows (DPO's are all ln 2) tell nothing about noise
             moves = self._moves = self._moves + 1
             self._noise = noise + ((change if moves < 10 else min(change, self._jump * noise)) - noise) / moves
         if rows < self._window:
@@ -103,7 +103,7 @@ class LossRise:
             self._lost, self._never = 0, math.inf
         if self._lost > self._hold:
             return Finding(Level.CRITICAL, self._seen(level))
-        # The same two tests as in _judge, which nearly every row passes.
+        # The same two tests as in _judge; nearly every row passes them.
         rise = level - self._best
         noise = self._noise if self._noise < self._calm else self._calm
         if rise <= self._floor or rise <= self._limit * noise or rows < self._rules.min_rows:
@@ -113,7 +113,7 @@ class LossRise:
         return self._confirmed(level)
 
     def finish(self, completed: bool) -> Finding | None:
-        """A run that ends badly has no rows left to confirm it: its last two rows speak."""
+        """The finding at the end: a run that ends badly has no rows left to confirm it, so its last two rows decide."""
         if self._rows < self._window + 1:
             return None
         finding = self._judge(min(list(self._recent)[-2:]))
@@ -133,7 +133,7 @@ class LossRise:
         return Finding(Level.WARN, finding.seen) if self._doubtful >= _CONFIRM else None
 
     def _level(self) -> float:
-        """Where it stands now."""
+        """The level at which the loss stands now."""
         return sorted(self._recent)[self._window // 2]
 
     def _hopeless(self, lowest: float) -> float:
@@ -162,12 +162,12 @@ class LossRise:
 
 
 class GainLost(LossRise):
-    """The same of a series that should rise: what it gained is lost again, in the mean of the last `window` rows.
+    """The same for a series that should rise: it has lost its gain again, in the mean of the last `window` rows.
 
-    A reward has no natural zero and no unit, so only its own noise and what the run had gained can say how far is far.
-    Small batches earn one of a few values: it stands at the better of the last rows' mean and median, so that two bad
-    rows among five are no fall, and three bad ones are none where every second row is bad. Batches that follow one
-    another are alike: its noise is also that of the level itself, against the line through it one and two windows ago.
+    A reward has no natural zero and no unit, so only its own noise and the run's gain can tell how far is far. Small
+    batches earn one of a few values, so the level is the better of the last rows' mean and median: two bad rows among
+    five are no fall, nor are three if every second row is bad. Successive batches are alike, so the noise is also that
+    of the level itself, against the line through it one and two windows ago.
     """
 
     rule = "reward_fall"
@@ -186,12 +186,12 @@ class GainLost(LossRise):
 
     @property
     def gained(self) -> bool:
-        """Whether it has ever been better than at the beginning."""
+        """Whether the series has ever been better than at the beginning."""
         return self._rows > self._window and self._first - self._best > self._limit * self._noise
 
     def update(self, step: int, value: float) -> Finding | None:
         finding = super().update(step, -value)
-        if not self._doubtful and self._rows >= self._window:  # a fall is no excuse for itself
+        if not self._doubtful and self._rows >= self._window:  # a fall must not excuse itself
             self._settle()
         return finding
 
@@ -230,14 +230,14 @@ class GainLost(LossRise):
         return Finding(Level.WARN, self._seen(level)) if fall > rules.warn_lost * gained else None
 
     def _error(self) -> float | None:
-        """Standard deviation of the level of a reward that goes nowhere; None: too early to tell.
+        """Standard deviation of the level of a reward that goes nowhere; None if it is too early to tell.
 
-        Rows are not independent, so neighbours tell it too small. While the level's own turns are few, it is as many
-        times what independent rows would give as that of the shorter window.
+        Rows are not independent, so an estimate from neighbours is too small. While the level has turned only a few
+        times, the estimate for independent rows is scaled by the same factor as the shorter window's.
         """
         if self._turns > _TURNS or (self._turns and self._shorter is None):
             independent = self._share * _DIFF_TO_SD * min(self._noise, self._calm)
-            return max(independent, self._wobble * (1 + 3 / self._turns))  # few of them tell it badly
+            return max(independent, self._wobble * (1 + 3 / self._turns))  # few turns estimate it badly
         error = self._shorter._error() if self._shorter is not None else None
         return error * self._share / self._shorter._share if error is not None and self._shorter is not None else None
 
@@ -249,8 +249,9 @@ class GainLost(LossRise):
 class RewardFall:
     """`GainLost` over few rows, which sees a collapse at once, and over many, which sees one through more noise.
 
-    `sampled`: the policy's own answers earn it, so that its rows are alike from the start, and the long look may begin
-    with the short one's noise. Margins on given pairs are as noisy as they are large: their noise at the start is 0.
+    `sampled`: the reward is earned by the policy's own answers, so its rows are alike from the start, and the long
+    window may begin with the short one's noise. Margins on given pairs are as noisy as they are large: their noise at
+    the start is 0.
     """
 
     rule = "reward_fall"

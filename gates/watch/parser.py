@@ -49,7 +49,7 @@ def _whole(path: str, body: Mapping[str, Any]) -> WatchPolicy:
 
 
 def _overlaid(body: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `body`, those of `changes` in their place, mapping by mapping."""
+    """The mapping `body` with the values in `changes` replaced, mapping by mapping."""
     found = dict(body)
     for key, value in changes.items():
         below = found.get(key)
@@ -95,7 +95,7 @@ def _silent(path: str, value: Any) -> frozenset[str]:
 
 
 def _check(policy: WatchPolicy) -> None:
-    """Refuse combinations that can never speak, or always would."""
+    """Refuse combinations that can never warn, or always would."""
     for path, sums in (("drift", policy.drift), ("band", policy.band)):
         if sums.critical < sums.warn:
             raise PolicyError(

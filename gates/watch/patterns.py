@@ -9,8 +9,8 @@ from gates.watch.policy import PatternRules
 from gates.watch.warning import Finding, Level
 
 _MEMORY = 21  # rows whose median is what is normal
-_LEAST = 8  # rows before there is a normal
-SPIKE_ROWS = 5  # rows among which a sign must last
+_LEAST = 8  # rows needed to know what is normal
+SPIKE_ROWS = 5  # the last rows, several of which must be high
 
 
 class GradSpike:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class OnCritical(StrEnum):
-    """What a training does at level STOP: only say so, or end. AUTO: a canary's run ends, any other goes on."""
+    """What a training does at level STOP: only report it, or end. AUTO: a canary's run ends, any other goes on."""
 
     WARN = "warn"
     STOP = "stop"
@@ -58,9 +58,9 @@ class StreamRule:
 
 @dataclass(frozen=True, kw_only=True)
 class DriftRules:
-    """The detector of drifts: a forecast that follows slowly, and the sum of what it missed.
+    """The detector of drifts: a forecast that follows slowly, and the sum of its misses.
 
-    `alone`: the streams of which a run is asked by itself; the others only beside the champion's (`band`).
+    `alone`: the streams that are judged in a run by itself; the others only beside the champion's (`band`).
     """
 
     half_life: float
@@ -84,7 +84,7 @@ class BandRules:
 
 @dataclass(frozen=True, kw_only=True)
 class FactRules:
-    """What is true or not, and needs no statistics."""
+    """Facts that are true or not, and need no statistics."""
 
     nonfinite: bool
     loss_scale_rows: int
@@ -148,8 +148,8 @@ class PatternRules:
 class WatchPolicy:
     """Everything that one watch goes by.
 
-    `silent`: rules that say nothing. `phases`: steps at which the work changes as planned. `ceilings`: stream → limit,
-    None where none is set. `algos`: algorithm → what holds for it instead.
+    `silent`: rules that are switched off. `phases`: steps at which the work changes as planned. `ceilings`: stream →
+    limit, None if none is set. `algos`: algorithm → the settings that differ for it.
     """
 
     name: str

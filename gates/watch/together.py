@@ -1,4 +1,4 @@
-"""What one series says of another: rules that look at two, and what they have to know of each other."""
+"""Rules that look at two series, and the state that they share."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gates.watch.policy import PatternRules
 from gates.watch.warning import Finding, Level
 
 _ENDS = 3  # rows at either end whose medians are compared: a policy can collapse within ten
-_LESS_LIKELY = 1.5  # times the first log-probability, where more is lost than the margin has won
-_FIRST = 10  # rows that say where a preference run began
+_LESS_LIKELY = 1.5  # times the first log-probability, if more is lost than the margin has gained
+_FIRST = 10  # rows that show where a preference run began
 
 
 class Outcome:
-    """What the rewards of a run say at the moment, for the rules that ask for it.
+    """The current state of a run's rewards, for the rules that ask for it.
 
-    `gained`: one was better than at the beginning. `seen`: there are rewards.
+    `gained`: one of them has been better than at the beginning. `seen`: there are rewards.
     """
 
     __slots__ = ("_falls", "gained", "seen")
@@ -28,11 +28,11 @@ class Outcome:
 
     @property
     def falls(self) -> Level | None:
-        """How bad the fall of a reward is; what goes with it is no worse. None: none falls."""
+        """How bad the fall of a reward is, which caps the level of what goes with it; None if no reward falls."""
         return max(self._falls.values()) if self._falls else None
 
     def note(self, stream: str, finding: Finding | None, gained: bool) -> None:
-        """Take where a reward stands after a row."""
+        """Record where a reward stands after a row."""
         self.seen = True
         if finding is not None:
             self._falls[stream] = finding.level
@@ -44,7 +44,7 @@ class Outcome:
 class EntropyDrop:
     """Entropy that has lost a share of itself within a number of rows, or most of its highest level.
 
-    A policy that becomes sure while its reward rises or stays has learned; one whose reward falls has collapsed.
+    A policy that becomes sure while its reward rises or holds has learned; one whose reward falls has collapsed.
     """
 
     rule = "entropy_drop"
@@ -83,7 +83,7 @@ class EntropyDrop:
 class NoSpread:
     """Groups whose answers all earn the same, row after row: no advantage, no gradient.
 
-    After a reward has gained that is success, as long as it stays there.
+    Once a reward has gained, this is success, as long as the reward stays up.
     """
 
     rule = "no_spread"
@@ -113,9 +113,9 @@ class NoSpread:
 class Displacement:
     """DPO's preferred answers become less likely together with the rejected ones.
 
-    `chosen_reward` is beta times what their log-probability has gained over the reference. What they lose is held
-    against what the margin has won; and against their own log-probability at the beginning, where that is logged.
-    Each series feeds it through a part of its own (`part`); the chosen reward's tells what was found.
+    `chosen_reward` is beta times the gain of their log-probability over the reference. Its loss is compared with what
+    the margin has gained, and with their own log-probability at the beginning if that is logged. Each series feeds this
+    detector through its own `part`; the chosen reward's part reports what was found.
     """
 
     __slots__ = ("_first", "_recent", "_rules", "_window")
@@ -144,7 +144,7 @@ class Displacement:
         chosen, margin = self._level("chosen_reward"), self._level("reward_margin")
         if rules.displaced_share is None or chosen is None or margin is None or margin <= 0:
             return None
-        # ORPO's are log-probabilities without a reference: below 0 from the start, and rising.
+        # ORPO's chosen rewards are log-probabilities without a reference: below 0 from the start, and rising.
         lost = (self._begun("chosen_reward") - chosen) / margin
         if lost <= 0:
             return None

@@ -17,7 +17,7 @@ class Level(IntEnum):
 
 
 class Finding(NamedTuple):
-    """What one detector sees at one row: how bad, and what was measured."""
+    """What one detector sees at one row: how bad it is, and what was measured."""
 
     level: Level
     seen: str
@@ -29,10 +29,10 @@ class Detector(Protocol):
     rule: str
 
     def update(self, step: int, value: float) -> Finding | None:
-        """Take the next value; say what is wrong as long as it is wrong."""
+        """Take the next value; return what is wrong for as long as it is wrong."""
 
     def finish(self, completed: bool) -> Finding | None:
-        """What only the end of the run shows; `completed`: it ended as planned."""
+        """Return what only the end of the run shows. `completed`: it ended as planned."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,13 +14,13 @@ from gates.watch.together import Displacement
 from gates.watch.warning import Finding, Level, WatchWarning
 
 _NONFINITE = ("nonfinite", "nan_gradients")
-_OF_HEALTHY_RUNS = ("zero_loss",)  # facts that are one too: a hinge loss is learned away to exactly 0
+_OF_HEALTHY_RUNS = ("zero_loss",)  # rules that healthy runs break too: a hinge loss is learned away to exactly 0
 HEALTHY = "healthy"
 _VERDICTS = (HEALTHY, "warned", "critical", "failed")
 
 
 class _Stream:
-    """The alarms of one stream: all of them see numbers, `always` sees what is not a number too."""
+    """The alarms of one stream: all of them see finite values, those in `always` see NaN and infinities too."""
 
     __slots__ = ("always", "numbers")
 
@@ -32,8 +32,8 @@ class _Stream:
 class Watch:
     """Watches one run. Its memory does not grow with the run.
 
-    `algo`: sft, dpo, ppo, grpo …; "" is told from the streams. `max_steps`: optimizer steps planned, None for unknown.
-    `bands`: stream → what the champion's runs did (`bands_of`).
+    `algo`: sft, dpo, ppo, grpo …; "" to tell it from the streams. `max_steps`: planned optimizer steps, None if
+    unknown. `bands`: stream → what the champion's runs did (`bands_of`).
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Watch:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What is to be said about the policy itself: ceilings that mean nothing here."""
+        """Notices about the policy itself, such as ceilings that mean nothing here."""
         return tuple(self._notices)
 
     @property
@@ -82,7 +82,7 @@ class Watch:
 
     @property
     def enough(self) -> bool:
-        """Whether there are rows enough to call a run healthy; with fewer only what is true of single rows is seen."""
+        """Whether there are enough rows to call a run healthy; with fewer, only rules on single rows can see harm."""
         return self._rows >= self.policy.rows.burn_in_least
 
     @property
@@ -92,16 +92,16 @@ class Watch:
 
     @property
     def hopeless(self) -> WatchWarning | None:
-        """The first warning of level STOP that no healthy run gets, None for none."""
+        """The first warning of level STOP that no healthy run gets; None if there is none."""
         return self._hopeless
 
     @property
     def critical_held(self) -> str:
-        """One sentence on what reached STOP first, a CRITICAL that lasted or numbers that are none; "" for none."""
+        """What reached STOP first, in one clause: a CRITICAL that lasted, or NaN and infinities; "" if nothing did."""
         return self._critical_held
 
     def observe(self, step: int, row: Mapping[str, float]) -> tuple[WatchWarning, ...]:
-        """Take what was logged at one step; returns what is new. Streams of no rule are ignored."""
+        """Take what was logged at one step; return the new warnings. Streams without a rule are ignored."""
         self._step = step
         self._rows += 1
         if self._rows < 3:
@@ -124,7 +124,7 @@ class Watch:
         return tuple(said)
 
     def finish(self, completed: bool) -> tuple[WatchWarning, ...]:
-        """Take that the run has ended; `completed`: as planned, so that it can be asked whether it learned."""
+        """Take note that the run has ended. `completed`: as planned, so that rules may ask whether it learned."""
         said: list[WatchWarning] = []
         for name, stream in self._streams.items():
             for _, alarm in stream.numbers if stream else ():
@@ -136,7 +136,7 @@ class Watch:
     def _note(self, alarm: Alarm, stream: str, finding: Finding | None, said: list[WatchWarning]) -> None:
         new = alarm.note(finding)
         if new is None or (self._lost and new.level is not Level.STOP):
-            return  # of a run that is lost, only further facts are news
+            return  # in a run that is lost, only another STOP is news
         self._lost = self._lost or new.level is Level.STOP
         rule = alarm.detector.rule
         meaning, advice = explain(rule, stream)
@@ -151,7 +151,7 @@ class Watch:
             self._critical_held = f"{stream} {new.seen} ({rule}, step {self._step})"
 
     def _begin_phase(self, step: int) -> None:
-        """What was normal is no measure of work that changed as planned: every rule begins anew."""
+        """Start every rule anew: what was normal before is no measure after a planned change of the work."""
         while self._phases and step >= self._phases[-1]:
             self._phases.pop()
         self._streams.clear()
@@ -164,7 +164,7 @@ class Watch:
             self._spacing = max(1, step - self._first_step)
 
     def _burn_in(self) -> int:
-        """Rows that say what is normal: fewer in a run that is known to be short."""
+        """Rows that show what is normal: fewer in a run that is known to be short."""
         rows = self.policy.rows
         if self._max_steps is None:
             return rows.burn_in
@@ -205,7 +205,7 @@ class Watch:
             if self._paradigm is Paradigm.REINFORCEMENT:
                 self._situation = None
                 if not self._lost:
-                    self._streams.pop("loss", None)  # it came alone, and was taken for one that must fall
+                    self._streams.pop("loss", None)  # until now it was alone, and was taken for one that must fall
         if self._situation is None:
             self._situation = self._settle()
         always, numbers = detectors(name, self._situation)
