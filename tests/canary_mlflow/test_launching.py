@@ -57,11 +57,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, commits: list[str]) -> Pat
     (folder / "MLproject").write_text("name: canary_mlflow\nentry_points: {main: {command: 'true'}}\n")
     commits.append(commit(folder, "no single runs yet"))
     for part in PARTS:
-        place = ROOT / part
-        ignored = shutil.ignore_patterns("__pycache__")
-        (shutil.copytree if place.is_dir() else shutil.copy)(
-            place, folder / part, **({"ignore": ignored} if place.is_dir() else {})
-        )
+        place = ROOT / part  # with what is compiled of it, which each process that starts there would make anew
+        (shutil.copytree if place.is_dir() else shutil.copy)(place, folder / part)
     (folder / ".gitignore").write_text("__pycache__\n")
     commits.append(commit(folder, "single runs"))
     (folder / "README.md").write_text("changed\n")
@@ -98,16 +95,22 @@ def test_overrides_that_a_revision_does_not_take_are_refused_before_any_run(
     assert not MlflowClient(store).search_experiments(filter_string="name = 'canary'")
 
 
-def test_a_dry_run_of_two_revisions_in_words_and_in_json(
-    project: Path, commits: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def dry(commits: list[str], *words: str) -> str:
+    sides = ["--baseline", commits[1][:12], "--candidate", "HEAD"]
+    return CliRunner().invoke(canary, ["ab", *sides, "--policy", "perf", "--dry-run", *words]).output
+
+
+def test_a_dry_run_of_two_revisions(project: Path, commits: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
-    command = ["ab", "--baseline", commits[1][:12], "--candidate", "HEAD", "--policy", "perf", "--dry-run"]
-    words = CliRunner().invoke(canary, command)
-    assert "would make 6 or 10 runs" in words.output
-    found = json.loads(CliRunner().invoke(canary, [*command, "--json"]).output)
+    found = json.loads(dry(commits, "--json"))
     assert found["baseline"] == {"name": commits[1][:12], "commit": commits[1]}
     assert (found["candidate"]["commit"], found["policy"], found["runs"]) == (commits[2], "perf", [6, 10])
+
+
+@pytest.mark.full  # the same facts as above, whose two processes take ten seconds
+def test_a_dry_run_in_words(project: Path, commits: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    assert "would make 6 or 10 runs" in dry(commits)
 
 
 @pytest.mark.parametrize("name", ["", "-x", "no-such-branch"])
