@@ -1,7 +1,7 @@
 """canary_mlflow: watch a training run, keep its numbers in MLflow, guard the champion.
 
-Names are looked up when they are first used: MLflow loads this package as a plugin while it is itself half
-imported, and `canary --help` must not wait for torch.
+Names are looked up on first use: MLflow loads this package as a plugin while MLflow itself is only half imported, and
+`canary --help` must not wait for torch.
 """
 
 from __future__ import annotations

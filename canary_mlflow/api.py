@@ -1,7 +1,7 @@
-"""The commands as functions: the same work, the same results, for scripts and notebooks. `docs/python.md`.
+"""The commands as functions, with the same results, for scripts and notebooks. See docs/python.md.
 
 A `tracking_uri` of None means MLflow's own choice (`mlflow.set_tracking_uri`, MLFLOW_TRACKING_URI, else mlflow.db in
-the working folder). What is wrong is raised as a subclass of `CanaryError`, whose text is the command's line.
+the working folder). Errors are raised as subclasses of `CanaryError`; their text is the line that the command prints.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ log = logging.getLogger("canary_mlflow")
 
 @plainly
 def compare(baseline: str, candidate: str, *, policy: Rules | None = None, tracking_uri: str | None = None) -> Decision:
-    """The evidence of two sides beside each other, as `canary compare`; writes nothing.
+    """Compare the evidence of two sides, as `canary compare` does; writes nothing.
 
     Each side is a run id, a session id, "MODEL/VERSION", "MODEL@champion" or "models:/MODEL/VERSION". `policy`: by
     default that of the candidate's session or tier. `decision.verdict` holds the outcome, its reason and one check per
     rule; a check's `evidence` has the numbers, in the unit that it names. Raises NoSuchRun, NoSuchModel,
-    NoSuchVersion, StoreError, and UsageError for a policy that is not known, or missing.
+    NoSuchVersion, StoreError, and UsageError for an unknown or missing policy.
     """
     from canary_mlflow.registry.evidence import find_evidence
     from canary_mlflow.registry.gatekeeper import compare as put_beside
@@ -48,10 +48,10 @@ def compare(baseline: str, candidate: str, *, policy: Rules | None = None, track
 
 @plainly
 def diff(baseline: str, candidate: str, *, tracking_uri: str | None = None) -> Diff:
-    """What differs exactly between two sides, named as for `compare`; judges nothing and writes nothing.
+    """The exact differences between two sides, named as for `compare`; judges nothing and writes nothing.
 
-    `differences`: of exact facts, configuration, code, packages, data, hardware and work; `exit_code`: the command's.
-    Raises NoSuchRun, NoSuchModel, NoSuchVersion, StoreError.
+    `differences`: in exact facts, configuration, code, packages, data, hardware and work. `exit_code`: that of
+    `canary diff`. Raises NoSuchRun, NoSuchModel, NoSuchVersion, StoreError.
     """
     from canary_mlflow.registry.evidence import find_evidence
     from canary_mlflow.reports.diff import between
@@ -75,14 +75,14 @@ def gate(
     tracking_uri: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Decision:
-    """Judge a version against the champion, as `canary gate`; a PASS (or a bootstrap) makes it champion.
+    """Judge a version against the champion, as `canary gate` does; a PASS (or a bootstrap) makes it champion.
 
-    `policy`: by default the one in force for the model; where the ledger or a server sets one, no other. `promote`:
-    True lets a PASS also replace a newer champion; False records the verdict and moves nothing.
-    `dry_run`: judge, write nothing. `top_up`: make the runs that are missing through MLflow Projects until they
-    decide, by the `launcher` "local" or "ray"; `say` hears what goes on. The decision's `exit_code` is the command's:
-    0 PASS or bootstrap, 1 BLOCK, 3 INCONCLUSIVE. Raises NoSuchModel, NoSuchVersion, UsageError, BaselineMoved,
-    Refused, NoSource, StoreError.
+    `policy`: by default the one in force for the model; if the ledger or a server sets one, no other is allowed.
+    `promote`: True lets a PASS also replace a newer champion; False records the verdict and moves nothing. `dry_run`:
+    judge, but write nothing. `top_up`: make the missing runs through MLflow Projects until they decide, with the
+    `launcher` "local" or "ray"; `say` is called with lines of progress. The decision's `exit_code` is the command's: 0
+    PASS or bootstrap, 1 BLOCK, 3 INCONCLUSIVE. Raises NoSuchModel, NoSuchVersion, UsageError, BaselineMoved, Refused,
+    NoSource, StoreError.
     """
     from canary_mlflow.analysis.publishing import publish_study
     from canary_mlflow.installation import require_training_stack
@@ -107,10 +107,10 @@ def gate(
 
 @plainly
 def judge(baseline: Files, candidate: Files, *, policy: Rules, history: Files = ()) -> Decision:
-    """Two sides of files, one run each, judged as `canary judge` does; needs no store and writes nothing.
+    """Judge two sides given as files, one run per file, as `canary judge` does; needs no store and writes nothing.
 
     A file is JSONL or CSV with a row per step (`step`, `step_time` in seconds, `loss`, …) or a trainer_state.json.
-    `history`: earlier runs, the oldest first, which say what runs differ by; ten or more. Raises UsageError for one
+    `history`: ten or more earlier runs, oldest first, which show how much runs differ. Raises UsageError for a file
     that cannot be read.
     """
     from canary_mlflow.files.judging import judge_files
@@ -121,9 +121,10 @@ def judge(baseline: Files, candidate: Files, *, policy: Rules, history: Files = 
 
 @plainly
 def replay(file: str | Path, *, policy: Rules = "default", algo: str = "") -> Replayed:
-    """The watch over one finished history, as `canary replay`: its verdict (healthy, warned, critical or failed), and
-    what it would have warned of at which optimizer step. `algo`: sft, dpo, grpo …; "" is told from the columns. Raises
-    UsageError for a file that cannot be read, or that holds nothing to watch, and for an algorithm nobody knows."""
+    """Run the watch over one finished history, as `canary replay` does: its verdict (healthy, warned, critical or
+    failed), and what it would have warned of at which optimizer step. `algo`: sft, dpo, grpo …; "" to tell it from the
+    columns. Raises UsageError for a file that cannot be read or holds nothing to watch, and for an unknown
+    algorithm."""
     from canary_mlflow.files.replaying import replay_file
     from canary_mlflow.policies import load_watch
 
@@ -134,11 +135,12 @@ def replay(file: str | Path, *, policy: Rules = "default", algo: str = "") -> Re
 def register(
     session: str, model: str | None = None, *, weights: str | Path | None = None, tracking_uri: str | None = None
 ) -> str:
-    """The number of a new version of `model` whose evidence is the session, as `canary register`; judges nothing.
+    """Register a new version of `model` with the session as its evidence, as `canary register` does, and return its
+    number; judges nothing.
 
     `model`: by default the one that the session was started for. `weights`: the folder that `trainer.save_model()`
     wrote; without it the version is evidence only. Raises NoSuchRun, StoreError, and UsageError for a session that is
-    open, empty or a version's evidence already, and for a folder without weights.
+    open, empty or already a version's evidence, and for a folder without weights.
     """
     from canary_mlflow.registry.registering import flaws_of, register_session
     from canary_mlflow.tracking.store import existing_store
@@ -151,7 +153,8 @@ def register(
 
 
 def rules_for(policy: Rules | None, tier: str, subject: str) -> Policy:
-    """The policy that was asked for, else the shipped one of the tier in the tags, which open no file."""
+    """The policy that was asked for, else the shipped policy of `tier`. The tier comes from a tag, which must not name
+    a file to open."""
     from canary_mlflow.policies import load_policy, policy_names
 
     if not policy and tier not in policy_names():
@@ -162,5 +165,5 @@ def rules_for(policy: Rules | None, tier: str, subject: str) -> Policy:
 
 
 def paths(files: Files) -> list[Path]:
-    """One file or several."""
+    """The paths of one file or several."""
     return [Path(files)] if isinstance(files, (str, Path)) else [Path(file) for file in files]

@@ -1,4 +1,4 @@
-"""The canary command: a group, and one line for each command. Everything heavy is imported inside the commands."""
+"""The canary command: a group with one line per command. Everything heavy is imported inside the commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 
-if __name__ == "__main__":  # before anything that another environment's Python may lack
+if __name__ == "__main__":  # before importing anything that another environment's Python may lack
     from canary_mlflow.interpreter import CORE, settle
 
     settle(CORE)
@@ -85,9 +85,9 @@ for command in COMMANDS:
 
 
 def main() -> None:
-    """The command's way in. A bug ends with 4: Python's own 1 would say BLOCK."""
+    """The entry point of the command. A bug exits with 4: Python's own 1 would mean BLOCK."""
     collect_seldom()
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # no bar for the one file that is read
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for one file
     try:
         canary(prog_name="canary")
     except Exception:  # noqa: BLE001  # the outermost frame: shown whole, with the right exit code

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 WARN_FREE, FAIL_FREE = 5.0, 0.5  # GiB: about a hundred tiny sessions; less than one session may need
-FAIL_FEW, WARN_FEW = 10 / 1024, 100 / 1024  # GiB, where keys and temporary files alone lie
+FAIL_FEW, WARN_FEW = 10 / 1024, 100 / 1024  # GiB, for disks with only keys and temporary files
 OLD_RUNS = "make room, or delete old runs: mlflow gc"
 STALE_HOURS = 6.0  # longer than any run of a shipped tier
 SHOWN = 5
@@ -35,7 +35,7 @@ FIX = "canary doctor --fix ends and removes them, as the next session does"
 
 
 def examine(tracking_uri: str | None, *, fix: bool = False) -> Iterator[Finding]:
-    """All checks, the quick ones first. `fix`: end and remove what killed processes have left."""
+    """The findings of all checks, the quick ones first. `fix`: close and remove what killed processes left behind."""
     yield python()
     yield from packages()
     yield from pins()
@@ -56,7 +56,7 @@ def project(folder: Path) -> Iterator[Finding]:
     try:
         place = place_of(folder)
     except ImportError:
-        return  # another MLflow: `pins` says so
+        return  # another MLflow version: `pins` reports it
     if place.exists() and place.resolve() == Path(sys.prefix).resolve():
         yield Finding(name="mlflow run", level=Level.OK, found=f"uses {sys.prefix}")
         return
@@ -98,8 +98,8 @@ raise SystemExit(0 if (torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, de
 
 
 def unusable() -> str:
-    """Why torch cannot compute on the GPU, in its own words; "" when it can. In a process of its own: torch is large,
-    and what a broken driver does to a process is not known."""
+    """Why torch cannot compute on the GPU, in its own words; "" if it can. Tried in a separate process: torch is large,
+    and a broken driver may do anything to a process."""
     try:
         done = subprocess.run([sys.executable, "-c", TRY], capture_output=True, text=True, timeout=TRY_SECONDS)
     except subprocess.TimeoutExpired:
@@ -155,9 +155,9 @@ def store(tracking_uri: str | None, *, fix: bool = False) -> Iterator[Finding]:
 
 
 def disks(client: MlflowClient | None, file: Path | None = None) -> Iterator[Finding]:
-    """Room where a session writes: a finding per disk, which names what lies there and advises about the first of it.
+    """Free space where a session writes: a finding per disk, which names what lies there and gives advice on the first.
 
-    `file`: of the embedded store, where there is none yet to ask for its places.
+    `file`: the embedded store's file, if the store does not exist yet and cannot be asked for its places.
     """
     by_device: dict[int, list[Written]] = {}
     for place in written(client, file):
@@ -169,7 +169,7 @@ def disks(client: MlflowClient | None, file: Path | None = None) -> Iterator[Fin
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What a session writes where; `large`: as much as its runs are, not a few files."""
+    """What a session writes where. `large`: it grows with the runs and is not just a few files."""
 
     what: str
     folder: Path
@@ -178,7 +178,7 @@ class Written:
 
 
 def written(client: MlflowClient | None, file: Path | None) -> Iterator[Written]:
-    """The places on this machine, each once."""
+    """The places on this machine that a session writes to, each once."""
     from canary_mlflow.ledger.keys import key_folder
     from canary_mlflow.tracking.places import local_folder, sqlite_file
 
@@ -199,7 +199,7 @@ def written(client: MlflowClient | None, file: Path | None) -> Iterator[Written]
 
 
 def disk(together: Sequence[Written]) -> Finding:
-    """Room on the disk of these places."""
+    """Free space on the disk that holds these places."""
     first, large = together[0], any(place.large for place in together)
     free = shutil.disk_usage(first.folder).free / 2**30
     room = f"{free:.1f} GiB" if free >= 1 else f"{free * 1024:.1f} MiB"
@@ -226,7 +226,7 @@ def left_open(client: MlflowClient, fix: bool) -> Finding:
 
 
 def running(client: MlflowClient) -> Finding:
-    """Runs that still say RUNNING long after any of ours can have."""
+    """Runs that have said RUNNING for longer than any of ours can take."""
     before = int((time.time() - STALE_HOURS * 3600) * 1000)
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = client.search_runs(
@@ -250,7 +250,8 @@ def some(found: Sequence[object]) -> str:
 
 
 def closing_command(uri: str) -> str:
-    """How to end a run of this store. A password is not shown, and without it no command works that names the store."""
+    """How to end a run of this store. A password is never shown, and without it a command that names the store
+    fails."""
     place = without_password(uri)
     store = json.dumps(place) if place == uri else ""
     code = f'from mlflow import MlflowClient; MlflowClient({store}).set_terminated("ID", "FAILED")'

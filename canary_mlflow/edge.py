@@ -39,7 +39,7 @@ class OneLine(click.ClickException):
 
 
 class Edge(click.Group):
-    """Turns the errors that we foresee into one line and an exit code; any other is a bug and keeps its traceback."""
+    """A group that turns expected errors into one line and an exit code; any other is a bug and keeps its traceback."""
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
         try:
@@ -56,7 +56,7 @@ class Edge(click.Group):
             raise
         except click.UsageError as error:
             raise misused(error) from error
-        except (KeyboardInterrupt, Terminated) as error:  # click would end with 1, which says BLOCK
+        except (KeyboardInterrupt, Terminated) as error:  # click would exit with 1, which means BLOCK
             how = str(error) or "interrupted"
             raise OneLine(
                 f"{how}; `canary {ctx.invoked_subcommand}` may be run again, it begins anew", OUTSIDE
@@ -73,8 +73,8 @@ class Edge(click.Group):
 
 @contextmanager
 def unwinding() -> Iterator[None]:
-    """SIGTERM and SIGHUP unwind as Ctrl-C does, for commands that have started something which has to be ended; none of
-    them interrupts that. One that is ignored already (`nohup`, a shell's background job) stays ignored."""
+    """Let SIGTERM and SIGHUP unwind as Ctrl-C does, for commands that must end what they started; no further signal
+    interrupts the unwinding. A signal that is already ignored (`nohup`, a shell's background job) stays ignored."""
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, *STOPPING)}
     for each, handler in before.items():
         if handler is not signal.SIG_IGN:
@@ -83,7 +83,7 @@ def unwinding() -> Iterator[None]:
         yield
     finally:
         for each, handler in before.items():
-            if signal.getsignal(each) is terminate:  # else one has come, and this process is ending
+            if signal.getsignal(each) is terminate:  # else a signal has come, and this process is ending
                 signal.signal(each, handler)
 
 
@@ -93,7 +93,7 @@ def as_one_line(error: Exception) -> OneLine | None:
         return OneLine(str(error), error.exit_code)
     if isinstance(error, OSError):
         return OneLine(f"{type(error).__name__}: {error}", OUTSIDE)
-    if getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE":  # MLflow's word for what no one can mean
+    if getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE":  # MLflow's code for values that make no sense
         return OneLine(str(error), UsageError.exit_code)
     if is_store_error(error):
         return OneLine(f"store: {error}", OUTSIDE)
@@ -101,7 +101,7 @@ def as_one_line(error: Exception) -> OneLine | None:
 
 
 def misused(error: click.UsageError) -> OneLine:
-    """What click says in four lines, usage first."""
+    """One line for what click says in four, usage first."""
     command = error.ctx.command_path if error.ctx else "canary"
     found = error.format_message().rstrip(".")
     subject = command.removeprefix("canary").strip()
@@ -112,11 +112,11 @@ def misused(error: click.UsageError) -> OneLine:
 
 
 def is_store_error(error: Exception) -> bool:
-    """Whether MLflow or its database raised it; neither is imported to find out."""
+    """Whether MLflow or its database raised the error; neither is imported to find out."""
     homes = {base.__module__.partition(".")[0] for base in type(error).__mro__}
     return bool(homes & {"mlflow", "sqlalchemy"})
 
 
 def reader_left() -> None:
-    """The other end of the pipe is closed (`… | head`): keep Python from complaining when it flushes stdout at exit."""
+    """Keep Python from complaining when it flushes stdout at exit after the reader of a pipe has left (`… | head`)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

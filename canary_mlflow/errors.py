@@ -1,4 +1,4 @@
-"""What can go wrong, and the exit code that each kind ends a command with.
+"""What can go wrong, and the exit code with which each kind ends a command.
 
     CanaryError                 4
     ├── UsageError              2
@@ -28,23 +28,23 @@ _Found = TypeVar("_Found")
 
 
 class CanaryError(Exception):
-    """Something this project can say in one line; commands print it and end with `exit_code`."""
+    """An error that one line explains; commands print the line and exit with `exit_code`."""
 
     exit_code: int = 4
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows of it in a notebook: the line, and not the frames that led to it."""
+        """What IPython shows in a notebook: the line, without the frames that led to it."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class UsageError(CanaryError):
-    """Wrong use or configuration: a name, key, value or file that cannot be meant."""
+    """Wrong use or configuration: a name, key, value or file that does not exist or makes no sense."""
 
     exit_code = 2
 
 
 class NoSuchModel(UsageError):
-    """A registered model was named that the registry does not hold."""
+    """A registered model was named that is not in the registry."""
 
 
 class NoSuchVersion(UsageError):
@@ -52,7 +52,7 @@ class NoSuchVersion(UsageError):
 
 
 class NoSuchRun(UsageError):
-    """A run was named that the tracking store does not hold."""
+    """A run was named that is not in the tracking store."""
 
 
 class StoreError(CanaryError):
@@ -60,11 +60,11 @@ class StoreError(CanaryError):
 
 
 class BaselineMoved(CanaryError):
-    """The champion changed while a version was judged against the one before."""
+    """The champion changed while a version was judged against the previous one."""
 
 
 class BlindProbe(CanaryError):
-    """A probe did not see what it was shown; the run that it should watch would prove nothing."""
+    """A probe did not see what it was shown, so the run that it should watch would prove nothing."""
 
 
 class Refused(CanaryError):
@@ -72,11 +72,11 @@ class Refused(CanaryError):
 
 
 class NoSource(CanaryError):
-    """The code or the packages that runs were made with cannot be had here."""
+    """The code or the packages that runs were made with are not available here."""
 
 
 class BrokeOff(CanaryError):
-    """A run broke off with an exception that it recorded; what that means is the gate's to say."""
+    """A run broke off with an exception that it recorded; the gate decides what that means."""
 
     def __init__(self, message: str, run_id: str) -> None:
         super().__init__(message)
@@ -84,12 +84,12 @@ class BrokeOff(CanaryError):
 
 
 class CannotWrite(CanaryError):
-    """A file that was asked for cannot be made where it was asked for."""
+    """A requested file cannot be written at the requested place."""
 
 
 def plainly(function: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
-    """For what scripts call: a CanaryError's traceback ends at their own line, and not with our frames and the library
-    errors behind it, which its `__context__` keeps. Any other exception passes untouched."""
+    """Decorate a function that scripts call: a CanaryError's traceback ends at the script's own line, without our
+    frames and the library errors behind it, which stay in its `__context__`. Any other exception passes untouched."""
 
     @wraps(function)
     def called(*given: _Given.args, **named: _Given.kwargs) -> _Found:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Level(StrEnum):
-    """How bad it is: FAIL stops something from working, WARN may."""
+    """How bad it is: FAIL keeps something from working, WARN may."""
 
     OK = "ok"
     WARN = "warn"

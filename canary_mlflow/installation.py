@@ -1,4 +1,4 @@
-"""Whether this Python, its packages and the plugin's entry points are what the project asks for."""
+"""Whether this Python, its packages and the plugin's entry points are what the project requires."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def python() -> Finding:
 
 
 def packages() -> Iterator[Finding]:
-    """What the distribution asks for, core and [train], against what is installed."""
+    """What the distribution requires, core and [train], against what is installed."""
     from packaging.requirements import Requirement
 
     try:
@@ -89,11 +89,11 @@ def unmet(requirement: Requirement) -> str:
 
 
 def plugin() -> Iterator[Finding]:
-    """The entry points that MLflow reads; it only warns about one that does not load, so they are loaded here."""
+    """The entry points that MLflow reads. They are loaded here, as MLflow only warns about one that fails to load."""
     try:
         entries = metadata.distribution(DISTRIBUTION).entry_points
     except metadata.PackageNotFoundError:
-        return  # said by packages()
+        return  # reported by packages()
     for entry in entries:
         if not entry.group.startswith("mlflow."):
             continue
@@ -111,7 +111,8 @@ def plugin() -> Iterator[Finding]:
 
 
 def pins(file: Path | None = None) -> Iterator[Finding]:
-    """In a checkout: installed packages whose version is not the one in requirements.txt, seen working together."""
+    """In a checkout: installed packages whose version is not the one in requirements.txt, which lists versions that are
+    known to work together."""
     file = file or conf_dir().parent / "requirements.txt"
     if not file.is_file():
         return
@@ -121,7 +122,7 @@ def pins(file: Path | None = None) -> Iterator[Finding]:
         try:
             found = metadata.version(name).partition("+")[0]  # without the local part: +cpu, +cu130
         except metadata.PackageNotFoundError:
-            continue  # a package that is missing and needed is said by packages()
+            continue  # packages() reports a needed package that is missing
         if found != pin.strip():
             other.append(f"{name} {found} (pin {pin.strip()})")
     if not other:

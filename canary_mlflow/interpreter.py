@@ -1,7 +1,7 @@
-"""The Python that runs a checkout's code: the checkout's own `.venv`, where there is one.
+"""The Python that runs a checkout's code: the checkout's own `.venv`, if there is one.
 
 MLflow has one environment for all checkouts with the same pins, so `mlflow run .` may start the Python of another
-checkout, or what is left of one. The standard library alone is used here: that Python may have nothing else.
+checkout, or the remains of one. This module uses only the standard library: that Python may have nothing else.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-CHOSEN = "CANARY_PYTHON_CHOSEN"  # set: whoever started this process has chosen its Python, so nothing is chosen again
+CHOSEN = "CANARY_PYTHON_CHOSEN"  # if set, whoever started this process chose its Python, and it is kept
 CORE = ("click", "mlflow", "numpy", "scipy", "yaml")
 TRAINING_STACK = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "hydra")
 WRONG_USE = 2
 
 
 def settle(needs: Sequence[str]) -> None:
-    """Go on in the checkout's own environment where this Python is another's; return where this one will do.
+    """Restart in the checkout's own environment if this Python belongs to another; return if this one will do.
 
-    Ends with one line and exit code 2 where this Python lacks a module of `needs`.
+    Exits with one line and code 2 if this Python lacks a module in `needs`.
     """
     project = Path(__file__).resolve().parents[1]
     in_checkout = (project / "MLproject").is_file()

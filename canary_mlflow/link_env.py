@@ -6,14 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-MARKER = ".mlflow-env"  # in the environment: where MLflow's link to it stands
+MARKER = ".mlflow-env"  # a file in the environment that tells where MLflow's link to it is
 
 
 def place_of(project: Path) -> Path:
     """Where MLflow looks for the environment of `project`.
 
-    MLflow has no public name for that place; the three private ones used here are kept by a
-    test. It depends on python_env.yaml and requirements.txt alone: checkouts with the same ones share it.
+    MLflow has no public name for that place; a test checks the three private names used here. The place depends only on
+    python_env.yaml and requirements.txt, so checkouts with the same ones share it.
     """
     from mlflow.projects.utils import load_project
     from mlflow.utils.environment import _PythonEnv
@@ -25,19 +25,19 @@ def place_of(project: Path) -> Path:
 
 
 def link(project: Path, prefix: Path) -> Path:
-    """Put a link to `prefix` there; an environment that MLflow has built stays."""
+    """Put a link to `prefix` at that place; an environment that MLflow has built there stays."""
     place = place_of(project)
     place.parent.mkdir(parents=True, exist_ok=True)
     if place.is_symlink() or not place.exists():
         made = place.with_name(f"{place.name}.{os.getpid()}")
         made.symlink_to(prefix)
-        made.replace(place)  # at once: another checkout may be looking
+        made.replace(place)  # atomic: another checkout may be looking
     (prefix / MARKER).write_text(f"{place}\n")
     return place
 
 
 def link_where_none(project: Path) -> None:
-    """Put one there from the project's own `.venv` where there is none, or one to a checkout that is gone."""
+    """Link the project's own `.venv`, if there is no link yet, or only one to a checkout that is gone."""
     prefix = Path(sys.prefix)
     if prefix.resolve() == (project / ".venv").resolve() and not place_of(project).exists():
         link(project, prefix)

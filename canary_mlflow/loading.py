@@ -1,7 +1,7 @@
-"""Loading libraries without the garbage collector, which goes over all that has been loaded again and again.
+"""Loading libraries without the garbage collector, which would walk over everything loaded so far again and again.
 
-What modules leave behind stays, hundreds of thousands of objects: most of what a collection costs while they come
-(benchmarks/smoke.py prints the CPU seconds of sessions).
+Modules leave hundreds of thousands of objects that stay alive; walking over them is most of what collections cost
+during imports (benchmarks/smoke.py prints the CPU seconds of sessions).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OF_4_BIT = logging.getLogger("bitsandbytes.backends.cpu.ops")
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """For imports that stand together, and for the rows of a ledger. What they made is never looked at again."""
+    """Switch the collector off, for a block of imports or the rows of a ledger; it never visits what they made."""
     gc.disable()
     try:
         yield
@@ -27,13 +27,13 @@ def without_collecting() -> Iterator[None]:
 
 
 def quiet_4_bit() -> None:
-    """PEFT imports bitsandbytes, which on some CPUs says each time that a faster 4-bit kernel could be installed."""
+    """Silence bitsandbytes, which PEFT imports: on some CPUs it advises each time to install a faster 4-bit kernel."""
     _OF_4_BIT.setLevel(logging.ERROR)
 
 
 @contextmanager
 def quietly_4_bit() -> Iterator[None]:
-    """The same for imports in somebody else's process, which keeps its own settings."""
+    """The same for imports in a user's process, whose own settings are restored."""
     before = _OF_4_BIT.level
     quiet_4_bit()
     try:
@@ -43,5 +43,5 @@ def quietly_4_bit() -> Iterator[None]:
 
 
 def collect_seldom() -> None:
-    """For a command, which imports here and there until it ends; cycles are collected all the same."""
+    """Collect less often, for a command, which imports here and there until it ends; cycles are still collected."""
     gc.set_threshold(SELDOM)

@@ -1,5 +1,4 @@
-"""Policies of the gate and of the watch, by name, by path or as a mapping; plain YAML, so that no Hydra is
-needed here."""
+"""Policies of the gate and of the watch, by name, by path or as a mapping: plain YAML, read without Hydra."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ PRIORS_FILE = "canary-priors.yaml"
 
 
 class _OnceEach(yaml.SafeLoader):
-    """YAML in which no key is given twice: the second would take the first one's place without a word."""
+    """A YAML loader that refuses a key given twice: the second would silently replace the first."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """The mapping of a node. Raises YAMLError."""
@@ -74,31 +73,31 @@ def load_watch(source: str | Path | Mapping[str, Any] = "default") -> WatchPolic
 
 
 def watch_of_canary(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """A watch policy's keys with `on_critical` settled for a canary's run: one that is lost is evidence already, and
-    the steps that remain add nothing."""
+    """A watch policy's keys with `on_critical` settled for a canary's run: a run that is lost is already evidence, and
+    its remaining steps would add nothing."""
     auto = keys.get("on_critical") == OnCritical.AUTO
     return {**keys, "on_critical": OnCritical.STOP.value} if auto else dict(keys)
 
 
 def timed_metrics(policy: Policy) -> list[str]:
-    """The metrics of a policy's rules that a clock measures, which runs side by side on one device spoil."""
+    """The metrics of a policy's rules that follow a clock, and that parallel runs on one device would spoil."""
     judged = {rule.metric for rule in policy.rules}
     return sorted(name for name in judged if name in METRICS and METRICS[name].unit in ("s", "tokens/s", "kernels"))
 
 
 def shipped_tiers() -> list[str]:
-    """The tiers that have a policy of their own name; what a tag may name, which never names a file."""
+    """The tiers with a policy of the same name. Only these may be named by a tag, which must never name a file."""
     return [name for name in option_names("tier") if name in policy_names()]
 
 
 def content_of(source: str | Path) -> dict[str, Any]:
-    """Every key of a policy, its bases laid beneath it, without what was measured in the working folder: what the
-    ledger keeps of it. `source`: a shipped name or the path of a YAML file. Raises UsageError."""
+    """Every key of a policy, with its bases merged in and without spreads measured in the working folder: what the
+    ledger keeps. `source`: a shipped name or the path of a YAML file. Raises UsageError."""
     return checked_content(read_policy(source), str(source))
 
 
 def checked_content(body: Mapping[str, Any], label: str = "policy") -> dict[str, Any]:
-    """The same of a mapping that has every key. Opens no file: a `base` is refused. Raises UsageError."""
+    """The same for a mapping that has every key. Opens no file: a `base` is refused. Raises UsageError."""
     try:
         return policy_to_dict(parse_policy(body))
     except PolicyError as error:
@@ -106,7 +105,7 @@ def checked_content(body: Mapping[str, Any], label: str = "policy") -> dict[str,
 
 
 def policy_from(content: Mapping[str, Any]) -> Policy:
-    """The policy of a content, with the spreads measured in the working folder. Opens no file that it names."""
+    """The policy of such a content, with the spreads measured in the working folder. Opens no file that it names."""
     measured = Path.cwd() / PRIORS_FILE
     found = _merge({"priors": read_priors(measured)}, content) if measured.is_file() else content
     try:
@@ -131,14 +130,14 @@ def _load(source: str | Path | Mapping[str, Any], kind: str, parse: Callable[[Ma
 
 
 def read_policy(source: str | Path, kind: str = "gate") -> dict[str, Any]:
-    """The keys of a policy, its bases laid beneath it: a shipped name or the path of a YAML file. UsageError.
+    """The keys of a policy, with its bases merged in. `source`: a shipped name or the path of a YAML file.
 
-    A file on a base that gives itself no name is called as the file is.
+    A file that has a base but no name of its own is named after the file. Raises UsageError.
     """
     path = _locate(str(source), Path.cwd(), kind)
     body = _read(path)
     found = _with_bases(body, path.parent, kind)
-    # Its base's name would say in reports, and to a server, that the base itself was asked for.
+    # With its base's name, reports and servers would take it for the base itself.
     return {**found, "name": path.stem} if "base" in body and "name" not in body else found
 
 
@@ -158,7 +157,7 @@ def read_priors(path: Path) -> dict[str, Any]:
 
 
 def _with_bases(body: Mapping[str, Any], folder: Path, kind: str) -> dict[str, Any]:
-    """The mapping laid over its base, and that over its own base, down to one that has none."""
+    """The mapping merged over its base, and that over its own base, down to one that has none."""
     layers: list[Mapping[str, Any]] = [body]
     while "base" in layers[-1]:
         if len(layers) > _MAX_BASES:
@@ -180,7 +179,7 @@ def _with_bases(body: Mapping[str, Any], folder: Path, kind: str) -> dict[str, A
 
 
 def _check_removals(layer: Mapping[str, Any], below: Mapping[str, Any]) -> None:
-    """Raise UsageError for an overlay that is to be taken away and is not there: a slip would change nothing."""
+    """Raise UsageError for an overlay that is to be removed but does not exist: a typo would change nothing."""
     overlays, there = layer.get("overlays"), below.get("overlays")
     for name, body in overlays.items() if isinstance(overlays, Mapping) else ():
         if body is None and isinstance(there, Mapping) and name not in there:
@@ -203,15 +202,15 @@ def _locate(source: str, folder: Path, kind: str) -> Path:
     if source in policy_names(kind):
         return shipped
     path = folder / Path(source).expanduser()
-    if path.exists() and not path.is_dir():  # what it is, its reader says
+    if path.exists() and not path.is_dir():  # its reader reports if it is no policy
         return path
     raise UsageError(f"policy '{source}' not found; valid: {', '.join(policy_names(kind))}, or the path of a YAML file")
 
 
 @lru_cache(maxsize=16)
 def _body_of(text: str) -> Any:
-    """YAML as values, which nobody changes; a verdict asks for the same few files again and again. Raises YAMLError and
-    ValueError."""
+    """YAML as values, which nobody may change. Cached, as a verdict asks for the same few files again and again. Raises
+    YAMLError and ValueError."""
     return parse_yaml(text, _OnceEach)
 
 

@@ -1,7 +1,7 @@
-"""Text of others, as it is shown: what a terminal or a page would obey is written out. Values themselves stay as they
-are, for digests and comparisons; only what leaves for a reader goes through here.
+"""Making untrusted text safe to show: characters that a terminal or a page would obey are written out. Values stay as
+they are for digests and comparisons; only what is shown to a reader goes through here.
 
-Others are whoever can set a tag, a param, a name or a reason, and whoever wrote a file. Who shows:
+Untrusted is whatever others can set: a tag, a param, a name, a reason, a file. What each output uses:
 
     terminal        `echo`, and the reports over `shown(decision)`
     JSON            `json_text`
@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 LONGEST = 2000
-"""Characters of one text; a longer one is cut, and says so. MLflow lets a tag have 8,000 and a param 6,000."""
+"""Characters of one text; a longer one is cut, and says so. MLflow allows 8,000 in a tag and 6,000 in a param."""
 
 _JSON_ESCAPED = re.compile("[\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
                            "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]")  # fmt: skip
@@ -29,11 +29,11 @@ _Tree = TypeVar("_Tree")
 
 
 def visible(text: str, keep: str = "", most: int = LONGEST) -> str:
-    """One text with every sign that is not printed written out, such as \\x1b, \\n or \\u202e, but for those of `keep`;
-    cut after `most` characters.
+    """One text with every unprintable character written out, such as \\x1b, \\n or \\u202e, except those in `keep`; cut
+    after `most` characters.
 
-    What Python calls printable leaves out control characters (the escape codes of a terminal begin with one), line
-    breaks, and the invisible formats among which are those that turn the direction of writing.
+    Python counts as unprintable the control characters (a terminal's escape codes begin with one), line breaks, and
+    the invisible format characters, some of which reverse the direction of writing.
     """
     text = cut(text, most)
     if text.isprintable():
@@ -42,7 +42,7 @@ def visible(text: str, keep: str = "", most: int = LONGEST) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """A text of any length as one of a bounded length, which says how much is left out."""
+    """The text cut to at most `most` characters plus a note that says how much is left out."""
     if len(text) <= most:
         return text
     left = len(text) - most
@@ -50,14 +50,14 @@ def cut(text: str, most: int) -> str:
 
 
 def _written(sign: str) -> str:
-    if unicodedata.category(sign) == "Zs":  # a blank of another width
+    if unicodedata.category(sign) == "Zs":  # a space of another width
         return " "
     return sign.encode("unicode_escape").decode("ascii")
 
 
 def shown(value: _Tree) -> _Tree:
-    """The same value with every text in it `visible`: of dataclasses, mappings, lists and tuples, keys too. Parts that
-    need nothing are the same objects as before."""
+    """The same value with every text in it made `visible`, in dataclasses, mappings (keys too), lists and tuples. Parts
+    that need no change stay the same objects."""
     changed: Any = _shown(value)
     found: _Tree = changed
     return found
@@ -86,24 +86,25 @@ def _shown(value: Any) -> Any:
 
 
 def finalized(value: Any) -> Any:
-    """For Jinja: each expression's value before it is escaped, however long. Markup, made from such values, stays."""
+    """For Jinja: each expression's value made visible before it is escaped, however long. Markup is left alone."""
     return visible(value, keep="\n\t", most=len(value)) if type(value) is str else value
 
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
-    """JSON without NaN, ready to print: letters of every language as they are, what is not printed escaped."""
+    """JSON ready to print: letters of every language as they are, unprintable characters escaped. Raises ValueError for
+    NaN and infinities."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     return _JSON_ESCAPED.sub(lambda found: json.dumps(found.group())[1:-1], text)
 
 
 def echo(text: object = "", *, err: bool = False) -> None:
-    """Print one line of ours, with what it quotes."""
+    """Print one line, with the text that it quotes made visible."""
     import click
 
     click.echo(visible(str(text)), err=err)
 
 
 def echo_lines(text: str, *, err: bool = False) -> None:
-    """Print a text of several lines, of which each value is one line already: made of what `shown` gave."""
+    """Print a text of several lines. Its values must be one line each already, as `shown` makes them."""
     for line in text.splitlines():
         echo(line, err=err)

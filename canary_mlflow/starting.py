@@ -1,4 +1,4 @@
-"""Ctrl-C while Python still loads libraries: one line and exit code 4, and not a page about somebody's imports."""
+"""Ctrl-C while Python still loads libraries: one line and exit code 4 instead of a page about imports."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ OUTSIDE = 4
 
 
 def interruptible() -> None:
-    """Until somebody else takes over (`canary_mlflow.edge.unwinding`); where Ctrl-C is ignored it stays so."""
+    """Leave on Ctrl-C, until `canary_mlflow.edge.unwinding` takes over. A Ctrl-C that is ignored stays ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
     os.write(2, b"canary: interrupted\n")
-    os._exit(OUTSIDE)  # nothing has begun that would have to be ended
+    os._exit(OUTSIDE)  # nothing has started that must be ended

@@ -120,7 +120,7 @@ def _both(given: Mapping[str, str | None], pairs: int | None) -> tuple[str, str]
 
 
 def _refuse(given: Mapping[str, str | None]) -> None:
-    """What a comparison that goes on has already."""
+    """Raise UsageError for options that a continued comparison already has."""
     if found := [name for name, value in given.items() if value]:
         raise UsageError(
             f"--continue: found {' and '.join(found)}; expected none: revisions, overrides and policy stay those that "
@@ -129,7 +129,7 @@ def _refuse(given: Mapping[str, str | None]) -> None:
 
 
 def _plan(rules: Policy, sides: Mapping[str, Revision], until: int | None, as_json: bool) -> None:
-    """What would be run: the numbers of runs at which the plan may end, or the one that was asked for."""
+    """Print what would be run: the numbers of runs at which the plan may end, or the requested one."""
     from canary_mlflow.launching.revisions import first_pairs
 
     first = first_pairs(rules)
@@ -147,8 +147,8 @@ def _plan(rules: Policy, sides: Mapping[str, Revision], until: int | None, as_js
 
 
 def tier_of(overrides: Sequence[str]) -> str:
-    """The tier that the overrides name, else smoke; of several the last, as Hydra takes it. Raises UsageError for an
-    unknown one, which the runs would find out only in their worktrees, and for words that the runs would not use."""
+    """The tier that the overrides name, else smoke; of several the last, as in Hydra. Raises UsageError for an unknown
+    tier, which the runs would notice only in their worktrees, and for words that the runs would not use."""
     from canary_mlflow.policies import option_names
 
     pairs = [(word.lstrip("+~").partition("=")[0], word) for word in overrides]

@@ -1,4 +1,5 @@
-"""`canary bless`, `override`, `rollback`, `adopt`, `accept-facts`: what people answer for, with a name and a reason."""
+"""`canary bless`, `override`, `rollback`, `adopt`, `accept-facts`: acts that a person answers for by name and
+reason."""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ def adopt(model: str, reason: str, alias: str, as_json: bool, tracking_uri: str 
 
 
 def done(what: Act | Request, as_json: bool, where: str = ", in the ledger") -> None:
-    """What has been done, or asked for: then with the exit code of what is not decided."""
+    """Print what was done; or what was asked for, and then exit with the code for INCONCLUSIVE."""
     from canary_mlflow.registry.two_operators import WAITS, Request
 
     if not isinstance(what, Request):
@@ -148,7 +149,7 @@ def accept_facts(
 
 
 def show(act: Act, as_json: bool, where: str = ", in the ledger") -> None:
-    """What has been done. A blessing also works on a registry without a ledger."""
+    """Print what was done. A blessing also works on a registry without a ledger."""
     if as_json:
         print_json("act", act.to_dict())
     before = f" now (before: version {act.champion_before})" if act.champion_before else " now"

@@ -94,7 +94,7 @@ def verify(
 
 
 def tell_failed(place: str, found: Sequence[Damage], rows: Sequence[Row]) -> None:
-    """Have the webhooks hear of it, if there are any; of the same findings once."""
+    """Tell the webhooks about a failed audit, if there are any; only once for the same findings."""
     from canary_mlflow.notify.events import of_audit
     from canary_mlflow.notify.once import tell_once
 
@@ -103,7 +103,7 @@ def tell_failed(place: str, found: Sequence[Damage], rows: Sequence[Row]) -> Non
 
 
 def began_alone(rows: Sequence[Row]) -> Iterator[str]:
-    """Keys that no other vouched for when they came: a reader should know by what they are trusted."""
+    """Keys that no other key vouched for when they came, with the reason why they are trusted."""
     from canary_mlflow.ledger.rows import Kind, facts_of
     from canary_mlflow.ledger.succession import TRUSTED
 
@@ -126,7 +126,7 @@ def exported(file: Path) -> list[Row]:
 
 
 def keys_of_file(keys: PublicKeys, rows: Sequence[Row]) -> PublicKeys:
-    """The trusted keys with what the rows of a file say of them."""
+    """The trusted keys with what the rows of a file say about them."""
     from canary_mlflow.ledger.rows import Kind
     from canary_mlflow.ledger.succession import with_rows
 

@@ -1,4 +1,4 @@
-"""`canary calibrate`: what unchanged runs of a place differ by, what a policy can resolve there, how often it errs."""
+"""`canary calibrate`: how much unchanged runs differ at a place, what a policy can resolve there, how often it errs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def calibrate(
 def read_groups(
     sessions: Sequence[str], files: Sequence[str], uri: str | None
 ) -> tuple[list[tuple[Run, ...]], list[str]]:
-    """The finished runs, each once, a group for each session, or one for all files; and why others are left out."""
+    """The finished runs, each once, in one group per session or one for all files; and why others are left out."""
     from canary_mlflow.analysis.unchanged import each_once
 
     if bool(sessions) == bool(files):
@@ -91,8 +91,8 @@ def read_groups(
 
 
 def calibrated(policy: str, groups: Sequence[Sequence[Run]], left_out: Sequence[str] = ()) -> Calibration:
-    """What the groups say by this policy. Raises UsageError for one that there is not, for runs of mixed work and for
-    too few of them."""
+    """What the groups show under this policy. Raises UsageError for an unknown policy, for runs of mixed work and for
+    too few runs."""
     from canary_mlflow.analysis.unchanged import healthy, refuse_mixed, shared_facts
     from canary_mlflow.policies import load_policy
     from canary_mlflow.reports.calibration import Calibration, notes_on, tier_names, unknown_place
@@ -114,7 +114,7 @@ def calibrated(policy: str, groups: Sequence[Sequence[Run]], left_out: Sequence[
 
 
 def resplits(policy: Policy, groups: Sequence[Sequence[Run]]) -> Resplits | None:
-    """The largest group judged against itself; None where it is too small to be split."""
+    """The largest group judged against itself; None if it is too small to be split."""
     import numpy as np
 
     from gates.calibration import resplit
@@ -125,9 +125,10 @@ def resplits(policy: Policy, groups: Sequence[Sequence[Run]]) -> Resplits | None
 
 
 def store(folder: Path, found: Calibration) -> tuple[Path, str]:
-    """Write the spreads beside those of other places, at the end, where they win over others with as many facts
-    (Policy.prior_of); the same facts are written over, and what was better there is said. Raises UsageError for a file
-    of another form, and for spreads that a slip has made: no later run would contradict one that is far too large."""
+    """Append the spreads to those of other places; the last entry wins over others with as many facts
+    (Policy.prior_of). An entry with the same facts is replaced, and a note says where it rested on more runs. Raises
+    UsageError for a file of another form, and for spreads that come from a mistake: no later run would contradict one
+    that is far too large."""
     import yaml
 
     from canary_mlflow.policies import PRIORS_FILE, read_priors
@@ -148,7 +149,7 @@ def store(folder: Path, found: Calibration) -> tuple[Path, str]:
 
 
 def fewer_degrees(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Which of the spreads that were written over rested on more runs, '' for none."""
+    """Which of the replaced spreads rested on more runs; '' if none did."""
     from gates.model.wording import listed
 
     gone = [

@@ -1,4 +1,4 @@
-"""`canary ci`: the report of a job's own session as files, and where people look at a change."""
+"""`canary ci`: the report of a job's own session, as files and where people review a change."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def message_of(study: Study) -> Message:
 
 
 def exit_code(study: Study, strict: bool) -> int:
-    """What the job ends with."""
+    """The job's exit code."""
     if study.decision is None:
         return OUTSIDE
     code = study.decision.exit_code

@@ -82,7 +82,7 @@ def status(tracking_uri: str | None) -> None:
 
 
 def database(uri: str | None) -> sa.Engine:
-    """The database itself. Raises UsageError for a server, which does not let one in."""
+    """The database itself. Raises UsageError for a tracking server, which does not give access to it."""
     import sqlalchemy as sa
 
     from canary_mlflow.errors import UsageError
@@ -99,7 +99,7 @@ def database(uri: str | None) -> sa.Engine:
 
 
 def show(engine: sa.Engine, *, needed: bool = True) -> None:
-    """What the database says of itself. Raises StoreError without a ledger, where one is `needed`."""
+    """Print the state of the database's guard. Raises StoreError if there is no ledger and one is `needed`."""
     from canary_mlflow.errors import StoreError
     from canary_mlflow.ledger.install import installed, missing_indexes, missing_triggers, settings
 

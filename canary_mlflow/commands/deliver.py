@@ -1,4 +1,4 @@
-"""`canary deliver`: what a run could not bring to its store, brought there later."""
+"""`canary deliver`: sends later what a run could not deliver to its store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import StoreError
 from canary_mlflow.shown import echo
 
-PATIENCE = 30.0  # seconds in which the store takes nothing
+PATIENCE = 30.0  # seconds without the store taking anything
 
 
 @click.command(epilog=EXIT_CODES)
@@ -33,7 +33,7 @@ def deliver(file: Path | None, tracking_uri: str | None) -> None:
 
 
 def bring(file: Path, tracking_uri: str | None) -> None:
-    """Send one file. Raises UsageError for another kind of file, StoreError where the store does not take all."""
+    """Send one file. Raises UsageError for another kind of file, StoreError if the store does not take everything."""
     from canary_mlflow.tracking.backlog import Backlog
     from canary_mlflow.tracking.recorder import Recorder
     from canary_mlflow.tracking.session import get_run

@@ -1,4 +1,4 @@
-"""`canary env` and `canary doctor`: what is here, and what of it works."""
+"""`canary env` and `canary doctor`: what is installed here, and whether it works."""
 
 from __future__ import annotations
 

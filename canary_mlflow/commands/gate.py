@@ -1,4 +1,4 @@
-"""`canary gate` and `canary compare`: versions and runs beside each other."""
+"""`canary gate` and `canary compare`: versions and runs compared with each other."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def gate(
     decision = judge_version(
         model,
         version,
-        policy=policy or None,  # MLproject passes an empty one where none is named
+        policy=policy or None,  # MLproject passes an empty one if none is named
         dry_run=dry_run,
         top_up=top_up,
         promote=promote or None,

@@ -1,4 +1,4 @@
-"""`canary import`: finished trainings of any stack become runs in MLflow that the gate can judge."""
+"""`canary import`: turns finished trainings of any stack into MLflow runs that the gate can judge."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def write_all(
 
 
 def end_session(client: MlflowClient, parent: str, well: bool) -> None:
-    """FINISHED where all its runs are whole."""
+    """End the session: FINISHED if all its runs are whole (`well`), else FAILED."""
     client.set_terminated(parent, "FINISHED" if well else "FAILED")
 
 

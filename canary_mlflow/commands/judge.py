@@ -1,4 +1,4 @@
-"""`canary judge`: two sides given as plain files, judged as the gate judges, without MLflow and without torch."""
+"""`canary judge`: judges two sides given as plain files as the gate does, without MLflow and without torch."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def list_keys(uris: tuple[str, ...]) -> None:
 
 
 def ended_in(uris: tuple[str, ...]) -> dict[str, list[str]]:
-    """Key → what the ledgers at hand say of its end; one that cannot be read says nothing."""
+    """Key → what the ledgers at hand say about its end; a ledger that cannot be read is left out."""
     from canary_mlflow.errors import CanaryError
     from canary_mlflow.ledger.keys import trusted
     from canary_mlflow.registry.key_acts import ledgers_at_hand
@@ -116,7 +116,7 @@ def trust(file: Path, to_sign: bool, uris: tuple[str, ...]) -> None:
 
 
 def at_hand(found: list[str]) -> list[str]:
-    """The ledgers. Raises UsageError where there is none."""
+    """The ledgers' URIs. Raises UsageError if there is none."""
     from canary_mlflow.errors import UsageError
 
     if not found:

@@ -1,4 +1,4 @@
-"""`canary plan`: what a configuration needs of memory, before anything is loaded."""
+"""`canary plan`: how much memory a configuration needs, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from canary_mlflow.edge import EXIT_CODES
 def plan(ctx: click.Context, overrides: tuple[str, ...], as_json: bool) -> None:
     """Say what memory a configuration needs before it is run. OVERRIDES are Hydra's, as for `canary run`.
 
-    Weights, reference, gradients, optimizer, activations, logits and the cache of drawn answers, counted on tensors
-    that have shapes and no numbers: no weight is read. It ends with 2 where the device it sees has less, and names
-    keys that take less. Rows count as long as the configuration lets them be.
+    Counts weights, reference, gradients, optimizer, activations, logits and the cache of drawn answers on tensors that
+    have shapes but no values: no weight is read. Rows count at the full length that the configuration allows. Exits
+    with 2 if the device has less memory, and names keys that would reduce the need.
     """
     from canary_mlflow.installation import require_training_stack
 

@@ -1,4 +1,4 @@
-"""`canary policy`: by what the models of a registry are judged."""
+"""`canary policy`: which policies judge the models of a registry."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def history(model: str | None, tracking_uri: str | None) -> None:
 
 
 def set_there(client: MlflowClient, models: str, content: Mapping[str, Any], reason: str) -> Row:
-    """The row that sets it, through a server or in the database itself. Raises Refused."""
+    """Set the policy, through a server or in the database itself, and return the row that does it. Raises Refused."""
     from canary_mlflow.ledger.rows import Row
     from canary_mlflow.registry.actors import current_actor
     from canary_mlflow.registry.policy_setting import set_policy
@@ -112,7 +112,7 @@ def set_there(client: MlflowClient, models: str, content: Mapping[str, Any], rea
 
 
 def found_there(client: MlflowClient, model: str | None) -> tuple[dict[str, Any] | None, list[Row]]:
-    """The policy in force for a model, where one is named, and the rows that set policies."""
+    """The policy in force for the model, if one is named, and the rows that set policies."""
     from canary_mlflow.ledger.rows import Row
     from canary_mlflow.registry.policy_in_force import in_force
     from canary_mlflow.registry.remote import ask, is_guarded_server

@@ -1,4 +1,5 @@
-"""`canary power`: what the gate can see and how often it passes, per rule and number of runs, before any is made."""
+"""`canary power`: what the gate can see and how often it passes, per rule and number of runs, before any run is
+made."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 CURVE = tuple(step / 20 for step in range(61))
 SIZES = ((1, 1), (3, 1), (3, 3), (5, 1), (5, 3), (5, 5), (10, 5))
 OF_TIERS = ((3, 3), (5, 5))
-"""What two sessions of the shipped tiers have: smoke three runs, perf and nightly five."""
+"""The numbers of runs of two sessions of the shipped tiers: smoke has three, perf and nightly five."""
 MOST_RUNS = 50
 
 
@@ -70,8 +71,8 @@ def power(
     """Say which changes the gate can see.
 
     For every rule that decides on this machine: the smallest harm that it blocks 80 times in 100, and how often an
-    unchanged candidate passes it, and all of them. The spread is what `canary calibrate` stored for such runs, else
-    the shipped one.
+    unchanged candidate passes it; then how often it passes all rules. The spread is the one that `canary calibrate`
+    stored for such runs, else the shipped one.
     """
     from canary_mlflow.policies import load_policy
 
@@ -96,7 +97,8 @@ def power(
 
 @dataclass(frozen=True, kw_only=True)
 class Champion:
-    """What a model's candidates will be judged against: `runs`: how many; `policy`: the one that judges them."""
+    """What a model's candidates will be judged against. `runs`: the champion's number of runs. `policy`: the one that
+    judges them."""
 
     label: str
     runs: int
@@ -105,7 +107,7 @@ class Champion:
 
 
 def find_champion(model: str, policy: str | None, tracking_uri: str | None) -> Champion:
-    """The champion of a model. Raises NoSuchModel, StoreError, and UsageError where there is none, or no runs of it."""
+    """The champion of a model. Raises NoSuchModel, StoreError, and UsageError if it has none, or none with runs."""
     from canary_mlflow.registry.evidence import aliased, version_side
     from canary_mlflow.registry.policy_asked import policy_for
     from canary_mlflow.tracking.store import existing_store
@@ -134,7 +136,7 @@ def show_all(
     *,
     as_json: bool,
 ) -> None:
-    """The table of all rules that decide."""
+    """Print the table of all rules that decide."""
     from canary_mlflow.reports.power_table import Row, Table, as_dict, lines
     from gates.model.priors import Prior
     from gates.model.rules import Role
@@ -170,7 +172,7 @@ def show_one(
     *,
     as_json: bool,
 ) -> None:
-    """One rule's chances over the true harm."""
+    """Print one rule's chances of PASS and BLOCK by true harm."""
     from canary_mlflow.reports.power import KnownSpread, as_dict, lines, title
     from gates.model.priors import Prior
     from gates.stats.power import power as chances
@@ -200,7 +202,7 @@ def show_one(
 
 
 def machine(given: Mapping[str, str]) -> dict[str, str]:
-    """The hardware of runs made here, as their tags would have it; that alone which is given where it is another."""
+    """The hardware facts of runs made here, as in their tags; only the given backend if that is another machine's."""
     from canary_mlflow.tracking.fingerprint import hardware
     from canary_mlflow.tracking.gpus import driver, visible
 
@@ -212,12 +214,12 @@ def machine(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def recorded(facts: Mapping[str, str], besides: str = "") -> dict[str, str]:
-    """What runs like these record: every metric but a held-out reward, which is rare among those that learn from
-    examples, and the iterations that PPO alone has; and `besides`, the rule that is asked about."""
+    """What runs with these facts record: every metric except a held-out reward, which is rare in learning from
+    examples, and the iterations, which only PPO has; plus `besides`, the rule in question."""
     from gates.model.metrics import METRICS
     from gates.model.paradigm import paradigm_of
 
-    if METRICS.keys() <= facts.keys():  # a champion's, which say it themselves
+    if METRICS.keys() <= facts.keys():  # a champion's facts, which already tell
         return {}
     ppo = facts.get("algo", "").lower() == "ppo"
     there = {
@@ -229,8 +231,8 @@ def recorded(facts: Mapping[str, str], besides: str = "") -> dict[str, str]:
 
 
 def deciding(asked: Policy, rule: str, facts: Mapping[str, str]) -> tuple[Policy, tuple[str, ...]]:
-    """The policy for these facts, with whatever else must have been recorded, or not, for the rule to decide; where it
-    takes other facts, those in a sentence."""
+    """The policy for these facts, assuming whatever must be recorded, or absent, for the rule to decide; if it takes
+    other facts to decide, a sentence names them."""
     from gates.model.metrics import METRICS
     from gates.model.rules import Role
 
@@ -252,7 +254,7 @@ def deciding(asked: Policy, rule: str, facts: Mapping[str, str]) -> tuple[Policy
 
 
 def elsewhere(asked: Policy, rule: str, resolved: Policy, facts: Mapping[str, str]) -> tuple[str, ...]:
-    """What is said of a rule that only another kind of hardware lets decide."""
+    """A sentence on a rule that decides only on other hardware."""
     from gates.model.rules import Role
 
     if find_rule(resolved, rule).role in (Role.GATE, Role.GUARD):
@@ -266,7 +268,7 @@ def elsewhere(asked: Policy, rule: str, resolved: Policy, facts: Mapping[str, st
 
 
 def expected(asked: Policy, resolved: Policy, rule: MetricRule) -> KnownSpread:
-    """The spread that the policy expects for its facts, and where others are stored that these facts do not choose."""
+    """The spread that the policy expects for its facts, and where spreads for other facts are stored."""
     from canary_mlflow.reports.power import KnownSpread
 
     prior = resolved.prior_of(rule)
@@ -288,12 +290,12 @@ def other_entries(asked: Policy, rule: MetricRule) -> str:
 
 
 def options(known: KnownPriors) -> str:
-    """What to write on the command line, so that the entry holds."""
+    """The command-line options with which the entry applies."""
     return " ".join(f"--fact {shlex.quote(f'{key}={values[0]}')}" for key, values in known.when.items())
 
 
 def known_facts(asked: Policy, facts: Mapping[str, str]) -> Mapping[str, str]:
-    """Raise UsageError for a fact that nothing in the policy looks at: it would change nothing, without a word."""
+    """The facts. Raises UsageError for one that nothing in the policy looks at: it would silently change nothing."""
     from gates.model.metrics import METRICS
     from gates.notes import USUAL_FACTS
 
@@ -323,7 +325,7 @@ def read_spread(value: float, rule: MetricRule) -> float:
 
 
 def check_place(path: Path) -> None:
-    """Raise UsageError where no picture can be written, before the seconds that the chances take."""
+    """Raise UsageError if no picture can be written there, before spending seconds on the chances."""
     from canary_mlflow.reports.power_picture import drawable
 
     if not drawable(path):

@@ -1,4 +1,4 @@
-"""`canary profile`: what a step spends its time and memory on."""
+"""`canary profile`: where a step's time and memory go."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def profile(
 ) -> None:
     """Show what a step spends its time on, next to the champion's.
 
-    Trains the same configuration again for a few steps under torch's profiler, in a run of its own that is never
-    evidence. Shows phases, operators, modules and memory, and keeps the trace, which opens in Perfetto. Where a profile
-    is there already, it is shown.
+    Trains the same configuration again for a few steps under torch's profiler, in a separate run that is never
+    evidence. Shows phases, operators, modules and memory, and keeps the trace, which opens in Perfetto. If there is
+    already a profile, shows that one.
     """
     from canary_mlflow.registry.profiled import find_profile, find_subject
     from canary_mlflow.reports.profile import as_dict, lines
@@ -59,14 +59,14 @@ def profile(
 
 
 def make(store: str, run_id: str) -> int:
-    """Profile a run's configuration in a process of its own. Returns its exit code."""
+    """Profile a run's configuration in a separate process. Returns its exit code."""
     from canary_mlflow.installation import require_training_stack
 
     require_training_stack()
     echo(f"canary: profiling a few steps of run {run_id}'s configuration", err=True)
     words = [sys.executable, "-m", "training.profile_again", "--like", run_id, "--store", store]
     done = subprocess.run(words, check=False, capture_output=True, text=True, errors="replace")
-    if done.returncode:  # libraries and the profiler talk; what went wrong is said in one line
+    if done.returncode:  # libraries and the profiler are verbose: say in one line what went wrong
         said = [line for line in done.stderr.splitlines() if line.startswith("canary:")]
         for line in said or done.stderr.splitlines()[-20:]:
             echo(line, err=True)
@@ -74,7 +74,7 @@ def make(store: str, run_id: str) -> int:
 
 
 def write(place: Path, text: str) -> None:
-    """A file, whole or not at all. Raises CannotWrite."""
+    """Write a file, whole or not at all. Raises CannotWrite."""
     from canary_mlflow.analysis.formats import write as write_files
 
     write_files([("", text.encode())], place)

@@ -51,10 +51,10 @@ def prune(
 ) -> None:
     """Remove weights, samples and traces that nobody needs. A dry run, unless --yes.
 
-    They go of versions with a BLOCK, of older champions, and of judged sessions that no version came of. What stays:
-    every version with an alias, former champions that a rollback may return to, versions that are not judged or
-    INCONCLUSIVE, sessions that still run. Metrics, params, tags, reports and the ledger always stay. A signed row says
-    who gave up which files; such a version never becomes champion.
+    Removes those of versions with a BLOCK, of older champions, and of judged sessions without a version. Keeps those of
+    every version with an alias, of former champions that a rollback may return to, of versions that are not judged or
+    INCONCLUSIVE, and of sessions that still run. Metrics, params, tags, reports and the ledger always stay. A signed
+    row says who gave up which files; such a version never becomes champion.
     """
     from canary_mlflow.registry.needed import Terms, ours
     from canary_mlflow.registry.pruning import plan
@@ -73,7 +73,7 @@ def prune(
 
 
 def of_all(client: MlflowClient, models: list[str], terms: Terms, artifacts: str) -> Iterator[Fate]:
-    """The plans of all models that whoever asks may prune. Raises Refused where that is none of them."""
+    """The plans of all models that the caller may prune. Raises Refused if there are none."""
     from canary_mlflow.errors import Refused
     from canary_mlflow.registry.pruning import plan
 
@@ -89,7 +89,7 @@ def of_all(client: MlflowClient, models: list[str], terms: Terms, artifacts: str
 
 
 def carried_out(client: MlflowClient, fates: list[Fate], terms: Terms, artifacts: str) -> Iterator[Fate]:
-    """Each one that goes, removed; one that stays after all says why."""
+    """Remove what goes, and yield each fate; one that stays after all says why."""
     from canary_mlflow.errors import UsageError
     from canary_mlflow.registry.pruning import prune as give_up
 
@@ -99,5 +99,5 @@ def carried_out(client: MlflowClient, fates: list[Fate], terms: Terms, artifacts
             continue
         try:
             yield give_up(client, fate.model, terms, artifacts, version=fate.version, session=fate.session)
-        except UsageError as error:  # others can go all the same
+        except UsageError as error:  # the others can still go
             yield replace(fate, goes=False, why=str(error), files=0, bytes=0)

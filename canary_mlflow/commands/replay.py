@@ -39,7 +39,7 @@ def replay(ctx: click.Context, files: tuple[str, ...], policy: str, algo: str, a
     from canary_mlflow.errors import UsageError
     from canary_mlflow.policies import load_watch
 
-    load_watch(policy)  # a wrong name is no fault of a file
+    load_watch(policy)  # a wrong name is not a file's fault
     found: list[dict[str, Any]] = []
     for file in files:
         try:
@@ -58,7 +58,7 @@ def replay(ctx: click.Context, files: tuple[str, ...], policy: str, algo: str, a
 
 
 def exit_code(results: list[dict[str, Any]]) -> int:
-    """2 where a file could not be read, else 1 where a run was lost, 3 where one is unknown, else 0."""
+    """2 if a file could not be read, else 1 if a run was lost, else 3 if one is unknown, else 0."""
     if any("error" in result for result in results):
         return 2
     if any(result["verdict"] in LOST for result in results):

@@ -63,7 +63,7 @@ def report(subject: str, policy: str | None, full: bool, tracking_uri: str | Non
 
 
 def one_place_each(places: Mapping[str, Path | None]) -> None:
-    """Raises UsageError where the second format would take the place of the first."""
+    """Raise UsageError if one format would overwrite another's file."""
     taken: dict[Path, str] = {}
     for option, place in places.items():
         if place is None:

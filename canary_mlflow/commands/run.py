@@ -1,4 +1,4 @@
-"""`canary run`: the training command, in this process's place."""
+"""`canary run`: the training command, which replaces this process."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def run(ctx: click.Context, arguments: tuple[str, ...], tracking_uri: str | None
     if tracking_uri:
         os.environ["MLFLOW_TRACKING_URI"] = tracking_uri
     sys.stdout.flush()
-    # Replacing this process hands signals, progress bar and exit code through untouched.
+    # Replacing this process passes signals, progress bar and exit code through untouched.
     os.execv(sys.executable, [sys.executable, "-m", "training", *arguments])

@@ -1,4 +1,4 @@
-"""`canary session` and `canary register`: trainings of own scripts as a session, and the session as a version."""
+"""`canary session` and `canary register`: make trainings of a user's own scripts a session, and a session a version."""
 
 from __future__ import annotations
 

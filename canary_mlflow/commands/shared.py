@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def store_option_of(default: str) -> Callable[[Any], Any]:
-    """--tracking-uri, with what is taken where it is not given."""
+    """The option --tracking-uri; `default` says what is used without it."""
     return click.option(
         "--tracking-uri",
         envvar="MLFLOW_TRACKING_URI",
@@ -46,19 +46,19 @@ launcher_option = click.option(
 
 
 def open_store(uri: str | None) -> MlflowClient:
-    """The client of a store that is there; raises StoreError otherwise."""
+    """The client of a store that exists; raises StoreError otherwise."""
     from canary_mlflow.tracking.store import existing_store
 
     return existing_store(uri)
 
 
 def say(line: str) -> None:
-    """What goes on, for people."""
+    """Print a line of progress for people, on stderr."""
     echo(f"canary: {line}", err=True)
 
 
 def print_decision(decision: Decision, as_json: bool = False, *, full: bool = False) -> None:
-    """The report for people on stdout; with --json it moves to stderr."""
+    """Print the report for people on stdout; with --json it moves to stderr."""
     from canary_mlflow.reports import json, text
 
     try:
@@ -66,12 +66,12 @@ def print_decision(decision: Decision, as_json: bool = False, *, full: bool = Fa
             click.echo(json.render(decision), nl=False)
         text.show(decision, sys.stderr if as_json else sys.stdout, full=full)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has gone (`… | head`); what was decided stands, and so does its exit code
+    except BrokenPipeError:  # the reader has left (`… | head`); the decision and its exit code stand
         reader_left()
 
 
 def print_json(schema: str, value: Mapping[str, Any]) -> None:
-    """One JSON object on stdout, with the name of its schema (canary_mlflow/schemas)."""
+    """Print one JSON object on stdout, with the name of its schema (canary_mlflow/schemas)."""
     from canary_mlflow.schemas import stamped
 
     click.echo(json_text(stamped(schema, value)))

@@ -1,4 +1,4 @@
-"""`canary ui`: MLflow's server with the canary pages, over the embedded store, for this machine alone."""
+"""`canary ui`: MLflow's server with the canary pages, over the embedded store, for this machine only."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def ui(port: int, tracking_uri: str | None) -> None:
     sys.stdout.flush()
     command = [sys.executable, "-m", "mlflow", "server", "--app-name", "canary", "--host", HOST, "--port", str(port)]
     stores = ["--backend-store-uri", uri, "--registry-store-uri", guarded_uri(uri), "--workers", "1"]
-    # Replacing this process hands signals and output through untouched; no job runner: the pages need none.
+    # Replacing this process passes signals and output through untouched. No job runner: the pages need none.
     os.execve(sys.executable, [*command, *stores], {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"})
 
 
 def refuse_used(port: int) -> None:
-    """Say now that a port is taken: the server would say it in a traceback, after seconds."""
+    """Refuse a port that is taken: the server would say so only after seconds, in a traceback."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""`canary upgrade`: what another set of packages does, before it is installed."""
+"""`canary upgrade`: what other packages would change, before they are installed."""
 
 from __future__ import annotations
 

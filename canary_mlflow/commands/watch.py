@@ -1,4 +1,4 @@
-"""`canary watch`: a run on the terminal while it goes on, from any store that MLflow reaches."""
+"""`canary watch`: shows a running training on the terminal, from any store that MLflow reaches."""
 
 from __future__ import annotations
 
@@ -60,13 +60,14 @@ def watch(ctx: click.Context, run: str | None, every: float, once: bool, trackin
 
 
 def say_when_nobody_answers() -> None:
-    """MLflow's client would try for minutes without a word, and its library write across the screen."""
+    """Report an unreachable store early: MLflow's client would retry silently for minutes, and its HTTP library would
+    write across the screen."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     logging.getLogger("urllib3").setLevel(logging.ERROR)
 
 
 def exit_code(sight: Sight) -> int:
-    """Of a run that has ended."""
+    """The exit code for a run that has ended."""
     run = sight.run
     if run.level in LOST or run.tags.get("canary.failure", "") in UNSTABLE:
         return 1
@@ -74,7 +75,7 @@ def exit_code(sight: Sight) -> int:
 
 
 def show(client: MlflowClient, run_id: str, every: float, once: bool) -> Sight:
-    """Print what is seen until it ends; returns what was seen last."""
+    """Print what is seen until the run ends; return what was seen last."""
     from rich.console import Console
     from rich.live import Live
 
@@ -101,7 +102,7 @@ def show(client: MlflowClient, run_id: str, every: float, once: bool) -> Sight:
 
 
 def sights(client: MlflowClient, run_id: str, every: float, once: bool) -> Iterator[tuple[Sight, str]]:
-    """What is seen now and every so many seconds, with the sentence on why there is nothing new, if so."""
+    """What is seen now and then every `every` seconds, each with a sentence on why there is nothing new, or ''."""
     from canary_mlflow.reports.following import WATCHED
     from canary_mlflow.tracking.following import look
 

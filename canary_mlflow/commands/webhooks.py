@@ -1,4 +1,4 @@
-"""`canary webhooks`: who is told what became of a model, and whether the message arrives."""
+"""`canary webhooks`: who is told about verdicts and promotions, and whether the messages arrive."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test(ctx: click.Context, name: str | None) -> None:
 
 
 def described(webhook: Webhook) -> dict[str, Any]:
-    """One of ours."""
+    """The description of one of our own webhooks."""
     return {
         "name": webhook.name,
         "url": webhook.place,
@@ -79,7 +79,7 @@ def described(webhook: Webhook) -> dict[str, Any]:
 
 
 def of_mlflow(uri: str | None) -> Iterator[dict[str, Any]]:
-    """Those that are registered with MLflow; none where there is no store, or one that knows no webhooks."""
+    """The webhooks registered with MLflow; none without a store, or with one that has no webhooks."""
     from mlflow.exceptions import MlflowException
 
     from canary_mlflow.notify.webhooks import place_of

@@ -1,4 +1,4 @@
-"""`canary verify-weights`: the files at hand beside the seal of their version."""
+"""`canary verify-weights`: checks files against the seal of their version."""
 
 from __future__ import annotations
 
