@@ -128,7 +128,7 @@ def test_hard_gates_need_no_clean_baseline(save: Save) -> None:
     assert any("cut.jsonl: it was interrupted" in note for note in verdict["notes"])
 
 
-# The cases of docs/policy.md, "Data that is not as it should be".
+# The cases of docs/policy.md, "Flawed data".
 
 
 def test_nan_inside(save: Save) -> None:
