@@ -1,4 +1,4 @@
-"""Trying again until it works, it cannot work, or the time for it is over."""
+"""Retrying until a job works, cannot work, or runs out of time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # seconds between attempts
 
 
 class Attempts:
-    """What one thread does for another, which may wake it, and in the end has so much patience and no more."""
+    """The attempts of a thread that works for another, which may wake it and in the end waits only so long."""
 
     def __init__(self) -> None:
         self.closing = False
@@ -23,12 +23,12 @@ class Attempts:
         self._wake = threading.Event()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until woken or told to close; whether it is closing."""
+        """Wait until woken or told to close; return whether it is closing."""
         self._wake.wait(seconds)
         return self._heard()
 
     def wake(self) -> None:
-        """Have the other thread go on now."""
+        """Let the waiting thread go on now."""
         self._wake.set()
 
     def close(self, patience: float) -> None:
@@ -39,11 +39,11 @@ class Attempts:
         self._wake.set()
 
     def over(self) -> bool:
-        """Whether that time is over."""
+        """Whether the time that `close` left is over."""
         return time.monotonic() >= self._deadline
 
     def make(self, job: Callable[[], object]) -> Exception | None:
-        """Do it, again and again while that may help; the last error when it does not."""
+        """Do the job, again and again while that may help; return None, or the last error if it does not."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -60,7 +60,7 @@ class Attempts:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _rest(self, seconds: float) -> None:
-        """Wait between attempts, but not through the call to close."""
+        """Wait between attempts; a call to `close` ends the wait."""
         if self.closing:
             time.sleep(min(seconds, max(0.0, self._deadline - time.monotonic())))
         elif self._wake.wait(seconds):

@@ -1,4 +1,4 @@
-"""Who is told a run's rows: the sinks that were asked for, the watch, and the machine's own metrics beside them."""
+"""Who receives a run's rows: the requested sinks, the watch, and the recorder of the machine's own metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gates.watch import WatchPolicy
 
 @dataclass(frozen=True, kw_only=True)
 class Audience:
-    """What whoever put the callback into a trainer asked for; see CanaryCallback."""
+    """What the user of the callback asked for; see CanaryCallback."""
 
     sinks: tuple[str, ...]
     system_metrics: bool

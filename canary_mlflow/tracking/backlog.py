@@ -19,11 +19,11 @@ FORMAT = "canary-undelivered-1"
 
 
 class Backlog:
-    """A queue of one run's items that never holds more than `most` values in memory; what is beyond goes to `path`.
+    """A queue of one run's items that never holds more than `most` values in memory; the rest goes to the file `path`.
 
-    Rows are put by the thread that trains and taken by the one that sends. `take` leaves what it returns in its place
-    until `done`, so that nothing is gone before the store has it. The file begins with one line that names run and
-    store; it is removed when it has been read to its end.
+    The training thread puts rows, the sending thread takes them. `take` leaves what it returns in the queue until
+    `done`, so that nothing is gone before the store has it. The file begins with a line that names run and store; it is
+    removed once it has been read to its end.
     """
 
     def __init__(self, path: Path, *, run_id: str, store: str, most: int = IN_MEMORY) -> None:
@@ -35,10 +35,10 @@ class Backlog:
         self._lock = threading.Lock()
         self._memory: deque[Item] = deque()
         self._in_memory = 0  # values
-        self._in_file = 0  # values of it that are not read yet
+        self._in_file = 0  # values in the file that are not read yet
         self._file: LineFile | None = None
-        self._read = 0  # bytes of it that are read
-        self._taken = 0  # items at the head of the memory
+        self._read = 0  # bytes of the file that are read
+        self._taken = 0  # items at the head of the memory that `take` returned
         if path.exists():  # the run was killed, and is being resumed
             self._adopt()
             self._in_file = self._count()
@@ -65,7 +65,7 @@ class Backlog:
         return self._in_memory + self._in_file
 
     def put(self, item: Item) -> None:
-        """Queue an item. Raises OSError when memory is full and the disk does not take it: then it is lost."""
+        """Queue an item. Raises OSError when memory is full and the disk does not take the item, which is then lost."""
         count = values_in(item)
         with self._lock:
             if self._file is None and self._in_memory + count <= self.most:
@@ -78,7 +78,7 @@ class Backlog:
             self._in_file += count
 
     def take(self, most: int) -> Sequence[Item]:
-        """The oldest items: samples of at most `most` values together, but at least one item; none when empty."""
+        """The oldest items: samples of at most `most` values in all, but at least one item; none if empty."""
         with self._lock:
             if not self._memory:
                 self._refill(most)
@@ -95,7 +95,7 @@ class Backlog:
             return taken
 
     def done(self) -> None:
-        """What `take` returned has arrived, or is given up."""
+        """Drop what `take` returned: it has arrived, or is given up."""
         with self._lock:
             for _ in range(self._taken):
                 self._in_memory -= values_in(self._memory.popleft())
@@ -104,9 +104,9 @@ class Backlog:
                 self._drop()
 
     def to_disk(self) -> Path | None:
-        """Put everything that waits into the file; None when nothing waits. Raises OSError.
+        """Put everything that waits into the file and return its path; None if nothing waits. Raises OSError.
 
-        After an error what was in the file is still there, and what was in memory still in memory.
+        After an error, the file's content is still in the file and the memory's still in memory.
         """
         with self._lock:
             self._taken = 0
@@ -130,7 +130,7 @@ class Backlog:
             return self.path
 
     def forget(self) -> int:
-        """Give up what is in memory, and return how many values that were."""
+        """Give up what is in memory, and return how many values those were."""
         with self._lock:
             lost, self._in_memory, self._taken = self._in_memory, 0, 0
             self._memory.clear()
@@ -150,7 +150,7 @@ class Backlog:
         return file
 
     def _adopt(self) -> None:
-        """Go on with the file as it lies there, behind its head."""
+        """Continue with an existing file, behind its first line."""
         if self._file is not None:
             self._file.close()
         self._file = LineFile(self.path)
@@ -191,7 +191,7 @@ class Backlog:
 
 
 def _item(line: bytes) -> Item | None:
-    """The item of a line; None for one that was cut short when its process ended."""
+    """The item of a line; None for a line that was cut short when its process ended."""
     try:
         return from_dict(parse_json(line))
     except (ValueError, KeyError, TypeError, AttributeError):

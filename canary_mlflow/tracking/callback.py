@@ -37,28 +37,27 @@ class CanaryCallback(Hooks):
     """Records a training run: one row per optimizer step, fingerprint, metrics.json, and how it ended.
 
     Writes to `run_id`, else to the active MLflow run, else to the one that `mlflow run` made (MLFLOW_RUN_ID), else to
-    a run of its own in `experiment` (by default the one that was chosen for MLflow, else `canary`), which it ends.
-    While a session is open (`canary_mlflow.session`, CANARY_SESSION), that run joins it. Whosever run it is: one that
-    breaks off reads FAILED after an exception, SIGTERM or Ctrl-C, recorded by `close()`, or when the trainer is
-    garbage collected, or when Python ends. A process killed with SIGKILL can record nothing; whoever started it
-    should call `tracking.session.close_run`.
+    a new run in `experiment` (by default the one chosen for MLflow, else `canary`), which it also ends. While a session
+    is open (`canary_mlflow.session`, CANARY_SESSION), that run joins it. Any run that breaks off by an exception,
+    SIGTERM or Ctrl-C reads FAILED; this is recorded by `close()`, when the trainer is garbage collected, or when Python
+    ends. A process killed with SIGKILL can record nothing; whoever started it should call
+    `tracking.session.close_run`.
 
-    `watch`: the policy of the warnings given while the run goes on (a name, a file, its keys; None for no watch); at
-    level STOP it ends the training where the policy says so, and `stopped` says why. `champion_runs`: run ids of what
-    is good so far; the watch then also warns of what leaves their band.
+    `watch`: the policy of the warnings during the run (a name, a file, its keys; None for no watch); at level STOP it
+    ends the training if the policy says so, and `stopped` says why. `champion_runs`: ids of runs that are good so far;
+    the watch then also warns of what leaves their band.
 
-    `workload`: what two runs must share to be compared; taken from the trainer's arguments, model and data when not
-    given.
-    `config`: the composed configuration, kept as config.yaml and in metrics.json. `log_every_step` has a trainer that
-    logs by steps log every one of them, on which the series depend; on the console it keeps its `logging_steps`.
-    `starts_fresh`: whether the policy is its reference and its adapter is new, which then must show in the first step;
-    None looks for itself. With several ranks all measure and the first one writes.
+    `workload`: what two runs must share to be compared; by default taken from the trainer's arguments, model and data.
+    `config`: the composed configuration, kept as config.yaml and in metrics.json. `log_every_step` makes a trainer that
+    logs by steps log every step, as the series need; the console keeps its `logging_steps`. `starts_fresh`: whether the
+    policy equals its reference and its adapter is new, which must then show in the first step; None to find out. With
+    several ranks all measure and the first one writes.
 
-    `samples`: whether texts are kept, of GRPO, RLOO and PPO the best and the worst answers over time
-    (tracking/samples.py, at most 256 KiB); False where they are private.
-    `sinks` are what keeps the rows (docs/tracking.md); without "mlflow" no run is opened, but one that exists still
-    gets its description and its end. `system_metrics`: the machine's load beside the run's own numbers. `folder`,
-    by default `canary` in the trainer's output_dir, takes what MLflow does not hold, or not yet.
+    `samples`: whether texts are kept: for GRPO, RLOO and PPO the best and the worst answers over time
+    (tracking/samples.py, at most 256 KiB); False if they are private.
+    `sinks`: what keeps the rows (docs/tracking.md); without "mlflow" no run is opened, but an existing run still gets
+    its description and its end. `system_metrics`: also record the machine's load. `folder`, by default `canary` in the
+    trainer's output_dir, takes what MLflow does not hold, or not yet.
     """
 
     @plainly
@@ -117,16 +116,17 @@ class CanaryCallback(Hooks):
         return {} if self.journal is None else self.journal.rows
 
     def paused(self) -> None:
-        """What was done since the last step was not training: its time is no step's."""
+        """Leave the time since the last step out of the step times: it was not training."""
         self._tell("paused")
 
     @property
     def nonfinite_steps(self) -> int:
-        """Steps at which a value that must be finite was NaN or infinite, of the run so far."""
+        """The number of steps so far at which a value that must be finite was NaN or infinite."""
         return 0 if self.journal is None else self.journal.nan_steps + self.journal.inf_steps
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the recording; without `on_train_end` before it, the run broke off with `error` or the one in flight."""
+        """End the recording. Without `on_train_end` before, the run broke off with `error`, or the exception in
+        flight."""
         try:
             if self.journal is not None and not self.journal.finished:
                 self.journal.fail(error or sys.exception())
@@ -137,7 +137,7 @@ class CanaryCallback(Hooks):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open the run, take the fingerprint, start the probes. Raises BlindProbe, which ends the training."""
         every = make_log_honest(args, state, self._log_every_step)  # on every rank: logging gathers from all
-        self.close()  # train() called again without the last one having ended
+        self.close()  # train() was called again before the last call had ended
         self._console = Console(running_trainer(), every)
         if state.is_world_process_zero:
             self._open(args, state, kwargs.get("model"))
@@ -186,8 +186,8 @@ class CanaryCallback(Hooks):
         try:
             if self.journal is not None and not self.journal.finished:
                 self.journal.finish("instability" if self.stopped else "", self.stopped)
-                if self._request.run_id is None and sys.stderr is not None:  # whoever chose the run knows
-                    with suppress(OSError, ValueError):  # nobody reads it any more
+                if self._request.run_id is None and sys.stderr is not None:  # who chose the run knows where it is
+                    with suppress(OSError, ValueError):  # nobody reads stderr any more
                         tqdm.write(whereabouts(self.journal.target), file=sys.stderr, end="")  # not behind a bar
         finally:
             self._let_go()

@@ -1,4 +1,4 @@
-"""A trainer's log on the console as often as its user asked for it, though every step is logged."""
+"""Prints a trainer's log as often as its user asked for, although every step is logged."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ PRINTING = frozenset({"PrinterCallback", "ProgressCallback", "NotebookProgressCa
 """Callbacks of Transformers and TRL that print, by name: no torch is loaded here."""
 
 AS_THEY_ARE = ("epoch", "step", "learning_rate", "grad_norm", "num_tokens", "num_input_tokens_seen")
-"""What a trainer logs as it is at a step; everything else it averages over the steps since the last time."""
+"""What a trainer logs as it is at a step; it averages everything else over the steps since the last log."""
 SUMMARIES = ("eval_", "train_")  # of an evaluation and of the whole training: always shown
 
 
 class Console:
-    """Stands before the callbacks of a trainer that print, and hands on every `every`-th step's log: means of the steps
-    since the last, as the trainer itself would have logged them."""
+    """Stands before a trainer's printing callbacks and passes on the log of every `every`-th step: means over the steps
+    since the last one, as the trainer itself would have logged them."""
 
     def __init__(self, trainer: Any, every: int) -> None:
         callbacks: Sequence[Any] = trainer.callback_handler.callbacks if trainer is not None and every > 1 else ()
@@ -54,7 +54,7 @@ class _Thinned:
 
 
 def averaged(held: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One log of several: the last, with the mean of every number that a trainer averages."""
+    """One log made from several: the last one, with the mean of every number that a trainer averages."""
     found = dict(held[-1])
     for key, last in found.items():
         values = [logs[key] for logs in held if key in logs]

@@ -1,4 +1,4 @@
-"""The first contact with a tracking store: one process at a time, quietly, refused in seconds and in one line."""
+"""The first contact with a tracking store: one process at a time and quiet; a refusal takes seconds and one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from canary_mlflow.tracking.places import sqlite_file, without_password
 
 LOCK_SECONDS = 120.0  # making a SQLite store takes 3 s on an idle machine
 CHATTY = ("alembic", "mlflow.store.db.utils", "mlflow.tracking._tracking_service.utils")
-# For the first contact only: MLflow's own defaults keep a user waiting for minutes before saying that nobody is there.
+# For the first contact only: by MLflow's own defaults, a user waits for minutes to hear that nobody is there.
 PROBE = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
@@ -27,7 +27,7 @@ PROBE = {
 
 
 class _RaisedAnyway(logging.Filter):
-    """MLflow writes a page about what its database refuses, and then raises it; whoever catches that says it in a
+    """Drops the page that MLflow logs about an error of its database: it then raises the error, which we report in one
     line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -35,7 +35,7 @@ class _RaisedAnyway(logging.Filter):
 
 
 def spare_the_page() -> None:
-    """From now on; asked for again it changes nothing."""
+    """Drop those pages from now on; calling it again changes nothing."""
     logging.getLogger("mlflow.store.db.utils").addFilter(_RAISED_ANYWAY)
 
 
@@ -44,13 +44,13 @@ _RAISED_ANYWAY = _RaisedAnyway()
 
 @contextlib.contextmanager
 def first_contact(uri: str) -> Iterator[None]:
-    """One process at a time, without MLflow's patience and its chatter. Raises StoreError."""
+    """Let one process at a time in, without MLflow's long retries and its chatter. Raises StoreError."""
     with _locked(uri), quietly(), _environment(PROBE if uri.startswith("http") else {}):
         yield
 
 
 def check_file(file: Path) -> None:
-    """Raise StoreError now: MLflow retries an unusable database for 100 seconds."""
+    """Raise StoreError at once for an unusable database file, which MLflow would retry for 100 seconds."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -76,7 +76,8 @@ def check_sqlite(file: Path) -> None:
 
 
 def create_sqlite(file: Path) -> None:
-    """Make the tables aside and move them in: a process killed half-way would leave a store that never opens."""
+    """Make the database under another name and move it into place: a process killed half-way would otherwise leave a
+    store that never opens."""
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
@@ -124,7 +125,7 @@ def refusal(uri: str, error: Exception) -> str:
 
 @contextlib.contextmanager
 def _locked(uri: str) -> Iterator[None]:
-    """One process at a time makes or upgrades the tables. A server does so for itself."""
+    """Let one process at a time make or upgrade the tables. A tracking server does that itself."""
     if uri.startswith("http"):
         yield
         return
@@ -165,7 +166,7 @@ def quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set what the user has not set, for a while."""
+    """Set, for a while, the environment variables that the user has not set."""
     added = {key: value for key, value in values.items() if key not in os.environ}
     os.environ.update(added)
     try:

@@ -1,4 +1,4 @@
-"""Carries a run's items to its store: one attempt each, and an exception when it failed."""
+"""Carries a run's items to its store: one attempt each, and an exception if it fails."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Point = tuple[str, float, int, int]  # MLflow key, value, timestamp (ms), step
 
 
 class Courier:
-    """Writes to one run. Everything may be sent again: a store keeps one of two equal points, and the last tag.
+    """Writes to one run. Everything may be sent twice: a store keeps one of two equal points, and the last tag.
 
-    A server is asked once per call. MLflow's client would ask seven times more with pauses of up to 128 s, during which
-    a server that has come back waits for us. Its SQL stores recognise equal points by their primary key.
+    A server is asked once per call. MLflow's client would retry seven times with pauses of up to 128 s, even if the
+    server were back meanwhile. MLflow's SQL stores recognise equal points by their primary key.
     """
 
     def __init__(self, client: MlflowClient, run_id: str) -> None:
@@ -47,7 +47,7 @@ class Courier:
         self.client.log_batch(self.run_id, metrics=[Metric(*point) for point in points])
 
     def other(self, item: Item) -> None:
-        """Write an item that is no row of metrics."""
+        """Write an item that is not a row of metrics."""
         if isinstance(item, Tags):
             self._tags(item)
         elif isinstance(item, Status):
@@ -79,13 +79,13 @@ class Courier:
             self.client.set_terminated(self.run_id, item.status, item.end_time)
 
     def _failed(self) -> bool:
-        """Whether someone who knew better has ended the run already: a session whose process for it was killed."""
+        """Whether the run was already ended by someone who knew better: the session of a killed process."""
         if self._remote:
             return bool(self._get()["run"]["info"]["status"] == "FAILED")
         return bool(self.client.get_run(self.run_id).info.status == "FAILED")
 
     def _answering(self) -> None:
-        """Raise unless the server answers, before a call that would ask seven times more."""
+        """Raise unless the server answers, before a call that would retry seven times."""
         if self._remote:
             self._get()
 
@@ -122,5 +122,5 @@ def is_refused(error: Exception) -> bool:
 
 
 def is_hopeless(error: Exception) -> bool:
-    """Whether sending it again helps only after someone stepped in."""
+    """Whether sending it again can only help after someone has stepped in."""
     return getattr(error, "error_code", "") in HOPELESS

@@ -1,4 +1,4 @@
-"""What the data of an own script is known by: how many rows, and which. Loads neither torch nor datasets."""
+"""How the data of a user's own script is identified: how many rows, and which. Loads neither torch nor datasets."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-MOST_ROWS = 200_000  # read for their digest, in a second or two before the first step; of more only the number is known
+MOST_ROWS = 200_000  # that are read for a digest, in a second or two before the first step; more are only counted
 BATCH = 1000
 DIGITS = 16
 
 
 def data_of(trainer: Any) -> dict[str, str]:
-    """`train_data` and `eval_data` of a trainer, those that it has; {} for no trainer."""
+    """`train_data` and `eval_data` of a trainer, as far as it has them; {} for no trainer."""
     given = {"train_data": getattr(trainer, "train_dataset", None), "eval_data": getattr(trainer, "eval_dataset", None)}
     return {name: words for name, data in given.items() if data is not None and (words := described(data))}
 
 
 def described(data: Any) -> str:
-    """`N rows`, with a digest of their texts where it is a `datasets.Dataset`; of several by name, in turn."""
+    """`N rows`, with a digest of their texts if `data` is a `datasets.Dataset`; for several by name, one after
+    another."""
     if isinstance(data, Mapping) and not hasattr(data, "features"):
         return "; ".join(f"{name}: {described(one)}" for name, one in sorted(data.items()))
     try:
@@ -27,15 +28,15 @@ def described(data: Any) -> str:
         return "streamed"
     try:
         found = digest(data) if rows <= MOST_ROWS else ""
-    except Exception:  # noqa: BLE001  # data sets of any kind; their number of rows is known all the same
+    except Exception:  # noqa: BLE001  # any kind of data set; its number of rows is still known
         found = ""
     return f"{rows} rows, {found}" if found else f"{rows} rows"
 
 
 def digest(data: Any) -> str:
-    """Of the texts, in whatever order: a seed may shuffle. '' where there are none.
+    """A digest of the texts that does not depend on the rows' order, as a seed may shuffle them; '' without texts.
 
-    Token ids are left out: they change with a tokenizer or a template, which is a change to be judged.
+    Token ids are left out: they change with a tokenizer or a template, and such a change is to be judged.
     """
     features = getattr(data, "features", None)
     texts = sorted(name for name, kind in features.items() if "string" in str(kind)) if features else []
@@ -52,12 +53,12 @@ def rows_of(data: Any, columns: Iterable[str]) -> Iterator[tuple[Any, ...]]:
 
 
 def row_number(row: tuple[Any, ...]) -> int:
-    """A number that another row does not have."""
+    """A number that identifies the row (a hash)."""
     return int.from_bytes(hashlib.sha256(repr(row).encode(errors="surrogatepass")).digest()[:16], "big")
 
 
 def rows_in(name: str, data: Any) -> dict[str, int]:
-    """The number of rows as they are trained on; {} where it is not known."""
+    """The number of rows that are trained on; {} if it is not known."""
     try:
         return {name: len(data)}
     except TypeError:
@@ -65,8 +66,8 @@ def rows_in(name: str, data: Any) -> dict[str, int]:
 
 
 def tokens_in(data: Any) -> dict[str, str]:
-    """Each column of token ids: `N in M rows, longest L, DIGEST`, whatever the order of the rows. {} where the tokens
-    are made on the way, or are too many to be read."""
+    """For each column of token ids: `N in M rows, longest L, DIGEST`, independent of the rows' order. {} if the tokens
+    are made during training, or are too many to read."""
     features = getattr(data, "features", None) or {}
     columns = [name for name in sorted(features) if name.endswith("_ids") and name != "position_ids"]
     if not columns or len(data) > MOST_ROWS:
@@ -79,13 +80,13 @@ def tokens_in(data: Any) -> dict[str, str]:
 
 
 class Tokens:
-    """Rows of token ids, counted and digested as they come, in Arrow's lists."""
+    """Counts and digests rows of token ids as they come, in Arrow's lists."""
 
     def __init__(self) -> None:
         self.rows = self.count = self.longest = self.total = 0
 
     def add(self, lists: Any) -> None:
-        """Some more rows; a missing one has no tokens."""
+        """Add more rows; a missing row has no tokens."""
         lengths = lists.value_lengths().fill_null(0).to_pylist()
         ids, at = lists.flatten().to_numpy(zero_copy_only=False).astype("<i4"), 0
         for length in lengths:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Target:
     """The MLflow run that is written, and what metrics.json says about it.
 
-    `client` None: the store could not be reached, rows are kept in memory alone. `owned`: this journal started the
-    run and ends it; otherwise whoever started it sets FINISHED.
+    `client` None: the store could not be reached, and rows are only kept in memory. `owned`: this journal started the
+    run and ends it; otherwise whoever started the run sets FINISHED.
     """
 
     client: MlflowClient | None
@@ -37,7 +37,7 @@ class Target:
     workload: Mapping[str, str] = field(default_factory=dict)
     warmup_steps: int = 0
     required: tuple[str, ...] = ()  # series without which a finished run is no evidence
-    folder: Path = Path("canary")  # in it a folder per run, for what MLflow does not hold
+    folder: Path = Path("canary")  # holds one folder per run, for what MLflow does not hold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,8 @@ class Findings:
 
 
 def end_tags(ending: Ending, found: Findings, rows_lost: int, troubles: Mapping[str, str]) -> dict[str, str]:
-    """The run's tags; `rows_lost` counts values, `troubles` is what broke → why."""
-    # The last update itself may have broken them, which no logged value shows.
+    """The run's tags. `rows_lost`: number of lost values. `troubles`: what broke → why."""
+    # The last update itself may have broken the parameters, which no logged value shows.
     poisoned = int(found.parameters_finite is False)
     return {
         "canary.completed": _word(ending.completed),
@@ -73,9 +73,9 @@ def end_tags(ending: Ending, found: Findings, rows_lost: int, troubles: Mapping[
 
 
 def shortfall(target: Target, rows: Sequence[Mapping[str, float]], lost_sight: str) -> tuple[str, str]:
-    """(failure, sentence) of a run that reached its end and is no evidence all the same; both "" for one that is.
+    """(failure, sentence) for a run that reached its end but is still no evidence; both "" for one that is evidence.
 
-    Its failure is `error`: the gate leaves such a run out, and without enough others cannot say PASS.
+    The failure is `error`: the gate leaves such a run out, and cannot say PASS without enough others.
     """
     found = {name for row in rows for name in row}
     missing = [name for name in target.required if name not in found]
@@ -110,10 +110,10 @@ def _word(flag: bool) -> str:
 
 
 def whereabouts(target: Target) -> str:
-    """One line on where a run is and what to ask about it; '' where no store was reached."""
+    """One line on where the run is and which command shows it; '' if no store was reached."""
     if target.client is None:
         return ""
-    if session := os.environ.get(VARIABLE):  # which says itself where it is, and what to ask about it
+    if session := os.environ.get(VARIABLE):  # the session prints such a line itself
         return f"canary: run {target.run_id} of session {session}\n"
     store = without_password(str(target.client.tracking_uri))
     ask = f"canary report {target.run_id}, canary compare BASELINE {target.run_id} --policy smoke"

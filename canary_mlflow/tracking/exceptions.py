@@ -1,4 +1,4 @@
-"""The exception that ended a run: its type, the place that raised it, and whether it may be the code's."""
+"""The exception that ended a run: its type, the place that raised it, and whether the code may be to blame."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ RAISED_TAGS = ("canary.exception", "canary.exception.place", "canary.exception.o
 
 
 def raised(error: BaseException | None) -> Raised | None:
-    """What an exception says of the code that ran; None for what is not an exception, but a signal or Ctrl-C."""
+    """What an exception tells about the code that ran; None for a signal, Ctrl-C or no exception."""
     if not isinstance(error, Exception):
         return None
     return Raised(kind=type(error).__name__, place=_place(error), outside=_outside(error))
 
 
 def raised_tags(found: Raised | None) -> dict[str, str]:
-    """A run's tags for it; none for none."""
+    """A run's tags for the exception; {} for None."""
     return {} if found is None else dict(zip(RAISED_TAGS, (found.kind, found.place, found.outside), strict=True))
 
 
 def raised_from(tags: Mapping[str, str]) -> Raised | None:
-    """What `raised_tags` wrote."""
+    """The inverse of `raised_tags`; None if the tags hold no exception."""
     kind, place, outside = (tags.get(key, "") for key in RAISED_TAGS)
     return Raised(kind=kind, place=place, outside=outside) if kind else None
 
 
 def _outside(error: Exception) -> str:
-    """Why an exception says nothing of the code; '' where it may."""
+    """Why an exception tells nothing about the code; '' if it may."""
     for each in _chain(error):
         name, package = type(each).__name__, type(each).__module__.partition(".")[0]
         if isinstance(each, OSError):

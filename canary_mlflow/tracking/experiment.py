@@ -1,9 +1,9 @@
-"""MLflow plugin: where nobody named an experiment, `mlflow run .` in this project's folder records into `canary`, and a
-script's own runs into that of the session they are to join.
+"""MLflow plugin that chooses the experiment if nobody named one: `mlflow run .` in this project's folder records into
+`canary`, and a script's own runs into the experiment of the session that they join.
 
-It also makes the SQLite store, once and under a lock, before MLflow itself would make it without one, and the link to
-the project's environment where that of a removed checkout is left. Being what MLflow always loads, it also has MLflow's
-migrations watched. Loaded while MLflow is half imported, so it imports MLflow only when asked.
+It also makes the SQLite store, once and under a lock, before MLflow would make it without a lock, and renews the link
+to the project's environment if it points to a removed checkout. As MLflow always loads it, it also watches MLflow's
+migrations. It is loaded while MLflow is half imported, so it imports MLflow only when asked.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from canary_mlflow.registry.migrations import watch
 
 EXPERIMENT = "canary"
 FALLBACK = "0"  # MLflow's own default experiment
-VARIABLE = "CANARY_SESSION"  # of the environment: the open session
+VARIABLE = "CANARY_SESSION"  # environment variable: the id of the open session
 
 log = logging.getLogger("canary_mlflow")
 _PROJECT = re.compile(r"^name:\s*['\"]?canary_mlflow['\"]?\s*(#.*)?$", re.MULTILINE)
 
 
 class CanaryExperimentProvider:
-    """Entry point of the group `mlflow.default_experiment_provider` (duck-typed: its base class is MLflow's)."""
+    """Entry point of the group `mlflow.default_experiment_provider`. Duck-typed, as the base class is MLflow's."""
 
     def __init__(self) -> None:
-        watch()  # MLflow makes one as it is imported
+        watch()  # MLflow makes an instance on import
 
     def in_context(self) -> bool:
         """True while a session of own scripts is open, and in a process whose working folder holds this project's
@@ -51,7 +51,7 @@ class CanaryExperimentProvider:
                 return FALLBACK  # the callback says what is wrong with that session
         try:
             link_where_none(Path.cwd())
-        except (ImportError, OSError) as error:  # `mlflow run` then builds an environment, or says that it cannot
+        except (ImportError, OSError) as error:  # `mlflow run` then builds an environment, or reports that it cannot
             log.warning("canary: %s", one_line(error))
         try:
             return experiment_id(prepare_store(), EXPERIMENT)

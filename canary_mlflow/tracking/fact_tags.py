@@ -12,8 +12,8 @@ from canary_mlflow.tracking.metrics_json import plain
 
 PREFIX = "canary.facts."
 DATA = "canary.data."
-"""Where our own canaries say how many rows were dropped and cut: facts too."""
-LONGEST_VALUE = 300  # characters; of a longer one its beginning and a digest
+"""Tags in which our own canaries record how many rows were dropped and cut, which are facts too."""
+LONGEST_VALUE = 300  # characters; a longer one is kept as its beginning and a digest
 LONGEST_TAG = 7500  # characters; MLflow refuses more than 8000, or cuts them, and what is left is not JSON
 DIGITS = 16
 
@@ -38,7 +38,7 @@ def to_tags(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def facts_in(tags: Mapping[str, str]) -> dict[str, str]:
-    """The inverse, over all groups; a tag that is not a JSON object says nothing. {} for a run that recorded none."""
+    """The inverse, over all groups; a tag that is not a JSON object is ignored. {} for a run that recorded no facts."""
     found = {f"{group}.{key}": value for group, facts in _objects(tags) for key, value in sorted(facts.items())}
     if found:
         rows = (name for name in sorted(tags) if name.startswith(DATA))

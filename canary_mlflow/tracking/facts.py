@@ -1,4 +1,5 @@
-"""A run as its row, tags and last values tell it: how far it is, what the watch said, when it was last heard of."""
+"""A run as its record, tags and last values show it: how far it is, what the watch said, when it was last heard
+from."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Latest:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """A run as its row, tags and last values tell it; times in ms since 1970."""
+    """A run as its record, tags and last values show it; times in ms since 1970."""
 
     run_id: str
     name: str
@@ -62,7 +63,7 @@ class RunFacts:
 
     @property
     def news(self) -> int:
-        """When it was last heard of."""
+        """When the run was last heard from."""
         return max((one.timestamp for one in self.latest.values()), default=self.started)
 
     @property
@@ -77,7 +78,7 @@ class RunFacts:
 
     @property
     def level(self) -> str:
-        """What the watch says: healthy, warned, critical, stopped; empty where nobody watched."""
+        """What the watch says: healthy, warned, critical, stopped; empty if the run was not watched."""
         return self.tags.get("canary.watch.level", "")
 
     @property
@@ -90,24 +91,24 @@ class RunFacts:
 
     @property
     def warned(self) -> int:
-        """How often the watch spoke."""
+        """The number of warnings."""
         text = self.tags.get("canary.watch.warnings", "")
         return max(count(text), len(self.warnings))
 
     @property
     def failure(self) -> str:
-        """Why it broke off, in a sentence; empty where it did not."""
+        """Why the run broke off, in a sentence; empty if it did not."""
         kind, why = self.tags.get("canary.failure", ""), self.tags.get("canary.failure_reason", "")
         return ": ".join(part for part in (kind, why) if part)
 
     def seconds_left(self, now: int) -> float | None:
-        """By the pace so far; None where nothing can be said."""
+        """Seconds until the end at the pace so far; None if that cannot be told."""
         if not self.running or self.max_steps is None or not 0 < self.step <= self.max_steps:
             return None
         elapsed = max(self.news - self.started, 1) / 1000
         return max(0.0, elapsed / self.step * (self.max_steps - self.step) - max(0, now - self.news) / 1000)
 
     def silent_for(self, now: int) -> float | None:
-        """Seconds without news of a run that should be going on; None while that is no news itself."""
+        """Seconds without news from a run that should be going on; None while they are too few to mention."""
         silence = (now - self.news) / 1000
         return silence if self.running and silence > SILENT else None

@@ -14,7 +14,7 @@ from types import FrameType
 from canary_mlflow.errors import one_line
 
 UNSTABLE = ("instability", "oom", "timeout")
-"""Ends that say something about the code that ran, and not about the place."""
+"""Failures that tell something about the code that ran, and not about the machine."""
 
 # Raised by sampling from logits that hold NaN or Inf (torch.multinomial).
 POISONED = "probability tensor contains"
@@ -23,7 +23,7 @@ POISONED = "probability tensor contains"
 def classify(error: BaseException | None, nonfinite_steps: int = 0) -> tuple[str, str]:
     """(failure, sentence). failure: instability | oom | timeout | interrupted | error.
 
-    A crash after non-finite values were seen is called instability: the numbers broke before the program did.
+    A crash after non-finite values is called instability: the numbers broke before the program did.
     """
     if error is None:
         return "error", "training ended before its last step, and why is not known"
@@ -40,7 +40,7 @@ def classify(error: BaseException | None, nonfinite_steps: int = 0) -> tuple[str
     return ("instability" if nonfinite_steps else "error"), sentence
 
 
-# Packages that talk to stores and networks. What they raise tells of these, whoever called them.
+# Packages that talk to stores and networks. Their exceptions tell about these, whoever called them.
 STORES = frozenset({
     "aiohttp", "alembic", "azure", "boto3", "botocore", "filelock", "fsspec", "gcsfs", "httpcore", "httpx",
     "huggingface_hub", "mlflow", "psycopg2", "pymysql", "requests", "s3fs", "sqlalchemy", "sqlite3", "urllib3", "wandb",
@@ -50,7 +50,7 @@ _UNITS = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "T
 
 
 def taken_by_others(message: str) -> bool:
-    """Whether torch says that the memory it lacked would have been there without other processes on the same GPU."""
+    """Whether torch says that it would have had enough memory without the other processes on the same GPU."""
     wanted = re.search(rf"Tried to allocate {_SIZE}", message)
     free = re.search(rf"of which {_SIZE} is free", message)
     others = sum(_bytes(*found) for found in re.findall(rf"Process \d+ has {_SIZE} memory in use", message))
@@ -62,7 +62,7 @@ def _bytes(number: str, unit: str) -> float:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether a disk had no room: what was running has no part in that, whoever raised it."""
+    """Whether a disk was full, for which the code that ran is not to blame, whoever raised the error."""
     found: BaseException | None = error
     while found is not None:
         full = isinstance(found, OSError) and found.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -73,14 +73,14 @@ def is_full(error: BaseException) -> bool:
 
 
 def waits_outside(error: BaseException) -> bool:
-    """Whether Python's own library or one for stores ran out of time: they wait for sockets and locks."""
+    """Whether a timeout comes from Python's own library or one for stores, which wait for sockets and locks."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return bool(frames) and module_path(frames[-1][0].f_code.co_filename).partition("/")[0] in {"", *STORES}
 
 
 def module_path(file: str) -> str:
-    """Relative to where Python imports it from, so that no path is of one machine; '' for Python's own library and for
-    code without a file."""
+    """The file's path relative to where Python imports it from, the same on every machine; '' for Python's own library
+    and for code without a file."""
     path = Path(file)
     if file.startswith("<"):
         return ""
@@ -94,8 +94,8 @@ def module_path(file: str) -> str:
 
 
 class Terminated(SystemExit):
-    """SIGTERM or SIGHUP arrived; unwinds like SystemExit, so that a run can still say how it ended. No Exception: what
-    forgives a failed picture must not forgive this."""
+    """SIGTERM or SIGHUP arrived; unwinds like SystemExit, so that a run can still record how it ended. Not an
+    Exception: code that tolerates, say, a failed picture must not swallow it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(128 + signum)
@@ -106,11 +106,11 @@ class Terminated(SystemExit):
 
 
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
-"""What ends work from outside: SIGHUP comes when a terminal is closed."""
+"""Signals that end work from outside; SIGHUP comes when a terminal is closed."""
 
 
 def terminate(signum: int, frame: FrameType | None) -> None:
-    """A signal handler: unwind. No second signal, Ctrl-C or other, must cut the recording of the first short."""
+    """A signal handler that unwinds. No second signal, Ctrl-C or other, may cut short the recording of the first."""
     for each in (signal.SIGINT, *STOPPING):
         signal.signal(each, signal.SIG_IGN)
     if signum == signal.SIGINT:

@@ -1,4 +1,4 @@
-"""Where a run ran: versions, host, source commit, and the class of hardware. Loads no torch."""
+"""What a run ran on: versions, host, source commit, and the class of hardware. Loads no torch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 from canary_mlflow.tracking import gpus
 
 UNKNOWN = "unknown"
-COMMITS = 50  # that a run remembers
+COMMITS = 50  # last commits that a run records
 SHORT = 12  # characters of each
 
-# What changes numbers or speed when it changes.
+# Packages whose version may change numbers or speed.
 PACKAGES = (
     "torch",
     "transformers",
@@ -40,7 +40,7 @@ PACKAGES = (
 
 
 def environment(folder: Path | None = None) -> dict[str, str]:
-    """What two runs may differ in and a report should list: versions, host, driver, commit of `folder`.
+    """What may differ between two runs and a report should list: versions, host, driver, commit of `folder`.
 
     Keys are those of the tags `canary.env.<key>`; packages that are not installed are left out.
     """
@@ -58,7 +58,7 @@ def environment(folder: Path | None = None) -> dict[str, str]:
 
 
 def hardware(backend: str, *, device: str | None = None, count: int | None = None) -> dict[str, str]:
-    """The class of hardware that timings and memory depend on; runs of two classes are not compared.
+    """The class of hardware on which timings and memory depend; runs of different classes are not compared.
 
     `backend` is cpu or cuda. Keys are those of the tags `canary.hardware.<key>`: backend, device, count (GPUs used,
     or usable CPU cores).
@@ -75,7 +75,7 @@ def hardware(backend: str, *, device: str | None = None, count: int | None = Non
 
 @cache
 def packages() -> dict[str, str]:
-    """Installed versions of what matters."""
+    """The installed versions of PACKAGES."""
     found = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -84,15 +84,15 @@ def packages() -> dict[str, str]:
 
 
 def git(folder: Path) -> dict[str, str]:
-    """Commit and dirtiness of the checkout that holds `folder`; unknown where there is none, or no git.
+    """Commit and dirtiness of the checkout that holds `folder`; unknown without a checkout or without git.
 
-    A dirty one has the digest of its changes too (`git_diff`): by it the same code is known again. `git_log` has the
-    last commits, the newest first: by them a report counts those between two runs.
+    If it is dirty, `git_diff` has the digest of its changes, by which the same code can be recognised. `git_log` has
+    the last commits, newest first, by which a report counts the commits between two runs.
     """
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return {"git_commit": UNKNOWN, "git_dirty": UNKNOWN}
-    # Untracked files do not count: outputs of the run itself would make every second run dirty.
+    # Untracked files do not count: a run's own outputs would make the next run dirty.
     changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
     found = {"git_commit": commit, "git_dirty": UNKNOWN if changes is None else str(bool(changes)).lower()}
     if changes and (diff := _git(folder, "diff", "HEAD")) is not None:

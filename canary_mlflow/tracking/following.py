@@ -1,4 +1,4 @@
-"""A run seen from outside while it goes on: found, and read again and again until it has ended."""
+"""Watching a run from outside: finds it and reads it again and again until it has ended."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """What was seen at one moment: the run, and those of the wanted series that it has, by canonical name.
+    """What was seen at one moment: the run, and the requested series that it has, by canonical name.
 
-    `session`: the session that is followed, if it is one; `number` says which of its runs this is, from 1.
+    `session`: the session that is followed, if any; `number`: which of its runs this is, counted from 1.
     """
 
     run: RunFacts
@@ -39,9 +39,9 @@ class Sight:
 
 
 def newest_running(client: MlflowClient) -> str:
-    """The run that began last among those that go on; a session or sweep only where none of its runs does.
+    """The id of the latest run that is still going on; of a session or sweep only if none of its runs is.
 
-    Raises NoSuchRun where nothing goes on.
+    Raises NoSuchRun if nothing is going on.
     """
     experiments = [one.experiment_id for one in client.search_experiments()]
     found = client.search_runs(
@@ -57,7 +57,8 @@ def newest_running(client: MlflowClient) -> str:
 
 
 def look(client: MlflowClient, run_id: str, names: Sequence[str]) -> Sight:
-    """A run, or the present run of a session. `names`: canonical names. Raises NoSuchRun, StoreError."""
+    """What is seen of a run, or of the current run of a session. `names`: canonical names of the series. Raises
+    NoSuchRun, StoreError."""
     found = active_run(client, run_id)
     if found.data.tags.get("canary.role") not in ("session", "sweep"):
         return sight(client, found, names)
@@ -87,7 +88,7 @@ def sight(
 
 
 def facts_of(run: MlflowRun, latest: Mapping[str, Latest]) -> RunFacts:
-    """What MLflow's client says of a run."""
+    """What MLflow's client tells about a run."""
     return RunFacts(
         run_id=run.info.run_id,
         name=run.info.run_name or "",

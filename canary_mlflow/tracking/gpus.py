@@ -1,7 +1,7 @@
 """The GPUs that a process may use, by the names that NVIDIA's driver knows. Loads no torch.
 
-CUDA_VISIBLE_DEVICES counts in CUDA's order (the fastest first), the driver in that of the bus: only a UUID means the
-same card to both.
+CUDA_VISIBLE_DEVICES counts in CUDA's order (fastest first), the driver in bus order: only a UUID means the same card to
+both.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def driver() -> Iterator[Any]:
 
 
 def visible(nvml: Any) -> Sequence[str]:
-    """The names of the devices that CUDA shows to this process, its first one first; `nvml` as `driver` gives it.
+    """The names of the devices that CUDA shows to this process, in its order; `nvml` as `driver` yields it.
 
-    UUIDs as far as the driver says them; a number stays where CUDA's order is not known from here: cards of several
-    kinds without CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    UUIDs as far as the driver tells them. A number stays if CUDA's order is not known from here: cards of several kinds
+    without CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = None if listed is None else visible_names(listed)
@@ -55,14 +55,14 @@ def _known(nvml: Any, names: Sequence[str] | None) -> Sequence[str]:
         if not name.isdigit():
             found.append(full_name(nvml, name))
         elif int(name) >= len(cards):
-            break  # CUDA ignores all from the first that is none
+            break  # CUDA ignores everything from the first invalid entry on
         else:
             found.append(text(nvml.nvmlDeviceGetUUID(cards[int(name)])) if same_order else name)
     return found
 
 
 def visible_names(listed: str | None) -> Sequence[str]:
-    """The entries of CUDA_VISIBLE_DEVICES that count: CUDA ignores all from the first that is none."""
+    """The valid entries of CUDA_VISIBLE_DEVICES: CUDA ignores everything from the first invalid entry on."""
     names: list[str] = []
     for entry in (listed or "").split(","):
         name = entry.strip()
@@ -75,9 +75,9 @@ def visible_names(listed: str | None) -> Sequence[str]:
 def driver_name(listed: str | None, index: int, uuid: str | None) -> str:
     """`GPU-…`, `MIG-…` or a device number, for a process's device `index`; `uuid` as torch gives it.
 
-    A slice is named in CUDA_VISIBLE_DEVICES or not at all; what torch knows of it is the card's. Else the UUID is
-    safe, and the list is what is left without it: names as they stand, numbers in the driver's order
-    (CUDA_DEVICE_ORDER=PCI_BUS_ID), no list at all means the driver's own.
+    A MIG slice is named in CUDA_VISIBLE_DEVICES or not at all, as torch knows only the UUID of its card. Otherwise the
+    UUID is safe; without one, the list decides: names as they are, numbers in the driver's order
+    (CUDA_DEVICE_ORDER=PCI_BUS_ID), and without a list the driver's own.
     """
     names = visible_names(listed)
     named = names[index] if index < len(names) else ""
@@ -96,7 +96,7 @@ def handle(nvml: Any, name: str) -> Any:
 
 
 def full_name(nvml: Any, name: str) -> str:
-    """CUDA takes the beginning of a UUID where it is unique, the driver only all of it."""
+    """The full UUID: CUDA accepts a unique beginning, the driver only the whole."""
     if name.startswith("MIG-"):
         return name
     for index in range(nvml.nvmlDeviceGetCount()):
@@ -107,5 +107,5 @@ def full_name(nvml: Any, name: str) -> str:
 
 
 def text(value: str | bytes) -> str:
-    """Old releases of nvidia-ml-py answer in bytes."""
+    """The value as a string: old releases of nvidia-ml-py answer in bytes."""
     return value.decode() if isinstance(value, bytes) else value

@@ -1,4 +1,5 @@
-"""MLflow → runs of series, in bulk: straight from the database where there is one, else from the server."""
+"""Reads runs with their series from MLflow, in bulk: straight from the database if there is one, else from the
+server."""
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 RUN_NOTE_TAG = "canary.note"
 PROJECT_TAG = "mlflow.project.entryPoint"
 FRESH_TAG = "canary.baseline_of"
-"""On a run of role `baseline`: the champion whose code and configuration it repeats."""
+"""Tag of a run with the role `baseline`: the champion whose code and configuration it repeats."""
 NOT_PROMOTABLE_TAG = "canary.not_promotable"
-"""On a run: what it was made with that makes it no standard for others, such as "fault nan_batch" or "a profiler". No
-version with such a run is promoted, and it carries the same tag."""
+"""Tag of a run that is no standard for others: why, such as "fault nan_batch" or "a profiler". A version with such a
+run carries the same tag and is never promoted."""
 
 
 def read_runs(client: MlflowClient, run_ids: Sequence[str], metrics: Iterable[str] | None = None) -> tuple[Run, ...]:
@@ -40,12 +41,12 @@ def read_runs(client: MlflowClient, run_ids: Sequence[str], metrics: Iterable[st
 
 
 def read_found(client: MlflowClient, found: Sequence[MlflowRun]) -> tuple[Run, ...]:
-    """Runs that MLflow has given already, deleted ones too, with all their series. Raises StoreError."""
+    """The same for runs already fetched from MLflow, deleted ones too, with all their series. Raises StoreError."""
     return _read(found, client, None)
 
 
 def session_runs(client: MlflowClient, session_id: str, metrics: Iterable[str] | None = None) -> tuple[Run, ...]:
-    """The runs of a session, oldest first; of a run that is no session, that run alone."""
+    """The runs of a session, oldest first; for a run that is not a session, just that run."""
     children = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "run"]
     if not children:
         run = get_run(client, session_id)
@@ -139,8 +140,8 @@ def run_from(
 
 
 def configuration_of(params: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
-    """What a training was told: the params that we store, and those of the user's own script. What `mlflow run` stores
-    beside ours are the words of its command line, which ours give in full."""
+    """What a training was told: the params that we store, and those of the user's own script. Params that `mlflow run`
+    adds are left out: they repeat its command line, which ours give in full."""
     ours = _section(params, CONFIG_PREFIX)
     if ours and PROJECT_TAG in tags:
         return ours
@@ -148,8 +149,8 @@ def configuration_of(params: Mapping[str, str], tags: Mapping[str, str]) -> dict
 
 
 def series_of(name: str, points: Points) -> Series:
-    """Sorted by step; of several values at one step, the one written last (the largest
-    of one moment: a database gives rows in any order). SQL stores write ±Inf as ±1.797e308."""
+    """The points sorted by step; of several values at one step, the one written last (at the same moment the largest,
+    as a database gives rows in any order). SQL stores write ±Inf as ±1.797e308."""
     rising = (np.diff(points[:, 0]) > 0).all()
     ordered = points if rising else points[np.lexsort((points[:, 2], points[:, 1], points[:, 0]))]
     last = np.append(ordered[1:, 0] != ordered[:-1, 0], True)[: len(ordered)]

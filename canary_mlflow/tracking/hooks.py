@@ -1,4 +1,4 @@
-"""What a trainer tells its callbacks within a training, handed on to the probes and the journal."""
+"""Passes what a trainer tells its callbacks during a training to the probes and the journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from canary_mlflow.tracking.probes.running import RunningProbes
 
 
 class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes without types
-    """Events of Transformers' Trainer, of which TRL's trainers and our own PPO send the same ones."""
+    """The events of Transformers' Trainer; TRL's trainers and our own PPO send the same ones."""
 
     def __init__(self) -> None:
         self.journal: Journal | None = None  # on the first rank
@@ -26,7 +26,7 @@ class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes withou
         self._tell("step_began")
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A micro-batch of several is through."""
+        """One of several micro-batches is done."""
         self._tell("micro_step_ended")
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -44,11 +44,11 @@ class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes withou
             self.journal.logged(state.global_step, logs)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An evaluation is over; its time is no step's."""
+        """An evaluation is over; its time belongs to no step."""
         self._tell("paused")
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A checkpoint is written; its time is no step's."""
+        """A checkpoint is written; its time belongs to no step."""
         self._tell("paused")
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Finished trainings from files into MLflow: the same series, tags and end that a recorded run has."""
+"""Imports finished trainings from files into MLflow, with the same series, tags and end that a recorded run has."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BATCH = 1000  # MLflow's limit for one log_batch
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """What the user says of files that do not say it themselves; an empty string or mapping: unknown."""
+    """What the user states about files that do not tell it themselves; an empty string or mapping means unknown."""
 
     algo: str = ""
     seed: int | None = None
@@ -40,7 +40,7 @@ class Stated:
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """A file that was read and is ready to be written; `algo` is empty where nobody says it."""
+    """A file that was read and is ready to be written; `algo` is empty if unknown."""
 
     path: Path
     kind: str
@@ -73,14 +73,15 @@ def read_import(path: Path, stated: Stated) -> Imported:
 
 
 def find_import(client: MlflowClient, digest: str) -> str:
-    """The id of the run that holds this file already; '' when there is none."""
+    """The id of the run that already holds this file; '' if there is none."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     found = client.search_runs(experiments, f"tags.`{DIGEST}` = '{digest}'", max_results=1) if experiments else []
     return str(found[0].info.run_id) if found else ""
 
 
 def write_import(client: MlflowClient, experiment: str, item: Imported, parent: str = "") -> str:
-    """A new run with everything in it; nothing is left of one that could not be written whole. Raises StoreError."""
+    """Write a new run and return its id; nothing is left of a run that could not be written whole. Raises
+    StoreError."""
     from mlflow.exceptions import MlflowException
 
     tags = {"canary.role": "run", NAME_TAG: item.path.name, **({PARENT_TAG: parent} if parent else {})}
@@ -100,7 +101,7 @@ def write_import(client: MlflowClient, experiment: str, item: Imported, parent: 
 
 
 def tags_of(item: Imported) -> dict[str, str]:
-    """What a recorded run says of itself, as far as the file knows it; absent is unknown."""
+    """The tags that a recorded run has, as far as the file tells them; a missing tag means unknown."""
     run = item.run
     tags = {
         "canary.completed": "true" if run.completed else "false",
@@ -135,7 +136,8 @@ def digest_of(path: Path) -> str:
 
 
 def _learned(run: Run, algo: str) -> Run:
-    """Where the file does not say it: by the reward in reinforcement learning, else by the loss, as for any run."""
+    """The run with `learned` filled in if the file does not state it: by the reward in reinforcement learning, else by
+    the loss, as for any run."""
     if run.learned is not None:
         return run
     kind = algo if algo else "ppo" if any(name in run.series for name in metrics_with("reward")) else ""
@@ -148,7 +150,7 @@ def _learned(run: Run, algo: str) -> Run:
 
 
 def _counted(run: Run) -> Run:
-    """With the number of steps at which a metric was NaN, or infinite, that never may be."""
+    """The run with the number of steps at which a metric that must be finite was NaN or infinite."""
     steps: dict[bool, set[int]] = {True: set(), False: set()}
     for name, series in run.series.items():
         bad = ~series.finite

@@ -1,4 +1,4 @@
-"""What a run has to say to its store: values that wait in a queue, or in a file, until they are delivered."""
+"""The items that a run sends to its store: values that wait in a queue, or in a file, until they are delivered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from canary_mlflow.tracking.lines import to_json
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One row of metrics. Its timestamp is taken once, so that a store recognises what is sent twice."""
+    """One row of metrics. Its timestamp is taken once, so that a store recognises a row that is sent twice."""
 
     timestamp: int  # ms since the epoch
     step: int
@@ -49,7 +49,7 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class File:
-    """An artifact that lies in a file; `remove`: the file goes once the store has it."""
+    """An artifact that lies in a file; `remove`: delete the file once the store has it."""
 
     path: Path
     remove: bool = False

@@ -24,15 +24,15 @@ from gates.model.records import Raised
 
 log = logging.getLogger("canary_mlflow")
 
-LATE = 10.0  # seconds that a value logged after the end may take
+LATE = 10.0  # seconds to deliver a value logged after the end
 
 
 class Journal:
-    """Keeps a run's rows and sees to it that MLflow learns how the run ended.
+    """Keeps a run's rows and makes sure that MLflow learns how the run ended.
 
     A row is open from the first event of its optimizer step to the first event of another: Transformers' Trainer ends
     a step and then logs it, TRL's PPOTrainer logs it and then ends it. A closed row goes to the observers in their
-    order, after the probes are through with it.
+    order, once the probes are done with it.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Journal:
         self.probes.start(setting)
 
     def cpu_seconds(self) -> float:
-        """CPU time that went into writing, not training."""
+        """CPU seconds that went into writing instead of training."""
         own = 0.0 if self.recorder is None else self.recorder.cpu_seconds()
         return own + self.observers.cpu_seconds()
 
@@ -100,7 +100,7 @@ class Journal:
         self.probes.iteration_ended(row)
 
     def abandon(self) -> None:
-        """The trainer is gone, or Python ends, and training never ended: record why, as far as Python knows."""
+        """Record why training broke off, as far as Python knows: the trainer is gone, or Python ends."""
         if not self.finished:
             self.fail(getattr(sys, "last_value", None))
 
@@ -128,7 +128,7 @@ class Journal:
     def finish(
         self, failure: str = "", reason: str = "", raised_by: Raised | None = None, *, timeout: float = 60.0
     ) -> None:
-        """Close the last row, write tags, metrics.json and the status, say what was lost; once."""
+        """Close the last row, write tags, metrics.json and the status, report losses. Only the first call counts."""
         if self.finished:
             return
         self.finished = True
@@ -192,7 +192,7 @@ class Journal:
         self._open = None
 
     def _late(self, step: int, values: Row) -> None:
-        """An evaluation after training: recorded at once, because nobody will close it."""
+        """Record an evaluation after training at once, because nothing will close its row."""
         self.rows.setdefault(step, {}).update(values)
         self.observers.tell("late", lambda observer: observer.late(step, values))
         if self.recorder is not None:

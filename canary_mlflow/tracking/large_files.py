@@ -1,6 +1,6 @@
-"""The files of a run that take room and that no verdict is computed from: weights, samples, traces. Found and removed.
+"""Finds and removes the large files of a run that no verdict is computed from: weights, samples, traces.
 
-A store may refuse to delete, and S3 may do so without a word: whoever removes asks first, and looks again afterwards.
+A store may refuse to delete, and S3 may do so silently: so removal asks first, and checks afterwards.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 LARGE = ("model", SAMPLES, TRACE)
-"""Of a run's artifacts: its weights, its samples, its profiler's trace."""
+"""Paths among a run's artifacts: its weights, its samples, its profiler's trace."""
 PROBE = ".canary-prune"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Large:
-    """One file. `root`: where the artifacts of its run are; `path`: below that. `size`: in bytes."""
+    """One file. `root`: where its run's artifacts are. `path`: relative to `root`. `size`: in bytes."""
 
     run_id: str
     root: str
@@ -38,12 +38,12 @@ class Large:
 
     @property
     def place(self) -> str:
-        """Its whole address."""
+        """Its full address."""
         return f"{self.root.rstrip('/')}/{self.path}"
 
 
 def find_large(run_id: str, root: str, tracking_uri: str, more: Iterable[str] = ()) -> list[Large]:
-    """Those of a run. `more`: other folders below `root` that count as large. Raises StoreError."""
+    """The large files of a run. `more`: other folders below `root` that count as large. Raises StoreError."""
     found: dict[str, int] = {}
     with plain_errors(root):
         for name in (*LARGE, *more):
@@ -53,8 +53,8 @@ def find_large(run_id: str, root: str, tracking_uri: str, more: Iterable[str] = 
 
 
 def refuse_undeletable(files: Sequence[Large], tracking_uri: str) -> None:
-    """Raise StoreError where the store does not let files go, before any does: a bucket is shown by a file of no bytes
-    that it has to take and to delete."""
+    """Raise StoreError if the store does not let files be deleted, before any is. A bucket is tried with an empty file,
+    which it must accept and delete."""
     for root in sorted({file.root for file in files}):
         here = local_folder(root)
         if here is None:
@@ -66,7 +66,7 @@ def refuse_undeletable(files: Sequence[Large], tracking_uri: str) -> None:
 
 
 def remove(files: Sequence[Large], tracking_uri: str) -> None:
-    """Delete them, and the folders that they leave empty. Raises StoreError where one is still there."""
+    """Delete the files and the folders that they leave empty. Raises StoreError if a file is still there."""
     for root in sorted({file.root for file in files}):
         mine, here = [file for file in files if file.root == root], local_folder(root)
         repository = _repository(root, tracking_uri)
@@ -85,7 +85,7 @@ def _top(file: Large) -> str:
 
 
 def _in_folder(root: Path, name: str) -> dict[str, int]:
-    """No links are followed: what is behind one is not the run's."""
+    """Path → size of the files in a folder. Links are not followed: what they point to is not the run's."""
     top = root / name
     if any(place.is_symlink() for place in (root, top, *top.parents) if place == root or root in place.parents):
         return {}
@@ -135,7 +135,8 @@ def _tidy(root: Path, folder: Path) -> None:
 
 @contextmanager
 def plain_errors(place: str) -> Iterator[None]:
-    """Whatever a kind of store raises, as one line. Each has errors of its own: boto's are no OSError."""
+    """Turn whatever a store raises into a StoreError of one line. Each kind has its own errors: boto's are no
+    OSError."""
     try:
         yield
     except StoreError:

@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 
 from gates.model.records import WITHIN_NOISE
 
-# Shares of the run that are compared, first with last. A loss falls fastest at the start, so that few values belong to
-# it; a score rises late (docs/ppo.md), and batches of answers differ more.
+# Shares of the run that are compared, first with last. A loss falls fastest at the start, so the first window is short;
+# a score rises late (docs/ppo.md), and batches of answers differ more.
 LOSS_WINDOWS = (0.10, 0.80)
 SCORE_WINDOWS = (0.30, 0.30)
 FEWEST = 4  # steps at either end
-TRIM = 0.25  # cut off either end of a window: one batch of wrong labels outweighs ten others
-LEAST = 0.01  # a loss must fall by this share
+TRIM = 0.25  # share cut off at either end of a window: one batch of wrong labels outweighs ten others
+LEAST = 0.01  # share by which a loss must fall
 ALPHA = 0.05  # chance that noise alone looks like learning, in one run; a session has several
 
 # What must get better, by algorithm: the first of these series that the run has. True: higher is better.
 LOSS = (("loss", False),)
 REWARD = (("score_mean", True), ("reward_mean", True))
 IMPROVES: dict[str, tuple[tuple[str, bool], ...]] = {"ppo": REWARD, "grpo": REWARD, "rloo": REWARD}
-# Their loss compares the policy with its start: while that has not moved, every batch gives the same value. All of the
-# noise comes with learning, so that a fall is no chance, and noise is no argument against it.
+# Their loss compares the policy with its start: as long as the policy has not moved, every batch gives the same value.
+# All noise comes with learning, so a fall cannot be chance, and noise is no argument against it.
 STILL_UNTIL_MOVED = ("dpo", "kto", "bco")
 
 
@@ -29,9 +29,9 @@ def learned(rows: Sequence[Mapping[str, float]], algo: str, moved: bool | None) 
     """Whether the run learned (None: too few values to tell), and one sentence why.
 
     `rows`: one mapping (canonical name → value) per optimizer step, in order. `moved`: whether any trainable
-    parameter changed; None when that is unknown. The interquartile mean of the first values must get better towards
-    the last: a loss by 1 %, and everything by more than the noise between batches explains (Welch's test at 5 %),
-    unless all noise comes from learning. `tests/canary_mlflow/test_tracking_learning.py` has the error rates.
+    parameter changed; None if that is unknown. The interquartile mean must improve from the first values to the last: a
+    loss by 1 %, and everything by more than the noise between batches explains (Welch's test at 5 %), unless all noise
+    comes from learning. `tests/canary_mlflow/test_tracking_learning.py` has the error rates.
     """
     if moved is False:
         return False, "no trainable parameter changed"
@@ -74,7 +74,7 @@ def _middle(values: Sequence[float]) -> float:
 
 
 def _by_chance(start: Sequence[float], end: Sequence[float], higher: bool) -> float:
-    """The chance of such an improvement between two windows of the same noise around the same level."""
+    """The chance of such an improvement between two windows with the same noise around the same level."""
     from scipy import stats
 
     if len({*start}) == len({*end}) == 1:

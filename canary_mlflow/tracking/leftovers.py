@@ -1,6 +1,7 @@
-"""What a killed process leaves: runs that read RUNNING, folders, worktrees. Whoever comes next ends and removes them.
+"""Cleans up after killed processes: runs that read RUNNING, folders, worktrees. The next process ends and removes them.
 
-On the same machine a lease ends with its process. From another machine only the heartbeat shows whether it goes on.
+On the same machine a lease ends with its process. From another machine, only the heartbeat shows whether a process is
+still alive.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 EVERY = 120.0  # seconds between two heartbeats
-EXPIRED = 1800.0  # seconds without one: longer than any store that is worth using is away, shorter than patience
+EXPIRED = 1800.0  # seconds without one: longer than a usable store is ever away, shorter than a user's patience
 PAGE = 1000
 
 
 def clear(client: MlflowClient) -> None:
-    """End and remove what killed processes have left, and say so; done by whoever opens a session."""
+    """End and remove what killed processes left behind, and report it; called when a session is opened."""
     remove_left_behind()
     if (ended := close_left_open(client)) and sys.stderr is not None:
         runs = "run" if ended == 1 else "runs"
-        with suppress(OSError, ValueError):  # nobody reads it any more
+        with suppress(OSError, ValueError):  # nobody reads stderr any more
             sys.stderr.write(f"canary: ended {ended} {runs} of processes that were killed, as FAILED\n")
 
 
 @contextmanager
 def held(client: MlflowClient, *run_ids: str) -> Iterator[None]:
-    """Runs that this process holds open for a while. The heartbeat of the first speaks for all with the same lease."""
+    """Hold runs open for a while. The heartbeat of the first counts for all runs with the same lease."""
     over = threading.Event()
     for run_id in run_ids:
         log_tags(client, run_id, lease() | heartbeat())
@@ -68,7 +69,8 @@ def left_open(client: MlflowClient) -> list[Run]:
 
 
 def close_left_open(client: MlflowClient) -> int:
-    """End them as FAILED (interrupted); how many there were. What such a session registered without a seal goes."""
+    """End these runs as FAILED (interrupted), and return how many there were. What such a session registered without a
+    seal is removed."""
     from canary_mlflow.registry.versions import drop_unsealed
 
     found = left_open(client)
@@ -107,7 +109,7 @@ def _lease_of(run: Run) -> str:
 
 
 def _is_over(text: str, running: Sequence[Run]) -> bool:
-    """Whether a lease has ended: its process is gone, or was not heard of for long."""
+    """Whether a lease has ended: its process is gone, or has not been heard from for long."""
     holder = owner.read(text)
     if holder is None:
         return False

@@ -11,9 +11,9 @@ from typing import Any
 
 
 class LineFile:
-    """Appends lines, each at once in the operating system's hands: a killed process keeps what it wrote.
+    """Appends lines, each handed to the operating system at once: what a killed process wrote is kept.
 
-    A line that the disk has no room for is not there in part either. Nothing is made before the first line.
+    A line for which the disk has no room is not left half written. No file is made before the first line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,7 +37,7 @@ class LineFile:
         self.size += len(content)
 
     def close(self) -> None:
-        """Let go of the file; the next line opens it again."""
+        """Close the file; the next line opens it again."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -47,7 +47,7 @@ class LineFile:
         # The store's address and a run's configuration are nobody else's business.
         self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self.size = os.fstat(self._descriptor).st_size
-        if self.size and not self._ends_with_a_line():  # cut short when its process was killed
+        if self.size and not self._ends_with_a_line():  # the last line was cut short when its process was killed
             self.size += os.write(self._descriptor, b"\n")
 
     def _ends_with_a_line(self) -> bool:
@@ -70,7 +70,7 @@ def to_line(content: Mapping[str, Any]) -> str:
 
 
 def to_json(value: float) -> float | str:
-    """NaN and ±Inf, which JSON does not have, as the words that `float()` and MLflow's own API read."""
+    """The value for JSON; NaN and ±Inf, which JSON does not have, as words that `float()` and MLflow's own API read."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

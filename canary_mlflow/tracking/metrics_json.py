@@ -1,4 +1,4 @@
-"""metrics.json: one run in the layout that rlhf-canary's users know, with values that were measured."""
+"""metrics.json: one run in the layout that rlhf-canary's users know, but with measured values."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def metrics_json(
 ) -> dict[str, Any]:
     """The file as plain JSON values; NaN and ±Inf, which JSON does not have, are null (the counts tell them apart).
 
-    `rows`: canonical name → value, one per optimizer step, in order. Times are in seconds, memory in MiB. Where
-    rlhf-canary derives tokens from batch size and maximum length, these are counted; losses and gradient norms are all
-    of the run's, not the last 100.
+    `rows`: canonical name → value, one per optimizer step, in order. Times are in seconds, memory in MiB. Tokens are
+    counted, while rlhf-canary derives them from batch size and maximum length; losses and gradient norms are those of
+    the whole run, not the last 100.
     """
     losses, norms = _column(rows, "loss"), _column(rows, "grad_norm")
     content = {
@@ -87,7 +87,8 @@ def statistics(times: Sequence[float]) -> dict[str, float | int | None]:
 
 
 def loss_diverged(losses: Sequence[float]) -> bool:
-    """More than 20 losses, and the mean of the last 10 is 1.5 times as bad as that of the first 10, or no number."""
+    """Whether there are more than 20 losses, and the mean of the last 10 is 1.5 times as bad as that of the first 10,
+    or not a number."""
     if any(not math.isfinite(loss) for loss in losses[-EDGE:]):
         return True
     if len(losses) <= 2 * EDGE:
@@ -99,7 +100,7 @@ def loss_diverged(losses: Sequence[float]) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """The same with every non-finite number as None."""
+    """The same value with every non-finite number as None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

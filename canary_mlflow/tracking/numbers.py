@@ -1,4 +1,4 @@
-"""Whole numbers in tags, which anybody can set to anything."""
+"""Reads whole numbers from tags, which anybody can set to anything."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ DIGITS = 18  # more than any step, seed or time has; a database's integers have 
 
 
 def whole(text: str) -> int | None:
-    """The number that a text is, with a minus or without; None for any other text. `²` is a digit to Python, and no
-    number."""
+    """The whole number that a text holds, with or without a minus; None for any other text. Python calls `²` a digit,
+    but it is not a number."""
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= DIGITS else None
 
 
 def count(text: str) -> int:
-    """The same of what is never negative; 0 for any other text."""
+    """The same for a number that is never negative; 0 for any other text."""
     return max(whole(text) or 0, 0)

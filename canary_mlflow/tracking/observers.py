@@ -1,4 +1,4 @@
-"""Who is told a run's rows as they close: the sinks that keep them, the watch that judges them."""
+"""Observers receive a run's rows as they close: the sinks that keep them, the watch that judges them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ class Ending:
 class Observer:
     """Does nothing; an observer overrides what it needs.
 
-    Called in the training's own thread, so that each call must be short. One that raises does not stop the training:
-    the rows that it missed are counted, and said with the first error at the end. Called again for the next row.
+    It is called in the training's own thread, so each call must be short. One that raises does not stop the training
+    and is called again for the next row; the rows that it missed are counted, and reported with the first error at the
+    end.
     """
 
     name = "observer"
@@ -47,16 +48,16 @@ class Observer:
         """Values logged after the end, such as an evaluation's."""
 
     def cpu_seconds(self) -> float:
-        """CPU time that threads of its own have taken."""
+        """CPU seconds that its own threads have taken."""
         return 0.0
 
     def finish(self, ending: Ending) -> Mapping[str, str]:
-        """No more rows: close what is open. Returns tags that the run is to carry."""
+        """No more rows: close what is open. Returns tags for the run."""
         return {}
 
 
 class RunningObservers:
-    """The observers of one run, told in their order; one that raises stops nobody."""
+    """The observers of one run, called in order; one that raises stops nothing."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._all = tuple(observers)
@@ -64,7 +65,7 @@ class RunningObservers:
         self._times: dict[str, int] = {}
 
     def tell(self, what: str, act: Callable[[Observer], object]) -> None:
-        """Let each of them act; what one misses by raising is counted, and it is told the next row all the same."""
+        """Let each observer act. What one misses by raising is counted, and it still receives the next row."""
         for observer in self._all:
             try:
                 act(observer)
@@ -79,7 +80,7 @@ class RunningObservers:
         return {name: why + times.get(name, "") for name, why in self._first.items()}
 
     def cpu_seconds(self) -> float:
-        """CPU time that their threads have taken."""
+        """CPU seconds that the observers' own threads have taken."""
         return sum(observer.cpu_seconds() for observer in self._all)
 
     def __contains__(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which MLflow run a training writes to, and what the run says of itself before the first step. Loads no torch."""
+"""Which MLflow run a training writes to, and how the run is described before the first step. Loads no torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger("canary_mlflow")
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What whoever put the callback into a trainer asked for; see CanaryCallback."""
+    """What the user of the callback asked for; see CanaryCallback."""
 
     run_id: str | None = None
     tracking_uri: str | None = None
@@ -52,11 +52,12 @@ class Training:
     model: Any
     hardware: Mapping[str, str]
     environment: Mapping[str, str]
-    trainer: Any = None  # which knows the data; None where it is not known
+    trainer: Any = None  # the trainer, which knows the data; None if not known
 
 
 def open_target(request: Request, training: Training) -> Target:
-    """Find or start the MLflow run. A wrong run id is the caller's mistake; a dead store does not stop training."""
+    """Find or start the MLflow run. A wrong run id raises, as the caller's mistake; a dead store does not stop the
+    training."""
     args = training.args
     algo = (request.workload or {}).get("algo") or algorithm_of(args)
     target = Target(
@@ -68,7 +69,7 @@ def open_target(request: Request, training: Training) -> Target:
         environment=training.environment,
         warmup_steps=request.warmup_steps,
         folder=request.folder or Path(args.output_dir) / "canary",
-        required=required(algorithm_of(args), vars(args)),  # the trainer's kind, whatever the work is called
+        required=required(algorithm_of(args), vars(args)),  # by the kind of trainer, whatever the work is called
     )
     if not request.to_mlflow and given_run(request) is None:
         return target
@@ -85,7 +86,7 @@ def open_target(request: Request, training: Training) -> Target:
 
 
 def given_run(request: Request) -> str | None:
-    """The run that exists already: named, active, or made by `mlflow run`."""
+    """The id of a run that already exists: named, active, or made by `mlflow run`; None if there is none."""
     import mlflow
 
     active = mlflow.active_run()
@@ -95,7 +96,7 @@ def given_run(request: Request) -> str | None:
 def find_run(client: MlflowClient, request: Request, args: Any) -> tuple[str, bool]:
     """(run id, whether it is ours to end)."""
     given = given_run(request)
-    parent = None if request.run_id else own_session.open_one(client)  # whoever names the run knows where it belongs
+    parent = None if request.run_id else own_session.open_one(client)  # who names the run knows where it belongs
     if parent is not None:
         given = own_session.child_for(client, parent, given)
     if given:
@@ -111,7 +112,8 @@ def find_run(client: MlflowClient, request: Request, args: Any) -> tuple[str, bo
 
 
 def describe(client: MlflowClient, target: Target, request: Request, training: Training) -> None:
-    """Tags, params and config.yaml, before the first step: a run that dies early still says what it was."""
+    """Write tags, params and config.yaml before the first step, so that a run that dies early still tells what it
+    was."""
     from mlflow.exceptions import MlflowException
 
     args = training.args
@@ -132,7 +134,7 @@ def describe(client: MlflowClient, target: Target, request: Request, training: T
         session.log_tags(client, target.run_id, tags)
         if request.config:
             client.log_dict(target.run_id, plain(request.config), "config.yaml")
-        if target.owned or request.run_id is None or not request.config:  # a launcher stores what it composed itself
+        if target.owned or request.run_id is None or not request.config:  # a launcher stores its configuration itself
             params = {f"{CONFIG_PREFIX}{key}": value for key, value in target.config.items()}
             session.log_params(client, target.run_id, params)
     except (MlflowException, OSError) as error:

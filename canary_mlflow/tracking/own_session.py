@@ -1,6 +1,7 @@
-"""Sessions of own scripts: opened by a `with` or by `canary session`, joined by every callback until they end.
+"""Sessions of a user's own scripts: opened by a `with` or by `canary session`, and joined by every callback until they
+end.
 
-The environment variable CANARY_SESSION names the open one, so that processes started meanwhile join it too.
+The environment variable CANARY_SESSION names the open session, so that processes started meanwhile join it too.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ FORBIDDEN_IN_NAMES = "/:"  # MLflow's rule for registered models
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """A session of own scripts. `session_id`: the id of its parent run; `store`: the tracking URI."""
+    """A session of a user's own scripts. `session_id`: the id of its parent run. `store`: the tracking URI."""
 
     session_id: str
     model: str
@@ -59,11 +60,11 @@ def session(
     """For a `with`: every training inside, in this process and in processes started from it, becomes one run of a new
     session.
 
-    `model`: the registered model that the session is about; it need not exist. `policy`: which of the shipped policies
-    judges it (`canary gate --policy` overrides it). `experiment`: its name; without it, the one that was chosen
-    (`mlflow.set_experiment`, MLFLOW_EXPERIMENT_NAME), else `canary`. The trainers need `CanaryCallback()` and nothing
-    else. The session ends as FINISHED when all its runs finished, else as FAILED. Raises UsageError for wrong names,
-    StoreError.
+    `model`: the registered model that the session is about; it need not exist yet. `policy`: the shipped policy that
+    judges the session (`canary gate --policy` overrides it). `experiment`: the experiment's name; by default the one
+    that was chosen (`mlflow.set_experiment`, MLFLOW_EXPERIMENT_NAME), else `canary`. The trainers need only
+    `CanaryCallback()`. The session ends as FINISHED if all its runs finished, else as FAILED. Raises UsageError for
+    wrong names, and StoreError.
     """
     return _Sessions(model, policy, experiment, tracking_uri)
 
@@ -105,7 +106,7 @@ def _end(
     error: BaseException | None,
     trace: TracebackType | None,
 ) -> None:
-    """End a session and say what it holds. What goes wrong then never takes the place of the script's own error."""
+    """End a session and say what it holds. A problem here never replaces the script's own error."""
     if error is not None:
         close_trainings(error)
     try:
@@ -130,15 +131,15 @@ _RECORDING: WeakSet[Recording] = WeakSet()
 
 
 def recording(callback: Recording) -> None:
-    """This process records a training by this callback from now on."""
+    """Note that this callback records a training of this process from now on."""
     _RECORDING.add(callback)
 
 
 def close_trainings(error: BaseException) -> None:
-    """End the recording of the trainings that this exception left: their trainers are still held by its traceback, so
-    that their runs would read as interrupted, and not say what broke them."""
+    """End the recording of the trainings that this exception broke off. Its traceback still holds their trainers, so
+    without this their runs would read as interrupted instead of telling what broke them."""
     left = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
-    handlers = [getattr_static(one, "callback_handler", None) for one in left]  # runs nothing of the script's
+    handlers = [getattr_static(one, "callback_handler", None) for one in left]  # runs no code of the script
     inside = [callback for handler in handlers for callback in getattr(handler, "callbacks", ())]
     for callback in list(_RECORDING):
         if any(callback is one for one in inside):
@@ -149,7 +150,7 @@ def start(
     client: MlflowClient, model: str, *, policy: str, experiment: str, lease: Mapping[str, str] = NOTHING
 ) -> Session:
     """Open a session in the experiment with this id. Under `mlflow run`, its run becomes the session. `lease`: the tags
-    of the process that holds it open; one without stays open until somebody ends it."""
+    of the process that holds the session open; without them it stays open until somebody ends it."""
     check_name(model)
     if policy not in policy_names():
         raise UsageError(
@@ -170,7 +171,7 @@ def start(
 
 
 def check_name(model: str) -> None:
-    """Raise UsageError for what MLflow takes for no registered model's name, such as a folder's path."""
+    """Raise UsageError for a name that MLflow does not accept for a registered model, such as a folder's path."""
     if model.strip() and not any(mark in model for mark in FORBIDDEN_IN_NAMES):
         return
     path = "; weights are given to register (weights=…, --weights)" if "/" in model else ""
@@ -178,7 +179,8 @@ def check_name(model: str) -> None:
 
 
 def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
-    """End a session; what it holds and what to do next, in one line. `whole`: nothing broke off around its runs."""
+    """End a session, and return one line on what it holds and what to do next. `whole`: the script around its runs did
+    not break off."""
     from canary_mlflow.registry.session_rows import tell
 
     runs = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "run"]
@@ -200,7 +202,7 @@ def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
 
 
 def broken_off(runs: Sequence[Run]) -> str:
-    """`1 of them broke off (seed 1: ValueError: no rows)`, with what the first one says; '' where all finished."""
+    """`1 of them broke off (seed 1: ValueError: no rows)`, with the first one's reason; '' if all finished."""
     broken = [run for run in runs if run.info.status != "FINISHED" or run.data.tags.get("canary.failure")]
     if not broken:
         return ""
@@ -211,7 +213,7 @@ def broken_off(runs: Sequence[Run]) -> str:
 
 
 def refuse_ranks() -> None:
-    """Raise UsageError in one of several ranks: each would open a session of its own."""
+    """Raise UsageError in one of several ranks: each would open its own session."""
     ranks = os.environ.get("WORLD_SIZE", "")
     if ranks.isdigit() and int(ranks) > 1:
         raise UsageError(
@@ -230,13 +232,13 @@ def refuse_second() -> None:
 
 
 def open_one(client: MlflowClient) -> Run | None:
-    """The session that CANARY_SESSION names; None where it names none. Raises UsageError unless it is open."""
+    """The session that CANARY_SESSION names; None if it is not set. Raises UsageError unless the session is open."""
     name = os.environ.get(VARIABLE)
     return named(client, name, VARIABLE) if name else None
 
 
 def named(client: MlflowClient, session_id: str, source: str) -> Run:
-    """The open session with this id. Raises UsageError, which begins with `source`, for anything else."""
+    """The open session with this id. Raises UsageError, with a message that begins with `source`, for anything else."""
     try:
         found = active_run(client, session_id)
     except NoSuchRun as error:
@@ -252,8 +254,8 @@ def named(client: MlflowClient, session_id: str, source: str) -> Run:
 
 
 def child_for(client: MlflowClient, parent: Run, given: str | None) -> str | None:
-    """The given run, put into the session; None where the training needs a new one: none is given, or the given one is
-    the session itself or has recorded a training already. Raises UsageError for one that belongs elsewhere."""
+    """The given run, put into the session. None if the training needs a new run: none is given, or the given one is the
+    session itself or has already recorded a training. Raises UsageError for a run that belongs elsewhere."""
     session_id = parent.info.run_id
     if given in (None, session_id):
         return None
@@ -277,11 +279,11 @@ def child_for(client: MlflowClient, parent: Run, given: str | None) -> str | Non
 
 
 def usual_experiment(client: MlflowClient, name: str | None, tracking_uri: str | None) -> str:
-    """The id of the named one; else, in MLflow's own store, of the one that was chosen for mlflow.start_run
-    (mlflow.set_experiment, MLFLOW_EXPERIMENT_NAME, a notebook's); else of `canary`, and not of MLflow's `Default`."""
+    """The id of the named experiment; else, in MLflow's own store, of the one chosen for mlflow.start_run
+    (mlflow.set_experiment, MLFLOW_EXPERIMENT_NAME, a notebook's); else of `canary`, never of MLflow's `Default`."""
     if name is not None or tracking_uri is not None:
         return find_experiment(client, name)
-    from mlflow.tracking.fluent import _get_experiment_id  # has no public name
+    from mlflow.tracking.fluent import _get_experiment_id  # there is no public function
 
     chosen = any(
         os.environ.get(key) for key in ("MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")

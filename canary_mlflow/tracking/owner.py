@@ -13,17 +13,17 @@ import psutil
 
 LEASE_TAG = "canary.lease"  # on a run: the process that holds it open
 LAUNCHER = "CANARY_LAUNCHER"  # in the environment of a run that is made for another process: that process
-HEARTBEAT_TAG = "canary.heartbeat"  # when that was last heard of, in seconds since the epoch
+HEARTBEAT_TAG = "canary.heartbeat"  # when that process was last heard from, in seconds since the epoch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """A process, told from every other. `place`: the host, its boot and its namespace of process ids."""
+    """A process, told apart from every other. `place`: the host, its boot and its namespace of process ids."""
 
     place: str
     user: int
     pid: int
-    started: str  # a pid is given again, and no clock is used: one that is set meanwhile would disown the living
+    started: str  # pids are reused; not by the clock, which may be set meanwhile
 
     def to_text(self) -> str:
         """One line, for a tag or a file."""
@@ -36,7 +36,7 @@ class Owner:
 
 
 def this_process() -> Owner:
-    """The one that runs this."""
+    """The process that runs this."""
     return Owner(place=_place(), user=os.getuid(), pid=os.getpid(), started=_started(os.getpid()))
 
 
@@ -46,7 +46,7 @@ def lease() -> dict[str, str]:
 
 
 def heartbeat() -> dict[str, str]:
-    """The tags of a run whose process goes on."""
+    """The tags of a run whose process is alive."""
     return {HEARTBEAT_TAG: str(int(time.time()))}
 
 
@@ -59,8 +59,8 @@ def read(text: str) -> Owner | None:
 
 
 def is_gone(owner: Owner) -> bool | None:
-    """Whether the process has ended; None where this place cannot tell: another machine, or another user's process,
-    which /proc may hide."""
+    """Whether the process has ended; None if this machine cannot tell: the process is on another one, or is another
+    user's, which /proc may hide."""
     if (owner.place, owner.user) != (_place(), os.getuid()):
         return None
     return _started(owner.pid) != owner.started
@@ -75,10 +75,10 @@ def _place() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, as its system counts; '' where there is none, or only its exit code is left of it."""
+    """When a process started, in its system's own count; '' if there is none, or only its exit code is left."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
-        state, *fields = text.rpartition(")")[2].split()  # its name may hold blanks and parentheses
+        state, *fields = text.rpartition(")")[2].split()  # its name may contain spaces and parentheses
         return "" if state in "ZX" else fields[18]
     except OSError:
         if Path("/proc/self/stat").exists():

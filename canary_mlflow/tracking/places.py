@@ -1,4 +1,4 @@
-"""Where a store and a run's files lie, and what may be said of the store's address."""
+"""Where a store and a run's files lie, and how the store's address may be shown."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 def cache_dir() -> Path:
-    """Where what can be made again is kept: CANARY_CACHE, else canary-mlflow in the XDG cache folder."""
+    """The folder for what can be made again: CANARY_CACHE, else canary-mlflow in the XDG cache folder."""
     if chosen := os.environ.get("CANARY_CACHE"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "canary-mlflow"
 
 
 def without_password(uri: str) -> str:
-    """A store's address as it may be shown and written down. By hand: SQLAlchemy takes passwords with `#`, `/` and `[`,
-    of which the standard library makes other parts or an error."""
-    uri = re.sub(r"^sqlite\+pysqlite:///file:([^?]*)\?mode=ro.*", r"sqlite:///\1", uri)  # opened to read
+    """A store's address without its password, fit to be shown and written down. Parsed by hand: SQLAlchemy accepts
+    passwords with `#`, `/` and `[`, which the standard library takes for other parts or an error."""
+    uri = re.sub(r"^sqlite\+pysqlite:///file:([^?]*)\?mode=ro.*", r"sqlite:///\1", uri)  # opened read-only
     word = "[^@/]*" if uri.startswith("http") else "[^@]*"
     shown = re.sub(rf"^([\w+.-]+://[^:/@]*:){word}@", r"\1***@", uri)
     return re.sub(r"([?&]password=)[^&]*", r"\1***", shown)
@@ -31,14 +31,14 @@ def without_password(uri: str) -> str:
 def sqlite_file(uri: str) -> Path | None:
     """The absolute path of a SQLite URI's database; None for any other store, or one in memory."""
     scheme, _, path = uri.partition(":///")
-    path = path.partition("?")[0].removeprefix("file:")  # as SQLite itself spells a database that is only read
+    path = path.partition("?")[0].removeprefix("file:")  # how SQLite spells a read-only database
     if scheme.partition("+")[0] != "sqlite" or path in ("", ":memory:"):
         return None
     return Path(unquote(path)).absolute()
 
 
 def artifact_folder(client: MlflowClient, run_id: str) -> Path | None:
-    """The run's artifacts where they are a folder of this machine; None behind a server or in a bucket."""
+    """The folder of the run's artifacts on this machine; None if they are behind a server or in a bucket."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -1,4 +1,4 @@
-"""The points of many series out of a store, in bulk: from its database where there is one, else from its server."""
+"""Reads the points of many series from a store, in bulk: from its database if there is one, else from its server."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Points = NDArray[np.float64]
 
 RUNS_AT_ONCE = 100  # the server's limit for one bulk request
 POINTS_AT_ONCE = 25_000  # the server's silent limit for one bulk answer
-ROWS_AT_ONCE = 100_000  # in Python's own objects, ten times as large as what is kept of them
+ROWS_AT_ONCE = 100_000  # as Python objects, which are ten times as large as the arrays that are kept
 KEYS_AT_ONCE = 500  # older SQLite takes 999 values in one statement
 NONE: Points = np.empty((0, 3))
 KEY = itemgetter(0)
 
 
 def read_points(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], Points]:
-    """Every point of the wanted series, in whatever order the store gives them."""
+    """Every point of the requested series, in whatever order the store gives them."""
     scheme = urlsplit(client.tracking_uri).scheme
     if scheme.partition("+")[0] in ("sqlite", "postgresql", "mysql", "mssql"):
         return _from_database(client.tracking_uri, keys)
@@ -43,7 +43,7 @@ def read_points(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> dict
 
 
 def _from_database(uri: str, keys: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], Points]:
-    """From the database at `uri`, over a connection of its own."""
+    """The same from the database at `uri`, over a separate connection."""
     import sqlalchemy as sa
 
     engine = sa.create_engine(uri, poolclass=sa.pool.NullPool)
@@ -61,11 +61,11 @@ def points_over(
     until: int | None = None,
     at: Sequence[int] | None = None,
 ) -> dict[tuple[str, str], Points]:
-    """One SELECT for each run, the points of its series by step; no object for each point.
+    """The points of the runs' series by step, with one SELECT per run and without an object per point.
 
-    `after`: only the points of later steps; `until`: and of none later than this; `at`: of these steps. The order makes
-    SQLite take MLflow's index over run, key and step: left to itself it takes the primary key, which begins with the
-    metric, and reads that metric of every run of the store.
+    `after`: only later steps. `until`: no later steps than this. `at`: only these steps. The ORDER BY makes SQLite use
+    MLflow's index over run, key and step: by itself it uses the primary key, which begins with the metric, and reads
+    that metric of every run in the store.
     """
     import sqlalchemy as sa
 
@@ -85,7 +85,7 @@ def points_over(
             values = {"run": run_id, "keys": names[start : start + KEYS_AT_ONCE]}
             parts: dict[str, list[Points]] = defaultdict(list)
             with connection.execute(query, values) as result:
-                while rows := result.cursor.fetchmany(ROWS_AT_ONCE):  # a Row for each point costs as much again
+                while rows := result.cursor.fetchmany(ROWS_AT_ONCE):  # SQLAlchemy's Row objects would double the cost
                     for key, points in _by_key(rows):
                         parts[key].append(points)
             found |= {(run_id, key): some[0] if len(some) == 1 else np.concatenate(some) for key, some in parts.items()}
@@ -93,7 +93,7 @@ def points_over(
 
 
 def _by_key(rows: list[tuple[Any, ...]]) -> Iterator[tuple[str, Points]]:
-    """The points of each key, in the order of its rows."""
+    """The points of each key, in the order of the rows."""
     rows.sort(key=KEY)  # stable; a database's collation may take two keys for one
     points = np.empty((len(rows), 3))
     for at in range(3):
@@ -106,7 +106,8 @@ def _by_key(rows: list[tuple[Any, ...]]) -> Iterator[tuple[str, Points]]:
 
 
 def _from_server(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, int, int, float]]:
-    """One request per metric and 100 runs through the route of MLflow's own UI; exact, or else one by one."""
+    """One request per metric and 100 runs, through the route of MLflow's own UI; if its answer is cut short, one series
+    at a time."""
     by_key: dict[str, list[str]] = defaultdict(list)
     for run_id, names in keys.items():
         for key in names:
@@ -124,7 +125,7 @@ def _from_server(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> Ite
 
 
 def _bulk(uri: str, run_ids: Sequence[str], key: str) -> list[dict[str, Any]] | None:
-    """The answer of get-history-bulk; None where a server does not have it, or cuts it short."""
+    """The answer of get-history-bulk; None if the server does not have that route, or cuts the answer short."""
     import requests
     from mlflow.exceptions import MlflowException
     from mlflow.utils.credentials import get_default_host_creds

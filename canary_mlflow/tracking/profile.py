@@ -1,4 +1,4 @@
-"""What a step spends its time on, as a profiled training told: phases, operators, modules, memory; in profile.json."""
+"""Where a step's time goes, by a profiled training: phases, operators, modules, memory; kept in profile.json."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from canary_mlflow.files.documents import parse_json
 FOLDER = "profile"
 FILE = f"{FOLDER}/profile.json"
 TRACE = f"{FOLDER}/trace.json.gz"
-"""Chrome's trace format: opens in https://ui.perfetto.dev, which sends nothing anywhere, and in chrome://tracing."""
+"""In Chrome's trace format: opens in https://ui.perfetto.dev, which sends nothing anywhere, and in chrome://tracing."""
 FORMAT = 1
 MOST_DEPTH = 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """One phase, operator or module. `ms`: of a step on average; of an operator its own time, without those that it
-    calls. `calls`: in a step."""
+    """One phase, operator or module. `ms`: mean per step; an operator's own time, without the operators that it calls.
+    `calls`: per step."""
 
     name: str
     ms: float
@@ -30,7 +30,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """One call in the tree of a step: `ms` with all that it calls."""
+    """One call in the tree of a step; `ms` includes everything that it calls."""
 
     name: str
     ms: float
@@ -39,8 +39,8 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """`steps`: profiled ones. `step_ms`: their mean; a profiled step is slower than others. `memory`: (ms, MiB) pairs
-    of one step, by how much tensors grew since it began."""
+    """A profiled training. `steps`: number of profiled steps. `step_ms`: their mean; a profiled step is slower than
+    others. `memory`: (ms, MiB) pairs of one step: by how much tensors grew since its start."""
 
     device: str
     steps: int
@@ -57,13 +57,14 @@ class Profile:
         return max((grown for _, grown in self.memory), default=0.0)
 
     def share(self, cost: Cost) -> float:
-        """Of the step's time."""
+        """The share of the step's time."""
         return cost.ms / self.step_ms if self.step_ms else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profiled:
-    """`run_id`: the MLflow run whose artifacts hold it and its trace. `champion` None where there is none."""
+    """A profile with its place. `run_id`: the MLflow run whose artifacts hold it and its trace. `champion`: None if
+    there is none."""
 
     run_id: str
     profile: Profile
@@ -72,7 +73,7 @@ class Profiled:
 
 
 def to_text(profile: Profile) -> str:
-    """JSON."""
+    """The profile as JSON."""
     return json.dumps({"format": FORMAT, **asdict(profile)}) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""A database opened so that nothing is written: no lock file, no table, no row; one line when it cannot be read."""
+"""Opens a database so that nothing is written: no lock file, no table, no row; one line if it cannot be read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.tracking.places import sqlite_file
 
-PATIENCE = 30.0  # seconds to wait while a training writes; SQLite's own 5 are short on a busy machine
+PATIENCE = 30.0  # seconds to wait while a training writes; SQLite's default of 5 is short on a busy machine
 WAL = b"\x02\x02"  # bytes 18 and 19 of a SQLite file that was last used with a write-ahead log
 
 
@@ -44,12 +44,12 @@ def engine(uri: str) -> sa.Engine:
 
 
 def read_only_uri(uri: str) -> str:
-    """A SQLite database that this account cannot write, or not beside, as SQLite opens it only to read; any other URI
-    as it is: where one can write, a journal that a killed process has left must be played back first."""
+    """A read-only URI for a SQLite database if this account cannot write the file, or not beside it; any other URI
+    unchanged: where one can write, a journal left by a killed process must be played back first."""
     file = sqlite_file(uri)
     if file is None or can_write(file):
         return uri
-    # The index of a write-ahead log would have to be made beside the file; without a log there is nothing to index.
+    # SQLite would have to make a write-ahead log's index beside the file; without a log there is nothing to index.
     alone = journal_of(file) == WAL and not Path(f"{file}-wal").exists()
     # With its driver's name: MLflow would make a folder called `file:` for a plain sqlite:///.
     return f"sqlite+pysqlite:///file:{quote(str(file))}?mode=ro&uri=true{'&immutable=1' if alone else ''}"
@@ -70,7 +70,7 @@ def journal_of(file: Path) -> bytes:
 
 
 def forbid_writing(connection: Any, _record: Any) -> None:
-    """SQLite's own switch."""
+    """Turn on SQLite's own switch against writing."""
     connection.execute("PRAGMA query_only = ON")
 
 

@@ -1,4 +1,4 @@
-"""A run's numbers on their way to MLflow: put down without waiting, sent by a thread, never silently lost."""
+"""Sends a run's numbers to MLflow: training queues them without waiting, a thread sends them, none is silently lost."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("canary_mlflow")
 
-# Seconds between sends. Seldom, because a send to a database takes 0.1 s of the interpreter per 1000 values, in which
-# training gets only every other turn: a short run is sent when it is over. What waits is lost only to SIGKILL.
+# Seconds between sends. Rare, because a send to a database takes 0.1 s of the interpreter per 1000 values, during which
+# training gets only every other turn: a short run is sent when it is over. Only SIGKILL loses what waits.
 PERIOD = 10.0
-SAFE = 2.0  # seconds of closing after which all is put on disk: whoever ends this process may not wait as long as we do
+SAFE = 2.0  # seconds of closing after which all is put on disk: who ends this process may not wait as long as we do
 UNDELIVERED = "undelivered.jsonl"
 
 
 class Recorder:
     """Writes one run. `put` and `tag` never wait for the store and never raise.
 
-    What the store does not take waits in memory, then in `folder`/undelivered.jsonl, and goes there in its order when
-    the store is back. `close` leaves in that file what is not delivered by then.
+    What the store does not take waits in memory, then in `folder`/undelivered.jsonl, and is sent in order once the
+    store is back. `close` leaves what is not delivered by then in that file.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Recorder:
         self.client = client
         self.run_id = run_id
         self.period = period
-        self.lost = 0  # values that are nowhere
+        self.lost = 0  # values that are neither in the store nor in the file
         self.why_lost = ""  # the first reason
         self.undelivered: Path | None = None  # where the rest was left
         self.why_waiting = ""  # after `close`: what the store said last before we gave up
@@ -61,7 +61,7 @@ class Recorder:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread unless it runs; best done early, because a Python that is ending may refuse."""
+        """Start the thread unless it runs. Best done early, as Python may refuse to start one while it is ending."""
         if self._thread is not None:
             return
         self._attempts = Attempts()
@@ -74,12 +74,12 @@ class Recorder:
         self.add(Sample(timestamp=time.time_ns() // 1_000_000, step=step, values=values))
 
     def tag(self, tags: Mapping[str, str]) -> None:
-        """Have tags of the run set now, after the rows that wait."""
+        """Set tags of the run as soon as the rows that wait are sent."""
         self.add(Tags(tags=dict(tags)))
         self._attempts.wake()
 
     def add(self, item: Item) -> None:
-        """Queue an item behind what waits."""
+        """Queue an item behind those that wait."""
         try:
             self.backlog.put(item)
         except (OSError, TypeError) as error:
@@ -88,14 +88,14 @@ class Recorder:
             self.start()
 
     def cpu_seconds(self) -> float:
-        """CPU time of the sending thread."""
+        """CPU seconds of the sending thread."""
         return self._clock.seconds()
 
     def close(self, timeout: float = 60.0) -> int:
         """Send what waits, and return how many values are not in the store.
 
-        Waits as long as the store takes something; gives up after `timeout` seconds in which it took nothing, and
-        leaves the rest in the file (`undelivered`). May be used again afterwards.
+        Waits as long as the store takes something; gives up after `timeout` seconds without that, and leaves the rest
+        in the file (`undelivered`). The recorder may be used again afterwards.
         """
         thread = self._thread
         if thread is None:
@@ -106,15 +106,15 @@ class Recorder:
             self._keep()
         while thread.is_alive() and not self._attempts.over():
             thread.join(0.1 if timeout > 0.1 else timeout)
-        self._thread = None  # one that still hangs in a call sends nothing more after it
-        # Kept now: what that call fails with later, perhaps because this process is ending, is not why we gave up.
+        self._thread = None  # a thread that still hangs in a call sends nothing more after it
+        # Kept now: if that call fails later, perhaps because this process is ending, that is not why we gave up.
         self.why_waiting = self._attempts.why or "it did not answer in time"
         if error := self._keep():
             self._lose(self.backlog.forget(), f"{self.backlog.path}: {error.strerror}")
         return self.lost + self.backlog.values
 
     def losses(self) -> Iterator[str]:
-        """After `close`: what is lost, and what still waits, in sentences."""
+        """Sentences on what is lost and what still waits; for use after `close`."""
         if self.lost:
             yield f"{self.lost} values are lost: {self.why_lost}"
         if self.backlog.unreadable:
@@ -126,7 +126,7 @@ class Recorder:
             )
 
     def _keep(self) -> OSError | None:
-        """Leave what is not delivered in the file; the error of a disk that does not take it."""
+        """Leave what is not delivered in the file; return the error if the disk does not take it."""
         try:
             if self._thread is None:
                 while self._left:
@@ -145,7 +145,7 @@ class Recorder:
                     return
 
     def _send_all(self) -> bool:
-        """Send what waits; False when the time for it is over."""
+        """Send what waits; return False if the time for it is over."""
         me = threading.current_thread()
         while items := self.backlog.take(BATCH):
             error = None
@@ -159,7 +159,8 @@ class Recorder:
         return True
 
     def _send_points(self, points: Sequence[Point]) -> Exception | None:
-        """Send points; when MLflow refuses some for good, find them by halving. The error of a store that took none."""
+        """Send points; if MLflow refuses some for good, find them by halving. Return the error if the store took
+        none."""
         if len(points) <= BATCH:
             error = self._attempts.make(lambda: self._courier.points(points))
             if error is None or not is_refused(error):
@@ -171,7 +172,7 @@ class Recorder:
         return self._send_points(points[:half]) or self._send_points(points[half:])
 
     def _send_other(self, item: Item) -> None:
-        """Send tags, an artifact or the status. One that a store cannot take keeps no other waiting."""
+        """Send tags, an artifact or the status. An item that the store cannot take does not hold up the others."""
         error = self._attempts.make(lambda: self._courier.other(item))
         if error is None:
             return

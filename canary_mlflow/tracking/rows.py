@@ -1,4 +1,4 @@
-"""Runs straight from MLflow's tables: what a promotion reads again before it believes a verdict."""
+"""Reads runs straight from MLflow's tables, as a promotion does before it believes a verdict."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def read_runs_from(uri: str, run_ids: Sequence[str]) -> tuple[Run, ...]:
 
 
 def pairs_in(connection: sa.Connection, run_ids: Sequence[str]) -> tuple[Pairs, Pairs]:
-    """The runs' tags and params, by run: in one question, because each way to a server costs more than what it asks."""
+    """The runs' tags and params, by run: in one query, because each round trip to a server costs more than the
+    query."""
     both = sa.union_all(
         *(
             sa.select(sa.literal_column(str(at)), table).where(table.c.run_uuid.in_(run_ids))

@@ -1,4 +1,4 @@
-"""Texts of a run: prompts, what the model answered, and what that was worth. A small table, kept as samples.jsonl."""
+"""Texts of a run: prompts, the model's answers, and their rewards. A small table, kept as samples.jsonl."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from canary_mlflow.shown import cut
 from canary_mlflow.tracking.lines import to_json
 
 FILE = "samples.jsonl"
-MOST_BYTES = 256 * 1024  # of a run's table
-MOST_CHARACTERS = 2000  # of one text; a longer one is cut, and says how much is missing
+MOST_BYTES = 256 * 1024  # in a run's table
+MOST_CHARACTERS = 2000  # in one text; a longer one is cut, and says how much is missing
 KINDS = ("fixed", "best", "worst")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One answer at one optimizer step. fixed: greedy, to a prompt that is asked again and again; best and worst: by
-    reward, of the answers drawn for training."""
+    """One answer at one optimizer step. Kind `fixed`: greedy, to a prompt that is asked again and again; `best` and
+    `worst`: by reward, among the answers drawn for training."""
 
     step: int
     kind: str
@@ -28,11 +28,11 @@ class Answer:
     answer: str
     reward: float | None = None
     length: int | None = None  # tokens
-    kl: float | None = None  # nats from the reference, of the whole answer
+    kl: float | None = None  # from the reference, in nats, over the whole answer
 
 
 class Samples:
-    """Collects answers. A table that is full loses steps evenly, so that what is left spans the whole run."""
+    """Collects answers. A full table drops steps evenly, so that what is left spans the whole run."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most = most
@@ -40,7 +40,7 @@ class Samples:
         self._lines: dict[int, list[str]] = {}  # by step
 
     def add(self, answers: Iterable[Answer]) -> None:
-        """Take the answers of one step."""
+        """Add the answers of one step."""
         for answer in answers:
             line = as_line(answer)
             self._lines.setdefault(answer.step, []).append(line)
@@ -53,7 +53,7 @@ class Samples:
         return "".join(line for step in sorted(self._lines) for line in self._lines[step])
 
     def _thin(self) -> None:
-        """Drop the step whose neighbours are nearest to each other; the first and the newest stay if they can."""
+        """Drop the step whose neighbours are nearest to each other; the first and the newest stay if possible."""
         steps = sorted(self._lines)
         inner = range(1, len(steps) - 1)
         at = min(inner, key=lambda at: steps[at + 1] - steps[at - 1], default=len(steps) - 1)
@@ -68,7 +68,7 @@ def as_line(answer: Answer) -> str:
 
 
 def read(text: str, where: str) -> list[Answer]:
-    """The answers of a table. Raises UsageError for a line that is none."""
+    """The answers of a table. Raises UsageError for a line that is not an answer."""
     return list(_answers(text, where))
 
 

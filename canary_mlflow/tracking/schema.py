@@ -1,4 +1,5 @@
-"""Names of metrics (gates/model/metrics.py) as MLflow's keys, and of what trainers log (tracking/trainers.py)."""
+"""Translates names of metrics (gates/model/metrics.py) to MLflow's keys, and from what trainers log
+(tracking/trainers.py)."""
 
 from __future__ import annotations
 
@@ -9,20 +10,20 @@ from functools import cache
 from canary_mlflow.tracking.trainers import NAMES, OWN_PPO
 from gates.model.metrics import METRICS, Metric
 
-CONFIG_PREFIX = "cfg/"  # of params that say what a training was told
+CONFIG_PREFIX = "cfg/"  # of params that hold what a training was told
 FOREIGN = "trl/"  # prefix of everything a trainer logs that has no canonical name
 
 
 def key_of(metric: Metric) -> str:
-    """Its name in MLflow, whose UI makes a section of each group."""
+    """The metric's key in MLflow, whose UI makes a section of each group."""
     return f"{metric.group}/{metric.name}"
 
 
 def aliases(metric: Metric) -> tuple[str, ...]:
-    """The keys under which trainers log it.
+    """The keys under which trainers log the metric.
 
-    A trainer that logs a metric of the groups stability or quality under its own name is taken at its word, in the
-    group perf only our PPO is (trainers.OWN_PPO).
+    A trainer's key that equals a metric's name is taken to mean that metric in the groups stability and quality; in the
+    group perf only from our own PPO (trainers.OWN_PPO).
     """
     own = (metric.name,) if metric.group != "perf" or metric.name in OWN_PPO else ()
     given = [key for names in NAMES.values() for key, name in names.items() if name == metric.name]
@@ -34,7 +35,8 @@ BY_ALIAS = {alias: name for name, metric in METRICS.items() for alias in aliases
 
 
 def is_fault(name: str, value: float) -> bool:
-    """Whether a value is a NaN that is never meant, or an infinity: only an explained variance may be one."""
+    """Whether a value is a fault: a NaN in a metric that must not have one, or an infinity, which only an explained
+    variance may be."""
     metric = METRICS.get(name)
     if math.isnan(value):
         return metric is not None and metric.never_nan
@@ -48,7 +50,7 @@ _LONGEST_KEY = 250
 
 @cache
 def canonical(trainer_key: str) -> str | None:
-    """The canonical name of what a trainer logs; None when it has none."""
+    """The canonical name of what a trainer logs; None if it has none."""
     return BY_ALIAS.get(trainer_key)
 
 

@@ -1,4 +1,4 @@
-"""Folders for a while that say whose they are, so that those of a killed process can be removed."""
+"""Temporary folders that say which process owns them, so that those of a killed process can be removed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CHECKOUT = "checkout"  # a git worktree in such a folder
 
 @contextmanager
 def scratch(purpose: str) -> Iterator[Path]:
-    """An empty folder `canary-PURPOSE-…` among the system's temporary files, gone afterwards."""
+    """An empty folder `canary-PURPOSE-…` among the system's temporary files, removed afterwards."""
     with tempfile.TemporaryDirectory(prefix=f"canary-{purpose}-") as place:
         Path(place, OWNER).write_text(owner.this_process().to_text(), encoding="utf-8")
         yield Path(place)
 
 
 def left_behind() -> list[Path]:
-    """The folders of this user whose process is gone."""
+    """This user's scratch folders whose process is gone."""
     found = []
     for mark in Path(tempfile.gettempdir()).glob(f"canary-*/{OWNER}"):
         try:
@@ -39,7 +39,7 @@ def left_behind() -> list[Path]:
 
 
 def remove_left_behind() -> int:
-    """Remove them, with their git worktrees; how many there were."""
+    """Remove those folders with their git worktrees, and return how many there were."""
     found = left_behind()
     for folder in found:
         _forget_worktree(folder / CHECKOUT)
@@ -48,7 +48,7 @@ def remove_left_behind() -> int:
 
 
 def _forget_worktree(checkout: Path) -> None:
-    """Have the repository that a worktree belongs to drop it."""
+    """Make the repository that a worktree belongs to drop it."""
     if not (checkout / ".git").is_file():
         return
     command = ["git", "-C", str(checkout), "rev-parse", "--path-format=absolute", "--git-common-dir"]

@@ -1,4 +1,4 @@
-"""The runs made in one go: a parent run with its children, through a client and nothing global."""
+"""The runs of a session in MLflow: a parent run with its children, through a client and without global state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_session(
     """Start the parent run of a session (or of a sweep, by its `canary.role` tag), which this process holds open, and
     return its id.
 
-    Under `mlflow run` the run exists already (MLFLOW_RUN_ID) and becomes the session. Raises StoreError.
+    Under `mlflow run` the run already exists (MLFLOW_RUN_ID) and becomes the session. Raises StoreError.
     """
     own = {"canary.role": "session", NAME_TAG: name, **lease(), **tags}
     if parent_id is not None:
@@ -61,7 +61,7 @@ def create_child_run(
 def adopt_run(
     client: MlflowClient, run_id: str, name: str, tags: Mapping[str, str], params: Mapping[str, object]
 ) -> None:
-    """Describe a run of a session that exists already, as `create_child_run` describes a new one."""
+    """Describe an existing run of a session, as `create_child_run` describes a new one."""
     log_tags(client, run_id, {NAME_TAG: name, **tags})
     log_params(client, run_id, params)
 
@@ -69,15 +69,15 @@ def adopt_run(
 def close_run(
     client: MlflowClient, run_id: str, failure: str = "", reason: str = "", more: Mapping[str, str] = NOTHING
 ) -> None:
-    """End a run: FINISHED without a failure, else FAILED with it. Calling it again adds what is known better.
+    """End a run: FINISHED without a failure, else FAILED with it. Another call adds what has become known since.
 
     `failure`: "" | instability | oom | timeout | interrupted | error (others are the caller's own words).
-    `more`: tags that say more of it.
+    `more`: tags that tell more about it.
     """
     run = get_run(client, run_id)
     tags = {"canary.failure": failure, "canary.failure_reason": " ".join(reason.split()), **more}
     if failure:
-        # A run that trained to its last step and broke while saving has still not ended well.
+        # A run that trained to its last step but broke while saving has not ended well either.
         log_tags(client, run_id, {"canary.completed": "false", **tags})
     elif "canary.failure" not in run.data.tags:
         log_tags(client, run_id, tags)
@@ -98,7 +98,7 @@ def finish_session(client: MlflowClient, session_id: str, status: str, tags: Map
 
 
 def close_killed_session(client: MlflowClient, run_id: str) -> None:
-    """End the session of a run when it still reads RUNNING: its process was killed and cannot do so.
+    """End the session of a run if it still reads RUNNING: its process was killed and cannot do so itself.
 
     A sweep is left alone: other processes may be at work in it.
     """
@@ -134,7 +134,7 @@ def child_runs(client: MlflowClient, parent_id: str, *, deleted: bool = False) -
 
 
 def minutes_of_runs(client: MlflowClient, session_id: str) -> float | None:
-    """How long a finished run of a session took, the median; None while there is none."""
+    """The median duration of a session's finished runs, in minutes; None if there is none yet."""
     took = [
         (run.info.end_time - run.info.start_time) / 60_000
         for run in child_runs(client, session_id)
@@ -144,7 +144,7 @@ def minutes_of_runs(client: MlflowClient, session_id: str) -> float | None:
 
 
 def get_run(client: MlflowClient, run_id: str) -> Run:
-    """The run; raises NoSuchRun when the store does not hold it, StoreError when it cannot be asked."""
+    """The run. Raises NoSuchRun if it is not in the store, StoreError if the store cannot be asked."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -167,7 +167,7 @@ def active_run(client: MlflowClient, run_id: str) -> Run:
 
 
 def deleted(run_id: str) -> NoSuchRun:
-    """What is said of a run that is in MLflow's bin."""
+    """The error for a run that is in MLflow's bin."""
     return NoSuchRun(
         f"run {run_id!r}: deleted; expected an active run; mlflow runs restore --run-id {run_id} brings it back"
     )
@@ -192,12 +192,12 @@ def log_params(client: MlflowClient, run_id: str, params: Mapping[str, object]) 
 
 
 def start_run(client: MlflowClient, experiment: str, tags: Mapping[str, str]) -> str:
-    """Create a run in the experiment with this id, and return its own. Raises StoreError."""
+    """Create a run in the experiment with this id, and return the run's id. Raises StoreError."""
     from mlflow.exceptions import MlflowException
     from mlflow.tracking.context.registry import resolve_tags
 
     try:
-        # MlflowClient, unlike mlflow.start_run, does not say who ran what from which commit.
+        # MlflowClient, unlike mlflow.start_run, does not record who ran what from which commit.
         run = client.create_run(experiment, tags=resolve_tags(dict(tags)), run_name=tags.get(NAME_TAG))
     except MlflowException as error:
         raise StoreError(f"cannot start a run in {without_password(client.tracking_uri)}: {one_line(error)}") from error
@@ -205,6 +205,7 @@ def start_run(client: MlflowClient, experiment: str, tags: Mapping[str, str]) ->
 
 
 def find_experiment(client: MlflowClient, name: str | None) -> str:
-    """The id of MLFLOW_EXPERIMENT_ID or MLFLOW_EXPERIMENT_NAME where set, as `mlflow run` does, else of `name`."""
+    """The experiment's id: by MLFLOW_EXPERIMENT_ID or MLFLOW_EXPERIMENT_NAME if set, as for `mlflow run`, else of
+    `name`."""
     given = os.environ.get("MLFLOW_EXPERIMENT_ID")
     return given or experiment_id(client, os.environ.get("MLFLOW_EXPERIMENT_NAME") or name or "canary")

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP while a run is recorded: their default writes nothing down."""
+"""SIGTERM and SIGHUP while a run is recorded: by default they would end it without a record."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from canary_mlflow.tracking.failures import STOPPING, Terminated
 
 
 class TerminationHandler:
-    """Has them unwind like an exception, where nobody else has an opinion and this is the main thread."""
+    """Makes them unwind like an exception, in the main thread and if nobody else handles them."""
 
     def __init__(self) -> None:
         self._ours: object = None
         self._pending: Terminated | None = None
 
     def install(self, record: Callable[[Terminated], None], ending: Callable[[], bool]) -> None:
-        """From now on each of them calls `record` and then raises what it gave it.
+        """From now on, each signal calls `record` with a Terminated and then raises it.
 
-        While `ending` says that the end is being recorded already, the raising waits for `remove`: when a rank dies,
-        the others get an error and, before they have written it down, torchrun's SIGTERM.
+        While `ending` says that the end is already being recorded, `remove` raises it instead: when a rank dies, the
+        others get an error and, before they have recorded it, torchrun's SIGTERM.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -42,7 +42,7 @@ class TerminationHandler:
         self._ours = stop
 
     def remove(self) -> None:
-        """Back to the default, unless somebody else has taken over; raises Terminated if one came meanwhile."""
+        """Go back to the default, unless somebody else has taken over. Raises Terminated if a signal came meanwhile."""
         if self._ours is not None and threading.current_thread() is threading.main_thread():
             for each in STOPPING:
                 if signal.getsignal(each) is self._ours:

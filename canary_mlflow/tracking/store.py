@@ -1,4 +1,4 @@
-"""Where runs are kept: the tracking store, resolved as MLflow does, made once, reached or refused in one line."""
+"""The tracking store: resolved as MLflow does, made once, reached or refused in one line."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def prepare_store(uri: str | None = None) -> MlflowClient:
     """A client of the tracking store at `uri`, or of MLflow's own choice (MLFLOW_TRACKING_URI, ./mlflow.db).
 
-    A SQLite store that does not exist is made, by one process, under a lock file beside it: three at once leave a
-    database that no one can open. Relative SQLite paths become absolute in the client's URI. Raises StoreError,
-    and UsageError for a kind of store that MLflow does not have.
+    A SQLite store that does not exist is made by one process under a lock file beside it: three at once would leave a
+    database that nobody can open. Relative SQLite paths become absolute in the client's URI. Raises StoreError, and
+    UsageError for a kind of store that MLflow does not have.
     """
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
@@ -58,8 +58,8 @@ def prepare_store(uri: str | None = None) -> MlflowClient:
 
 
 def reading_store(uri: str | None = None) -> MlflowClient:
-    """A client to look with: of a SQLite file, nothing is made or locked, and one that cannot be written is opened to
-    read. Raises StoreError where there is none yet."""
+    """A client for reading. With SQLite it makes and locks nothing, and opens a file that cannot be written read-only.
+    Raises StoreError if there is no store yet."""
     from mlflow import MlflowClient
 
     found = resolve(uri)
@@ -76,7 +76,7 @@ def reading_store(uri: str | None = None) -> MlflowClient:
 
 
 def refuse_missing(file: Path) -> None:
-    """Raise StoreError where no run has made a store yet."""
+    """Raise StoreError if no run has made a store yet."""
     if not file.exists():
         raise StoreError(
             f"{file}: no store there; expected one that a run has made; `canary run` makes it, "
@@ -85,7 +85,7 @@ def refuse_missing(file: Path) -> None:
 
 
 def existing_store(uri: str | None = None) -> MlflowClient:
-    """As `prepare_store`, but makes none to look into: raises StoreError where there is none yet."""
+    """As `prepare_store`, but never makes a store: raises StoreError if there is none yet."""
     file = sqlite_file(resolve(uri))
     if file is not None:
         refuse_missing(file)
@@ -93,10 +93,10 @@ def existing_store(uri: str | None = None) -> MlflowClient:
 
 
 def resolve(uri: str | None) -> str:
-    """The store's URI with nothing left to the working folder.
+    """The store's URI, independent of the working folder.
 
-    Raises StoreError for a file store, UsageError for one in memory, and for an empty name: a variable that a CI job
-    was not given. MLflow would take it for none, and each job would have a store of its own.
+    Raises StoreError for a file store, and UsageError for one in memory or for an empty name, which is a variable that
+    a CI job was not given: MLflow would take it as not set, and each job would get its own store.
     """
     import mlflow
 
@@ -124,7 +124,8 @@ def resolve(uri: str | None) -> str:
 
 
 def registry_for(tracking_uri: str) -> str | None:
-    """The guarded registry in the same database, unless the user has named one; a server guards its own (None)."""
+    """The URI of the guarded registry in the same database; None if the user named a registry, or for a server, which
+    guards its own."""
     from canary_mlflow.registry.plugin import announce, guarded_uri
 
     announce()
@@ -135,7 +136,7 @@ def registry_for(tracking_uri: str) -> str | None:
 
 
 def experiment_id(client: MlflowClient, name: str) -> str:
-    """The id of the experiment `name`, which is created when missing; safe when several processes ask at once."""
+    """The id of the experiment `name`, which is created if missing; safe when several processes ask at once."""
     from mlflow.exceptions import MlflowException
 
     experiment = client.get_experiment_by_name(name)

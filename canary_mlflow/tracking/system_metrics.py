@@ -1,4 +1,4 @@
-"""The machine beside the run: MLflow's system metrics, sent with the run's own numbers."""
+"""The machine's load during a run: MLflow's system metrics, sent with the run's own numbers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from canary_mlflow.tracking.observers import Ending, Observer
 from canary_mlflow.tracking.recorder import Recorder
 from canary_mlflow.tracking.thread_clock import ThreadClock
 
-PREFIX = "system/"  # by which MLflow's UI knows them
-INTERVAL = 10.0  # seconds, as MLflow's own monitor
+PREFIX = "system/"  # by which MLflow's UI recognises them
+INTERVAL = 10.0  # seconds, as in MLflow's own monitor
 
 
 class SystemMetrics(Observer):
-    """CPU, memory, disk and network by psutil, NVIDIA GPUs by pynvml, every 10 s from a thread of its own.
+    """CPU, memory, disk and network by psutil, NVIDIA GPUs by pynvml, every 10 s from a separate thread.
 
-    The samplers are MLflow's, the sending is not: MLflow's SystemMetricsMonitor asks the store for the run's status at
+    The samplers are MLflow's, but not the sending: MLflow's SystemMetricsMonitor asks the store for the run's status at
     each sample, stops for good when that fails, and holds up the end of a run whose server is dead. Intervals come
     from MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL and …_SAMPLES_BEFORE_LOGGING, which MLflow reads too. Does nothing for
-    a run that MLflow monitors already.
+    a run that MLflow already monitors.
     """
 
     name = "system metrics"
@@ -64,7 +64,7 @@ class SystemMetrics(Observer):
         samples = MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING.get() or 1
         try:
             monitors = _monitors()
-            psutil.cpu_percent()  # the first answer of all is a 0 that means nothing
+            psutil.cpu_percent()  # its very first answer is a meaningless 0
             taken = sent = 0
             while not self._end.is_set():
                 self._end.wait(interval)
@@ -75,7 +75,7 @@ class SystemMetrics(Observer):
                     if taken % samples == 0 or self._end.is_set():
                         recorder.put(sent, {PREFIX + name: float(value) for name, value in _take(monitors).items()})
                         sent += 1
-        except Exception as error:  # noqa: BLE001 - drivers raise what they like; said at the end
+        except Exception as error:  # noqa: BLE001 - drivers raise anything; reported at the end
             self._trouble = f"{type(error).__name__}: {one_line(error)}"
 
 
@@ -88,7 +88,7 @@ def _monitors() -> list[Any]:
     monitors: list[Any] = [CPUMonitor(), DiskMonitor(), NetworkMonitor()]
     try:
         monitors.append(GPUMonitor())
-    except Exception:  # noqa: BLE001 - how it says that pynvml, its driver or a GPU is missing
+    except Exception:  # noqa: BLE001 - raised if pynvml, its driver or a GPU is missing
         return monitors
     return monitors
 

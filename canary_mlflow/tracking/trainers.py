@@ -1,10 +1,10 @@
-"""What each trainer calls the metrics, and which series a run of it must have. Names are those of the schema."""
+"""What each trainer calls the metrics, and which series its runs must have. Names are those of the schema."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Trainer → what it logs → canonical name. A trainer's key has one meaning in all of them.
+# Trainer → logged key → canonical name. A key means the same in all trainers.
 NAMES: Mapping[str, Mapping[str, str]] = {
     "transformers.Trainer": {"eval_loss": "eval_loss"},  # loss, grad_norm and learning_rate have our names
     "trl DPO, KTO": {
@@ -42,8 +42,8 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-# Of the group perf, where a trainer's name may mean another thing (GRPO has a `step_time` of its own kind), only
-# what our own PPO logs is taken by the canonical name.
+# In the group perf a trainer's key may mean something else (GRPO has its own kind of `step_time`), so only what our own
+# PPO logs is taken by the canonical name.
 OWN_PPO = (
     "iteration_time",
     "iteration_cpu_time",
@@ -60,7 +60,7 @@ _ALWAYS = ("step_time", "step_cpu_time", "peak_memory", "nonfinite", "grad_norm"
 _PAIRS = ("chosen_reward", "rejected_reward", "reward_margin", "chosen_logp", "rejected_logp", "entropy", "tokens")
 _ANSWERS = ("loss", "reward_mean", "reward_std", "zero_spread_share", "response_length", "truncated_share", "entropy")
 
-# Algorithm → the series that a run of it must have. An algorithm that is not here is held to `trainer`.
+# Algorithm → the series that its runs must have. An algorithm that is not listed must have those of `trainer`.
 REQUIRED: Mapping[str, tuple[str, ...]] = {
     "trainer": (*_ALWAYS, "loss"),
     "sft": (*_ALWAYS, "loss", "entropy", "tokens"),
@@ -72,7 +72,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "ppo": (*_ALWAYS, "policy_loss", "value_loss", "kl", "entropy", "clip_fraction", "approx_kl", "score_mean"),
 }
 
-_KL_WITH_REFERENCE = ("grpo", "rloo")  # which have a reference model, and log a KL, from beta > 0 on
+_KL_WITH_REFERENCE = ("grpo", "rloo")  # have a reference model, and log a KL, only if beta > 0
 
 
 def required(algo: str, arguments: Mapping[str, object]) -> tuple[str, ...]:
@@ -82,6 +82,6 @@ def required(algo: str, arguments: Mapping[str, object]) -> tuple[str, ...]:
     if algo.lower() in _KL_WITH_REFERENCE and isinstance(beta, (int, float)) and beta > 0:
         names = (*names, "kl")
     if arguments.get("use_liger_kernel"):
-        # Its fused losses keep the logits to themselves, from which trainers take the entropy.
+        # Liger's fused losses do not return the logits, from which trainers compute the entropy.
         names = tuple(name for name in names if name != "entropy")
     return names

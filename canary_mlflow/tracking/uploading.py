@@ -1,4 +1,4 @@
-"""Weights on their way to the artifacts of a run: all of them, or none."""
+"""Uploads weights to the artifacts of a run: all of them, or none."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def upload(client: MlflowClient, run_id: str, folder: Path, name: str, *, scratch: bool = False) -> None:
-    """Put the files of `folder` under `name` in the run's artifacts; what got there is taken back where not all did.
-    `scratch`: nobody writes to the folder any more, and it goes: on the disk of the artifacts a second name is enough.
+    """Put the files of `folder` under `name` in the run's artifacts; if not all arrive, those that did are removed.
+    `scratch`: the folder is temporary and no longer written to, so on the artifacts' own disk hard links are enough.
     Raises StoreError."""
     from mlflow.exceptions import MlflowException
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
@@ -43,7 +43,7 @@ def upload(client: MlflowClient, run_id: str, folder: Path, name: str, *, scratc
 
 
 def _linked(file: Path, to: Path) -> bool:
-    """Give a file a second name; False where another disk, a file of that name or the filesystem does not let it."""
+    """Hard-link a file; False if another disk, an existing file or the filesystem does not allow it."""
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         os.link(file, to)
@@ -53,8 +53,8 @@ def _linked(file: Path, to: Path) -> bool:
 
 
 def _one_by_one(client: MlflowClient, run_id: str, folder: Path, name: str, place: Path | None) -> None:
-    """MLflow writes a file through a temporary name, and copies a folder straight to its place: half of one would stay
-    under its own name when the process is killed. `place`: where a second name is enough, and no byte written twice."""
+    """Upload file by file: MLflow writes a single file through a temporary name, but copies a folder straight to its
+    place, where a killed process would leave half of it. `place`: a local folder to hard-link into, without a copy."""
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         if place is not None and _linked(file, place / name / file.relative_to(folder)):
             continue

@@ -1,4 +1,4 @@
-"""The watch beside a running training: what it says goes to the screen, the run's tags and warnings.jsonl at once."""
+"""The watch over a running training: its warnings go to the screen, the run's tags and warnings.jsonl at once."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ log = logging.getLogger("canary_mlflow")
 
 NAME = "warnings.jsonl"
 FOUND = "canary.watch.found"  # the tag that carries warnings for the reports
-IN_TAG = 8  # so many; all are in the file
+IN_TAG = 8  # number of warnings in the tag; all are in the file
 _LEVELS = {"healthy": "healthy", "warned": "warned", "critical": "critical", "failed": "critical"}
 
 
 class Watching(Observer):
-    """Shows each closed row to the watch, and passes on what it says.
+    """Shows each closed row to the watch, and passes on its warnings.
 
-    `max_steps`: optimizer steps planned, from which follow the steps that a stop has saved.
+    `max_steps`: planned optimizer steps, which tell how many a stop has saved.
     """
 
     name = "watch"
@@ -44,7 +44,7 @@ class Watching(Observer):
     def __init__(self, watch: Watch, setting: SinkSetting, max_steps: int, run_id: str = "") -> None:
         self.watch = watch
         self._run_id = run_id
-        self._told: set[str] = set()  # what webhooks have heard
+        self._told: set[str] = set()  # what webhooks were told
         self._max_steps = max_steps
         self._file = LineFile((setting.artifacts or setting.folder) / NAME)
         self._in_place = setting.artifacts is not None
@@ -54,12 +54,12 @@ class Watching(Observer):
 
     @property
     def stop_requested(self) -> bool:
-        """Whether training is to end now."""
+        """Whether training should end now."""
         return self.watch.stop_requested
 
     @property
     def reason(self) -> str:
-        """Why a run that was stopped was stopped."""
+        """Why the run was stopped."""
         found = self.watch.hopeless
         return f"the watch stopped it at step {found.step}: {found.stream} {found.seen} ({found.rule})" if found else ""
 
@@ -97,7 +97,7 @@ class Watching(Observer):
             event = of_warning(warning, self._run_id)
             if event.id not in self._told:
                 self._told.add(event.id)
-                if first(event.id):  # not once more for each seed
+                if first(event.id):  # once, not for each seed
                     tell(event)
 
     def _tag(self, tags: Mapping[str, str]) -> None:
@@ -124,7 +124,7 @@ class Watching(Observer):
 
 
 def worst_of(warnings: Iterable[WatchWarning], most: int = IN_TAG) -> list[WatchWarning]:
-    """The most serious ones, each level's earliest first, in the order in which they were said."""
+    """The most serious warnings, preferring each level's earliest, in the order in which they came."""
     ordered = list(warnings)
     kept = sorted(ordered, key=lambda one: (-one.level, one.step))[:most]
     return [one for one in ordered if one in kept]
@@ -141,7 +141,7 @@ def sentence(warning: WatchWarning) -> str:
 
 
 def goes_on(on_critical: OnCritical) -> str:
-    """What happens after a STOP that ends nothing, and how it would."""
+    """What to say after a STOP that does not end the training: that it goes on, and what would end it."""
     if on_critical is OnCritical.WARN:
         return "the training goes on all the same (on_critical: warn); on_critical: stop would end it"
     return (
@@ -151,7 +151,7 @@ def goes_on(on_critical: OnCritical) -> str:
 
 
 def warnings_in(tags: Mapping[str, str]) -> tuple[WatchWarning, ...]:
-    """The warnings that a run's tags carry; none for a run that was not watched. Raises StoreError for others' JSON."""
+    """The warnings in a run's tags; none for a run that was not watched. Raises StoreError for foreign JSON."""
     text = tags.get(FOUND, "[]")
     try:
         return tuple(WatchWarning.from_dict(item) for item in json.loads(text))
@@ -162,7 +162,7 @@ def warnings_in(tags: Mapping[str, str]) -> tuple[WatchWarning, ...]:
 def watching(
     policy: WatchPolicy, target: Target, setting: SinkSetting, max_steps: int, champion_runs: Sequence[str] = ()
 ) -> Watching:
-    """A watch over the run that is about to begin; it knows what the champion's runs did where those can be read."""
+    """A watch over the run that is about to begin, with the bands of the champion's runs if these can be read."""
     bands: Mapping[str, Band] = {}
     if target.client is not None and champion_runs:
         try:
@@ -176,7 +176,8 @@ def watching(
 def champion_bands(
     client: MlflowClient, run_ids: Sequence[str], policy: WatchPolicy, workload: Mapping[str, str]
 ) -> dict[str, Band]:
-    """What the champion's runs did at each step; of those runs alone that did the same work. Raises StoreError."""
+    """The bands of what the champion's runs did at each step, from the runs that did the same work. Raises
+    StoreError."""
     run_ids, least = list(dict.fromkeys(run_ids)), policy.band.min_runs
     if len(run_ids) < least:
         log.warning("canary: watch: no band: it needs %d runs of the champion, there are %d", least, len(run_ids))
@@ -193,7 +194,7 @@ def champion_bands(
 
 
 def _unfit(run: Run, workload: Mapping[str, str]) -> str:
-    """Why a run of the champion is no measure of this one; "" for one that is."""
+    """Why a run of the champion is no measure for this one; "" if it is one."""
     if not run.completed:
         return f"did not end as planned{f' ({run.failure})' if run.failure else ''}"
     other = sorted(key for key in {*run.workload, *workload} if run.workload.get(key) != workload.get(key))

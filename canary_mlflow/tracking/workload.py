@@ -1,4 +1,4 @@
-"""What a trainer's arguments say about the work, for scripts that do not say it themselves."""
+"""The work as told by a trainer's arguments, for scripts that do not state it themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from canary_mlflow.tracking.opening import Training
 
 OWN_WORK = ("packing", "num_generations", "max_completion_length")
-"""Arguments of some trainers that set the amount of work; left out where a trainer has none, or it is off."""
+"""Arguments of some trainers that set the amount of work; left out if a trainer lacks them, or they are off."""
 
 
 def algorithm_of(args: Any) -> str:
@@ -21,7 +21,7 @@ def algorithm_of(args: Any) -> str:
 
 
 def workload_of(training: Training, algo: str) -> dict[str, str]:
-    """The comparability key of a run whose script did not give one: from arguments, model and data."""
+    """The workload of a run whose script did not give one, from arguments, model and data."""
     args, model = training.args, training.model
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
     return {
@@ -39,7 +39,7 @@ def workload_of(training: Training, algo: str) -> dict[str, str]:
 
 
 def model_of(model: Any) -> str:
-    """Its name on the hub; of one that was built, or lies in a folder of this machine, its shape."""
+    """The model's name on the hub; for one that was built, or lies in a local folder, its shape."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = getattr(base, "config", None)
     name = str(getattr(config, "_name_or_path", "") or "")
@@ -48,8 +48,8 @@ def model_of(model: Any) -> str:
 
 
 def shape_of(model: Any, config: Any) -> str:
-    """What a model without a name is known by. Not all of its configuration: that gets new keys with each release of
-    Transformers, which is a change to be judged and no other work."""
+    """How a model without a name is identified. Not by its whole configuration, which gets new keys with each release
+    of Transformers: a change to be judged, but not other work."""
     sizes = {name: getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size")}
     known = [f"{name} {size}" for name, size in sizes.items() if isinstance(size, int)]
     count = parameter_count(model)
@@ -57,7 +57,7 @@ def shape_of(model: Any, config: Any) -> str:
 
 
 def parameter_count(model: Any) -> int:
-    """All parameters but those of LoRA adapters, whose rank is a hyper-parameter; 0 where there are none."""
+    """The number of parameters without those of LoRA adapters, whose rank is a hyper-parameter; 0 if there are none."""
     named = model.named_parameters() if hasattr(model, "named_parameters") else ()
-    # DeepSpeed's third stage leaves each rank an empty shell, which knows its size.
+    # DeepSpeed's third stage leaves each rank an empty tensor, which knows its full size.
     return sum(int(getattr(one, "ds_numel", one.numel())) for name, one in named if "lora_" not in name)
