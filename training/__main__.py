@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":  # before anything that another environment's Python may lack
+if __name__ == "__main__":  # before importing anything that another environment's Python may lack
     from canary_mlflow.interpreter import CORE, TRAINING_STACK, settle
     from canary_mlflow.starting import interruptible
 
@@ -36,20 +36,20 @@ from training.config import CanaryConfig
 from training.edge import ended
 from training.preflight import check_outputs, check_signer, preflight
 
-# launch and sweep bring MLflow, which takes longer to load than a refusal should take: imported where they are used.
+# launch and sweep import MLflow, which takes longer to load than a refusal should take: imported where they are used.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for; errors become one line here and nowhere else."""
+    """Run what the command line asks for and return the exit code; only here do errors become one line."""
     collect_seldom()
-    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # a machine without git can train; MLflow makes much of it
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # a server's; the verdict alone is there
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # a machine without git can train; silences MLflow's warning
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # a server's URL; stdout is for the verdict
     register_schemas()
     return ended(lambda: _run(expand(sys.argv[1:] if arguments is None else arguments)))
 
 
 def _run(argv: list[str]) -> int:
-    """Refuse what cannot be run while nothing is recorded yet; then the session, or the sweep."""
+    """Refuse what cannot be run before anything is recorded; then run the session, or the sweep."""
     line = parse(argv)
     if line.helps:
         _with_hydra(argv)
@@ -72,7 +72,7 @@ def _run(argv: list[str]) -> int:
         check_signer(configs[0])
     from canary_mlflow.tracking.store import prepare_store
 
-    client = prepare_store(configs[0].tracking.uri)  # here, because the output folder is made before a job starts
+    client = prepare_store(configs[0].tracking.uri)  # now, because the output folder is made before a job starts
     if line.multirun:
         from training.sweep import run_sweep
 
@@ -86,14 +86,14 @@ def _run(argv: list[str]) -> int:
 
 
 def _alone(job: Composed) -> int:
-    """What is left of Hydra's work for one job of which nobody says how to run it; it would compose it twice more."""
+    """Run one job without Hydra, if nothing says how Hydra is to run it: Hydra would compose it twice more."""
     outputs = Path(job.outputs).absolute()
     outputs.mkdir(parents=True, exist_ok=True)
     return _job(job.config, outputs)
 
 
 def _with_hydra(argv: Sequence[str]) -> list[int]:
-    """Let Hydra do what the words say; returns the exit codes of the jobs that ran in this process."""
+    """Let Hydra do what the words say; return the exit codes of the jobs that ran in this process."""
     codes: list[int] = []
     raised: list[BaseException] = []
 
@@ -107,12 +107,12 @@ def _with_hydra(argv: Sequence[str]) -> list[int]:
         except BaseException as error:
             raised.append(error)
             if HydraConfig.get().mode == RunMode.MULTIRUN:
-                raise  # Hydra ends the sweep for what is no Exception: a signal
-            return CanaryError.exit_code  # raised below: Hydra would add a line of its own
+                raise  # not an Exception but a signal: let Hydra end the sweep
+            return CanaryError.exit_code  # the error is raised below: here Hydra would add its own line
         codes.append(code)
         return code
 
-    # Hydra reads sys.argv; a whole traceback is wanted for what is not the user's mistake.
+    # Hydra reads sys.argv. For what is not the user's mistake, show the whole traceback.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     before, sys.argv = sys.argv, [sys.argv[0], *argv]
     try:
@@ -127,7 +127,7 @@ def _with_hydra(argv: Sequence[str]) -> list[int]:
 def _job(config: CanaryConfig, scratch: Path, *, in_sweep: bool = False) -> int:
     from training import launch, sweep
 
-    if config.notify.webhooks:  # for the runs' processes too
+    if config.notify.webhooks:  # inherited by the runs' processes
         os.environ[WEBHOOKS] = str(Path(config.notify.webhooks).expanduser().absolute())
     ask(config.notify.entry(), scratch)
     return sweep.run_job(config, scratch) if in_sweep else launch.run_session(config, scratch)

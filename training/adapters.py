@@ -33,7 +33,7 @@ def check(adapter: AdapterConfig) -> None:
 
 
 def check_modules(adapter: AdapterConfig, present: set[str]) -> None:
-    """Raise SetupError for modules that the model does not have; `present`: the last names of its layers."""
+    """Raise SetupError for modules that the model does not have. `present`: the last parts of its layers' names."""
     wanted = _modules(adapter.target_modules)
     if adapter.name == "full" or wanted == ["all-linear"]:
         return
@@ -47,7 +47,7 @@ def check_modules(adapter: AdapterConfig, present: set[str]) -> None:
 def peft_config(adapter: AdapterConfig, model: PreTrainedModel, head: str = "language") -> PeftConfig | None:
     """Return what PEFT needs to wrap the model, or None for full fine-tuning.
 
-    Raises SetupError for modules that the model does not have: PEFT is content if one of them is there.
+    Raises SetupError for any module that the model does not have; PEFT accepts a list of which it has just one.
     """
     check(adapter)
     check_modules(adapter, _linear_modules(model))
@@ -63,7 +63,7 @@ def _lora(adapter: AdapterConfig, head: str) -> PeftConfig:
 
     names = _modules(adapter.target_modules)
     return LoraConfig(
-        task_type="CAUSAL_LM" if head == "language" else "SEQ_CLS",  # the latter trains the new head as well
+        task_type="CAUSAL_LM" if head == "language" else "SEQ_CLS",  # the latter also trains the new head
         r=adapter.r,
         lora_alpha=adapter.alpha,
         lora_dropout=adapter.dropout,
@@ -72,7 +72,7 @@ def _lora(adapter: AdapterConfig, head: str) -> PeftConfig:
 
 
 def _linear_modules(model: PreTrainedModel) -> set[str]:
-    """Return the last names of the model's linear layers, quantized ones included."""
+    """Return the last parts of the names of the model's linear layers, including quantized ones."""
     import torch
 
     return {name.rsplit(".", 1)[-1] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}

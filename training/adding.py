@@ -1,4 +1,4 @@
-"""More runs of a session that is still going on, where its plan of looks or its machine asks for them."""
+"""Makes more runs in a session that is still going on, if its plan of looks or its machine requires them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class InSession(Launched):
-    """Its own runs by its own means, from the code that is running; the champion's through MLflow Projects."""
+    """Makes the session's runs as its first ones, from the running code; the champion's through MLflow Projects."""
 
     def __init__(self, client: MlflowClient, session: str, subject: str, config: CanaryConfig, scratch: Path) -> None:
         super().__init__(client, session, subject, ())
@@ -42,7 +42,7 @@ class InSession(Launched):
 
 
 class InSessionOnCluster(OnCluster):
-    """The same on the nodes of a cluster, as the session's first runs are made."""
+    """The same on the nodes of a cluster, if the session's first runs were made there."""
 
     def __init__(
         self, client: MlflowClient, session: str, subject: str, config: CanaryConfig, cluster: Cluster
@@ -64,7 +64,7 @@ class InSessionOnCluster(OnCluster):
 def maker_in_session(
     client: MlflowClient, session: str, subject: str, config: CanaryConfig, scratch: Path
 ) -> Iterator[Launched]:
-    """Who makes more runs of a session that goes on, where its launcher makes them."""
+    """The maker of more runs for the running session, at the place where its launcher makes runs."""
     from training.compose import to_plain
 
     if config.launcher.name == "ray":
@@ -79,7 +79,7 @@ def maker_in_session(
 
 
 def require_end(result: Result) -> None:
-    """Raise BrokeOff for a run that an exception of its code ended, CanaryError for another that broke off."""
+    """Raise BrokeOff for a run that an exception of its code ended, CanaryError for one that broke off otherwise."""
     from training.launch import code_of
 
     if code_of(result) not in (0, 1):
@@ -88,5 +88,5 @@ def require_end(result: Result) -> None:
 
 
 def say(line: str) -> None:
-    """What goes on, for people."""
+    """Print a line of progress for people."""
     echo(f"canary: {line}", err=True)

@@ -1,6 +1,6 @@
 """`python -m training.again`: one more run of a session, with the configuration of another run or a composed one.
 
-What `canary gate --top-up` and `canary ab` launch through MLflow Projects. Exit codes: 0 finished, 1 unstable,
+`canary gate --top-up` and `canary ab` launch it through MLflow Projects. Exit codes: 0 finished, 1 unstable,
 2 wrong use, 3 an exception ended it, 4 something outside failed.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-if __name__ == "__main__":  # before anything that another environment's Python may lack
+if __name__ == "__main__":  # before importing anything that another environment's Python may lack
     from canary_mlflow.interpreter import CORE, TRAINING_STACK, settle
     from canary_mlflow.starting import interruptible
 
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read(arguments: Sequence[str]) -> Namespace:
-    """The words. Raises UsageError, one line."""
+    """Parse the command line. Raises UsageError, one line."""
 
     def refuse(message: str) -> NoReturn:
         raise UsageError(f"training.again: {message}")
@@ -72,13 +72,13 @@ def read(arguments: Sequence[str]) -> Namespace:
 
 
 def make(asked: Namespace) -> int:
-    """Train one seed as a child of the session; under `mlflow run` as the run that MLflow has made for it."""
+    """Train one seed as a child of the session; under `mlflow run`, record into the run that MLflow made."""
     from canary_mlflow.tracking.scratch import scratch
     from canary_mlflow.tracking.session import get_run
     from canary_mlflow.tracking.store import prepare_store
     from training import launch
 
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for a configuration of one file
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for one file
     follow_launcher()
     client = prepare_store()
     get_run(client, asked.session)
@@ -97,7 +97,7 @@ def make(asked: Namespace) -> int:
 
 
 def follow_launcher() -> None:
-    """End this run when the process that it is made for is gone: MLflow Projects lie between, and let it go on."""
+    """End this run when the process that it is made for is gone: MLflow Projects, in between, would let it go on."""
     launcher = owner.read(os.environ.pop(owner.LAUNCHER, ""))
     if launcher is None:
         return
@@ -111,7 +111,7 @@ def follow_launcher() -> None:
 
 
 def configuration(client: MlflowClient, run_id: str) -> CanaryConfig:
-    """What a run of ours was composed of. Raises UsageError for one that is not ours."""
+    """The configuration of a run of ours. Raises UsageError for any other run."""
     from mlflow.artifacts import load_text
     from mlflow.exceptions import MlflowException
 
@@ -133,8 +133,8 @@ def configuration(client: MlflowClient, run_id: str) -> CanaryConfig:
 
 
 def refuse_own_script(client: MlflowClient, run: Run) -> None:
-    """Raise UsageError for the run of somebody's own script, which alone can make it again: one without a
-    configuration of ours."""
+    """Raise UsageError for the run of a user's own script, which has no configuration of ours: only that script can
+    make it again."""
     if any(file.path == "config.yaml" for file in client.list_artifacts(run.info.run_id)):
         return
     raise UsageError(

@@ -11,18 +11,18 @@ from training.devices import Device
 NEEDED = ("output_dir", "max_steps", "per_device_train_batch_size", "seed", "use_cpu", "logging_steps", "report_to",
           "disable_tqdm", "logging_nan_inf_filter", "save_strategy", "iterations", "rollout_batch_size",
           "max_new_tokens", "max_prompt_length")  # fmt: skip
-"""How long, how much, where, and who is told: what no default can say."""
+"""The arguments that no default can supply: how long, how much, where, and which logs."""
 
 
 def evaluation_rows(config: CanaryConfig, ranks: int) -> int:
-    """Held-out rows per batch and rank: so many that all batches are whole, because Accelerate fills up the last ones
-    with rows that then count twice."""
+    """Held-out rows per batch and rank, chosen so that all batches are whole: Accelerate fills up a last batch with
+    rows that then count twice."""
     mine = config.tier.eval_rows // ranks
     return next(rows for rows in range(min(config.train.batch_size, mine), 0, -1) if mine % rows == 0)
 
 
 def between_ranks(config: CanaryConfig, device: Device) -> dict[str, Any]:
-    """What is added where several processes train one run."""
+    """Additional arguments if several processes train one run."""
     if device.ranks == 1:
         return {}
     given: dict[str, Any] = {"per_device_eval_batch_size": evaluation_rows(config, device.ranks)}
@@ -35,7 +35,7 @@ def between_ranks(config: CanaryConfig, device: Device) -> dict[str, Any]:
 def common_arguments(config: CanaryConfig, output_dir: Path, device: Device) -> dict[str, Any]:
     """Keyword arguments for TrainingArguments and everything derived from it.
 
-    Said in full, because TRL's defaults differ from Transformers' (bf16 and activation
+    All are given explicitly, because TRL's defaults differ from Transformers' (bf16 and activation
     checkpointing on, a log line every 10 steps), also on a CPU.
     """
     train = config.train
@@ -56,7 +56,7 @@ def common_arguments(config: CanaryConfig, output_dir: Path, device: Device) -> 
         "use_cpu": device.kind == "cpu",
         "bf16": device.precision == "bf16",
         "fp16": False,
-        # The log is our measurement: every step, nothing hidden, nobody else writing.
+        # The log is our measurement: every step, nothing filtered, no other reporter.
         "logging_steps": 1,
         "logging_nan_inf_filter": False,
         "report_to": "none",
@@ -69,8 +69,8 @@ def common_arguments(config: CanaryConfig, output_dir: Path, device: Device) -> 
 
 
 def trainer_arguments(config: CanaryConfig, output_dir: Path, device: Device, **own: Any) -> dict[str, Any]:
-    """All arguments of a trainer: the common ones, an algorithm's `own`, and what the variant says; of one that pins
-    nothing no more than it takes to train here at all."""
+    """All arguments of a trainer: the common ones, an algorithm's `own`, and the variant's. For a variant that pins
+    nothing, only those without which nothing trains here."""
     again = checkpointing(config.memory.gradient_checkpointing)
     pinned = {**common_arguments(config, output_dir, device), **between_ranks(config, device), **again, **own}
     if not config.variant.pinned:

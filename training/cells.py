@@ -1,4 +1,4 @@
-"""The cells of a sweep: what its jobs trained, seeds aside, each judged beside the champion of its model."""
+"""The cells of a sweep: the configurations that its jobs trained, seeds aside, each judged against its champion."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 CELL_TAG = "canary.cell"
 MODEL_TAG = "canary.model_name"
 WORST_FIRST = (1, 4, 2, 3, 0)
-"""Exit codes: harm that was shown stays shown, whatever else failed; what is unknown comes before what is fine."""
+"""Exit codes, worst first: harm that was shown outranks any other failure, and unknown outranks fine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """The runs of one configuration; `decision` None where their model has no champion, or there are no runs."""
+    """The runs of one configuration. `decision`: None if their model has no champion, or there are no runs."""
 
     name: str
     asked: int
@@ -40,13 +40,13 @@ class Cell:
     def code(self) -> int:
         """Its exit code."""
         codes = [code_of_failure(failure) for failure in self.failures]
-        if self.decision is not None:  # which has weighed what became unstable or raised an exception
+        if self.decision is not None:  # it already weighs runs that became unstable or raised an exception
             codes = [code for code in codes if code != 1] + [self.decision.exit_code]
         return worst([*codes, 4 if self.missing else 0])
 
     @property
     def missing(self) -> int:
-        """Runs whose job was lost before it began them; a job that says why begins no other after a broken one."""
+        """The number of runs that a lost job never began; a job that reports its end begins none after a broken one."""
         return 0 if self.failures else self.asked - self.made
 
     @property
@@ -65,13 +65,13 @@ class Cell:
 
 
 def cell_of(config: CanaryConfig) -> str:
-    """What the runs of one configuration share; a seed and a number of repeats make no other."""
+    """A key for the runs of one configuration; it does not depend on the seed and the number of repeats."""
     plain = to_plain(replace(config, seed=0, repeats=None))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def judge_cells(client: MlflowClient, runs: Sequence[Run], configs: Sequence[CanaryConfig]) -> Iterator[Cell]:
-    """Each configuration of the sweep, in its order, judged beside the champion of its model; nothing is recorded."""
+    """Judge each configuration of the sweep, in order, against its model's champion; nothing is recorded."""
     cells: dict[str, list[CanaryConfig]] = {}
     for config in configs:
         cells.setdefault(cell_of(config), []).append(config)
@@ -86,7 +86,7 @@ def judge_cells(client: MlflowClient, runs: Sequence[Run], configs: Sequence[Can
 
 
 def worst(codes: Sequence[int]) -> int:
-    """The exit code of the whole."""
+    """The exit code of the whole sweep."""
     return min(codes, key=WORST_FIRST.index)
 
 

@@ -1,4 +1,4 @@
-"""Is this a reward model? Looked at on pairs of answers, before anything is trained with it."""
+"""Is this a usable reward model? Checked on pairs of answers, before anything is trained with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Score = Callable[[Sequence[str]], list[float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at. `fine`: None where it is only said."""
+    """One thing that was checked. `fine`: None if it is only reported and decides nothing."""
 
     name: str
     fine: bool | None
@@ -50,14 +50,14 @@ class RewardCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A sequence classifier as a score of texts, and what its files say."""
+    """A sequence classifier as a scorer of texts, and what its files tell."""
 
     score: Score
     findings: tuple[Finding, ...]
 
 
 def load(path: str, folder: Path) -> Loaded:
-    """The model, with what is to be said of its head, its weights and its padding. Raises SetupError."""
+    """Load the model, with findings on its head, its weights and its padding. Raises SetupError."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -93,7 +93,7 @@ def load(path: str, folder: Path) -> Loaded:
 
 
 def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[str]) -> RewardCheck:
-    """All findings on these pairs of whole texts (prompt and answer); without any, what its files say."""
+    """All findings on these pairs of whole texts (prompt and answer); without pairs, only those on its files."""
     from scipy.stats import binomtest, spearmanr
 
     if not chosen:

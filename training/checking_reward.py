@@ -1,4 +1,4 @@
-"""`python -m training.checking_reward`: what `canary check-reward` starts, where torch is."""
+"""`python -m training.checking_reward`: the process that `canary check-reward` starts, which loads torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS = 256  # pairs: a model that orders 57 % of them as people did is better th
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the model that the words name; 0 where it is usable, 1 where it is not."""
+    """Check the named model; return 0 if it is usable, 1 if it is not."""
     parser = ArgumentParser(prog="python -m training.checking_reward", description=__doc__)
     parser.add_argument("path")
     parser.add_argument("--data", default=EMBEDDED)
@@ -78,14 +78,14 @@ def pairs(data: str, rows: int) -> tuple[list[str], list[str]]:
 
 
 def pairs_of(file: str, rows: int) -> tuple[list[str], list[str]]:
-    """The same of the held-out data of a run's configuration; empty where it has no pairs of texts."""
+    """The same for the held-out data of a run's configuration; empty if it has no pairs of texts."""
     found = datasets.held_out_pairs(read_back(json.loads(Path(file).read_text())), rows)
     return [better for better, _ in found], [worse for _, worse in found]
 
 
 def precheck(configs: Iterable[CanaryConfig]) -> Iterator[str]:
-    """A line for each reward model that answers are paid by, looked at once on the same data, in a process of its own,
-    which loads torch. Raises SetupError with one line for one that no policy can be trained with."""
+    """Check each reward model that scores answers once, on the same data, in a separate process that loads torch; yield
+    a line for each. Raises SetupError with one line for a model that no policy can be trained with."""
     asked = {
         (str(reward.path), json.dumps(to_plain(config)["data"])): config
         for config in configs

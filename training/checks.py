@@ -10,7 +10,7 @@ from training import faults, memory, values
 from training.config import CanaryConfig, FaultConfig
 from training.variants import variants_of
 
-# What the pinned Transformers and TRL know, and TRL 1.12.0 too.
+# Known to the pinned Transformers and TRL, and to TRL 1.12.0.
 OPTIMIZERS = (
     "adamw_torch",
     "adamw_torch_fused",
@@ -131,7 +131,7 @@ def runs_of(config: CanaryConfig) -> int:
 
 
 def _check_fault(config: CanaryConfig) -> None:
-    """The fault must be able to strike, and what it leaves must still be a canary."""
+    """Raise UsageError for a fault that cannot strike, or after which the configuration would be no canary."""
     faults.check(config, config.train.max_steps * config.algo.updates())
     struck = faults.configure(config)
     if struck is not config:

@@ -1,4 +1,4 @@
-"""The words of a command line: split, read, and refused where Hydra would take them for something else."""
+"""Reads the words of a command line, and refuses those that Hydra would take for something else."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ POLICIES = ("gate", "watch")  # groups whose options may be files of the user's 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """What the words ask for."""
+    """What the command line asks for."""
 
     jobs: list[list[str]]  # the overrides of each job: one, or the grid of a multirun
     multirun: bool
     config_dir: str | None
-    outputs: str  # where the folder for scratch files is to be made
-    plain: bool  # one job, and no word on how Hydra is to run it
+    outputs: str  # where to make the folder for scratch files
+    plain: bool  # one job, and no option on how Hydra runs it
     informs: bool  # composes and shows, but runs nothing
     helps: bool  # does not even compose
 
 
 def expand(argv: Sequence[str]) -> list[str]:
-    """The words as Hydra is to have them.
+    """The words in the form that Hydra expects.
 
     Splits MLproject's one quoted `--overrides=…`, drops parameters left empty, and turns the path of a policy
     (`gate=my/policy.yaml`) into an option of its group.
@@ -57,7 +57,7 @@ def expand(argv: Sequence[str]) -> list[str]:
 
 
 def parse(argv: Sequence[str]) -> CommandLine:
-    """Read expanded words; raises UsageError for those that cannot be meant."""
+    """Read expanded words. Raises UsageError for words that make no sense."""
     arguments, unknown = _parser().parse_known_args(list(argv))
     if unknown:
         raise UsageError(f"unknown option {unknown[0]!r}; expected key=value overrides or Hydra's own options")
@@ -96,7 +96,7 @@ def options_of(group: str) -> list[str]:
 
 
 def _parser() -> ArgumentParser:
-    """Hydra's own parser, with errors of one line instead of its usage."""
+    """Hydra's own parser, with one-line errors instead of its usage text."""
 
     def refuse(message: str) -> NoReturn:
         raise UsageError(f"{message}; `python -m training --hydra-help` lists the options")
@@ -150,7 +150,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _grid(overrides: list[Override]) -> Iterator[list[str]]:
-    """Every combination of swept values; launchers and sweepers other than the basic one see the same."""
+    """Every combination of swept values, as launchers and sweepers other than the basic one see them too."""
     choices = [
         [f"{item.get_key_element()}={value}" for value in item.sweep_string_iterator()]
         if item.is_sweep_override()
@@ -162,7 +162,7 @@ def _grid(overrides: list[Override]) -> Iterator[list[str]]:
 
 
 def _policy_by_path(word: str) -> str:
-    """`gate=FILE` as an option that Hydra can choose: it composes options, not files from anywhere."""
+    """Turn `gate=FILE` into an option that Hydra can choose: it composes options, not arbitrary files."""
     key, equals, value = word.partition("=")
     if key.startswith("gate.rules.") and equals:
         return f"++{word}"  # a rule's keys have defaults; a wrong one is refused by the policy's reader

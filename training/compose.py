@@ -23,7 +23,7 @@ from training.refusals import explain, missing_option
 
 
 def register_schemas() -> None:
-    """Give Hydra the types of every group, so that a wrong key or value fails while composing."""
+    """Register every group's types with Hydra, so that a wrong key or value fails during composition."""
     store = ConfigStore.instance()
     store.store(name="_schema_", node=CanaryConfig)
     for group, schema in GROUPS.items():
@@ -34,8 +34,8 @@ def register_schemas() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Composed:
-    """A job. `outputs`: the folder that a run of it alone is to use for scratch files. `launcher`: the one of Hydra's
-    that starts it in a sweep, and its keys."""
+    """One composed job. `outputs`: the folder for scratch files if the job runs without Hydra. `launcher`: the Hydra
+    launcher that starts it in a sweep, with its keys."""
 
     config: CanaryConfig
     outputs: str
@@ -63,9 +63,9 @@ def composed(line: CommandLine) -> list[Composed]:
 
 
 def to_config(composed: DictConfig | Mapping[str, Any]) -> CanaryConfig:
-    """The composed tree, or one that somebody has written down, as dataclasses.
+    """The composed tree, or one read from a file, as dataclasses.
 
-    Keys the schema does not know raise UsageError: Hydra lets `+key=value` past its own check.
+    Raises UsageError for keys that the schema does not know: Hydra lets `+key=value` past its own check.
     """
     tree = OmegaConf.create(dict(composed)) if not isinstance(composed, DictConfig) else composed
     try:
@@ -89,13 +89,13 @@ def to_plain(config: CanaryConfig) -> dict[str, Any]:
 
 
 def read_back(plain: Mapping[str, Any]) -> CanaryConfig:
-    """What `to_plain` made, in the process of a run: checked already, and so without OmegaConf's half second."""
+    """The inverse of `to_plain`, in a run's process: already checked, so without OmegaConf's half second."""
     algo = _made(schemas()[plain["algo"]["name"]], plain["algo"])
     return _made(CanaryConfig, {**plain, "algo": algo})
 
 
 def _made(kind: type[Any], plain: Mapping[str, Any]) -> Any:
-    """A dataclass, and those in it, of its dictionary."""
+    """A dataclass, with those nested in it, from its dictionary."""
     types = get_type_hints(kind)
     return kind(
         **{
@@ -108,7 +108,7 @@ def _made(kind: type[Any], plain: Mapping[str, Any]) -> Any:
 
 
 def _list(kind: Any, value: Any) -> Any:
-    """The dataclasses of a list, where its type says that it holds some."""
+    """The list, with its items as dataclasses if its type says so."""
     (of,) = get_args(kind) if get_origin(kind) is list else (None,)
     return [_made(of, one) for one in value] if is_dataclass(of) and isinstance(of, type) else value
 
@@ -125,6 +125,6 @@ def _compose(overrides: list[str], *, plain: bool) -> Composed:
         raise UsageError(missing_option(error)) from error
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise UsageError(explain(error)) from error
-    except ValueError as error:  # Hydra's own, for a path that leads nowhere
+    except ValueError as error:  # raised by Hydra for a path that leads nowhere
         raise UsageError(one_line(error)) from error
     return Composed(config=to_config(tree), outputs=outputs, launcher=launcher, launcher_keys=launcher_keys)

@@ -24,20 +24,20 @@ class TierConfig:
     eval_rows: int = MISSING
     warmup_steps: int = MISSING  # learning-rate warm-up
     timeout_minutes: float = MISSING  # per run
-    variants: List[str] = field(default_factory=list)  # of conf/variant: short trainings besides, for their facts
+    variants: List[str] = field(default_factory=list)  # in conf/variant: additional short trainings, for their facts
 
 
 @dataclass
 class VariantConfig:
-    """In what a short training differs from the run that it is made beside."""
+    """How a short training differs from the run that it belongs to."""
 
     name: str = "plain"
     algorithms: List[str] = field(default_factory=list)  # that have it; empty: all
     settings: Dict[str, Any] = field(default_factory=dict)  # other values of train, algo and adapter
-    arguments: Dict[str, Any] = field(default_factory=dict)  # given to the trainer's configuration as they are
-    arguments_of: Dict[str, Any] = field(default_factory=dict)  # algorithm -> instead of `arguments`
-    pinned: bool = True  # False: nothing is given that the library has a default for
-    resumes: bool = False  # it also goes on from its first checkpoint, and the next step is compared
+    arguments: Dict[str, Any] = field(default_factory=dict)  # passed to the trainer's configuration unchanged
+    arguments_of: Dict[str, Any] = field(default_factory=dict)  # algorithm -> arguments that replace `arguments`
+    pinned: bool = True  # False: no argument is given for which the library has a default
+    resumes: bool = False  # it also resumes from its first checkpoint, and the next step is compared
 
 
 @dataclass
@@ -61,9 +61,9 @@ class DataConfig:
     path: Optional[str] = None
     revision: Optional[str] = None
     split: str = "train"
-    subset: Optional[str] = None  # hub: of a repository that has several
+    subset: Optional[str] = None  # hub: which one, if a repository has several
     held_out: Optional[str] = None  # hub: the split of the held-out rows; None: part of the training split
-    columns: Dict[str, Optional[str]] = field(default_factory=dict)  # hub: prompt, chosen … -> the data's own name
+    columns: Dict[str, Optional[str]] = field(default_factory=dict)  # hub: prompt, chosen … -> the column's name there
     label_noise: float = 0.0  # embedded: share of flipped preference pairs
 
 
@@ -87,12 +87,12 @@ class QuantizationConfig:
 
 @dataclass
 class MemoryConfig:
-    """What a run spends of its device's memory, and what it spends time or digits on instead."""
+    """How much of its device's memory a run uses, and where it spends time or precision to save memory."""
 
     name: str = "default"  # default | saving
     gradient_checkpointing: bool = False  # activations are computed twice instead of kept
     weights: str = "auto"  # auto | fp32 | bf16, as loaded; auto: trained ones fp32, frozen ones the run's precision
-    attention: str = "auto"  # auto | eager | sdpa | flash_attention_2; auto: what Transformers takes for the model
+    attention: str = "auto"  # auto | eager | sdpa | flash_attention_2; auto: what Transformers chooses for the model
     optimizer: str = "adamw_torch"  # train.optimizer, unless that is set
 
 
@@ -107,7 +107,7 @@ class TrackingConfig:
     jsonl: bool = True  # rows to stability.jsonl, an artifact of the run
     tensorboard: bool = False  # rows to event files in the run's output folder
     weights: str = "log"  # log | none: the version is evidence only, and has no weights to load
-    samples: bool = True  # texts: answers to held-out prompts, the best and the worst of RL; false: none is kept
+    samples: bool = True  # texts: answers to held-out prompts, the best and the worst of RL; false: none are kept
     full_report: bool = False  # the verdict on stdout with every check, note and warning
     system_metrics: bool = True  # CPU, memory, disk, network and GPUs, every 10 s
 
@@ -117,13 +117,13 @@ class FaultConfig:
     """A regression put in on purpose."""
 
     name: str = MISSING
-    kind: Optional[str] = None  # what strikes, of training.faults.FAULTS; None: the one called as the fault is
+    kind: Optional[str] = None  # what strikes, a key of training.faults.FAULTS; None: the one with the fault's name
     description: str = ""
     step: int = 0  # optimizer steps done before it strikes
-    strength: Optional[float] = None  # how much of it; None: it has no degrees
+    strength: Optional[float] = None  # how strong it is; None: it has no degrees
     unit: str = ""  # of the strength
-    settings: Dict[str, Any] = field(default_factory=dict)  # kind settings: other values of train and algo
-    settings_of: Dict[str, Any] = field(default_factory=dict)  # the same for one algorithm, in place of them
+    settings: Dict[str, Any] = field(default_factory=dict)  # kind `settings`: other values of train and algo
+    settings_of: Dict[str, Any] = field(default_factory=dict)  # algorithm -> settings that replace `settings`
     signals: Dict[str, List[str]] = field(default_factory=dict)  # algorithm it applies to: checks that must show it
 
 
@@ -135,9 +135,9 @@ class HardwareConfig:
     device: str = MISSING  # auto | cpu | cuda
     precision: str = MISSING  # auto | fp32 | bf16
     threads: int = MISSING  # OMP threads of a run on CPU
-    gpus: float = 1.0  # of a cluster's node, for each pair; a share of one where nothing is judged by the clock
-    host_class: Optional[str] = None  # of a cluster: the nodes that declare this resource, one unit for each pair
-    deterministic: bool = False  # the same numbers from the same seed, on a GPU too; slower, and a canary of its own
+    gpus: float = 1.0  # of a cluster's node, for each pair; may be a fraction if nothing is judged by the clock
+    host_class: Optional[str] = None  # on a cluster: use nodes that declare this resource, one unit for each pair
+    deterministic: bool = False  # the same numbers from the same seed, on a GPU too; slower, and a separate canary
     ranks: Any = 1  # processes that train one run together, or auto: one for each visible GPU
 
 
@@ -155,15 +155,15 @@ class LauncherConfig:
 
     name: str = "local"  # local | ray
     address: str = "auto"  # of the cluster: host:port; auto: RAY_ADDRESS, else the one that runs on this machine
-    cpus: Optional[float] = None  # that a pair takes of its node; None: so many that no two pairs share a node's clock
-    attempts: int = 3  # how often a pair is begun whose node is lost
+    cpus: Optional[float] = None  # that a pair takes on its node; None: so many that no two pairs share a node's clock
+    attempts: int = 3  # how often a pair is started whose node is lost
     wait_minutes: float = 10  # for a node that fits
-    runtime_env: Dict[str, Any] = field(default_factory=dict)  # Ray's own keys; none: the code by a shared path
+    runtime_env: Dict[str, Any] = field(default_factory=dict)  # Ray's own keys; empty: the code is on a shared path
 
 
 @dataclass
 class TrainConfig:
-    """What every trainer shares."""
+    """The settings that every trainer shares."""
 
     learning_rate: float = MISSING
     max_steps: int = MISSING  # optimizer steps; PPO: iterations
@@ -179,13 +179,13 @@ class TrainConfig:
 
 @dataclass
 class Algo:
-    """What the settings of every algorithm have; their own keys stand in its module of training/algorithms.
+    """The base of every algorithm's settings; an algorithm's own keys are in its module of training/algorithms.
 
-    They answer what the rest of a canary needs to know, without a list of algorithms anywhere.
+    It answers what the rest of a canary needs to know, so that no list of algorithms is needed anywhere.
     """
 
     head: ClassVar[str] = "language"  # or score: what the model ends in
-    reads: ClassVar[str] = "answer"  # pair | judged | prompt: of each row of data (training.datasets.records)
+    reads: ClassVar[str] = "answer"  # or pair | judged | prompt: what it reads from a row (training.datasets.records)
 
     name: str = MISSING
 
@@ -193,34 +193,34 @@ class Algo:
         """Raise UsageError naming the first key whose value cannot be trained with."""
 
     def check_machine(self, hardware: HardwareConfig) -> None:
-        """Raise SetupError for what it needs and this machine has not; imports no torch."""
+        """Raise SetupError for what it needs and this machine lacks; imports no torch."""
 
     def work(self) -> dict[str, str]:
-        """What of these settings two runs must share to be compared; rewards are added by training.workload."""
+        """The settings that two runs must share to be compared; training.workload adds the rewards."""
         return {}
 
     def updates(self) -> int:
-        """Optimizer steps for each of train.max_steps."""
+        """Optimizer steps per unit of train.max_steps."""
         return 1
 
     def positions(self, train: TrainConfig) -> dict[str, int]:
-        """Tokens for which the model must have positions, by the keys that ask for them."""
+        """Key → number of tokens for which the model must have positions because of that key."""
         return {"train.max_length": train.max_length}
 
     def scored_by(self) -> tuple[RewardConfig, ...]:
-        """The rewards that answers are drawn for; none where the data hold the answers."""
+        """The rewards that score drawn answers; none if the data hold the answers."""
         return ()
 
 
 @dataclass
 class NotifyConfig:
-    """Who is told what became of it."""
+    """Who is told about the session's outcome."""
 
     name: str = "none"
     webhooks: Optional[str] = None  # a file, as docs/webhooks.md describes it
-    url_env: Optional[str] = None  # the variable that holds the address that hears of this session
+    url_env: Optional[str] = None  # the environment variable with the address that is told about this session
     format: str = "json"  # json | slack
-    secret_env: Optional[str] = None  # the variable that holds what its body is signed with
+    secret_env: Optional[str] = None  # the environment variable with the secret that signs the message's body
     about: List[str] = field(default_factory=lambda: ["BLOCK", "INCONCLUSIVE", "CRITICAL", "STOP", "NIGHTLY"])
 
     def entry(self) -> dict[str, Any]:
@@ -251,8 +251,8 @@ class CanaryConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     seed: int = 0  # the first run's; run i uses seed + i
     repeats: Optional[int] = None  # None: the tier's; 1 under --multirun
-    profile: bool = False  # True: besides, a few steps under torch's profiler after the first run; never promoted
-    register: bool = True  # False: judged beside the champion, but no version is made and the champion stays
+    profile: bool = False  # True: also a few steps under torch's profiler after the first run; never promoted
+    register: bool = True  # False: judged against the champion, but no version is made and the champion stays
     model_name: Optional[str] = None  # registered model; None: training.naming.default_model_name
     variant: VariantConfig = field(default_factory=VariantConfig)
 

@@ -1,4 +1,4 @@
-"""Who makes the runs of a session: this machine, one after the other, or a cluster, as many at once as it has room."""
+"""Who makes the runs of a session: this machine, one by one, or a cluster, as many at once as it has room for."""
 
 from __future__ import annotations
 
@@ -26,24 +26,26 @@ if TYPE_CHECKING:
 
 
 class Crew(Protocol):
-    """Makes runs of one configuration, which differ by their seed."""
+    """Makes runs of one configuration that differ only in their seed."""
 
     @property
     def prepared(self) -> Prepared:
-        """What a run says of its work before anything is recorded."""
+        """What a run reports about its work before anything is recorded."""
 
     def train(
         self, client: MlflowClient, session: str, config: CanaryConfig, repeats: int, champion: Sequence[str] = ()
     ) -> list[Result]:
-        """Runs of a session from `config.seed` on, up to the first that breaks off; `champion`: see `train_runs`."""
+        """Make runs of a session from `config.seed` on, up to the first that breaks off. `champion`: see
+        `train_runs`."""
 
     def train_one(self, client: MlflowClient, session: str, config: CanaryConfig, place: str) -> Result:
-        """One run of a session; `place`: among its runs, in a word."""
+        """Make one run of a session. `place`: its place among the runs, such as 1/3."""
 
 
 @contextmanager
 def crew_for(config: CanaryConfig, scratch: Path, repeats: int) -> Iterator[Crew]:
-    """The crew that the launcher names, for a while; whatever ends the block ends what it has begun."""
+    """The crew that the launcher names, for the length of a block; the block's end also ends what the crew has
+    begun."""
     if config.launcher.name == "ray":
         store = resolve(config.tracking.uri)
         with connected(needs_of(to_plain(config)), store, say) as cluster:
@@ -54,7 +56,7 @@ def crew_for(config: CanaryConfig, scratch: Path, repeats: int) -> Iterator[Crew
 
 
 class Here:
-    """Processes of this machine."""
+    """Makes runs in processes on this machine."""
 
     def __init__(self, loading: Iterator[Worker]) -> None:
         first = next(loading)
@@ -75,14 +77,14 @@ class Here:
 
 @dataclass(frozen=True)
 class OnCluster:
-    """Units of a cluster, one for each run."""
+    """Makes runs on a cluster, one unit per run."""
 
     cluster: Cluster
     config: CanaryConfig
 
     @property
     def prepared(self) -> Prepared:
-        """Said by a process on a node, which ends then: this machine may have another device."""
+        """As reported by a process on a node, which then ends: this machine may have another device."""
         task = Task(entry="training.on_node:prepare", arguments={"config": to_plain(self.config)})
         unit = Unit(name="prepare", tasks=(task,))
         for (outcome,) in self.cluster.make([unit], lambda unit_id, why: None):
@@ -97,7 +99,7 @@ class OnCluster:
         results: list[Result] = []
         for result, _ in trained(self.cluster, client, session, units):
             results.append(result)
-            if result.failure:  # as on one machine; what else was begun is stopped, and is no evidence
+            if result.failure:  # as on one machine; other runs that have begun are stopped, and are no evidence
                 break
         return results
 
@@ -109,7 +111,7 @@ class OnCluster:
 
 
 def unit_of(client: MlflowClient, session: str, config: CanaryConfig, place: str, champion: Sequence[str]) -> Unit:
-    """One run of a session, for a node."""
+    """One run of a session, as a unit for a node."""
     arguments = {
         "config": to_plain(config),
         "store": client.tracking_uri,
@@ -136,6 +138,6 @@ def trained(
 
 
 def result_from(said: dict[str, Any]) -> Result:
-    """What a node made of a Result."""
+    """The Result that a node sent as JSON."""
     raised = Raised(**said["raised"]) if said["raised"] else None
     return Result(**{**said, "raised": raised})

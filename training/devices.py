@@ -18,7 +18,7 @@ from training.peers import world
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A settled choice: kind is cpu or cuda, precision fp32 or bf16. `note`: what of it nobody would expect."""
+    """A settled choice: kind is cpu or cuda, precision fp32 or bf16. `note`: what a user would not expect about it."""
 
     kind: str
     precision: str
@@ -27,10 +27,10 @@ class Device:
 
 
 def environment(hardware: Mapping[str, Any]) -> dict[str, str]:
-    """What a run's process needs in its environment, before it loads torch.
+    """The environment variables that a run's process needs before it loads torch.
 
-    One device for each rank: with more of them in sight Transformers wraps a model in DataParallel, which TRL refuses.
-    All runs of a session take the same ones, CUDA's first, so that they are compared on the same cards.
+    One device per rank: if more are visible, Transformers wraps a model in DataParallel, which TRL refuses. All runs of
+    a session take the same ones, CUDA's first, so that they are compared on the same cards.
     """
     found: dict[str, str] = {}
     names, count = cards_in_sight(hardware), ranks(hardware)
@@ -42,13 +42,13 @@ def environment(hardware: Mapping[str, Any]) -> dict[str, str]:
 
 
 def ranks(hardware: Mapping[str, Any]) -> int:
-    """How many processes train a run: as many as asked for, `auto` one for each GPU in sight, and one without any."""
+    """How many processes train a run: as many as asked for; with `auto` one per visible GPU, or one without any."""
     asked = hardware.get("ranks", 1)
     return (len(cards_in_sight(hardware)) or 1) if asked == "auto" else int(asked)
 
 
 def cards_in_sight(hardware: Mapping[str, Any]) -> Sequence[str]:
-    """The GPUs in sight of a run that may take one."""
+    """The GPUs visible to a run that may use one."""
     if hardware.get("device") == "cpu":
         return []
     with gpus.driver() as nvml:
@@ -56,7 +56,7 @@ def cards_in_sight(hardware: Mapping[str, Any]) -> Sequence[str]:
 
 
 def check(hardware: HardwareConfig, parallel: str = "ddp") -> None:
-    """Raise SetupError for what this machine has not, as far as can be seen without importing torch."""
+    """Raise SetupError for what this machine lacks, as far as can be seen without importing torch."""
     cores = os.cpu_count() or 1
     _check_ranks(hardware, parallel, cores)
     if hardware.threads > cores:
@@ -68,7 +68,7 @@ def check(hardware: HardwareConfig, parallel: str = "ddp") -> None:
 def _check_ranks(hardware: HardwareConfig, parallel: str, cores: int) -> None:
     count, cards = ranks(vars(hardware)), len(cards_in_sight(vars(hardware)))
     lacking = "hardware.device is cpu" if hardware.device == "cpu" else _no_gpu()
-    if parallel == "fsdp2" and lacking:  # Accelerate would take DDP there, and not say so
+    if parallel == "fsdp2" and lacking:  # Accelerate would silently fall back to DDP
         raise SetupError(f"parallel=fsdp2 needs GPUs, but {lacking}; expected parallel=ddp there")
     if parallel == "fsdp2" and count < 2:
         raise SetupError(
@@ -86,7 +86,7 @@ def _check_ranks(hardware: HardwareConfig, parallel: str, cores: int) -> None:
 
 
 def _no_gpu() -> str:
-    """Why torch cannot find a GPU here; "" when it may."""
+    """Why torch cannot find a GPU here; "" if it may."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return "CUDA_VISIBLE_DEVICES hides every GPU"
     if version("torch").endswith("+cpu"):
@@ -97,12 +97,12 @@ def _no_gpu() -> str:
 
 
 def _has_driver() -> bool:
-    """Whether a driver has made its files: NVIDIA, Jetson, WSL, ROCm."""
+    """Whether a driver's device files exist: NVIDIA, Jetson, WSL, ROCm."""
     return any(any(Path("/dev").glob(name)) for name in ("nvidia[0-9]*", "nvhost-gpu", "dxg", "kfd"))
 
 
 def settle(hardware: HardwareConfig) -> Device:
-    """Turn `auto` into what this machine has; SetupError when it lacks what was asked for."""
+    """Turn `auto` into what this machine has. Raises SetupError if it lacks what was asked for."""
     import torch
 
     has_gpu, why = _look_for_gpu()
@@ -114,7 +114,7 @@ def settle(hardware: HardwareConfig) -> Device:
         if kind == "cpu" and _has_driver() and os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() not in ("", "-1"):
             note = f"the runs use the CPU: this machine has a GPU, but {why}; hardware=cpu keeps to the CPU"
     if kind == "cpu":
-        # Numbers below 1e-38 take a CPU a hundred times longer; weights that collapse are full of them.
+        # Numbers below 1e-38 take a CPU a hundred times longer; collapsing weights are full of them.
         torch.set_flush_denormal(True)
     if hardware.deterministic:
         torch.use_deterministic_algorithms(True)
@@ -130,8 +130,8 @@ def settle(hardware: HardwareConfig) -> Device:
 
 
 def memory(kind: str) -> int | None:
-    """Bytes of the device that a run of this kind would take, as far as they can be had: of a GPU what is free, of a
-    machine what is available within the process's control group. None where that is not known."""
+    """The bytes available on the device that a run of this kind would use: on a GPU what is free, on a machine what is
+    available within the process's control group. None if that is not known."""
     if kind == "cpu":
         import psutil
 
@@ -155,7 +155,7 @@ def _control_group(name: str) -> int | None:
 
 
 def _look_for_gpu() -> tuple[bool, str]:
-    """Whether torch can use a GPU, and if not, why, in its own words where it has some: it warns and says no."""
+    """Whether torch can use a GPU, and if not, why, in its own words if it has any: it warns and answers no."""
     import torch
 
     with warnings.catch_warnings(record=True) as said:

@@ -1,4 +1,4 @@
-"""Where a training command's errors become one line and an exit code, here and nowhere else."""
+"""The only place where a training command's errors become one line and an exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from canary_mlflow.tracking.failures import Terminated
 
 
 def ended(work: Callable[[], int]) -> int:
-    """Do the work and return its exit code, or that of the error it ended with."""
+    """Do the work and return its exit code, or that of the error with which it ended."""
     try:
         with unwinding():
             return work()
@@ -28,7 +28,7 @@ def ended(work: Callable[[], int]) -> int:
         return UsageError.exit_code
     except Exception as error:  # noqa: BLE001 - Python's own exit code 1 would read as BLOCK
         line = as_one_line(error)
-        if line is None:  # a defect of ours
+        if line is None:  # a bug of ours
             traceback.print_exc()
             return CanaryError.exit_code
         line.show()

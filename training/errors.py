@@ -33,5 +33,5 @@ class Stopped(RuntimeError):
 
 
 def first_line(error: Exception) -> str:
-    """What a library says of its error, without the advice in the lines that follow; its type where it says nothing."""
+    """The first line of a library's error, without the advice that follows; the error's type if it has no message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

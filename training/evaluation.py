@@ -12,8 +12,8 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from training.errors import first_line
 from training.mlflow_model import policy_of
 
-# How far two evaluations of the same weights may differ, times the number where that is above 1. On a CPU they are bit
-# for bit the same, but on an nf4 base (by up to 2e-3 of a log-probability of -110); a GPU may add in another order.
+# How far two evaluations of the same weights may differ: absolute, or relative for numbers above 1. On a CPU they are
+# bit for bit the same, except on an nf4 base (up to 2e-3 of a log-probability of -110); a GPU may add in another order.
 TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}
 FAILURE_LIMIT = 300  # characters
 NOT_OF_THE_MODEL = ("_runtime", "_per_second", "_num_tokens")
@@ -28,14 +28,14 @@ class EvaluateAtEnd(TrainerCallback):
 
 
 def repeat_evaluation(trainer: Trainer, load: Callable[[], Any], precision: str) -> dict[str, Any]:
-    """Evaluate what `load` reads back from the disk as the run evaluated what it had trained.
+    """Evaluate the weights that `load` reads back from disk, in the way the run evaluated the trained ones.
 
-    Returns both, and which numbers differ; or, where the weights cannot be loaded or evaluated, `failure`: why. The
-    trainer has ended and evaluated; afterwards its model is the loaded one, and its callbacks are gone.
+    Returns both evaluations and which numbers differ; or `failure`: why the weights cannot be loaded or evaluated. The
+    trainer must have ended and evaluated; afterwards its model is the loaded one, and its callbacks are gone.
     """
     recorded = last_evaluation(trainer)
     for callback in list(trainer.callback_handler.callbacks):
-        trainer.remove_callback(callback)  # what the run records has ended
+        trainer.remove_callback(callback)  # the run's recording has ended
     try:
         put_in(policy_of(trainer), load())
         trainer.evaluate()
@@ -51,7 +51,7 @@ def repeat_evaluation(trainer: Trainer, load: Callable[[], Any], precision: str)
 
 
 def last_evaluation(trainer: Trainer) -> dict[str, float]:
-    """The newest numbers about the model on held-out data, under the trainer's own names; empty without any."""
+    """The newest evaluation on held-out data, under the trainer's own names; empty if there is none."""
     rows = [row for row in trainer.state.log_history if any(name.startswith("eval_") for name in row)]
     return {
         name: float(value)
@@ -61,21 +61,21 @@ def last_evaluation(trainer: Trainer) -> dict[str, float]:
 
 
 def as_json(numbers: dict[str, float]) -> dict[str, float | None]:
-    """JSON has no NaN and no infinity."""
+    """The numbers for JSON, which has no NaN and no infinity: these become None."""
     return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
 
 
 def same(one: float, other: float, tolerance: float) -> bool:
-    """Whether two numbers are equal within the rounding; NaN is what NaN was."""
+    """Whether two numbers are equal within the tolerance; NaN equals NaN."""
     if math.isnan(one) or math.isnan(other):
         return math.isnan(one) and math.isnan(other)
     return one == other or abs(one - other) <= tolerance * max(1.0, abs(one))
 
 
 def put_in(trained: Any, loaded: Any) -> None:
-    """Give a model the weights of another. In place: trainers patch the model that they were given.
+    """Give a model the weights of another. In place, as trainers patch the model that they were given.
 
-    What is quantized stays as it is: it was never trained.
+    Quantized weights stay as they are: they were never trained.
     """
     mine, theirs = trained.state_dict(), loaded.state_dict()
     if mine.keys() != theirs.keys():

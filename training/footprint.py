@@ -1,7 +1,7 @@
-"""What a configuration needs of its device's memory, counted with tensors that have shapes and no numbers.
+"""How much device memory a configuration needs, counted with tensors that have shapes but no values.
 
-A training step of the algorithm is taken with the libraries' own forward, loss and backward on fake tensors, while what
-lives is added up. Rows are taken as long as the configuration allows. Sizes are in bytes.
+A training step of the algorithm runs with the libraries' own forward, loss and backward on fake tensors, while the
+storages that are alive are added up. Rows have the full length that the configuration allows. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from training.config import CanaryConfig
 from training.devices import Device
 from training.memory import loading_options
 
-STATES = {  # bytes of the optimizer's states for each trained weight; of its own dtype: twice or once that
+STATES = {  # bytes of the optimizer's states per trained weight, or once or twice the weight's own dtype
     "adamw_torch": "2w", "adamw_torch_fused": "2w", "adafactor": 0.05, "sgd": 0, "rmsprop": "1w", "adamw_8bit": 2.0,
     "paged_adamw_8bit": 2.0, "paged_adamw_32bit": 8.0, "lion_8bit": 1.0, "lion_32bit": 4.0,
 }  # fmt: skip
@@ -33,13 +33,13 @@ QUANTIZED = {"nf4": 0.5 + 4 / 64, "int8": 1.0}  # bytes of a frozen weight of a 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What is needed, in bytes. `activations`: what a step holds at its fullest beside the rest, logits included.
+    """The memory that is needed, in bytes. `activations`: what a step holds at its peak beside the rest, with logits.
 
-    `total`: the largest of the phases, a training step and, where answers are drawn, drawing them.
+    `total`: the larger of the phases: a training step and, if answers are drawn, drawing them.
     """
 
-    parameters: int  # numbers, not bytes
-    trained: int  # of these, numbers
+    parameters: int  # a count, not bytes
+    trained: int  # how many of them are trained
     weights: int
     reference: int
     gradients: int
@@ -51,7 +51,7 @@ class Footprint:
 
 
 class Living(TorchDispatchMode):
-    """Adds up the storages that are alive: `now`, and at their most `peak`."""
+    """Adds up the storages that are alive, in bytes: `now`, and at their `peak`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Living(TorchDispatchMode):
 
 
 def footprint(config: CanaryConfig, folder: Path, device: Device) -> Footprint:
-    """What the configuration needs, of a model whose config.json is in the folder; no weight is read.
+    """What the configuration needs for the model whose config.json is in the folder; no weight is read.
 
     Quantized weights, an optimizer's states and the cache of drawn answers are counted by arithmetic.
     """
@@ -101,7 +101,7 @@ def footprint(config: CanaryConfig, folder: Path, device: Device) -> Footprint:
         living.peak = resting
         with _precision(device):
             logits = _step(config, module, reference)
-        # The gradients are there at the end of backward, and are in its peak.
+        # The gradients exist at the end of backward, and are part of its peak.
         held = living.peak - resting
         after = gradients + _largest(trained)
     activations = max(held - gradients, 0)
@@ -134,7 +134,7 @@ def _model(config: CanaryConfig, folder: Path, device: Device) -> Any:
 
 
 def _beside(config: CanaryConfig, model: Any) -> tuple[Any, Any]:
-    """The frozen reference (None where there is none) and the module that is trained, as the trainers make them."""
+    """The frozen reference (None if there is none) and the module that is trained, as the trainers make them."""
     from training.adapters import peft_config
 
     name, adapted = config.algo.name, peft_config(config.adapter, model, config.algo.head)
@@ -163,13 +163,13 @@ def _beside(config: CanaryConfig, model: Any) -> tuple[Any, Any]:
 
 
 def _put_on_cpu(module: Any) -> None:
-    """Give a module that was made on `meta` tensors that say they are a CPU's: its operators are what is counted."""
+    """Replace a `meta` module's tensors by fake ones that claim to be on a CPU, whose operators are counted."""
     made: dict[int, torch.Tensor] = {}
     for part in module.modules():
         for name, item in part._parameters.items():
             if item is not None:
                 new = made.setdefault(id(item), torch.nn.Parameter(torch.empty_like(item, device="cpu"), False))
-                part._parameters[name] = new.requires_grad_(item.requires_grad)  # the same one where weights are tied
+                part._parameters[name] = new.requires_grad_(item.requires_grad)  # the same tensor for tied weights
         for name, item in part._buffers.items():
             if item is not None:
                 part._buffers[name] = made.setdefault(id(item), torch.empty_like(item, device="cpu"))
@@ -177,8 +177,8 @@ def _put_on_cpu(module: Any) -> None:
 
 @contextmanager
 def _narrow_tiles(model: Any, device: Device) -> Iterator[None]:
-    """On a CPU, memory that is asked for and not touched costs nothing: of TRL's tiles of 32768 columns those beyond
-    the vocabulary."""
+    """Cut TRL's tiles of 32768 columns to the vocabulary on a CPU, where memory that is allocated but never touched
+    costs nothing."""
     from trl.trainer import utils
 
     name = "_CHUNKED_LOGPROB_CHUNK_SIZE"
@@ -194,7 +194,7 @@ def _narrow_tiles(model: Any, device: Device) -> Iterator[None]:
 
 
 def _patch(config: CanaryConfig, model: Any) -> None:
-    """TRL's loss without whole logits, where this TRL has it."""
+    """Use TRL's loss without whole logits, if the installed TRL has it."""
     if config.algo.head != "language" or config.algo.name == "ppo" or not _is_fused():
         return
     from trl.trainer.utils import add_fused_lm_head
@@ -204,7 +204,7 @@ def _patch(config: CanaryConfig, model: Any) -> None:
 
 
 def _step(config: CanaryConfig, module: Any, reference: Any) -> int:
-    """Forward, loss and backward of one step; the bytes of the logits that are there at once."""
+    """Run forward, loss and backward of one step; return the bytes of the logits that exist at once."""
     train, name = config.train, config.algo.name
     rows = train.batch_size
     if name == "ppo":
@@ -244,7 +244,7 @@ def _is_fused() -> bool:
 
 
 def _ppo_step(config: CanaryConfig, module: Any, reference: Any) -> int:
-    """An update of one minibatch, and the look at a finished rollout that it is compared with."""
+    """The same for PPO: an update of one minibatch, and the scoring of the finished rollout before it."""
     from training.ppo.actor_critic import response_logits
     from training.ppo.losses import token_entropy, token_logps
 
@@ -267,7 +267,7 @@ def _ppo_step(config: CanaryConfig, module: Any, reference: Any) -> int:
 
 
 def _drawing(config: CanaryConfig, module: Any, device: Device) -> tuple[int, int]:
-    """The cache of keys and values of drawn answers, and the logits of their last token; 0 where none are drawn."""
+    """The bytes of the key-value cache of drawn answers, and of the logits of their last token; 0 if none are drawn."""
     if config.algo.name not in ("ppo", "grpo", "rloo"):
         return 0, 0
     settings = module.config.get_text_config()
@@ -289,7 +289,7 @@ def _saved_by_quantization(config: CanaryConfig, module: Any) -> int:
         weight = getattr(layer, "weight", None)
         if isinstance(layer, torch.nn.Linear) and isinstance(weight, torch.Tensor) and not weight.requires_grad:
             if name.rpartition(".")[2] in ("lm_head", "embed_out", "score"):
-                continue  # bitsandbytes leaves the head as it is
+                continue  # bitsandbytes does not quantize the head
             saved += weight.numel() * (weight.element_size() - each)
     return int(saved)
 
@@ -303,7 +303,7 @@ def _states(config: CanaryConfig, trained: list[torch.Tensor]) -> int:
 
 @contextmanager
 def _precision(device: Device) -> Iterator[None]:
-    """Mixed precision as the trainer's, on the device whose operators are counted."""
+    """The trainer's mixed precision, on the device whose operators are counted."""
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=device.precision == "bf16"):
         yield
 
@@ -318,5 +318,5 @@ def _bytes(module: Any) -> int:
 
 
 def _largest(trained: list[torch.Tensor]) -> int:
-    """What an optimizer holds for a moment beside its states, going weight by weight."""
+    """The bytes that an optimizer briefly holds beside its states, as it goes weight by weight."""
     return max((item.numel() * item.element_size() for item in trained), default=0)

@@ -1,4 +1,4 @@
-"""What the trainers of GRPO and RLOO are given: arguments, prompts, rewards, and an evaluation that can be repeated."""
+"""What the trainers of GRPO and RLOO are given: arguments, prompts, rewards, and a repeatable evaluation."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from training.parts import Parts
 from training.rewards import Answers, Reward
 from training.scoring import prompts_of, rewards_of
 
-EVALUATION_SEED = 20_240_229  # added to the run's: evaluation draws other noise than training
+EVALUATION_SEED = 20_240_229  # added to the run's seed: evaluation draws other noise than training
 
 
 class RepeatableEvaluation:
-    """For a trainer that draws answers: evaluates with the same noise each time, and takes none from the training's."""
+    """A mixin for trainers that draw answers: evaluates with the same noise each time, without using the training's."""
 
     args: Any
 
     def evaluate(self, *given: Any, **named: Any) -> dict[str, float]:
-        """As the trainer's own."""
+        """Evaluate as the trainer does, with that noise."""
         with torch.random.fork_rng():
             torch.manual_seed(self.args.seed + EVALUATION_SEED)
             found: dict[str, float] = super().evaluate(*given, **named)  # type: ignore[misc]
@@ -41,7 +41,7 @@ def group_arguments(config: CanaryConfig, output_dir: Path, device: Device) -> d
         output_dir,
         device,
         num_generations=algo.num_generations,
-        num_generations_eval=1,  # one answer to each held-out prompt, as PPO's evaluation has
+        num_generations_eval=1,  # one answer to each held-out prompt, as in PPO's evaluation
         num_iterations=algo.num_iterations,
         max_completion_length=algo.max_new_tokens,
         temperature=algo.temperature,
@@ -52,7 +52,7 @@ def group_arguments(config: CanaryConfig, output_dir: Path, device: Device) -> d
 
 
 def group_parts(config: CanaryConfig, parts: Parts, device: Device) -> dict[str, Any]:
-    """Keyword arguments for both trainers: the model, the prompts, and what their answers are paid for."""
+    """Keyword arguments for both trainers: the model, the prompts, and the rewards of the answers."""
     rewards = rewards_of(config.algo.scored_by(), parts.tokenizer, device.kind)
     return {
         "model": parts.model,
@@ -68,7 +68,8 @@ def group_parts(config: CanaryConfig, parts: Parts, device: Device) -> dict[str,
 
 
 def reward_function(reward: Reward, name: str, tokenizer: Any, device: torch.device) -> Callable[..., list[float]]:
-    """The reward as TRL calls one: with texts and token ids, for a list of scores. `name`: in its series."""
+    """The reward in the form that TRL calls: takes texts and token ids, returns a list of scores. `name`: used in the
+    names of its series."""
 
     def score(prompts: list[Any], completion_ids: list[list[int]], **others: Any) -> list[float]:
         columns = {key: value for key, value in others.items() if isinstance(value, list) and key != "completions"}

@@ -1,4 +1,4 @@
-"""What GRPO and RLOO have in common: groups of answers to one prompt, each judged beside the others. Without torch."""
+"""What GRPO and RLOO share: groups of answers to one prompt, each judged relative to the others. Without torch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ WORK = ("num_generations", "num_iterations", "max_new_tokens", "max_prompt_lengt
 
 @dataclass
 class GroupSettings(Algo):
-    """The knobs of both, under the names that TRL gives them, but for the lengths, which are called as in PPO."""
+    """The settings of both, under TRL's names, except the lengths, which are named as in PPO."""
 
     reads: ClassVar[str] = "prompt"
-    like: str = MISSING  # whose steps and learning rate it takes where tier and model have none of its own
+    like: str = MISSING  # the algorithm whose steps and learning rate apply if tier and model have none for this one
     num_generations: int = MISSING  # answers to each prompt
     num_iterations: int = MISSING  # passes over each batch of answers
     beta: float = MISSING  # weight of the KL
@@ -31,12 +31,12 @@ class GroupSettings(Algo):
     temperature: float = MISSING
     generation: str = MISSING  # hf | vllm: what draws the answers
     reward: RewardConfig = field(default_factory=RewardConfig)
-    rewards: list[RewardConfig] = field(default_factory=list)  # in place of `reward`: their sum
+    rewards: list[RewardConfig] = field(default_factory=list)  # replaces `reward` by the sum of these
 
     def check(self, train: TrainConfig) -> None:
         for key in ("num_iterations", "max_new_tokens", "max_prompt_length"):
             values.at_least(f"algo.{key}", getattr(self, key), 1)
-        values.at_least("algo.num_generations", self.num_generations, 2)  # alone, an answer has nothing beside it
+        values.at_least("algo.num_generations", self.num_generations, 2)  # one alone compares with nothing
         values.divides("algo.num_generations", self.num_generations, "train.batch_size", train.batch_size)
         values.at_least("algo.beta", self.beta, 0)
         for key in ("epsilon", "temperature"):

@@ -20,7 +20,7 @@ MODEL_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 
 @dataclass(frozen=True, kw_only=True)
 class Repository:
-    """A hub repository: kind is model or dataset; `asked_by` is the option that named it."""
+    """A hub repository. `kind`: model or dataset. `asked_by`: the option that named it."""
 
     name: str
     kind: str
@@ -34,8 +34,8 @@ class Repository:
 def locate(repository: Repository) -> Path:
     """Return the folder of a repository: the cached copy if it is whole, else a fresh download.
 
-    A cached copy is never renewed: a canary compares like with like until its user brings a new revision.
-    Raises SetupError in one line when neither is possible.
+    A cached copy is never renewed: a canary compares like with like until its user fetches a new revision.
+    Raises SetupError in one line if neither is possible.
     """
     folder = _cached(repository)
     if folder is not None and not repository.missing(folder):
@@ -108,7 +108,7 @@ def _ask_hub(repository: Repository, lacks: str) -> None:
         except Exception as error:  # noqa: BLE001 - handed to the caller, which sorts it
             answers.put(error)
 
-    # A thread, because name resolution and proxies know no timeout of ours.
+    # A thread, because name resolution and proxies do not respect our timeout.
     threading.Thread(target=ask, daemon=True).start()
     try:
         answer = answers.get(timeout=REACH_SECONDS)

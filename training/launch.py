@@ -58,8 +58,8 @@ UNRECORDED = (
 def run_session(config: CanaryConfig, scratch: Path) -> int:
     """Train every seed, register the version, gate it against the champion. Returns the exit code.
 
-    The data is prepared in the first run's process before the session is opened: what cannot be trained on, or not be
-    compared with the champion, raises UsageError while nothing is recorded yet.
+    The data is prepared in the first run's process before the session is opened: data that cannot be trained on, or
+    work that cannot be compared with the champion, raises UsageError before anything is recorded.
     """
     from training.crews import crew_for
 
@@ -81,7 +81,8 @@ def run_session(config: CanaryConfig, scratch: Path) -> int:
 
 
 def first_runs(config: CanaryConfig) -> int:
-    """How many runs a session makes before it looks: with top-up those of the first look, unless `repeats` says so."""
+    """How many runs a session makes before its first verdict: `repeats` if given; with top-up, those of the first
+    look."""
     policy = load_policy(config.gate)
     planned = policy.looks.runs[0] if policy.top_up and config.repeats is None else runs_of(config)
     return min(planned, runs_of(config))
@@ -109,12 +110,12 @@ def _train_and_judge(
             ended = decision.exit_code
         else:
             _say_broken(results)
-        code = ended  # only now: whatever breaks before leaves a FAILED session
+        code = ended  # only now: anything that breaks earlier leaves a FAILED session
     except CanaryError as error:
         code = error.exit_code
         raise
     finally:
-        if not told:  # it broke off, which is an end too
+        if not told:  # the session broke off, which is also an end to record
             tell(client, session, model)
         finish_session(client, session, "FINISHED" if code == 0 else "FAILED")
     return code
@@ -123,8 +124,8 @@ def _train_and_judge(
 def _rest(
     client: MlflowClient, session: str, config: CanaryConfig, results: list[Result], scratch: Path
 ) -> list[Result]:
-    """What a session that tops up has not made yet: a first version has nothing to be looked at beside, and becomes
-    the baseline of all that follow."""
+    """The runs that a session with top-up has not made yet, if its model has no champion: a first version has nothing
+    to be compared with, and becomes the baseline of all that follow."""
     from training.crews import crew_for
 
     missing = runs_of(config) - len(results)
@@ -150,9 +151,9 @@ def train_runs(
     champion: Sequence[str] = (),
     tags: Mapping[str, str] = NOTHING,
 ) -> list[Result]:
-    """The runs of one session, one after the other; stops at the first that breaks off.
+    """Make the runs of one session, one after the other; stop at the first that breaks off.
 
-    `champion`: the run ids that the watch compares each run with while it goes on. `tags`: of each run.
+    `champion`: ids of the runs with which the watch compares each run while it goes on. `tags`: for each run.
     """
     results: list[Result] = []
     for index in range(repeats):
@@ -177,15 +178,15 @@ def train_one(
     tags: Mapping[str, str] = NOTHING,
     alone: bool = True,
 ) -> Result:
-    """One run, recorded as FINISHED or FAILED whatever happens to its process or to this one.
+    """Make one run, recorded as FINISHED or FAILED whatever happens to its process or to this one.
 
-    `run_id`: of a run that exists already and is to be this one. `tags`: more of them. `alone`: no process but this one
-    keeps the session, unless the run existed.
+    `run_id`: an existing MLflow run to record into. `tags`: additional tags. `alone`: only this process holds the
+    session open; ignored if `run_id` is given.
     """
     plain = to_plain(config)
     params = run_params(config)
     own = {**run_tags(config), "canary.role": role, **tags}
-    alone = alone and run_id is None  # runs that are added to a session have another process that keeps it
+    alone = alone and run_id is None  # for runs that are added to a session, another process holds it open
     if run_id is None:
         run_id = create_child_run(client, session, run_name(config), own, params)
     else:
@@ -207,13 +208,13 @@ def train_one(
         raise
     if not result.failure and not is_recorded(client, run_id):
         result = replace(result, failure="error", reason=UNRECORDED)
-    # The run has said so itself, unless its process was killed.
+    # The run has recorded its end itself, unless its process was killed.
     close_run(client, run_id, result.failure, result.reason, raised_tags(result.raised))
     return result
 
 
 def is_recorded(client: MlflowClient, run_id: str) -> bool:
-    """Whether the store has a run's end, which is the last that a run sends."""
+    """Whether the store has a run's end, which is the last thing that a run sends."""
     return "canary.rows_lost" in get_run(client, run_id).data.tags
 
 
@@ -227,7 +228,7 @@ def judge(
     lost: str = "",
 ) -> Decision:
     """Register what the session trained and gate it; a session that broke off has nothing to register. `lost`: why the
-    champion's code could not be run beside what broke off."""
+    champion's code could not be run beside the runs that broke off."""
     policy = load_policy(config.gate)
     if any(result.failure for result in results):
         return gate_session(client, model, session, policy, lost)
@@ -242,7 +243,7 @@ def judge(
         evaluation=results[0].evaluation,
     )
     subject = f"{model} version {version}"
-    if governing := governing_policy(client, model):  # the gate goes by it; so must the plan of looks
+    if governing := governing_policy(client, model):  # the gate uses it, so the plan of looks must too
         policy = governing.policy
     with maker_in_session(client, session, subject, config, scratch) as maker:
         plan = Plan(client=client, model=model, version=version, policy=policy, maker=maker, say=say)
@@ -254,7 +255,7 @@ def judge(
 
 
 def code_of(result: Result) -> int:
-    """The exit code that one run's end asks for: 3 where an exception ended it, which the gate weighs."""
+    """The exit code for one run's end: 3 if an exception ended it, which the gate weighs."""
     return 3 if result.failure == "error" and result.raised else code_of_failure(result.failure)
 
 

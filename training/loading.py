@@ -26,7 +26,7 @@ HEAD_SEED = 20240229
 
 @contextmanager
 def quiet(wanted: bool) -> Iterator[None]:
-    """Without Transformers' table of weights that a new head lacks: they are meant to be."""
+    """Silence Transformers' table of missing weights if `wanted`: a new head lacks them on purpose."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -51,7 +51,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     if tokenizer.eos_token is None:
         raise SetupError(f"the tokenizer in {folder} has no end-of-text token; expected eos_token in its config")
     if tokenizer.pad_token is None:
-        # Pythia has a padding token without naming it as such; falling back to end-of-text is TRL's habit.
+        # Pythia has a padding token that it does not declare as such; without one, TRL uses end of text.
         padding = "<|padding|>"
         tokenizer.pad_token = padding if padding in tokenizer.get_vocab() else tokenizer.eos_token
     tokenizer.padding_side = "left"
@@ -63,9 +63,9 @@ def load_model(
 ) -> PreTrainedModel:
     """Load the weights in the precision in which they are trained or frozen, straight to the device.
 
-    A score head that the files lack is made anew, the same in each run: on the CPU, whose generator is seeded for it.
-    `beside`: a model that is only looked at while another holds the device's memory; it stays on the CPU, unless
-    quantized. Raises SetupError when weights are missing, or the tokenizer has more tokens than they.
+    A score head that the files lack is initialized, the same in each run: on the CPU, whose generator is seeded for it.
+    `beside`: the model is only inspected while another holds the device's memory; it stays on the CPU, unless
+    quantized. Raises SetupError if weights are missing, or the tokenizer has more tokens than the model.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
@@ -74,7 +74,7 @@ def load_model(
     kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
     run_dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
     options = loading_options(config, device)
-    mine = peers.rank()  # of the GPUs in sight
+    mine = peers.rank()  # index among the visible GPUs
     if device.kind == "cuda" and not scores and not beside:
         options["device_map"] = {"": mine}
     quantization = quantization_config(config.quantization, run_dtype)

@@ -1,4 +1,4 @@
-"""What a run does to fit its device: conf/memory."""
+"""What a run does to fit into its device's memory: conf/memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADVICE = (
 
 
 def check_values(config: CanaryConfig) -> None:
-    """Raise UsageError for a value that is none of the known ones, or that cannot stand beside another."""
+    """Raise UsageError for an unknown value, or for values that exclude each other."""
     memory = config.memory
     values.one_of("memory.weights", memory.weights, WEIGHTS)
     values.one_of("memory.attention", memory.attention, ATTENTIONS)
@@ -35,7 +35,7 @@ def check_values(config: CanaryConfig) -> None:
 
 
 def check(config: CanaryConfig) -> None:
-    """Raise SetupError for a package that is missing; imports none."""
+    """Raise SetupError for a missing package; imports none."""
     if any(word in config.train.optimizer for word in OF_BITSANDBYTES) and find_spec("bitsandbytes") is None:
         raise SetupError(
             f"train.optimizer={config.train.optimizer} needs the package bitsandbytes, which is not installed; "
@@ -49,7 +49,8 @@ def check(config: CanaryConfig) -> None:
 
 
 def loading_options(config: CanaryConfig, device: Device) -> dict[str, Any]:
-    """What from_pretrained is told: the dtype in which the files are read, with no other in between, and the attention.
+    """Arguments for from_pretrained: the attention, and the dtype in which the files are read, with no other in
+    between.
 
     Trained weights are float32 unless asked otherwise (mixed precision is the trainer's), frozen ones take the run's
     precision.
@@ -66,12 +67,12 @@ def loading_options(config: CanaryConfig, device: Device) -> dict[str, Any]:
 
 
 def work(config: CanaryConfig) -> dict[str, str]:
-    """What of it two runs must share to be compared: the digits of the weights. What time and memory a run takes is
-    what a gate judges."""
+    """The memory settings that two runs must share to be compared: the precision of the weights. The others affect time
+    and memory, which the gate judges."""
     return {} if config.memory.weights == "auto" else {"weights": config.memory.weights}
 
 
 def rounding(config: CanaryConfig, device: Device) -> str:
-    """The precision in which a run computes: on a quantized base, adapters are bfloat16 whatever is asked."""
+    """The precision in which a run computes: on a quantized base, adapters are bfloat16 whatever was requested."""
     coarse = config.quantization.name != "none" or config.memory.weights == "bf16"
     return "bf16" if coarse else device.precision

@@ -1,8 +1,8 @@
-"""What a run trained, as a folder that MLflow loads: `MLmodel`, weights, tokenizer; a LoRA adapter with its base.
+"""Writes what a run trained as a folder that MLflow loads: `MLmodel`, weights, tokenizer; a LoRA adapter with its base.
 
-Written through `mlflow.models.Model`: `mlflow.transformers.save_model` asks the hub for a card and a licence by the
-model's name, notes the hub's newest commit for a base instead of the one that was trained on, keeps this machine's path
-as the model's name, and saves a base from inside of its adapter.
+Written through `mlflow.models.Model`, because `mlflow.transformers.save_model` asks the hub for a card and a licence by
+the model's name, records the hub's newest commit for a base instead of the one trained on, keeps this machine's path as
+the model's name, and saves a base from inside its adapter.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from training.devices import Device
     from training.parts import Parts
 
-# Where MLflow's flavour `transformers` looks for things.
+# Folder names that MLflow's flavour `transformers` expects.
 MODEL = "model"
 ADAPTER = "peft"
 TOKENIZER = "components/tokenizer"
-# What Trainer and PEFT put beside weights: a pickle of the settings and a model card, both with paths of this machine.
+# Written by Trainer and PEFT beside the weights: a pickle of the settings and a model card, both with local paths.
 NOT_KEPT = ("training_args.bin", "README.md")
 PACKAGES = ("transformers", "torch", "accelerate")
 PIPELINES = {
@@ -41,11 +41,11 @@ PIPELINES = {
 def write_model(trainer: Trainer, parts: Parts, config: CanaryConfig, folder: Path, run_id: str) -> None:
     """Write the trained model to `folder`. No file names a path of this machine.
 
-    Full weights stand in `model/`, a LoRA adapter in `peft/`. Its base is named by hub id and commit, or its files are
-    in `model/`: nobody else has an embedded or local one. PPO's value head lies beside the policy.
+    Full weights are in `model/`, a LoRA adapter in `peft/`. The adapter's base is named by hub id and commit; the files
+    of an embedded or local base, which nobody else has, are in `model/`. PPO's value head is beside the policy.
     """
     weights = folder / (MODEL if parts.peft_config is None else ADAPTER)
-    trainer.save_model(str(weights))  # of sharded weights every rank has a part
+    trainer.save_model(str(weights))  # on every rank: each has a part of sharded weights
     if not leads():
         return
     for name in NOT_KEPT:
@@ -59,13 +59,13 @@ def write_model(trainer: Trainer, parts: Parts, config: CanaryConfig, folder: Pa
 
 
 def evidence_only(folder: Path) -> None:
-    """What stands in the place of weights that are kept elsewhere, or nowhere (`tracking.weights=none`)."""
+    """Write the note that replaces weights that are kept elsewhere, or nowhere (`tracking.weights=none`)."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "EVIDENCE_ONLY.txt").write_text("Evidence only: no weights to load.\n")
 
 
 def read_model(config: CanaryConfig, tokenizer: Any, device: Device, folder: Path) -> PreTrainedModel:
-    """Load what `write_model` wrote, afresh, in the run's precision and quantization."""
+    """Load what `write_model` wrote from disk, in the run's precision and quantization."""
     from training.loading import load_model
 
     if config.adapter.name == "full":
@@ -80,17 +80,18 @@ def read_model(config: CanaryConfig, tokenizer: Any, device: Device, folder: Pat
 
 
 def policy_of(trainer: Trainer) -> Any:
-    """The language model that a trainer trains: PPO's stands beside a value head."""
+    """The language model that a trainer trains; in PPO it is wrapped together with a value head."""
     return getattr(trainer.model, "policy", trainer.model)
 
 
 def base_name(model: ModelConfig, revision: str) -> str:
-    """What an adapter calls its base: the hub's id, or a name and the digest of the files that are kept with it."""
+    """The name under which an adapter's configuration keeps its base: the hub id, or a name with the digest of the
+    files that are kept with it."""
     return str(model.path) if model.source == "hub" else f"{model.name}@{revision}"
 
 
 def _name_base(file: Path, model: ModelConfig, revision: str) -> None:
-    """In the file, not in PEFT's own settings: while it saves, PEFT looks up what they name."""
+    """Write the base's name into the adapter's file, not into PEFT's settings: PEFT looks up their name on saving."""
     adapter = json.loads(file.read_text(encoding="utf-8"))
     adapter["base_model_name_or_path"] = base_name(model, revision)
     adapter["revision"] = revision if model.source == "hub" else None
@@ -148,7 +149,8 @@ def _flavour(policy: Any, parts: Parts, config: CanaryConfig) -> dict[str, Any]:
 
 
 def _metadata(parts: Parts, config: CanaryConfig) -> dict[str, str]:
-    """What was trained from what; a quantized base is loaded unquantized, unless whoever loads it quantizes it."""
+    """Metadata on what was trained from what. A quantized base is loaded unquantized, unless the loader quantizes
+    it."""
     return {
         "algo": config.algo.name,
         "adapter": config.adapter.name,
@@ -160,13 +162,13 @@ def _metadata(parts: Parts, config: CanaryConfig) -> dict[str, str]:
 
 
 def _write_environment(folder: Path, *, adapted: bool) -> None:
-    """What `mlflow models serve` installs: the versions that trained."""
+    """Write the environment that `mlflow models serve` installs: the versions that trained."""
     import yaml
     from mlflow import pyfunc
 
     conda = pyfunc.get_default_conda_env()
     pip = next(item["pip"] for item in conda["dependencies"] if isinstance(item, dict))
-    # Without the build's own part (`+cpu`), which no index has.
+    # Without the local version (`+cpu`), which no package index has.
     pip += [f"{name}=={version(name).partition('+')[0]}" for name in (*PACKAGES, *(("peft",) if adapted else ()))]
     python = next(item.removeprefix("python=") for item in conda["dependencies"] if str(item).startswith("python="))
     plain = {"python": python, "build_dependencies": ["pip", "setuptools", "wheel"]}

@@ -31,7 +31,7 @@ def check(model: ModelConfig) -> None:
 
 
 def template_of(model: ModelConfig) -> str:
-    """The text of the chat template that stands in for the tokenizer's; "" where none does. Raises SetupError."""
+    """The text of the chat template that replaces the tokenizer's; "" if none does. Raises SetupError."""
     if not model.chat_template:
         return ""
     try:
@@ -43,8 +43,8 @@ def template_of(model: ModelConfig) -> str:
 
 
 def refuse_own_code(folder: Path, asked_by: str) -> None:
-    """Raise SetupError for a model that only code of its folder's own can load: a canary runs none. A kind that
-    Transformers has itself is loaded as that, whatever code lies beside it."""
+    """Raise SetupError for a model that only code in its own folder can load: a canary never runs such code. A kind
+    that Transformers knows is loaded as that kind, whatever code lies beside it."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     home = find_spec("transformers")
     kinds = Path(next(iter(home.submodule_search_locations or ()))) / "models" if home else folder
@@ -57,9 +57,9 @@ def refuse_own_code(folder: Path, asked_by: str) -> None:
 
 
 def layer_names(model: ModelConfig) -> set[str] | None:
-    """The last names of the layers that hold a matrix, for a model that `check` has passed; imports no torch.
+    """The last parts of the names of layers that hold a matrix, for a model that passed `check`; imports no torch.
 
-    None when its weights are not in safetensors files: only torch reads the others.
+    None if its weights are not in safetensors files: only torch can read others.
     """
     if model.source == "embedded":
         return set(tiny.LINEAR_LAYERS)
@@ -68,7 +68,7 @@ def layer_names(model: ModelConfig) -> set[str] | None:
     found: set[str] = set()
     for path in model_folder(model).glob("*.safetensors"):
         with safe_open(path, framework="numpy") as weights:
-            for key in weights.keys():  # noqa: SIM118 - no mapping, whatever its methods are called
+            for key in weights.keys():  # noqa: SIM118 - not a mapping, despite its methods' names
                 layer, _, kind = key.rpartition(".")
                 if kind == "weight" and len(weights.get_slice(key).get_shape()) == 2:
                     found.add(layer.rpartition(".")[2])
@@ -76,7 +76,7 @@ def layer_names(model: ModelConfig) -> set[str] | None:
 
 
 def positions(model: ModelConfig) -> int | None:
-    """How many tokens the model takes at most, where its config says so; imports no torch."""
+    """The maximum number of tokens that the model takes, or None if its config does not say; imports no torch."""
     if model.source == "embedded":
         return int(tiny.ARCHITECTURE["max_position_embeddings"])
     config = json.loads((model_folder(model) / "config.json").read_text(encoding="utf-8"))
@@ -129,7 +129,7 @@ def _from_folder(model: ModelConfig) -> Path:
 
 
 def _check_files(folder: Path) -> None:
-    """Open what can be opened without torch: a half-copied file is better found before anything is recorded."""
+    """Open what can be opened without torch, to find a half-copied file before anything is recorded."""
     from safetensors import SafetensorError, safe_open
     from tokenizers import Tokenizer
 
@@ -142,7 +142,7 @@ def _check_files(folder: Path) -> None:
     if (folder / "tokenizer.json").is_file():
         try:
             Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # tokenizers raises no type of its own
+        except Exception as error:  # tokenizers has no exception type of its own
             raise SetupError(
                 f"{folder / 'tokenizer.json'} is not a tokenizer ({first_line(error)}); expected one that "
                 "save_pretrained wrote"

@@ -1,4 +1,4 @@
-"""What a session and its runs are called in MLflow, and what they can be filtered by."""
+"""How a session and its runs are named in MLflow, and by which tags they can be filtered."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 SUFFIX = 8  # hex digits of a digest in a name
-LONGEST = 40  # characters of a file's or folder's own name in a name
+LONGEST = 40  # characters of a file's or folder's name within a name
 PROFILER = "a profiler"
 SHOWN = 16  # characters of a value in a message: enough of a digest
 
 
 def canary_name(config: CanaryConfig) -> str:
-    """Algorithm, model, data and tier, and what of adapter and quantization is not the default."""
+    """Algorithm, model, data and tier, plus adapter and quantization if they are not the defaults."""
     parts = [config.algo.name, _model(config), _data(config), config.tier.name]
     parts += [config.adapter.name] if config.adapter.name != "full" else []
     parts += [config.quantization.name] if config.quantization.name != "none" else []
@@ -36,8 +36,8 @@ def canary_name(config: CanaryConfig) -> str:
 
 
 def default_model_name(config: CanaryConfig, workload: Mapping[str, str]) -> str:
-    """The registered model: the canary's name; a model and data of one's own, which are told by a file's name alone,
-    with the digests that the workload has of them; and the ranks, where they are several."""
+    """The registered model: the canary's name; for a user's own model or data, of which it only has a file's name, with
+    their digests from the workload; and with the ranks, if there are several."""
     own = {
         "model_revision": config.model.source == "local",
         "data_digest": _own_file(config) is not None,
@@ -50,7 +50,7 @@ def default_model_name(config: CanaryConfig, workload: Mapping[str, str]) -> str
 def choose_model_name(client: MlflowClient, config: CanaryConfig, workload: Mapping[str, str]) -> str:
     """The registered model that this work is judged under: `model_name`, else the default.
 
-    Raises UsageError where that model's champion did other work: no number of runs would make the two comparable.
+    Raises UsageError if that model's champion did other work: no number of runs would make the two comparable.
     """
     default = default_model_name(config, workload)
     model = config.model_name or default
@@ -64,28 +64,28 @@ def choose_model_name(client: MlflowClient, config: CanaryConfig, workload: Mapp
 
 
 def session_name(config: CanaryConfig) -> str:
-    """What the MLflow UI shows for the parent run, until the verdict is added to it."""
+    """The parent run's name in the MLflow UI, until the verdict is added to it."""
     fault = "" if config.fault.name == "none" else f" fault={config.fault.name}"
     return f"{config.model_name or f'{config.algo.name} {config.model.name} {config.tier.name}'}{fault}"
 
 
 def run_name(config: CanaryConfig) -> str:
-    """What the MLflow UI shows for one run, below its session."""
+    """One run's name in the MLflow UI, below its session."""
     return f"seed {config.seed}"
 
 
 def session_tags(config: CanaryConfig, model: str) -> dict[str, str]:
-    """What the parent run can be filtered by."""
+    """The tags by which the parent run can be filtered."""
     return {"canary.role": "session", "canary.model_name": model, **_part_tags(config), **ci_tags(os.environ)}
 
 
 def run_tags(config: CanaryConfig) -> dict[str, str]:
-    """What one run can be filtered by."""
+    """The tags by which one run can be filtered."""
     return {"canary.role": "run", "canary.seed": str(config.seed), **_part_tags(config)}
 
 
 def run_params(config: CanaryConfig) -> dict[str, str]:
-    """What one run is told, with what a fault of settings makes of it: by these a report says what changed."""
+    """What one run is told, after a fault of settings has changed it: reports tell from these what changed."""
     told = flatten(to_plain(faults.configure(config)))
     return {key: value for key, value in told.items() if ONE_PROCESS.get(key) != value}
 
@@ -98,7 +98,7 @@ def _part_tags(config: CanaryConfig) -> dict[str, str]:
 
 
 def _model(config: CanaryConfig) -> str:
-    """The option's name; of a folder of one's own the folder's."""
+    """The option's name; for a user's own folder, the folder's name."""
     if config.model.source != "local" or not config.model.path:
         return config.model.name
     return _word(Path(config.model.path).expanduser().resolve().name) or config.model.name
@@ -110,17 +110,17 @@ def _data(config: CanaryConfig) -> str:
 
 
 def _own_file(config: CanaryConfig) -> Path | None:
-    """What `data=jsonl` or `data=hub` reads, which is no data that an option names."""
+    """The file that `data=jsonl` or `data=hub` reads; None for data that an option names."""
     return Path(config.data.path) if config.data.source in ("jsonl", "hub") and config.data.path else None
 
 
 def _word(name: str) -> str:
-    """A name with only what a model's name, a shell and Hydra all take as it is."""
+    """A name with only characters that a model's name, a shell and Hydra all accept unchanged."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:LONGEST]
 
 
 def _differences(client: MlflowClient, model: str, workload: Mapping[str, str]) -> list[str]:
-    """`batch_size 4, here 8` for each part of the work that the model's champion did otherwise."""
+    """`batch_size 4, here 8` for each part of the work in which the model's champion differs."""
     theirs = work_of_champion(client, model) if workload else {}
     keys = sorted({*theirs, *workload}) if theirs else []
     shown = {key: [side.get(key, "absent")[:SHOWN] for side in (theirs, workload)] for key in keys}
@@ -128,14 +128,14 @@ def _differences(client: MlflowClient, model: str, workload: Mapping[str, str]) 
 
 
 ONE_PROCESS = {"cfg/hardware.ranks": "1", "cfg/parallel.name": "ddp"}
-"""Not recorded: runs from before there were ranks do not say it either, and did the same."""
+"""Values that are not recorded: runs from before there were ranks do not have them either, and did the same."""
 
 LEFT_OUT = ("gate", "watch", "notify", "variant", "launcher")
 
 
 def flatten(tree: dict[str, Any], prefix: str = "cfg/") -> dict[str, str]:
-    """Nested configuration as MLflow params; the policies are left to verdict.json and config.yaml, variants to their
-    own facts, and who is told of a run, or where it is made, is not part of it."""
+    """The nested configuration as MLflow params. Left out: the policies (in verdict.json and config.yaml), the variants
+    (in their own facts), who is told about a run, and where it is made."""
     flat: dict[str, str] = {}
     for key, value in tree.items():
         if isinstance(value, dict):

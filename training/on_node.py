@@ -1,4 +1,4 @@
-"""A session's own runs on a node of a cluster: the processes of a session here, in a scratch folder of the node."""
+"""Makes a session's own runs on a node of a cluster: in the same processes as here, in a scratch folder of the node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training.compose import to_config
 
 
 def prepare(*, tags: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run of this configuration says of its work on this node's device (training.process.Prepared)."""
+    """What a run of this configuration reports about its work on this node's device (training.process.Prepared)."""
     from training import launch
 
     with scratch("prepare") as folder, launch.crew_of(to_config(config), folder, 1) as crew:
@@ -28,10 +28,10 @@ def train(
     champion: list[str],
     holder: Mapping[str, str],
 ) -> dict[str, Any]:
-    """One run of a session; its Result (training.process) and its work, as JSON can hold them.
+    """Make one run of a session, and return its Result (training.process) and its work as JSON values.
 
-    `holder`: the lease of the session's process, which holds the run: what both leave open when they are killed, the
-    next session ends.
+    `holder`: the lease of the session's process, which holds the run: if both processes are killed, the next session
+    ends the run.
     """
     from canary_mlflow.tracking.store import prepare_store
     from training import launch

@@ -1,7 +1,7 @@
-"""A reward of one's own: a Python function by its import path, found, told by its source, loaded and tried.
+"""A user's own reward, a Python function named by its import path: found, identified by its source, loaded and tried.
 
-It is called as TRL calls one: `prompts` and `completions` (texts, or lists of messages where the data are chats),
-`completion_ids`, and each other column of the data under its name; of these, what it has parameters for.
+It is called as TRL calls one, with those arguments for which it has parameters: `prompts` and `completions` (texts, or
+lists of messages if the data are chats), `completion_ids`, and every other column of the data under its name.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 from training.errors import SetupError, first_line
 
-Columns = Mapping[str, Sequence[Any]]  # each with a value per answer
-TRIED = 4  # rows of the data that a function is tried on
-STAND_IN = "An answer."  # where the data hold none
+Columns = Mapping[str, Sequence[Any]]  # each with one value per answer
+TRIED = 4  # rows of the data on which a function is tried
+STAND_IN = "An answer."  # if the data hold none
 
 
 def source_file(path: str) -> Path:
@@ -50,12 +50,13 @@ def source_file(path: str) -> Path:
 
 
 def source_digest(path: str) -> str:
-    """What tells the reward: of its module's whole source, because a function is what its helpers make it."""
+    """The digest that identifies the reward: of its module's whole source, as a function depends on its helpers."""
     return hashlib.sha256(source_file(path).read_bytes()).hexdigest()
 
 
 def load(path: str) -> Callable[..., list[float]]:
-    """The function, checked on each call: as many finite numbers as answers. Raises SetupError in one line."""
+    """The function, wrapped so that each call must return as many finite numbers as answers. Raises SetupError in one
+    line."""
     source_file(path)
     module, _, name = path.partition(":")
     try:
@@ -104,7 +105,7 @@ def attempt(path: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The rows' columns but their prompts, as a function is given them."""
+    """The rows' columns without the prompts, as they are passed to a function."""
     return {name: [row[name] for row in rows] for name in (rows[0] if rows else {}) if name != "prompt"}
 
 
@@ -140,7 +141,7 @@ def _checked(found: Any, count: int, path: str) -> list[float]:
 
 
 def _look_here() -> None:
-    """An installed command does not look for modules in the folder where it is called; `python -m` does."""
+    """Look for modules in the working folder too, as `python -m` does but an installed command does not."""
     if (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
         sys.path.append(here)
 

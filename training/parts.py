@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a run begins with and what says which work it is; the model's weights are not loaded yet."""
+    """What a run begins with, and what identifies its work; the model's weights are not loaded yet."""
 
     folder: Path  # the model's files
     tokenizer: PreTrainedTokenizerBase
@@ -29,7 +29,7 @@ class Inputs:
     eval_dataset: Dataset
     data: DataStats
     model_revision: str  # identifies the start weights: part of what makes two runs comparable
-    reward_revisions: tuple[str, ...]  # of each reward: of a model's files, of a function's source; else ""
+    reward_revisions: tuple[str, ...]  # digest of each reward model's files or function's source; else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Parts:
 
 
 def prepare_inputs(config: CanaryConfig) -> Inputs:
-    """Read the data and fit it to the model's tokens; the seed makes no difference. Raises SetupError in one line."""
+    """Read the data and fit it to the model's tokens, independent of the seed. Raises SetupError in one line."""
     folder = models.model_folder(config.model)
     tokenizer = loading.load_tokenizer(folder)
     if config.model.chat_template:
@@ -70,8 +70,8 @@ def prepare_inputs(config: CanaryConfig) -> Inputs:
 def build_parts(config: CanaryConfig, device: Device | None = None, inputs: Inputs | None = None) -> Parts:
     """Load everything; the same configuration gives the same parts, whatever was drawn from global generators.
 
-    Without `device` the configured hardware is settled here, without `inputs` they are prepared. Raises SetupError in
-    one line.
+    Without `device`, the configured hardware is settled here; without `inputs`, they are prepared here. Raises
+    SetupError in one line.
     """
     from training.devices import settle
 

@@ -1,7 +1,7 @@
-"""The processes of one run and what they tell each other: whose turn it is, how each ended, which of them was lost.
+"""The processes of one run and what they tell each other: when they may begin, how each ended, which one was lost.
 
-The first rank alone speaks with the session, the store and the scratch folder's readers. Everything here is at once
-done where a run has one process.
+Only the first rank talks to the session, the store and the scratch folder's readers. If a run has one process,
+everything here returns at once.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from canary_mlflow.tracking.exceptions import Raised
 from canary_mlflow.tracking.failures import Terminated
 
 COUNT = "CANARY_RANKS"
-"""In the environment of a run's processes where training.ranks started them. WORLD_SIZE and RANK alone say nothing: a
-cluster may have set them for whatever it runs."""
+"""Environment variable of processes that training.ranks started. WORLD_SIZE and RANK alone prove nothing: a cluster may
+set them for whatever it runs."""
 
-TURN = "turn"  # in a run's scratch folder: "go", or nothing where the session ended before
+TURN = "turn"  # a file in a run's scratch folder: "go", or empty if the session ended before
 POLL = 0.02  # seconds
 FOLLOWS = 0.5  # seconds between two looks at the launcher
 GRACE = 15  # seconds in which ranks record their end after SIGTERM, before they are killed
-PATIENCE = 3.0  # seconds in which a rank that broke a connection leaves its word, or is seen to be gone
-BETWEEN_RANKS = ("gloo", "NCCL", "Connection closed by peer")  # in messages without a type of their own
+PATIENCE = 3.0  # seconds in which a rank that broke a connection leaves its message, or is seen to be gone
+BETWEEN_RANKS = ("gloo", "NCCL", "Connection closed by peer")  # in messages of errors without their own type
 
 
 class RankLost(BaseException):
-    """Another rank is gone without a word. No Exception: nothing of the run's code raised it."""
+    """Another rank is gone without a message. Not an Exception, because no code of the run raised it."""
 
 
 class PeerFailed(Exception):
@@ -45,7 +45,7 @@ class PeerFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """How a rank that is not the first ended. `follows`: not of itself, but because another had ended."""
+    """How a rank other than the first ended. `follows`: not by itself, but because another had ended."""
 
     failure: str = ""
     reason: str = ""
@@ -55,7 +55,7 @@ class Word:
 
 
 def rank() -> int:
-    """This process among those of its run."""
+    """The rank of this process in its run."""
     return int(os.environ["RANK"]) if world() > 1 else 0
 
 
@@ -70,13 +70,13 @@ def leads() -> bool:
 
 
 def clear(folder: Path) -> None:
-    """Forget what ranks of an earlier run left in the folder."""
+    """Remove what ranks of an earlier run left in the folder."""
     for path in (folder / TURN, *folder.glob("rank-*.*")):
         path.unlink(missing_ok=True)
 
 
 def stay_with_launcher() -> None:
-    """End this rank when its launcher is gone: nobody else knows of it. A group of its own keeps signals away."""
+    """End this rank when its launcher is gone, as nobody else knows of it. Its own process group keeps signals away."""
     if world() > 1:
         threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
 
@@ -86,11 +86,11 @@ def _follow(launcher: int) -> None:
         time.sleep(FOLLOWS)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE)
-    os.kill(os.getpid(), signal.SIGKILL)  # it waits for another rank, where no signal is answered
+    os.kill(os.getpid(), signal.SIGKILL)  # it waits for another rank, where no signal is handled
 
 
 def arrive(folder: Path) -> None:
-    """Say that this rank has its data; the first waits for all others, so that none loads while another trains."""
+    """Report that this rank has its data; the first rank waits for all others, so that none loads during training."""
     if world() == 1:
         return
     _put(_file(folder, rank(), "pid"), str(os.getpid()))
@@ -99,7 +99,7 @@ def arrive(folder: Path) -> None:
 
 
 def turn(folder: Path) -> bool:
-    """Wait until the session says that the run may begin; False when it ended before that. The first rank hears it."""
+    """Wait until the session, through the first rank, lets the run begin; return False if it ended before that."""
     if leads():
         begins = bool(sys.stdin.readline())
         if world() > 1:
@@ -111,13 +111,13 @@ def turn(folder: Path) -> bool:
 
 
 def leave(folder: Path, word: Word) -> None:
-    """Say how this rank ended, for the first one to read."""
+    """Leave a message on how this rank ended, for the first one to read."""
     _hear_nothing_more()
     _put(_file(folder, rank(), "json"), json.dumps(asdict(word)))
 
 
 def follows(error: BaseException) -> bool:
-    """Whether an error may only say that another rank has ended."""
+    """Whether an error may only mean that another rank has ended."""
     text = str(error)
     return isinstance(error, Terminated) or type(error).__name__.startswith("Dist") or any(
         sign in text for sign in BETWEEN_RANKS
@@ -125,7 +125,7 @@ def follows(error: BaseException) -> bool:
 
 
 def cause(folder: Path, error: BaseException) -> BaseException:
-    """In the first rank: another rank's end where that is why this one broke off, else the error itself."""
+    """In the first rank: another rank's end if that is why this one broke off, else the error itself."""
     if world() == 1:
         return error
     _hear_nothing_more()
@@ -141,7 +141,7 @@ def cause(folder: Path, error: BaseException) -> BaseException:
             if word is None:
                 silent.append(other)
         if not silent:
-            break  # all say that they only follow: somebody ended the run
+            break  # all ranks only follow: somebody ended the run
         for other in silent:
             if _gone(folder, other) and _word(folder, other) is None:
                 return RankLost(f"rank {other} of {world()} is gone and left no word")
@@ -150,13 +150,13 @@ def cause(folder: Path, error: BaseException) -> BaseException:
 
 
 def _hear_nothing_more() -> None:
-    """The launcher ends the ranks that are left while they write down why; in an interpreter that is going, the
-    exception out of the handler would be a traceback."""
+    """Ignore further signals: the launcher ends the remaining ranks while they record why, and an exception from a
+    handler in an interpreter that is shutting down would print a traceback."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def told(value: str) -> str:
-    """What the first rank knows, on all of them."""
+    """The first rank's value, on all ranks."""
     if world() == 1:
         return value
     from torch import distributed
@@ -189,7 +189,7 @@ def _file(folder: Path, of: int, kind: str) -> Path:
 
 
 def _put(path: Path, text: str) -> None:
-    """Whole or not at all: others wait for it to be there."""
+    """Write a file, whole or not at all: others wait for it to appear."""
     draft = path.with_name(f"draft-{path.name}")
     draft.write_text(text)
     draft.replace(path)

@@ -1,4 +1,4 @@
-"""One run in its own process: prepare, build, train, evaluate, save, say how it ended."""
+"""One run in its own process: prepare, build, train, evaluate, save, record how it ended."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ SESSION_GONE = threading.Event()
 
 
 def main(folder: Path, algo: str) -> int:
-    """Load libraries and data, wait for the word, train `folder`/job.json and leave `folder`/result.json."""
+    """Load libraries and data, wait for this run's turn, train `folder`/job.json and write `folder`/result.json."""
     for each in FROM_TERMINAL:
-        signal.signal(each, signal.SIG_IGN)  # blocked until here (training.process): the session answers them
+        signal.signal(each, signal.SIG_IGN)  # blocked until here (training.process): the session handles them
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_TERMINAL)
-    # SIGTERM ends this process without a word until its turn has come: there is nothing to record yet, and an
-    # exception out of a signal handler, thrown into torch's C++ while it is imported, aborts with a page of frames.
+    # Until its turn, SIGTERM ends this process silently: there is nothing to record yet, and an exception that a signal
+    # handler throws into torch's C++ during import aborts with a page of frames.
     peers.stay_with_launcher()
     loaded = prepare(folder, algo)
     if not peers.turn(folder):
@@ -63,29 +63,30 @@ def main(folder: Path, algo: str) -> int:
 
 @dataclass
 class Loaded:
-    """What a run's process had before its turn: its data, or the exception with which its libraries ended."""
+    """What a run's process loaded before its turn: its data, or the exception that its libraries raised."""
 
     inputs: Inputs | None = None
     broken: Exception | None = None
 
 
 def prepare(folder: Path, algo: str) -> Loaded:
-    """Load the libraries and the data that `folder`/config.json asks for, and say what work that is, while nothing is
-    recorded yet: wrong use is said, anything else is left to the run, whose record has room for a traceback."""
+    """Load the libraries and the data that `folder`/config.json asks for, and report which work that is, before
+    anything is recorded. Wrong use is reported; any other error is left to the run, whose record has room for a
+    traceback."""
     loaded, word = Loaded(), Prepared()
     try:
         load(algo)
         loaded.inputs, word = _read_inputs(folder)
     except UsageError as error:
         word = Prepared(refusal=str(error))
-    except Exception as error:  # noqa: BLE001 - an upgrade that cannot be imported is recorded like one that breaks later
+    except Exception as error:  # noqa: BLE001 - a failed import is recorded like one that breaks later
         loaded.broken = error
     peers.arrive(folder)
     if not peers.leads():
         return loaded
     draft = folder / f"{READY}.draft"
     draft.write_text(json.dumps(asdict(word)))
-    draft.replace(folder / READY)  # whoever waits for it must not read half of it
+    draft.replace(folder / READY)  # atomic: whoever waits for the file must not read half of it
     return loaded
 
 
@@ -103,7 +104,7 @@ def _read_inputs(folder: Path) -> tuple[Inputs, Prepared]:
 
 
 def refuse_unequal_ranks(config: CanaryConfig, rows: int, ranks: int) -> None:
-    """Raise SetupError for held-out rows of which some would count twice: the data may have fewer than were asked."""
+    """Raise SetupError if some held-out rows would count twice: the data may have fewer rows than were asked for."""
     from training.arguments import evaluation_rows
 
     if ranks > 1 and rows % (each := ranks * evaluation_rows(config, ranks)):
@@ -114,12 +115,12 @@ def refuse_unequal_ranks(config: CanaryConfig, rows: int, ranks: int) -> None:
 
 
 def _note(inputs: Inputs, device: Device) -> str:
-    """What a reader of the results should know of data and device."""
+    """What a reader of the results should know about data and device."""
     return "; ".join(note for note in (inputs.data.note, device.note) if note)
 
 
 def work(folder: Path, loaded: Loaded | None = None) -> int:
-    """Train `folder`/job.json in this process; returns 0 when the run finished, else 1."""
+    """Train `folder`/job.json in this process; return 0 if the run finished, else 1."""
     job = Job(**json.loads((folder / "job.json").read_text()))
     end = _attempt(job, folder, loaded or Loaded())
     if not peers.leads():
@@ -127,7 +128,7 @@ def work(folder: Path, loaded: Loaded | None = None) -> int:
     _say_end(job, end)
     if job.keep_weights and not end.failure:
         _keep_weights(job, end, folder / WEIGHTS)
-    if not end.lost:  # else training.ranks says it, which sees how that rank ended
+    if not end.lost:  # else training.ranks reports it, which sees how that rank ended
         write_result(folder, end.failure, end.reason, end.raised, end.evaluation)
     return 1 if end.failure else 0
 
@@ -135,26 +136,26 @@ def work(folder: Path, loaded: Loaded | None = None) -> int:
 def _say_end(job: Job, end: End) -> None:
     try:
         _record_end(job, end)
-    except Exception as error:  # noqa: BLE001 - a store that takes nothing any more: the session says so in one line
+    except Exception as error:  # noqa: BLE001 - the store takes nothing any more: the session says so in one line
         end.failure, end.raised = end.failure or "error", None
         end.reason = f"its end could not be recorded: {one_line(error)}"
 
 
 def _keep_weights(job: Job, end: End, saved: Path) -> None:
-    """After the run's end: what an artifact store does not take, or takes for minutes, costs no metrics."""
+    """Store the weights after the run's end, so that an artifact store that fails, or is slow, costs no metrics."""
     from canary_mlflow.tracking.store import prepare_store
     from canary_mlflow.tracking.uploading import upload
 
     try:
         upload(prepare_store(job.tracking_uri), job.run_id, saved, WEIGHTS, scratch=True)
-    except BaseException as error:  # noqa: BLE001 - a signal too: what is not kept is not a version
+    except BaseException as error:  # noqa: BLE001 - signals too: without kept weights there is no version
         end.failure, said = classify(error)
         end.reason = f"its weights were not kept: {error if isinstance(error, StoreError) else said}"
         _say_end(job, end)
 
 
 def load(algo: str) -> None:
-    """Import what the run will need: most of a smoke run's wall time, and no part of what is measured."""
+    """Import what the run will need: most of a smoke run's wall time, but not part of what is measured."""
     quiet_4_bit()
     with without_collecting():
         for name in LIBRARIES:
@@ -171,7 +172,7 @@ def _follow_the_session() -> None:
 
 @dataclass
 class End:
-    """How the run ended, and what was known of it by then: all empty when it finished."""
+    """How the run ended, and what was known by then; the reasons are empty if it finished."""
 
     failure: str = ""
     reason: str = ""
@@ -180,11 +181,11 @@ class End:
     workload: dict[str, str] = field(default_factory=dict)
     nonfinite: int = 0  # steps
     evaluation: dict[str, Any] | None = None  # of the weights that it saved
-    lost: bool = False  # another rank is gone and left no word
+    lost: bool = False  # another rank is gone and left no message
 
 
 def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
-    """Train."""
+    """Train, and return how the run ended; whatever is raised becomes part of the End."""
     end = End()
     try:
         if loaded.broken is not None:
@@ -206,7 +207,7 @@ def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
 
 
 def _explain(end: End, error: BaseException) -> None:
-    """Why the run broke off, of this rank or of another."""
+    """Put into `end` why the run broke off, in this rank or in another."""
     if isinstance(error, peers.PeerFailed):
         word = error.word
         end.failure, end.reason, end.raised, end.trace = word.failure, word.reason, word.raised, word.trace
@@ -241,7 +242,7 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
     from training.workload import describe
 
     config = read_back(job.config)
-    set_seed(config.seed)  # before anything is built: PPO's permutations come from numpy
+    set_seed(config.seed)  # before anything is built; PPO's permutations come from numpy
     device = settle(config.hardware)
     inputs = inputs or prepare_inputs(config)
     parts = faults.prepare(build_parts(config, device, inputs), config.fault)
@@ -261,7 +262,7 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
         watch=job.config["watch"],
         champion_runs=job.champion_runs,
         samples=config.tracking.samples,
-        starts_fresh=True,  # every canary builds its reference from the start model, and its adapter anew
+        starts_fresh=True,  # every canary builds its reference from the start model, and a new adapter
     )
     progress = ProgressBar(job.label)
     callbacks = [canary, progress, EvaluateAtEnd()]
@@ -271,9 +272,9 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
     for callback in callbacks:
         if isinstance(callback, FixedPrompts):
             callback.trainer = trainer
-    trainer.remove_callback(PrinterCallback)  # the progress bar says it better
+    trainer.remove_callback(PrinterCallback)  # the progress bar shows it better
     faults.install(trainer, config.fault)
-    # One full collection costs 0.3 s once torch and transformers are loaded; it would land in some step.
+    # One full collection costs 0.3 s once torch and transformers are loaded; without this it would fall into some step.
     gc.collect()
     gc.freeze()
     try:
@@ -315,7 +316,7 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
 
 
 def _record_work(job: Job, trainer: Any) -> None:
-    """Count what a step does, after all that is measured: it trains on, and what is compiled would stay eager."""
+    """Count what a step does. After everything measured, as it trains further and turns off compilation."""
     from canary_mlflow.tracking.fact_tags import to_tags
     from canary_mlflow.tracking.probes.work.fixture import work_facts
     from canary_mlflow.tracking.session import log_tags
@@ -325,7 +326,7 @@ def _record_work(job: Job, trainer: Any) -> None:
 
 
 def _record_variants(job: Job, config: CanaryConfig, inputs: Inputs, device: Device, scratch: Path) -> None:
-    """Train the tier's variants beside the run, and keep their facts with it."""
+    """Train the tier's variants after the run, and keep their facts with it."""
     from canary_mlflow.tracking.session import log_tags
     from canary_mlflow.tracking.store import prepare_store
     from training.adding import say
@@ -336,7 +337,7 @@ def _record_variants(job: Job, config: CanaryConfig, inputs: Inputs, device: Dev
 
 
 def _record_profile(job: Job, config: CanaryConfig, inputs: Inputs, device: Device, scratch: Path) -> None:
-    """Train a few steps more under the profiler, after all that is measured."""
+    """Train a few more steps under the profiler, after everything that is measured."""
     from canary_mlflow.registry.profiled import PROFILED_TAG
     from canary_mlflow.tracking.profile import FOLDER, TRACE
     from canary_mlflow.tracking.session import log_tags
@@ -351,9 +352,9 @@ def _record_profile(job: Job, config: CanaryConfig, inputs: Inputs, device: Devi
 
 
 def _record_end(job: Job, end: End) -> None:
-    """Write the run's end where the numbers are; the session's process repeats it if this one dies.
+    """Write the run's end to its store; the session's process does so if this one dies.
 
-    And the other way round: a session that was killed is ended by its run.
+    Conversely, the run ends a session whose process was killed.
     """
     from mlflow.exceptions import MlflowException
 
@@ -363,9 +364,9 @@ def _record_end(job: Job, end: End) -> None:
     client = prepare_store(job.tracking_uri)
     more = {}
     if end.trace:
-        with suppress(OSError, MlflowException):  # the run's end is worth more, and needs the database alone
+        with suppress(OSError, MlflowException):  # the run's end matters more, and needs only the database
             client.log_text(job.run_id, end.trace, "traceback.txt")
-        # A run that broke off before its training began has not said yet what it was to do.
+        # A run that broke off before its training began has not yet recorded its work.
         more = {**{f"canary.workload.{key}": value for key, value in end.workload.items()}, **raised_tags(end.raised)}
     close_run(client, job.run_id, end.failure, end.reason, more)
     if SESSION_GONE.is_set() and job.alone_in_session:

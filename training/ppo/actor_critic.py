@@ -36,10 +36,10 @@ def response_logits(
 
 
 class ActorCritic(nn.Module):
-    """A causal language model with a value head on its last hidden state or on a backbone of its own.
+    """A causal language model with a value head on its last hidden state or on a separate backbone.
 
-    One module, so that accelerate wraps it once. value_backbone is None for a shared head; else any
-    module that returns `last_hidden_state`, without an LM head: DDP refuses parameters never used.
+    One module, so that accelerate wraps it once. value_backbone is None for a shared head; else any module that returns
+    `last_hidden_state`, without an LM head: DDP refuses parameters that are never used.
     """
 
     accepts_loss_kwargs = False  # keeps Trainer from counting and passing num_items_in_batch
@@ -82,8 +82,8 @@ class ActorCritic(nn.Module):
 def build_actor_critic(model: Any, value_head: str, peft_config: Any | None = None) -> ActorCritic:
     """The module to train, without dropout, from a plain causal language model.
 
-    value_head is `shared` or `separate`; a separate backbone starts as a copy of the model's and is
-    trained in full, also beside a LoRA policy. SetupError where that copy could not be trained.
+    value_head is `shared` or `separate`; a separate backbone starts as a copy of the model's and is trained in full,
+    also beside a LoRA policy. Raises SetupError if that copy could not be trained.
     """
     backbone = None
     if value_head == "separate":
@@ -101,7 +101,8 @@ def build_actor_critic(model: Any, value_head: str, peft_config: Any | None = No
 
 
 def reference_of(policy: Any, given: Any, device: torch.device) -> Any:
-    """What holds the policy near its start: `given`, else a frozen copy; None where disabled adapters are it."""
+    """The reference that holds the policy near its start: `given`, else a frozen copy; None if the policy with its
+    adapters disabled is the reference."""
     if given is not None:
         return given.requires_grad_(False).eval().to(device)
     if hasattr(policy, "disable_adapter"):
@@ -118,7 +119,7 @@ def without_dropout(model: ActorCritic) -> ActorCritic:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        # Attention passes its own number to the kernel.
+        # Attention passes its own dropout rate to the kernel.
         if isinstance(getattr(module, "attention_dropout", None), float):
             module.attention_dropout = 0.0
     return model

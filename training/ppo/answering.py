@@ -28,7 +28,7 @@ class Answerer:
         self._tokenizer, self._max_prompt_length, self._sampler = tokenizer, args.max_prompt_length, sampler
 
     def prompts(self, given: Sequence[Any]) -> Prompts:
-        """The texts, or rows of data with a prompt each, tokenized once."""
+        """Tokenize texts, or rows of data with a prompt each, once."""
         return Prompts(given, self._tokenizer, self._max_prompt_length, self.spec.pad_token_id)
 
     def answer(
@@ -40,7 +40,7 @@ class Answerer:
         *,
         step: int,
     ) -> Answers:
-        """One answer to each of the numbered prompts; `step` is named when the policy's logits are not numbers."""
+        """Draw one answer to each of the prompts in `rows`; an InstabilityError names `step`."""
         prompt_ids, prompt_mask = prompts.batch(rows, generator.device)
         responses = self._sampler(policy, prompt_ids, prompt_mask, self.spec, generator, step)
         return Answers(
@@ -52,7 +52,7 @@ class Answerer:
         )
 
     def ended(self, answers: Answers) -> torch.Tensor:
-        """Which answers [R] have an end of their own."""
+        """Which answers [R] contain an end of text."""
         return (answers.response_ids == self.spec.eos_token_id).any(1)
 
 

@@ -29,13 +29,13 @@ class AdaptiveKL(TrainerCallback, ExportableState):
         return {"args": arguments, "attributes": {"value": self.value}}
 
     def update(self, kl: float) -> None:
-        """Take in the KL of one iteration, in nats per sequence."""
+        """Move the coefficient by the KL of one iteration, in nats per sequence."""
         if self.target is None:
             return
         error = min(max(kl / self.target - 1, -0.2), 0.2)
         self.value *= 1 + error * self.sequences / self.horizon
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        """An iteration's row carries its KL; the coefficient moves before the next rollout."""
+        """Update from the KL in an iteration's row, so that the coefficient moves before the next rollout."""
         if logs and "kl" in logs:
             self.update(logs["kl"])

@@ -1,4 +1,4 @@
-"""Sampling answers with a KV cache, from keyed noise and nothing else."""
+"""Sampling answers with a KV cache, from keyed noise only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SamplingSpec:
 Sampler = Callable[..., torch.Tensor]
 
 
-LOOK_EVERY = 16  # tokens of a GPU between two looks at what it drew: each look makes the host wait for it
+LOOK_EVERY = 16  # tokens between two looks at what a GPU drew: each look makes the host wait for the GPU
 
 
 @torch.no_grad()
@@ -42,11 +42,11 @@ def sample(
 ) -> torch.Tensor:
     """Draw one answer [R, T] per left-padded prompt [R, P]; T is the longest, at most max_new_tokens.
 
-    After its end a row holds pad_token_id. A loop of our own rather than generate(): fields left
-    unset in an explicit GenerationConfig are filled from the model's (a repetition penalty, say),
-    which would make the sampled and the scored distribution differ. InstabilityError when logits
-    are not numbers; they are never sampled from, which on a GPU would poison the device context.
-    as_on_gpu: a cache of fixed size and few looks at what was drawn (None: where the prompts are on one).
+    After its end a row holds pad_token_id. A loop of our own instead of generate(), which fills fields left unset in an
+    explicit GenerationConfig from the model's (a repetition penalty, say), so that the sampled and the scored
+    distribution would differ. Raises InstabilityError if logits are NaN or infinite; sampling from them would poison
+    the device context of a GPU. as_on_gpu: use a cache of fixed size and look rarely at what was drawn (None: if the
+    prompts are on a GPU).
     """
     as_on_gpu = prompt_ids.is_cuda if as_on_gpu is None else as_on_gpu
     every = LOOK_EVERY if as_on_gpu else 1
@@ -68,7 +68,7 @@ def sample(
         )
         cache = output.past_key_values
         logits = output.logits[:, -1].float()
-        # The row maximum is NaN or +inf exactly when a row cannot be sampled from; -inf alone is a mask.
+        # The row maximum is NaN or +inf exactly if a row cannot be sampled from; -inf below it only masks.
         finite = torch.isfinite(logits.amax(-1, keepdim=True))
         sound.append(finite.all())
         tokens = torch.multinomial(
@@ -87,15 +87,16 @@ def sample(
 
 
 def _fixed_cache(policy: Any, length: int) -> Any:
-    """Keys and values in one place from the start, where the model's code can: a growing cache is copied each token."""
+    """A cache of keys and values of full size from the start, if the model's code supports it: a growing cache is
+    copied at each token."""
     from transformers import StaticCache
 
-    able = getattr(policy, "_can_compile_fullgraph", False)  # Transformers' own mark of models that take this cache
+    able = getattr(policy, "_can_compile_fullgraph", False)  # how Transformers marks models that accept this cache
     return StaticCache(config=policy.config, max_cache_len=length) if able else None
 
 
 def _require_sound(sound: Sequence[torch.Tensor], before: int, step: int) -> None:
-    """Raise InstabilityError where the logits of a token were not numbers; `sound`: a flag for each after `before`."""
+    """Raise InstabilityError if a token's logits were NaN or infinite. `sound`: one flag per token after `before`."""
     flags = torch.stack(list(sound)).tolist()
     if not all(flags):
         raise InstabilityError(
@@ -104,7 +105,7 @@ def _require_sound(sound: Sequence[torch.Tensor], before: int, step: int) -> Non
 
 
 def response_mask_of(responses: torch.Tensor, eos_token_id: int) -> torch.Tensor:
-    """True [R, T] up to and including the first end of text, by position: padding may be the same token."""
+    """A mask [R, T], true up to and including the first end of text; by position, as padding may be the same token."""
     ended = (responses == eos_token_id).long().cumsum(1)
     return (ended - (responses == eos_token_id).long()) == 0
 

@@ -1,4 +1,4 @@
-"""Values that must be finite, and the error that says where they stopped being so."""
+"""Checks that values are finite; the error says where they stopped being so."""
 
 from __future__ import annotations
 

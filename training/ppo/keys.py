@@ -1,4 +1,4 @@
-"""Random streams keyed by what they are for, so that nothing else a run does can shift them."""
+"""Random streams keyed by their purpose, so that nothing else a run does can shift them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Stream(IntEnum):
 
 
 def numpy_stream(seed: int, stream: Stream, *key: int) -> np.random.Generator:
-    """A NumPy generator that depends on nothing but its arguments."""
+    """A NumPy generator that depends only on these arguments."""
     return np.random.default_rng(np.random.SeedSequence([seed, int(stream), *key]))
 
 
 def torch_stream(device: torch.device, seed: int, stream: Stream, *key: int) -> torch.Generator:
-    """A torch generator on device that depends on nothing but its arguments."""
+    """A torch generator on `device` that depends only on these arguments."""
     state = np.random.SeedSequence([seed, int(stream), *key]).generate_state(1, np.uint64)[0]
     return torch.Generator(device=device).manual_seed(int(state >> np.uint64(1)))
 

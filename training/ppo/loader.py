@@ -16,8 +16,8 @@ from training.ppo.settings import PPOConfig
 class RolloutLoader:
     """Yields micro-batches; one pass is one iteration.
 
-    Never given to accelerator.prepare: its loader fetches one batch ahead, and every rollout would
-    be one optimizer step stale, with no error (measured: |log ratio| .07 on the first update).
+    Never pass it to accelerator.prepare: that loader fetches one batch ahead, so every rollout would be one optimizer
+    step stale, without any error (measured: |log ratio| .07 on the first update).
     """
 
     def __init__(
@@ -33,13 +33,13 @@ class RolloutLoader:
         return self.args.micro_batches_per_iteration
 
     def set_epoch(self, epoch: int) -> None:
-        """Trainer's word for which iteration comes next, also after a resume."""
+        """Called by Trainer with the iteration that comes next, also after a resume."""
         self.iteration = epoch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         rollout = self.collect(self.iteration)
         parts = self._minibatches(rollout)
-        # What the losses divide by: the tokens of a whole minibatch, on all ranks.
+        # The losses divide by the tokens of a whole minibatch, over all ranks.
         counts = torch.stack(
             [torch.stack([rollout.policy_mask[part].sum(), rollout.value_mask[part].sum()]) for part in parts]
         )

@@ -17,17 +17,17 @@ def identity(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-CHUNK = 2**24  # numbers of logits that are float32 at a time: whole copies of [R, T, V] do not fit beside a real model
+CHUNK = 2**24  # logits converted to float32 at a time: whole copies of [R, T, V] do not fit beside a real model
 
 
 def token_logps(logits: torch.Tensor, tokens: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
-    """Log-probability [R, T], float32, of each token [R, T] under logits [R, T, V] of any precision / temperature."""
+    """Log-probability [R, T], float32, of each token [R, T] under logits [R, T, V] / temperature, of any precision."""
     found: torch.Tensor = _TokenLogps.apply(logits, tokens, temperature)
     return found
 
 
 class _TokenLogps(torch.autograd.Function):
-    """Backward makes the softmax again, a chunk at a time, where autograd would keep it whole."""
+    """Backward recomputes the softmax in chunks, whereas autograd would keep all of it."""
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, tokens: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -54,7 +54,7 @@ class _TokenLogps(torch.autograd.Function):
 
 
 def token_entropy(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
-    """Entropy [R, T] in nats, float32, of the distributions of logits [R, T, V] of any precision / temperature."""
+    """Entropy [R, T] in nats, float32, of the distributions of logits [R, T, V] / temperature, of any precision."""
     parts = []
     for window in windows(logits):
         logps = (logits[..., window, :].float() / temperature).log_softmax(-1)
@@ -70,7 +70,7 @@ def windows(logits: torch.Tensor) -> list[slice]:
 
 
 def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mean over the positions where mask is true; NaN where there is none."""
+    """Mean over the positions where mask is true; NaN if there is none."""
     return (values * mask).sum() / mask.sum()
 
 
@@ -79,8 +79,7 @@ def whiten(
 ) -> torch.Tensor:
     """Scale to unit variance (unbiased) over mask and all ranks; zero mean unless shift_mean is false.
 
-    Positions outside the mask come back as 0. Fewer than two positions have no variance and come
-    back unscaled.
+    Positions outside the mask are 0 in the result. Fewer than two positions have no variance and stay unscaled.
     """
     count = reduce(mask.sum().to(values.dtype))
     mean = reduce((values * mask).sum()) / count
@@ -93,8 +92,8 @@ def whiten(
 def token_rewards(scores: torch.Tensor, kl: torch.Tensor, kl_coef: float, policy_mask: torch.Tensor) -> torch.Tensor:
     """Rewards [R, T]: minus kl_coef x kl [R, T] at each token, plus the score [R] once at the end.
 
-    The score stands at the position after the last token (the value of the finished answer is a
-    prediction of its own), or on the last token where the answer fills all T positions: TRL's convention.
+    The score is added at the position after the last token (the value of the finished answer is a separate prediction),
+    or on the last token if the answer fills all T positions: TRL's convention.
     """
     rewards = -kl_coef * kl * policy_mask
     length = policy_mask.sum(1)
@@ -103,7 +102,7 @@ def token_rewards(scores: torch.Tensor, kl: torch.Tensor, kl_coef: float, policy
 
 
 def value_mask_of(policy_mask: torch.Tensor) -> torch.Tensor:
-    """The mask [R, T] of predicted values: one position longer than the answer, where there is room."""
+    """The mask [R, T] of predicted values: one position longer than the answer, if there is room."""
     positions = torch.arange(policy_mask.shape[1], device=policy_mask.device)
     return positions <= policy_mask.sum(1, keepdim=True)
 
@@ -126,7 +125,7 @@ def gae(rewards: torch.Tensor, values: torch.Tensor, gamma: float, lam: float) -
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateStats:
-    """Sums of one micro-batch over its minibatch's token counts: added up, they are minibatch means."""
+    """Sums of one micro-batch / its minibatch's token counts: added up, they are minibatch means."""
 
     policy_loss: torch.Tensor
     value_loss: torch.Tensor
@@ -180,7 +179,7 @@ def ppo_loss(
     clipped = -batch.advantages * ratio.clamp(1 - clip.cliprange, 1 + clip.cliprange)
     policy_loss = policy_mean(torch.max(unclipped, clipped))
 
-    # Clamped by bounds: old + clamp(new - old) rounds, and then counts unclipped values as clipped.
+    # Clamped to bounds: old + clamp(new - old) would round, and so count unclipped values as clipped.
     low, high = batch.values - clip.cliprange_value, batch.values + clip.cliprange_value
     error = (new_values - batch.returns).square()
     clipped_error = (new_values.clamp(low, high) - batch.returns).square()

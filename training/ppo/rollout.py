@@ -13,7 +13,7 @@ from training.rewards import Answers
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """What the models say about R answers of T tokens, under the policy that drew them."""
+    """The models' numbers for R answers of T tokens, under the policy that drew them."""
 
     old_logps: torch.Tensor  # [R, T]
     ref_logps: torch.Tensor  # [R, T]
@@ -42,7 +42,7 @@ class Rollout:
     ended: torch.Tensor  # [R], whether the answer has an end of text
 
     def rows(self, index: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What an update needs of the given rows."""
+        """The tensors that an update needs, for the given rows."""
         names = (
             "input_ids",
             "attention_mask",

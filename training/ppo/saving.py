@@ -16,7 +16,7 @@ VALUE_FILE = "value_head.safetensors"
 
 
 def save_checkpoint(model: ActorCritic, tokenizer: Any, args: Any, folder: Path) -> None:
-    """Write everything that a folder of Trainer's holds besides its own state."""
+    """Write everything that a checkpoint folder holds, except Trainer's own state."""
     folder.mkdir(parents=True, exist_ok=True)
     save_actor_critic(model, folder)
     tokenizer.save_pretrained(folder)
@@ -24,16 +24,17 @@ def save_checkpoint(model: ActorCritic, tokenizer: Any, args: Any, folder: Path)
 
 
 def save_actor_critic(model: ActorCritic, folder: Path) -> None:
-    """Write the policy (adapter or full model) and the value head; Trainer's own way would write neither loadably."""
+    """Write the policy (adapter or full model) and the value head; Trainer itself would write neither in a loadable
+    form."""
     model.policy.save_pretrained(folder)
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if not _of_policy(name)}
     save_file(tensors, folder / VALUE_FILE)
 
 
 def load_actor_critic(model: ActorCritic, folder: Path) -> None:
-    """Read what save_actor_critic wrote, bit for bit, into a module of the same build.
+    """Read what save_actor_critic wrote, bit for bit, into a module built the same way.
 
-    SetupError when files are missing or do not fit.
+    Raises SetupError if files are missing or do not fit.
     """
     if not (folder / VALUE_FILE).is_file():
         raise SetupError(f"{folder} has no {VALUE_FILE}; expected a PPO checkpoint")

@@ -1,4 +1,4 @@
-"""What policy, reference and value head say about finished answers."""
+"""Runs policy, reference and value head over finished answers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def score_answers(
 ) -> Scored:
     """Log-probabilities, values and entropy [R, T], computed in micro-batches of `rows`.
 
-    With the update's own shape, padding and code the first ratio is exactly 1; the log-probabilities
-    that sampling itself saw are up to 1e-6 (bf16: 2e-3) off. reference is None where disabled
-    adapters are it.
+    Computed with the update's own shape, padding and code, so that the first ratio is exactly 1; the log-probabilities
+    seen while sampling are off by up to 1e-6 (bf16: 2e-3). reference is None if the policy with its adapters disabled
+    is the reference.
     """
     input_ids = torch.cat([answers.prompt_ids, answers.response_ids], dim=1)
     mask = attention_mask_of(answers)
@@ -36,11 +36,11 @@ def score_answers(
     for index in torch.arange(len(input_ids), device=mask.device).split(rows):
         responses = answers.response_ids[index]
         inputs = (input_ids[index], mask[index], responses.shape[1])
-        # Outside the prepared module nothing autocasts by itself, and the first KL would not be 0.
+        # Nothing autocasts by itself outside the prepared module, and without it the first KL would not be 0.
         with autocast():
             logits, values = model(*inputs)
         old_logps, entropy = token_logps(logits, responses, temperature), token_entropy(logits, temperature)
-        del logits  # before the reference's: each is as large as a small model
+        del logits  # before the reference's are made: each is as large as a small model
         with autocast():
             base = _reference_logits(model, reference, inputs)
         parts.append((old_logps, token_logps(base, responses, temperature), values, entropy))

@@ -1,4 +1,4 @@
-"""The knobs of PPO on top of TrainingArguments, checked and turned into the sizes Trainer works with."""
+"""The settings of PPO on top of TrainingArguments, checked and turned into the sizes that Trainer works with."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class PPOConfig(TrainingArguments):
 
     Sizes are given by iterations, rollout_batch_size, ppo_epochs, num_minibatches and
     gradient_accumulation_steps; max_steps, num_train_epochs and per_device_train_batch_size follow
-    from them and must not be set. Steps (warm-up, schedule, global_step) are optimizer steps, of
-    which an iteration has ppo_epochs x num_minibatches. Raises SetupError for sizes that do not divide.
+    from them and must not be set. Steps (warm-up, schedule, global_step) are optimizer steps; an
+    iteration has ppo_epochs x num_minibatches of them. Raises SetupError for sizes that do not divide.
     """
 
     iterations: int = 50
@@ -35,8 +35,8 @@ class PPOConfig(TrainingArguments):
     max_prompt_length: int = 128  # tokens; longer prompts lose their beginning
     temperature: float = 1.0
     whiten_rewards: bool = False
-    missing_eos_penalty: float = 0.0  # taken from the score of an answer that does not end
-    value_head: str = "shared"  # shared: on the policy's last hidden state; separate: a backbone of its own
+    missing_eos_penalty: float = 0.0  # subtracted from the score of an answer that does not end
+    value_head: str = "shared"  # shared: on the policy's last hidden state; separate: on a separate backbone
 
     def __post_init__(self) -> None:
         self._check_sizes()
@@ -45,18 +45,18 @@ class PPOConfig(TrainingArguments):
         self.per_device_train_batch_size = self.rollout_batch_size // (
             self.num_minibatches * self.gradient_accumulation_steps
         )
-        # What the loader yields is not a dataset row, and a log line per optimizer step is what the
-        # per-iteration metrics ride on; a filtered NaN would look like a perfect loss.
+        # The loader does not yield dataset rows; the per-iteration metrics need a log line per
+        # optimizer step; and a filtered NaN would look like a perfect loss.
         self.remove_unused_columns = False
         self.logging_strategy = "steps"
         self.logging_steps = 1
         self.logging_first_step = False
         self.logging_nan_inf_filter = False
         self.include_num_input_tokens_seen = "no"
-        # The KL coefficient is a callback's state, which Trainer leaves behind unless told.
+        # The KL coefficient is a callback's state, which Trainer restores only if told to.
         self.restore_callback_states_from_checkpoint = True
         super().__post_init__()
-        # Resuming inside an iteration would need the rollout itself.
+        # Resuming in the middle of an iteration would need the rollout itself.
         if self.save_strategy not in ("no", "epoch"):
             raise SetupError(
                 f"save_strategy is {str(self.save_strategy)!r}; expected 'no' or 'epoch': "

@@ -12,19 +12,19 @@ from training.ppo.rollout import Rollout
 
 
 def moments(values: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-    """Count, sum and sum of squares [3] in float64: what ranks can add up."""
+    """Count, sum and sum of squares [3] in float64, which ranks can add up."""
     flat = values.double()
     weight = torch.ones_like(flat) if mask is None else mask.double()
     return torch.stack([weight.sum(), (flat * weight).sum(), (flat.square() * weight).sum()])
 
 
 def mean_of(moment: torch.Tensor) -> float:
-    """The mean that three moments hold."""
+    """The mean, from the three moments."""
     return float(moment[1] / moment[0])
 
 
 def variance_of(moment: torch.Tensor) -> float:
-    """The population variance that three moments hold; rounding never makes it negative."""
+    """The population variance, from the three moments; never negative by rounding."""
     mean = moment[1] / moment[0]
     return float((moment[2] / moment[0] - mean.square()).clamp(min=0))
 
@@ -35,7 +35,7 @@ def rollout_metrics(rollout: Rollout, kl_coef: float, target_kl: float | None, r
     score_* are the reward function's scores; reward_* are what PPO maximises, per sequence: the
     score minus the KL penalty (and the penalty for a missing end). kl sums over the tokens of an
     answer; entropy is per token; advantage_* are taken before whitening. explained_variance is 0
-    where all returns are equal.
+    if all returns are equal.
     """
     policy, value = rollout.policy_mask, rollout.value_mask
     named = {
@@ -79,7 +79,7 @@ class UpdateMeter:
         self._first: list[torch.Tensor] = []
 
     def add(self, stats: UpdateStats, *, first_update: bool) -> None:
-        """Take in one micro-batch; first_update: it belongs to the iteration's first optimizer step."""
+        """Add one micro-batch; first_update: it belongs to the iteration's first optimizer step."""
         row = torch.stack([getattr(stats, name) for name in self._names])
         self._sums = row if self._sums is None else self._sums + row
         if first_update:
@@ -92,7 +92,7 @@ class UpdateMeter:
         weight has moved: exactly 0 unless sampling and update disagree about the policy.
         """
         assert self._sums is not None
-        # A sum over ranks of a maximum is 0 exactly when all are, which is what the self-test asks.
+        # The sum of the ranks' maxima is 0 exactly if all are 0, which is what the self-test checks.
         worst = torch.stack(self._first).max()
         summed = reduce(torch.cat([self._sums / updates, worst.unsqueeze(0)])).tolist()
         self._sums, self._first = None, []
@@ -100,7 +100,7 @@ class UpdateMeter:
 
 
 class PhaseClock:
-    """Wall and CPU time of an iteration, from the end of one to the end of the next, and of its phases."""
+    """Wall and CPU time of an iteration, from the previous one's end to its own, and of its phases."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -115,13 +115,13 @@ class PhaseClock:
             self._start = self._since, time.process_time()
 
     def phase(self, name: str) -> None:
-        """What ran since the last call was this phase."""
+        """Count the time since the last call to this phase."""
         now = self._now()
         self._phases[f"time_{name}"] = self._phases.get(f"time_{name}", 0.0) + now - self._since
         self._since = now
 
     def lap(self) -> dict[str, float]:
-        """The iteration is over: its times, all in seconds."""
+        """End the iteration and return its times, all in seconds."""
         assert self._start is not None
         now, cpu = self._now(), time.process_time()
         times = {"iteration_time": now - self._start[0], "iteration_cpu_time": cpu - self._start[1], **self._phases}
@@ -129,7 +129,7 @@ class PhaseClock:
         return times
 
     def _now(self) -> float:
-        # Kernels run on after the call that started them.
+        # Kernels are still running after the call that started them.
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()

@@ -1,4 +1,4 @@
-"""PPOTrainer: transformers.Trainer whose every epoch is one PPO iteration, through public hooks alone."""
+"""PPOTrainer: a transformers.Trainer in which each epoch is one PPO iteration, through public hooks only."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from training.rewards import Answers, Reward
 class PPOTrainer(Trainer):
     """Trains a causal language model to raise a reward, held near its start by a KL penalty.
 
-    model: the start policy; train_prompts and eval_prompts: prompts, or rows of data with one each and other columns.
-    With peft_config the reference is the policy without its adapter, otherwise a frozen copy, unless
-    ref_model is given. sampler replaces the drawing of answers (tests, recorded rollouts). One log
-    row per optimizer step (loss, grad_norm before clipping, learning_rate); the row of an
-    iteration's last step also carries rollout_metrics, the update statistics and the times.
+    model: the start policy. train_prompts and eval_prompts: texts, or rows of data with a prompt and other columns. The
+    reference is ref_model if given, else with peft_config the policy without its adapter, else a frozen copy. sampler
+    replaces the drawing of answers (tests, recorded rollouts). Logs one row per optimizer step (loss, grad_norm before
+    clipping, learning_rate); the row of an iteration's last step also has rollout_metrics, the update statistics and
+    the times.
     """
 
     args: PPOConfig
@@ -81,7 +81,7 @@ class PPOTrainer(Trainer):
 
     @property
     def kl_controller(self) -> AdaptiveKL:
-        """The KL controller; looked up, because Trainer replaces it when it resumes."""
+        """The KL controller; looked up each time, because Trainer replaces it on resume."""
         return next(item for item in self.callback_handler.callbacks if isinstance(item, AdaptiveKL))
 
     def get_train_dataloader(self) -> Any:
@@ -97,7 +97,7 @@ class PPOTrainer(Trainer):
 
     @torch.no_grad()
     def collect(self, iteration: int) -> Rollout:
-        """Sample, score and shape the rollout of one iteration; InstabilityError for anything not finite."""
+        """Sample, score and shape the rollout of one iteration. Raises InstabilityError for anything not finite."""
         args, step = self.args, self.state.global_step
         self.clock.begin()
         self.model.eval()
@@ -140,19 +140,20 @@ class PPOTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """The PPO loss of one micro-batch, so scaled that micro-batches and ranks add up to the minibatch mean."""
+        """The PPO loss of one micro-batch, scaled so that micro-batches and ranks add up to the minibatch mean."""
         responses = inputs["responses"]
         logits, values = model(inputs["input_ids"], inputs["attention_mask"], responses.shape[1])
         new_logps = token_logps(logits, responses, self.args.temperature)
         batch = Batch(**{name: inputs[name] for name in Batch.__dataclass_fields__})
         loss, stats = ppo_loss(new_logps, values, batch, self.clip)
         self.meter.add(stats, first_update=self.state.global_step % self.args.updates_per_iteration == 0)
-        # DDP averages gradients over ranks; the token counts are already those of all ranks.
+        # DDP averages gradients over ranks, but the token counts already cover all ranks.
         loss = loss * self.args.world_size
         return (loss, {"logits": logits, "values": values}) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Complete the row of an iteration's last step, log it, then stop the run if it holds NaN or infinity.
+        """Complete the row of an iteration's last step, log it, then raise InstabilityError if it holds NaN or
+        infinity.
 
         In this order, so that every callback has seen the value that ends the run.
         """
@@ -169,7 +170,7 @@ class PPOTrainer(Trainer):
     ) -> dict[str, float]:
         """Mean score and length of answers to the held-out prompts, always drawn with the same noise.
 
-        Touches neither weights nor any random stream of training. SetupError without held-out prompts.
+        Touches neither the weights nor any random stream of the training. Raises SetupError without held-out prompts.
         """
         prompts = self.eval_prompts if eval_dataset is None else eval_dataset
         if not isinstance(prompts, Prompts):
