@@ -1,4 +1,4 @@
-"""`python -m training.planning`: what a configuration needs of its device's memory, before anything is loaded.
+"""`python -m training.planning`: how much device memory a configuration needs, before anything is loaded.
 
 Exit codes: 0 it fits, 2 it cannot, or wrong use.
 """
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if __name__ == "__main__":  # before anything that another environment's Python may lack
+if __name__ == "__main__":  # before importing anything that another environment's Python may lack
     from canary_mlflow.interpreter import CORE, TRAINING_STACK, settle
 
     settle((*CORE, *TRAINING_STACK))
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from training.footprint import Footprint
 
 ON_CPU = 0
-"""Bytes that a run on a CPU takes beside what is counted: tokenizer, data, threads, and what the allocator keeps."""
+"""Bytes that a run on a CPU takes in addition to what is counted: tokenizer, data, threads, the allocator's reserve."""
 ON_CUDA = 600 * 2**20
-"""The same on a GPU: CUDA's context and cuBLAS's workspaces, by NVIDIA's figures; not measured here."""
+"""The same on a GPU: CUDA's context and cuBLAS's workspaces, from NVIDIA's figures; not measured here."""
 GIB, MIB = 2**30, 2**20
 WHOSE = {"cpu": "this machine", "cuda": "the GPU"}
 """Whose memory it is."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Say what the overrides on the command line need."""
+    """Print what the overrides on the command line need; return the exit code."""
     collect_seldom()
     register_schemas()
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def plan(words: Sequence[str], *, as_json: bool = False) -> int:
-    """Print it. Raises UsageError for what cannot fit."""
+    """Print the plan and return the exit code. Raises UsageError for what cannot fit."""
     line = parse(expand(words))
     if line.multirun or line.informs or line.helps:
         raise UsageError("canary plan: expected key=value words for one configuration, as `canary run` takes them")
@@ -77,8 +77,8 @@ def plan(words: Sequence[str], *, as_json: bool = False) -> int:
 
 
 def config_folder(model: ModelConfig) -> Path:
-    """The folder with the model's config.json, which is all that is needed of it; of the hub that file alone is
-    fetched. Raises SetupError."""
+    """The folder with the model's config.json, the only file that is needed; from the hub, only that file is fetched.
+    Raises SetupError."""
     if model.source == "local" and model.path and Path(model.path, "config.json").is_file():
         return Path(model.path)
     if model.source != "hub" or not model.path:
@@ -97,7 +97,7 @@ def config_folder(model: ModelConfig) -> Path:
 
 
 def title(config: CanaryConfig) -> str:
-    """What was asked for, in the words of the command line."""
+    """The requested configuration, in the words of the command line."""
     return f"algo={config.algo.name} model={config.model.name} adapter={config.adapter.name}"
 
 
@@ -127,12 +127,12 @@ def counted(parameters: int) -> str:
 
 
 def size(value: int) -> str:
-    """Bytes for people."""
+    """A number of bytes, for people."""
     return f"{value / GIB:.1f} GiB" if value >= GIB else f"{value / MIB:.0f} MiB"
 
 
 def advice(config: CanaryConfig, found: Footprint) -> str:
-    """The keys that take most off, those first that are not taken yet."""
+    """Advice on keys that are not set yet and would save most memory."""
     said = []
     if config.memory.name != "saving":
         said.append("memory=saving")

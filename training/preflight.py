@@ -1,4 +1,4 @@
-"""What can be known to fail before torch is loaded and anything is recorded."""
+"""Finds what must fail before torch is loaded and anything is recorded."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from training.reward_model import reward_folder
 
 
 def preflight(config: CanaryConfig, *, here: bool = True) -> None:
-    """Check webhooks, machine, adapter, quantization, memory, data and model in that order: the network last.
+    """Check webhooks, machine, adapter, quantization, memory, data and model in that order: the network comes last.
 
-    `here`: whether the runs are on this machine, not sent elsewhere by a launcher. Raises SetupError with one line:
-    what was found, what was expected, what to do. Hub files that are not cached are fetched here, once, so that the
-    runs need no network.
+    `here`: the runs are made on this machine, not sent elsewhere by a launcher. Raises SetupError with one line: what
+    was found, what was expected, what to do. Hub files that are not cached are fetched here, once, so that the runs
+    need no network.
     """
     if config.notify.webhooks:
         read_webhooks(Path(config.notify.webhooks).expanduser())
@@ -44,8 +44,8 @@ def preflight(config: CanaryConfig, *, here: bool = True) -> None:
 
 
 def check_signer(config: CanaryConfig) -> None:
-    """Raise StoreError where the version's rows could not be signed, Refused where the ledger does not know the key:
-    better known before the training than after it. A server signs for itself."""
+    """Raise StoreError if the version's rows could not be signed, Refused if the ledger does not know the key: better
+    before the training than after it. A server signs by itself."""
     from canary_mlflow.ledger.keys import key_folder, load_signer
     from canary_mlflow.registry.key_acts import check_key
     from canary_mlflow.registry.plugin import PREFIX
@@ -59,12 +59,12 @@ def check_signer(config: CanaryConfig) -> None:
 
 
 def check_outputs(folder: str) -> None:
-    """Raise CanaryError unless Hydra can make its folder there, which it tries after the store has been made."""
-    place = Path(folder.partition("${")[0] or ".")  # what follows is made from the time, or from the job
+    """Raise CanaryError unless Hydra can make its folder there, which it would try only after the store is made."""
+    place = Path(folder.partition("${")[0] or ".")  # the rest is filled in from the time, or from the job
     while not place.exists() and place != place.parent:
         place = place.parent
     try:
-        with tempfile.TemporaryDirectory(prefix=".canary-", dir=place):  # /proc says writable, and is not
+        with tempfile.TemporaryDirectory(prefix=".canary-", dir=place):  # /proc claims to be writable, but is not
             pass
     except OSError as error:
         raise CanaryError(
@@ -74,7 +74,7 @@ def check_outputs(folder: str) -> None:
 
 
 def _check_fit(config: CanaryConfig) -> None:
-    """What is asked of the model that its files say it has not."""
+    """Raise SetupError for what is asked of the model but, by its files, missing."""
     layers = models.layer_names(config.model) if config.adapter.name != "full" else None
     if layers is not None:
         adapters.check_modules(config.adapter, layers)

@@ -1,4 +1,4 @@
-"""A run's own process: started, waited for, ended with the session, never left behind."""
+"""A run's own process: starts it, waits for it, ends it with the session, never leaves it behind."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from training import devices, peers
 GRACE = 20.0  # seconds a run has to record its end after SIGTERM
 AHEAD = 3  # processes that load their libraries at the same time, half a GiB each
 GO = b"go\n"
-FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # signals that are the session's to answer
-RESULT, ROOM = "result.json", 16_384  # in a run's scratch folder: its word on its end, and the characters kept for it
-CONFIG, READY = "config.json", "ready.json"  # in a run's scratch folder: what it is to prepare, and its word on that
+FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # signals that only the session handles
+RESULT, ROOM = "result.json", 16_384  # in a run's scratch folder: how it ended, and the characters reserved for that
+CONFIG, READY = "config.json", "ready.json"  # in a run's scratch folder: what it should prepare, and its answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,57 +35,57 @@ class Job:
     tracking_uri: str
     label: str  # for the progress bar
     keep_weights: bool
-    champion_runs: list[str] = field(default_factory=list)  # what the watch compares with, step by step
-    role: str = "run"  # or baseline: made beside a candidate's, of the champion's code
-    alone_in_session: bool = False  # nobody but the process that waits for this run has the session open
+    champion_runs: list[str] = field(default_factory=list)  # runs with which the watch compares, step by step
+    role: str = "run"  # or baseline: made beside a candidate's, with the champion's code
+    alone_in_session: bool = False  # only the process that waits for this run has the session open
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """How a run ended. failure: "" | instability | oom | timeout | interrupted | error | config.
 
-    `evaluation`: of a run that kept its weights, what training.evaluation.repeat_evaluation found.
+    `evaluation`: what training.evaluation.repeat_evaluation found, if the run kept its weights.
     """
 
     run_id: str
     seed: int
     failure: str = ""
     reason: str = ""
-    raised: Raised | None = None  # None too where its process left no word
+    raised: Raised | None = None  # None also if its process left no message
     evaluation: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What a run's process says of its work before anything is recorded."""
+    """What a run's process reports about its work before anything is recorded."""
 
-    workload: dict[str, str] = field(default_factory=dict)  # empty where it could not be prepared
+    workload: dict[str, str] = field(default_factory=dict)  # empty if it could not be prepared
     note: str = ""  # what a reader of the results should know, in one sentence
     refusal: str = ""  # why it cannot be done, in one line
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A fresh process that has its libraries and its data, no model yet; and its scratch folder."""
+    """A fresh process that has loaded its libraries and data but no model yet, with its scratch folder."""
 
     process: subprocess.Popen[bytes]
     folder: Path
 
     @property
     def prepared(self) -> Prepared:
-        """Its word on the work; an empty one of a process that died before."""
+        """What it reports about its work; empty if the process died before that."""
         path = self.folder / READY
         return Prepared(**json.loads(path.read_text())) if path.exists() else Prepared()
 
 
 @contextmanager
 def workers(folders: Sequence[Path], config: Mapping[str, Any], algo: str, threads: int) -> Iterator[Iterator[Worker]]:
-    """One fresh process per folder, in order; whatever ends the block ends those that are left.
+    """One fresh process per folder, in order; the end of the block ends those that are left.
 
-    A process of its own per run, so that memory peaks and warm-up mean the same every time. Loading torch and trl
-    takes longer than a smoke run: a few processes do it side by side, and none trains before all of them are done,
-    so that no run is measured while another loads. `config`: what they are to train, as a job has it; only the seed
-    may be another in the end.
+    Each run has its own process, so that memory peaks and warm-up mean the same every time. Loading torch and trl takes
+    longer than a smoke run: a few processes load in parallel, and none trains before all of them are done, so that no
+    run is measured while another loads. `config`: what they will train, in the form of Job.config; only the seed may
+    still change.
     """
     started: list[Worker] = []
     ranks = devices.ranks(config.get("hardware", {}))
@@ -112,7 +112,7 @@ def workers(folders: Sequence[Path], config: Mapping[str, Any], algo: str, threa
 
 
 def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
-    """Have a worker train the job and wait for its end."""
+    """Let a worker train the job, wait for its end and return how it ended."""
     seed = int(job.config["seed"])
     if refusal := worker.prepared.refusal:
         return Result(run_id=job.run_id, seed=seed, failure="config", reason=refusal)
@@ -135,14 +135,14 @@ def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
 
 
 def reserve_result(folder: Path) -> None:
-    """Take the room for the word now: a disk may be full when it is to be written."""
+    """Reserve the space for the result now: the disk may be full when it is written."""
     (folder / RESULT).write_text(" " * ROOM)
 
 
 def write_result(
     folder: Path, failure: str, reason: str, raised: Raised | None, evaluation: dict[str, Any] | None
 ) -> None:
-    """What a run's process leaves for the one that waits for it."""
+    """Write how a run ended, for the process that waits for it."""
     said = {
         "failure": failure,
         "reason": reason,
@@ -151,13 +151,13 @@ def write_result(
     }
     path = folder / RESULT
     path.touch()
-    with path.open("r+", encoding="utf-8") as file:  # in place, which takes no more room
+    with path.open("r+", encoding="utf-8") as file:  # in place, which needs no more space
         file.write(json.dumps(said).ljust(ROOM))
         file.truncate()
 
 
 def read_result(path: Path, run_id: str, seed: int) -> Result:
-    """What `write_result` wrote."""
+    """Read what `write_result` wrote."""
     said = json.loads(path.read_text())
     raised = Raised(**said.pop("raised")) if said["raised"] else said.pop("raised")
     return Result(run_id=run_id, seed=seed, raised=raised, **said)
@@ -166,7 +166,7 @@ def read_result(path: Path, run_id: str, seed: int) -> Result:
 def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int, ranks: int) -> Worker:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(config))
-    # Its standard input is a pipe from this process: when that closes, nobody waits for the run any more.
+    # Its standard input is a pipe from this process: if that closes, nobody waits for the run any more.
     words = ["training.worker", str(folder), algo] if ranks == 1 else ["training.ranks", str(folder), algo, str(ranks)]
     command = [sys.executable, "-m", *words]
     with deaf_to_the_terminal():
@@ -178,9 +178,9 @@ def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int, ran
 
 @contextmanager
 def deaf_to_the_terminal() -> Iterator[None]:
-    """Ctrl-C reaches every process of a terminal, and so does its closing. A run starts with them blocked and then
-    ignores them: only the session answers, and ends its runs with SIGTERM; a run would answer with a traceback while it
-    loads its libraries."""
+    """Block Ctrl-C and SIGHUP while a run's process starts; it then ignores them. A terminal sends them to all of its
+    processes, but only the session should handle them, and end its runs with SIGTERM: a run that is loading its
+    libraries would print a traceback."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FROM_TERMINAL)
     try:
         yield
@@ -189,11 +189,12 @@ def deaf_to_the_terminal() -> Iterator[None]:
 
 
 QUIET_PROFILER = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
-"""Torch warns of each block of memory that is older than its profiler."""
+"""Torch warns about each block of memory that was allocated before its profiler started."""
 
 
 def settings(threads: int) -> dict[str, str]:
-    """One OpenMP thread by default: two on a busy machine vary tenfold (docs/running.md)."""
+    """The environment variables of a run's process. One OpenMP thread by default: on a busy machine, times with two
+    vary tenfold (docs/running.md)."""
     return {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
@@ -201,9 +202,9 @@ def settings(threads: int) -> dict[str, str]:
         "TRANSFORMERS_VERBOSITY": "error",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-        "GIT_PYTHON_REFRESH": "quiet",  # without git, MLflow would say so in twenty lines for each run
-        # TRL's trainers tell huggingface.co of each run, from a thread. That looks up a host while Accelerate empties
-        # the environment for a moment (clear_environment): getenv then reads freed memory, and the process dies.
+        "GIT_PYTHON_REFRESH": "quiet",  # without git, MLflow prints twenty lines for each run
+        # TRL's trainers report each run to huggingface.co, from a thread. It looks up a host while Accelerate briefly
+        # empties the environment (clear_environment): getenv then reads freed memory, and the process dies.
         "HF_HUB_DISABLE_TELEMETRY": os.environ.get("HF_HUB_DISABLE_TELEMETRY", "1"),
         "MLFLOW_DISABLE_TELEMETRY": os.environ.get("MLFLOW_DISABLE_TELEMETRY", "true"),
         # Deprecations inside the stack are not the user's; `PYTHONWARNINGS=default` shows them.
@@ -215,14 +216,14 @@ OF_OTHER_LAUNCHERS = re.compile(
     "((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(TORCHELASTIC|PET|OMPI_COMM_WORLD|PMI|MV2_COMM_WORLD)_.*"
     f"|{peers.COUNT}"
 )
-"""Variables by which torch, Accelerate and Transformers know that they are one rank of several. A launcher that started
-the session did not start its runs: each would wait for others that never come."""
+"""Variables that tell torch, Accelerate and Transformers that they are one rank of several. If a launcher set them for
+the session, its runs must not inherit them: each would wait for ranks that never come."""
 
 
 def _environment(threads: int) -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[1])
     path = os.pathsep.join(item for item in (os.environ.get("PYTHONPATH", ""), root) if item)
-    # The run is told its MLflow run in job.json; MLFLOW_RUN_ID names the session's.
+    # The run finds its MLflow run in job.json; MLFLOW_RUN_ID names the session's.
     inherited = {
         key: value
         for key, value in os.environ.items()
@@ -240,12 +241,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.kill()
             process.wait()
     if process.stdin:
-        with suppress(BrokenPipeError):  # what a process that died while it loaded was never told is still to be sent
+        with suppress(BrokenPipeError):  # unsent input of a process that died while loading
             process.stdin.close()
 
 
 def ending_of(code: int) -> str:
-    """What can be said of a process that left no word."""
+    """What can be said about a process that left no message, from its exit code."""
     if code < 0:
         name = signal.Signals(-code).name
         hint = " (often the kernel's out-of-memory killer; see dmesg)" if name == "SIGKILL" else ""

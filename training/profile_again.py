@@ -1,6 +1,6 @@
-"""`python -m training.profile_again`: profile the configuration of a run, in a run of its own that is never evidence.
+"""`python -m training.profile_again`: profile the configuration of a run, in a separate run that is never evidence.
 
-What `canary profile` starts. Exit codes: 0 profiled, 2 wrong use, 4 something outside failed.
+`canary profile` starts it. Exit codes: 0 profiled, 2 wrong use, 4 something outside failed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 
-if __name__ == "__main__":  # before anything that another environment's Python may lack
+if __name__ == "__main__":  # before importing anything that another environment's Python may lack
     from canary_mlflow.interpreter import CORE, TRAINING_STACK, settle
 
     settle((*CORE, *TRAINING_STACK))

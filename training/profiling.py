@@ -1,6 +1,6 @@
-"""A separate short training under torch's profiler: what a step spends its time and memory on.
+"""A separate short training under torch's profiler: where a step's time and memory go.
 
-Never inside measured steps: a profiled step takes about half as long again, and writing the trace stalls for a second.
+Never within measured steps: a profiled step takes about half as long again, and writing the trace stalls for a second.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from training.devices import Device
 from training.parts import Inputs, build_parts
 
 WAIT, WARMUP, ACTIVE = 3, 2, 4
-"""Steps (PPO: iterations) before the profiler runs, while it warms up, and that it records."""
+"""Numbers of steps (PPO: iterations) before the profiler runs, while it warms up, and while it records."""
 MOST = 30  # operators and modules that are kept
 SMALLEST = 0.005  # share of a step that a frame of the tree must have
-POINTS = 400  # of the memory's timeline
+POINTS = 400  # in the timeline of memory
 STEP, PHASE, MODULE = "ProfilerStep*", "phase: ", "module: "
 PHASES = {
     "get_batch_samples": "data",
@@ -45,12 +45,12 @@ PHASES = {
     "reward": "reward",
     "compute_loss": "forward",
 }
-"""Methods of Trainer, TRL's trainers and our PPO, and the phase of a step that each is."""
+"""Methods of Trainer, TRL's trainers and our PPO → the phase of a step that each one is."""
 MIB = 2**20
 
 
 def profile_training(config: CanaryConfig, inputs: Inputs, device: Device, folder: Path) -> Profile:
-    """Train for a few steps under the profiler; leaves profile.json and the trace in `folder`/profile."""
+    """Train for a few steps under the profiler; leave profile.json and the trace in `folder`/profile."""
     (folder / TRACE).parent.mkdir(parents=True, exist_ok=True)
     set_seed(config.seed)
     short = replace(config, train=replace(config.train, max_steps=WAIT + WARMUP + ACTIVE))
@@ -71,7 +71,7 @@ def profile_training(config: CanaryConfig, inputs: Inputs, device: Device, folde
 
 
 def named(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The same call, as a range of the trace."""
+    """The same function, with each call as a named range in the trace."""
 
     def within(*args: Any, **kwargs: Any) -> Any:
         with record_function(name):
@@ -81,7 +81,7 @@ def named(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Profiling(TrainerCallback):
-    """Runs the profiler beside a training, and names modules in its trace."""
+    """Runs the profiler during a training, and names modules in its trace."""
 
     trainer: Trainer
 
@@ -98,8 +98,8 @@ class Profiling(TrainerCallback):
         )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Name the modules, and begin."""
-        if not getattr(args, "torch_compile", False):  # a hook would break what is compiled apart
+        """Name the modules, and start the profiler."""
+        if not getattr(args, "torch_compile", False):  # a hook would break up the compiled graph
             for name, module in kwargs["model"].named_modules():
                 if name:
                     watch(module, f"{MODULE}{re.sub(r'[.][0-9]+(?=[.]|$)', '.*', name)}")
@@ -107,7 +107,7 @@ class Profiling(TrainerCallback):
             self._profiler.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Count."""
+        """Tell the profiler that a step has ended."""
         self._steps += 1
         if self._steps % self._updates == 0:
             with silent():
@@ -141,7 +141,7 @@ class Profiling(TrainerCallback):
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Nothing on the process's stderr for a moment: Kineto says there, from C++, that it starts and stops."""
+    """Close the process's stderr for a moment: Kineto reports there, from C++, that it starts and stops."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -171,7 +171,7 @@ def watch(module: torch.nn.Module, name: str) -> None:
 
 
 def merged(name: str, events: Sequence[Any], steps: int) -> Frame:
-    """The tree below events of one name, with equal names as one; times of one step on average."""
+    """The tree below the events of one name, with equal names merged; times are means per step."""
     below: dict[str, list[Any]] = defaultdict(list)
     for event in events:
         for child in event.cpu_children:
@@ -182,17 +182,17 @@ def merged(name: str, events: Sequence[Any], steps: int) -> Frame:
 
 
 def pruned(frame: Frame, least: float) -> Frame:
-    """Without what is too small to be drawn."""
+    """The tree without what is too small to be drawn."""
     return replace(frame, children=tuple(pruned(one, least) for one in frame.children if one.ms >= least))
 
 
 def phase_of(name: str) -> str:
-    """The phase that a range is; '' for any other. Torch names an optimizer's part itself."""
+    """The phase that a range stands for; '' for any other range. Torch itself names the optimizer's range."""
     return "optimizer" if name.startswith("Optimizer.") else name.removeprefix(PHASE) if name.startswith(PHASE) else ""
 
 
 def phases_of(tree: Frame) -> tuple[Cost, ...]:
-    """Each phase without those within it, and what lies in none."""
+    """The cost of each phase without the phases inside it, and of what lies in no phase."""
     own: dict[str, float] = defaultdict(float)
     own["other"] = tree.ms
     for outer, phase in phases_below(tree, "other"):
@@ -202,7 +202,7 @@ def phases_of(tree: Frame) -> tuple[Cost, ...]:
 
 
 def phases_below(frame: Frame, outer: str) -> Iterator[tuple[str, Frame]]:
-    """(the phase around it, phase) of all phases below a frame."""
+    """(enclosing phase, phase) for all phases below a frame."""
     for child in frame.children:
         inner = phase_of(child.name)
         if inner:
@@ -211,7 +211,7 @@ def phases_below(frame: Frame, outer: str) -> Iterator[tuple[str, Frame]]:
 
 
 def operators_of(events: Sequence[Any], steps: int, *, on_device: bool) -> tuple[Cost, ...]:
-    """Those that take longest themselves; on a GPU by its own time."""
+    """The operators with the longest own time; on a GPU by the GPU's time."""
     time: dict[str, float] = defaultdict(float)
     calls: dict[str, int] = defaultdict(int)
     for event in events:
@@ -222,7 +222,7 @@ def operators_of(events: Sequence[Any], steps: int, *, on_device: bool) -> tuple
 
 
 def modules_of(events: Sequence[Any], steps: int) -> tuple[Cost, ...]:
-    """Those whose forward takes longest, with the modules in it; layers of one kind are one."""
+    """The modules whose forward takes longest, including the modules inside; layers of one kind are merged."""
     time: dict[str, float] = defaultdict(float)
     calls: dict[str, int] = defaultdict(int)
     for event in events:
@@ -233,13 +233,13 @@ def modules_of(events: Sequence[Any], steps: int) -> tuple[Cost, ...]:
 
 
 def longest(time: dict[str, float], calls: dict[str, int], steps: int) -> tuple[Cost, ...]:
-    """Microseconds and calls of all steps as costs of one."""
+    """The largest costs, from the microseconds and calls of all steps to means per step."""
     names = sorted((name for name in time if time[name] > 0), key=lambda name: -time[name])[:MOST]
     return tuple(Cost(name=name, ms=time[name] / steps / 1000, calls=calls[name] / steps) for name in names)
 
 
 def memory_of(trace: Path, *, on_device: bool) -> tuple[tuple[float, float], ...]:
-    """The timeline of the first profiled step; the highest of those that one point stands for."""
+    """The timeline of the first profiled step; each point is the highest of the values that it stands for."""
     with gzip.open(trace) as packed:
         found = json.load(packed)["traceEvents"]
     steps = [(event["ts"], event["ts"] + event["dur"]) for event in found

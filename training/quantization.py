@@ -1,4 +1,4 @@
-"""In how many bits frozen weights are held: as trained, or 4 or 8 through bitsandbytes (which also runs on CPU)."""
+"""The number of bits of frozen weights: as trained, or 4 or 8 through bitsandbytes (which also runs on a CPU)."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def check(quantization: QuantizationConfig, adapter: AdapterConfig) -> None:
 
 
 def quantization_config(quantization: QuantizationConfig, compute: torch.dtype) -> BitsAndBytesConfig | None:
-    """Return what from_pretrained needs to quantize while loading, or None; `compute` is the dtype of matmuls."""
+    """Return what from_pretrained needs to quantize on loading, or None. `compute`: the dtype of matmuls."""
     return QUANTIZATIONS[quantization.name](compute)
 
 
 def keep_trainable(model: PreTrainedModel) -> None:
     """Keep bitsandbytes from repacking 4-bit weights for inference.
 
-    On a CPU with AVX512-BF16 a forward pass of a layer in eval() mode does, for good, and rounds their scales to
-    bfloat16: the next training step then fails in autograd (layers with a bias) or has wrong gradients, and says
-    nothing (layers without one). Every rollout and evaluation is such a pass.
+    On a CPU with AVX512-BF16, a layer's forward pass in eval() mode repacks them for good, and rounds their scales to
+    bfloat16: the next training step then fails in autograd (layers with a bias) or silently has wrong gradients (layers
+    without one). Every rollout and evaluation is such a pass.
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
@@ -68,7 +68,7 @@ def _nf4(compute: torch.dtype) -> BitsAndBytesConfig:
 def _int8(compute: torch.dtype) -> BitsAndBytesConfig:
     from transformers import BitsAndBytesConfig
 
-    # It warns at every matmul that it casts to float16, which is how LLM.int8 works.
+    # bitsandbytes warns at every matmul that it casts to float16, which is how LLM.int8 works.
     logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     return BitsAndBytesConfig(load_in_8bit=True)
 

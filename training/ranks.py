@@ -1,7 +1,7 @@
 """`python -m training.ranks FOLDER ALGO COUNT`: one run in several processes, under torch's own launcher.
 
-That starts the ranks, and ends them all when one is lost. What it says of that is a page; here it becomes one line,
-left where a single process leaves its word, if the first rank left none.
+The launcher starts the ranks, and ends them all if one is lost. Its page about that becomes one line here, in the
+run's result.json, if the first rank wrote none.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ TERMINATED = 128 + 15  # exit code
 
 
 def main(folder: Path, algo: str, count: int) -> int:
-    """Start the ranks and wait for them; returns 0 when all have ended well, else 1."""
+    """Start the ranks and wait for them; return 0 if all ended well, else 1."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    logging.disable(logging.CRITICAL)  # each signal that it sends on, and a page for each rank that is lost
+    logging.disable(logging.CRITICAL)  # it logs each signal that it passes on, and a page for each lost rank
     clear(folder)
     (folder / RESULT).unlink(missing_ok=True)
     os.environ[COUNT] = str(count)
-    # The address: not every machine's own name leads to itself.
+    # An address, as not every machine can resolve its own name.
     words = ["--standalone", "--local-addr=127.0.0.1"]
     words += [f"--nproc-per-node={count}", f"--shutdown-timeout={GRACE}"]
     try:
@@ -49,7 +49,7 @@ def _bury(folder: Path, error: ChildFailedError, count: int) -> None:
     word = folder / RESULT
     if word.exists() and word.read_text(encoding="utf-8").strip():
         return
-    # The others end because of the first; what is seen at the same time tells of a signal before it tells of a code.
+    # The others end because of the first. Among those seen at the same time, a signal comes before an exit code.
     rank, first = min(error.failures.items(), key=lambda item: (item[1].exitcode >= 0, item[1].timestamp))
     write_result(folder, "error", f"rank {rank} of {count}: {ending_of(first.exitcode)}", None, None)
 

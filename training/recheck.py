@@ -1,4 +1,4 @@
-"""What an exception that ended a run is due to: the run once more, and the champion's code beside it."""
+"""Finds out what caused an exception that ended a run: makes the run again, and the champion's code beside it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def recheck(
     client: MlflowClient, session: str, model: str, config: CanaryConfig, broken: Result, scratch: Path
 ) -> tuple[list[Result], str]:
-    """The run that was made again, if any, and why the champion's code could not be had ('' where it could, or was not
-    needed). What that says is the gate's to judge."""
+    """The repeated run, if one was made, and why the champion's code was not available ('' if it was, or was not
+    needed). The gate judges what they mean."""
     from training.crews import crew_for
 
     raised, seed = broken.raised, broken.seed

@@ -1,4 +1,4 @@
-"""One line out of the several that Hydra and OmegaConf say: what was found, what was expected."""
+"""Turns the several lines of an error of Hydra or OmegaConf into one: what was found, what was expected."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hydra.errors import ConfigCompositionException, MissingConfigException, Ove
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-# OmegaConf's words for a value of the wrong type, and ours for the right one.
+# OmegaConf's message for a value of the wrong type, and our words for the right one.
 _CONVERSION = re.compile(r"Value '(.*)' of type '.*' could not be converted to (\w+)")
 EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm"}
-"""Hydra's launchers that come with an extra of ours."""
+"""Hydra's launchers that one of our extras installs → the extra."""
 _KINDS = {"Integer": "a whole number", "Float": "a number", "String": "a text"}
 
 
 def missing_option(error: MissingConfigException) -> str:
-    """An option that its group does not have."""
+    """The line for an option that its group does not have."""
     found = error.missing_cfg_file or "?"
     options = [option for option in error.options or [] if not option.startswith("_")]
     if not options:
@@ -36,7 +36,7 @@ def missing_option(error: MissingConfigException) -> str:
 
 
 def explain(error: Exception) -> str:
-    """Anything else that keeps a configuration from being composed."""
+    """The line for anything else that keeps a configuration from being composed."""
     cause = error
     while isinstance(cause, ConfigCompositionException) and isinstance(cause.__cause__, Exception):
         cause = cause.__cause__
@@ -55,7 +55,7 @@ def explain(error: Exception) -> str:
 
 
 def _wrong_value(key: str, reason: str) -> str:
-    """What is wrong with a key's value, to stand behind the key."""
+    """What is wrong with a key's value, worded to follow the key."""
     if found := _CONVERSION.search(reason):
         value, kind = found.groups()
         return f" is {value}; expected {_KINDS.get(kind, kind)}"
@@ -69,7 +69,7 @@ def _wrong_value(key: str, reason: str) -> str:
 
 
 def _unknown_key(key: str, error: OmegaConfBaseException) -> str:
-    """The key, and those that stand beside it where it was looked for."""
+    """The line for an unknown key, with the keys that its parent has."""
     beside = sorted(str(name) for name in error.parent_node) if isinstance(error.parent_node, DictConfig) else []
     if not beside:
         return f"unknown key {key!r}; `python -m training --cfg job` shows those that there are"

@@ -1,4 +1,4 @@
-"""What answers are paid for: the settings of a reward, checked and told apart without torch."""
+"""The settings of a reward, checked and identified without torch."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ KINDS = ("length", "token_share", "model", "function")
 
 @dataclass
 class RewardConfig:
-    """A rule on the answer's tokens, a reward model, or a function of one's own."""
+    """A rule on the answer's tokens, a reward model, or the user's own function."""
 
     kind: str = MISSING  # length | token_share | model | function
-    scale: float = 1.0  # multiplies the raw score: of several rewards the weight
-    target: int = 0  # length: the wanted number of answer tokens
+    scale: float = 1.0  # multiplies the raw score; the weight if there are several rewards
+    target: int = 0  # length: the desired number of answer tokens
     tokens: List[str] = field(default_factory=list)  # token_share: first letters that count
     min_tokens: int = 1  # token_share: a shorter answer counts as if it had so many
     path: Optional[str] = None  # model: folder or hub id of a sequence classifier; function: pkg.module:name
     precheck: bool = True  # model: tried on the data's pairs before anything is recorded
 
     def check(self, key: str = "algo.reward") -> None:
-        """Raise UsageError naming the first key whose value no answer can be scored with."""
+        """Raise UsageError naming the first key with whose value no answer can be scored."""
         values.one_of(f"{key}.kind", self.kind, KINDS)
         values.positive(f"{key}.scale", self.scale)
         if self.kind == "length" and self.target < 1:
@@ -46,8 +46,8 @@ class RewardConfig:
             )
 
     def work(self, revision: str) -> dict[str, str]:
-        """What a score means: fields that the kind does not use make no difference, nor does where a model's files
-        lie. `revision`: what identifies the reward model, or the source of the function."""
+        """What identifies the meaning of a score: without fields that the kind does not use, and without the place of a
+        model's files. `revision`: what identifies the reward model, or the source of the function."""
         own = {
             "length": {"reward_target": str(self.target)},
             "token_share": {
@@ -61,7 +61,7 @@ class RewardConfig:
 
 
 def work_of(rewards: Sequence[RewardConfig], revisions: Sequence[str]) -> dict[str, str]:
-    """What all rewards together mean: the first under its own keys, the others under `reward_2`, `reward_3` …"""
+    """The same for all rewards together: the first under its own keys, the others under `reward_2`, `reward_3` …"""
     found: dict[str, str] = {}
     for number, (reward, revision) in enumerate(zip(rewards, revisions, strict=True), start=1):
         word = "reward" if number == 1 else f"reward_{number}"
@@ -75,7 +75,8 @@ def reads_columns(rewards: Sequence[RewardConfig]) -> bool:
 
 
 def check_rewards(reward: RewardConfig, rewards: Sequence[RewardConfig]) -> None:
-    """Raise UsageError for the first key that answers cannot be scored with: of the several, else of the one."""
+    """Raise UsageError for the first key with which answers cannot be scored, in `rewards` if given, else in
+    `reward`."""
     if not rewards:
         reward.check()
     for at, one in enumerate(rewards):

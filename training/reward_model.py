@@ -1,4 +1,4 @@
-"""The files of the model that answers are scored by: from a folder, or from the hub; without torch."""
+"""The files of the model that scores answers: from a folder, or from the hub; without torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from training.reward_config import RewardConfig
 
 
 def reward_folder(path: str) -> Path:
-    """The folder with the classifier's files; of the hub they are fetched where they are missing. Raises SetupError."""
+    """The folder with the classifier's files; files missing from the cache are fetched from the hub. Raises
+    SetupError."""
     folder = Path(path).expanduser()
     if folder.is_dir():
         if lacks := missing_model_files(folder):
@@ -41,7 +42,7 @@ def reward_revision(path: str) -> str:
 
 
 def revision_of(reward: RewardConfig) -> str:
-    """What identifies what a reward is made of: a model's files, a function's source; "" for a rule on tokens."""
+    """What identifies a reward: the digest of a model's files or a function's source; "" for a rule on tokens."""
     if reward.kind == "model":
         return reward_revision(reward.path or "")
     return source_digest(reward.path or "") if reward.kind == "function" else ""

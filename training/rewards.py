@@ -1,4 +1,4 @@
-"""What answers are paid for: a score for each, from a rule on its tokens, a reward model, or a function."""
+"""The rewards: a score for each answer, from a rule on its tokens, a reward model, or a function."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from training.errors import SetupError
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """R prompts and their answers, as token ids with boolean masks; prompts stand to the right of their padding."""
+    """R prompts and their answers, as token ids with boolean masks; prompts are padded on the left."""
 
     prompt_ids: torch.Tensor  # [R, P]
     prompt_mask: torch.Tensor  # [R, P]
     response_ids: torch.Tensor  # [R, T]
     response_mask: torch.Tensor  # [R, T], up to and including the first end of text
-    rows: Sequence[Mapping[str, Any]] = ()  # R, of the data: the prompt as it stands there, and the other columns
+    rows: Sequence[Mapping[str, Any]] = ()  # R rows of the data: the original prompt, and the other columns
 
 
 # Scores [R] in float32, on the device of the answers.
@@ -30,18 +30,18 @@ Reward = Callable[[Answers], torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class RewardSpec:
-    """Which reward, and its numbers; fields a kind does not use are ignored."""
+    """Which reward, and its settings; fields that a kind does not use are ignored."""
 
     kind: str
     scale: float = 10.0  # multiplies the raw score
-    target: int = 0  # length: the wanted number of tokens
+    target: int = 0  # length: the desired number of tokens
     tokens: Sequence[str] = field(default_factory=tuple)  # token_share: first letters that count
     min_tokens: int = 1  # token_share: a shorter answer counts as if it had so many
     path: str | None = None  # model: folder or hub id of a sequence classifier; function: pkg.module:name
 
 
 def build_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
-    """The reward function that spec names; SetupError when it cannot be built."""
+    """The reward function that `spec` names. Raises SetupError if it cannot be built."""
     if spec.kind not in REWARDS:
         raise SetupError(f"reward kind is {spec.kind!r}; expected one of {', '.join(REWARDS)}")
     return REWARDS[spec.kind](spec, tokenizer, device)
@@ -60,10 +60,10 @@ def length_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Rew
 
 
 def token_share_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
-    """scale x the share of an answer's tokens that begin with one of the wanted letters.
+    """scale x the share of an answer's tokens that begin with one of the given letters.
 
-    Of `min_tokens` where the answer is shorter: else one wanted token and the end would be as good as a long answer,
-    and it depends on the seed which of the two a policy finds.
+    A shorter answer counts as `min_tokens` long: else one matching token and the end would score as well as a long
+    answer, and the seed would decide which of the two a policy finds.
     """
     letters = tuple(letter.lower() for letter in spec.tokens)
     vocabulary = [tokenizer.decode([i]).strip().lower() for i in range(len(tokenizer))]
@@ -72,7 +72,7 @@ def token_share_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -
         raise SetupError(f"reward tokens are {list(spec.tokens)}; expected first letters of tokens in the vocabulary")
 
     def score(answers: Answers) -> torch.Tensor:
-        # A model's output layer may be padded beyond its tokenizer; such ids are never wanted.
+        # A model's output layer may be padded beyond its tokenizer; such ids never match.
         known = answers.response_ids.clamp(max=len(wanted) - 1)
         hits = wanted[known] & (answers.response_ids < len(wanted)) & answers.response_mask
         return spec.scale * hits.sum(1).float() / answers.response_mask.sum(1).clamp(min=spec.min_tokens)
@@ -97,7 +97,7 @@ def model_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Rewa
         raise SetupError(f"reward model {spec.path} has {model.config.num_labels} labels; expected 1, the score")
 
     def score(answers: Answers) -> torch.Tensor:
-        templated = are_chats(answers) and bool(reader.chat_template)  # a template writes the special tokens itself
+        templated = are_chats(answers) and bool(reader.chat_template)  # a chat template adds the special tokens itself
         if templated:
             chats = [
                 [*row["prompt"], *answer] for row, answer in zip(answers.rows, said(answers, tokenizer), strict=True)
@@ -121,7 +121,7 @@ def model_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Rewa
 
 
 def function_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
-    """scale x what a Python function gives for each answer, which it reads as text, beside the data's columns."""
+    """scale x what a Python function returns for each answer, given as text with the data's columns."""
     if spec.path is None:
         raise SetupError(
             "reward kind is 'function' without a path; expected its import path, such as my_package:polite"

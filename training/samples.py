@@ -1,4 +1,4 @@
-"""The model's own answers to a few held-out prompts: during RL again and again, else when training is done."""
+"""The model's own answers to a few held-out prompts: repeatedly during RL, else once training is done."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 PROMPTS = 4
-LOOKS = 5  # times in a run of RL, beside its first and its last step
-LONGEST = 64  # tokens of an answer where the algorithm draws none
+LOOKS = 5  # times in an RL run, besides its first and its last step
+LONGEST = 64  # tokens of an answer if the algorithm itself draws none
 
 
 class FixedPrompts(TrainerCallback):
-    """Asks greedily: takes nothing from any random stream. `paused` is called when it is through: its time is no
-    step's. On quantized weights only at the end, because a pass in eval mode may repack them."""
+    """Draws answers greedily, without using any random stream. Calls `paused` when it is done, as its time belongs to
+    no step. With quantized weights it runs only at the end, because a pass in eval mode may repack them."""
 
     def __init__(self, config: CanaryConfig, data: Dataset, samples: Samples, paused: Callable[[], None]) -> None:
-        self.trainer: Any = None  # set once it is built
+        self.trainer: Any = None  # set once the trainer is built
         self._rows = prompts_of(config, data).select(range(min(PROMPTS, len(data)))).to_list()
         self._prompts, self._samples, self._paused = [row["prompt"] for row in self._rows], samples, paused
         self._tokens = int(getattr(config.algo, "max_new_tokens", LONGEST))
@@ -70,7 +70,7 @@ class FixedPrompts(TrainerCallback):
         ]
 
     def _rewards(self, answers: Any) -> Sequence[float | None]:
-        """What GRPO's and RLOO's reward, or PPO's, gives for the answers; None where nothing is drawn for one."""
+        """The scores that the reward of GRPO, RLOO or PPO gives the answers; None for other algorithms."""
         tokenizer = self.trainer.processing_class
         ids = [[token for token in row if token != tokenizer.pad_token_id] for row in answers.tolist()]
         if hasattr(self.trainer, "reward_funcs"):
@@ -85,7 +85,7 @@ class FixedPrompts(TrainerCallback):
         return [float(score) for score in self.trainer.reward(given)]
 
     def _kl(self, policy: Any, ids: Any, prompt_mask: Any, answers: Any) -> list[float | None]:
-        """log policy - log reference of each greedy answer; None without a reference model of its own."""
+        """log policy - log reference of each greedy answer; None without a separate reference model."""
         reference = getattr(self.trainer, "ref_model", None) or getattr(self.trainer, "reference", None)
         if reference is None:
             return [None] * len(ids)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def rewards_of(configs: Sequence[RewardConfig], tokenizer: Any, device: str) -> dict[str, Reward]:
-    """The rewards that the configuration asks for, by the names of their series, on a device of torch's. Raises
-    SetupError where one cannot be built."""
+    """The configured rewards, by the names of their series, on the torch `device`. Raises SetupError if one cannot be
+    built."""
     found: dict[str, Reward] = {}
     for config in configs:
         name = str(config.path).rpartition(":")[2] if config.kind == "function" else config.kind
@@ -29,12 +29,12 @@ def rewards_of(configs: Sequence[RewardConfig], tokenizer: Any, device: str) -> 
 
 
 def prompts_of(config: CanaryConfig, rows: Dataset) -> Dataset:
-    """The rows' prompts; with the other columns where a function may read them."""
+    """The rows' prompts; with the other columns if a function may read them."""
     return rows if reads_columns(config.algo.scored_by()) else rows.select_columns("prompt")
 
 
 def sum_of(rewards: Sequence[Reward]) -> Reward:
-    """All rewards as one, which is their sum; one alone is what it is."""
+    """All rewards as one, their sum; a single reward stays as it is."""
     if len(rewards) == 1:
         return rewards[0]
 

@@ -1,6 +1,6 @@
-"""A sweep's jobs by Hydra's submitit launchers: processes of this machine, or jobs of Slurm, which end with the sweep.
+"""Runs a sweep's jobs by Hydra's submitit launchers: as local processes or Slurm jobs, which end with the sweep.
 
-The launcher submits them and waits for them. Submitit is imported only where it is asked for.
+The launcher submits them and waits for them. Submitit is imported only if it is asked for.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from training.process import deaf_to_the_terminal
 
 LOCAL, SLURM = "submitit_local", "submitit_slurm"
 LAUNCHERS = (LOCAL, SLURM)
-HERE = ("basic", "joblib", LOCAL)  # those of Hydra's launchers whose jobs are on this machine
+HERE = ("basic", "joblib", LOCAL)  # Hydra's launchers whose jobs run on this machine
 TOOLS = ("sbatch", "srun", "sacct", "scancel")
-CONTROLLER = "submitit.local._local"  # the module of the process that has a job on this machine
-GRACE = 40.0  # seconds that a job has to end its runs and to record that
+CONTROLLER = "submitit.local._local"  # the module of the process that runs a job on this machine
+GRACE = 40.0  # seconds that a job has to end its runs and record that
 
 Jobs = Callable[[Sequence[str]], object]
-"""Has Hydra run the jobs that a command line asks for."""
+"""A function that lets Hydra run the jobs that a command line asks for."""
 
 
 def check(launcher: str, keys: Mapping[str, Any], config: CanaryConfig, *, multirun: bool) -> None:
@@ -71,7 +71,7 @@ def check(launcher: str, keys: Mapping[str, Any], config: CanaryConfig, *, multi
 
 
 def note(launcher: str, store: str) -> str:
-    """What a reader should know of where the jobs record, in one sentence."""
+    """A sentence on what a reader should know about where the jobs record."""
     if launcher != SLURM or not store.startswith("sqlite"):
         return ""
     return (
@@ -81,7 +81,7 @@ def note(launcher: str, store: str) -> str:
 
 
 def submitted(launcher: str, jobs: Jobs) -> Jobs:
-    """`jobs`, by this launcher of Hydra's: whatever ends it ends those that were submitted."""
+    """`jobs` by this Hydra launcher, wrapped so that its end also ends the jobs that were submitted."""
     if launcher not in LAUNCHERS:
         return jobs
 
@@ -93,8 +93,8 @@ def submitted(launcher: str, jobs: Jobs) -> Jobs:
 
 
 def in_job(launcher: str, work: Callable[[], int]) -> int:
-    """The work of one job. In a process of its own: what ends that from outside, a signal or its time, ends its runs,
-    and is an exit code, because nobody there would see an exception."""
+    """Do the work of one job. In a submitted job, a signal or the end of its time also ends its runs, and becomes an
+    exit code, because nobody there would see an exception."""
     if launcher not in LAUNCHERS:
         return work()
     from submitit import JobEnvironment
@@ -102,7 +102,7 @@ def in_job(launcher: str, work: Callable[[], int]) -> int:
     from training.again import follow_launcher
 
     sys.argv[0] = str(Path(__file__).with_name("__main__.py"))  # MLflow takes a run's source and commit from it
-    # Its time is up, or Slurm wants the node. Submitit would begin the job again, and no run goes on where it was.
+    # Sent if its time is up or Slurm wants the node. Submitit would restart the job, but no run can continue.
     signal.signal(signal.Signals[f"SIG{JobEnvironment.USR_SIG}"], terminate)
     try:
         with unwinding():
@@ -114,13 +114,13 @@ def in_job(launcher: str, work: Callable[[], int]) -> int:
 
 
 class Job:
-    """What the launcher waits for. A job that is lost leaves its runs to tell of it, and does not end the others."""
+    """What the launcher waits for. A lost job does not end the others; its runs' records tell that it was lost."""
 
     def __init__(self, job: Any) -> None:
         self.job, self.lost = job, False
 
     def results(self) -> list[JobReturn]:
-        """What became of it; the launcher's word for this."""
+        """How the job ended; the launcher calls this method."""
         from submitit.core.utils import FailedJobError, UncompletedJobError
 
         try:
@@ -138,7 +138,7 @@ class Job:
 
 @contextmanager
 def _kept() -> Iterator[None]:
-    """Know the jobs that are submitted meanwhile: the launcher keeps them to itself."""
+    """Keep track of the jobs that are submitted meanwhile, which the launcher does not expose."""
     import submitit
     from submitit.core.utils import FailedJobError
 
@@ -151,7 +151,7 @@ def _kept() -> Iterator[None]:
                 found = submit(executor, *arguments)
         except FailedJobError as error:
             raise CanaryError(f"no job was submitted: {one_line(error)}; expected what Slurm takes") from error
-        folder = str(executor.folder).partition("/%")[0]  # submitit's own signs for the job
+        folder = str(executor.folder).partition("/%")[0]  # submitit's own placeholders for the job
         _say(f"jobs {' '.join(job.job_id for job in found)}; their output: {folder}")
         known.extend(kept := [Job(job) for job in found])
         return kept
@@ -168,11 +168,11 @@ def _kept() -> Iterator[None]:
 
 
 def _end_here() -> None:
-    """Have the jobs of this machine end. By its processes: one may have begun while nobody knew of it yet."""
+    """End the jobs on this machine, found among its processes: one may have started before anybody knew of it."""
     left = [child for child in psutil.Process().children() if _is_controller(child)]
     deadline = time.monotonic() + GRACE
     while left and time.monotonic() < deadline:
-        for each in left:  # again, because one that is only starting does not hear it
+        for each in left:  # again, because a process that is just starting misses it
             with suppress(psutil.NoSuchProcess):
                 each.terminate()
         _, left = psutil.wait_procs(left, timeout=1)
@@ -190,7 +190,7 @@ def _is_controller(process: psutil.Process) -> bool:
 
 
 def _end_in_slurm(jobs: Sequence[Job]) -> None:
-    """Cancel those that have not ended; their runs' ends are seen in the store."""
+    """Cancel the jobs that have not ended; the store shows when their runs have."""
     from submitit.slurm.slurm import SlurmJob
 
     for each in jobs:

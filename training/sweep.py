@@ -29,8 +29,8 @@ PARENT = "CANARY_PARENT_RUN_ID"
 
 
 def run_sweep(configs: Sequence[CanaryConfig], argv: Sequence[str], jobs: Callable[[Sequence[str]], object]) -> int:
-    """Have `jobs` run all that `argv` asks for under one parent run, which is ended however they end; then judge each
-    cell that has a champion beside it. Returns the exit code of the worst cell.
+    """Let `jobs` run everything that `argv` asks for under one parent run, which is ended however they end; then judge
+    each cell that has a champion. Returns the exit code of the worst cell.
     """
     tracking = configs[0].tracking
     client = prepare_store(tracking.uri)
@@ -54,7 +54,7 @@ def run_sweep(configs: Sequence[CanaryConfig], argv: Sequence[str], jobs: Callab
 
 
 def run_job(config: CanaryConfig, scratch: Path) -> int:
-    """The runs of one job: one seed unless `repeats` says otherwise. The sweep judges them when all are made."""
+    """Make the runs of one job: one seed unless `repeats` says otherwise. The sweep judges them once all are made."""
     repeats = config.repeats or 1
     with launch.crew_of(config, scratch, repeats) as loading:
         client = prepare_store(config.tracking.uri)
@@ -70,7 +70,7 @@ def run_job(config: CanaryConfig, scratch: Path) -> int:
 
 
 def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -> None:
-    """The runs of all jobs at once, without Hydra's launcher: what each has room for says the cluster."""
+    """Make the runs of all jobs at once, without Hydra's launcher, as far as the cluster has room."""
     from canary_mlflow.launching.cluster import connected, needs_of
     from training.adding import say
     from training.crews import trained, unit_of
@@ -86,7 +86,7 @@ def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig
 
 
 def _end_left(client: MlflowClient, parent: str) -> None:
-    """End the runs of jobs that are lost, when their own processes, where there are any yet, have had time to."""
+    """End the runs of lost jobs, once their own processes, if any are left, have had time to do so."""
     deadline = time.monotonic() + GRACE
     while left := [run.info.run_id for run in child_runs(client, parent) if run.info.status == "RUNNING"]:
         if time.monotonic() > deadline:
@@ -97,7 +97,7 @@ def _end_left(client: MlflowClient, parent: str) -> None:
 
 
 def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -> int:
-    """Judge the cells, write that on the parent run, and say it."""
+    """Judge the cells, write the result on the parent run and print it; return the worst exit code."""
     runs = [run for run in child_runs(client, parent) if run.data.tags.get("canary.role") == "run"]
     cells = list(judge_cells(client, runs, configs))
     finished = sum(run.info.status == "FINISHED" for run in runs)

@@ -1,4 +1,4 @@
-"""Checks of single values, each with the one line that refuses."""
+"""Checks of single values, each with a one-line refusal."""
 
 from __future__ import annotations
 

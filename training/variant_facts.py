@@ -1,5 +1,5 @@
-"""Trains the variants of a canary for a few steps each, in this process and without a run of their own, and says what
-each exactly was. gates/facts/exact.py compares it."""
+"""Trains the variants of a canary for a few steps each, in this process and without separate runs, and records each
+one's exact facts, which gates/facts/exact.py compares."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FINISHED = "finished"
 OUTCOME = "outcome"
 LOGGED = ("loss", "grad_norm")
 CHECKED = ("model", "optimizer", "scheduler", "random")
-"""What a checkpoint must bring back, and what the next step then is."""
+"""What a checkpoint must restore, and on which the next step depends."""
 
 Groups = dict[str, dict[str, Any]]
 
@@ -46,7 +46,7 @@ def variant_tags(
         folder = scratch / name
         groups = facts_of_variant(variant, inputs, device, folder)
         if variant.variant.pinned:
-            groups.pop("defaults", None)  # as of the run itself, and only what is at a default tells of one
+            groups.pop("defaults", None)  # the run itself records them; only arguments left at a default tell
         shutil.rmtree(folder, ignore_errors=True)
         if (ended := groups[OUTCOME]["ended"]) != FINISHED:
             say(f"variant {name}: {ended}")
@@ -55,7 +55,7 @@ def variant_tags(
 
 
 def facts_of_variant(config: CanaryConfig, inputs: Inputs, device: Device, folder: Path) -> Groups:
-    """What one variant was, group → key → value; an exception that ended it is a fact too."""
+    """The facts of one variant, group → key → value; an exception that ended it is a fact too."""
     collector = Collector(looks_inside=config.variant.resumes)
     outcome: dict[str, Any] = {"ended": FINISHED}
     try:
@@ -64,7 +64,7 @@ def facts_of_variant(config: CanaryConfig, inputs: Inputs, device: Device, folde
         outcome["trainable"] = sum(one.numel() for one in trainer.model.parameters() if one.requires_grad)
         if config.variant.resumes:
             outcome |= _resumed(config, inputs, device, folder, collector)
-    except Exception as error:  # noqa: BLE001 - whatever a library raises here is what is asked for
+    except Exception as error:  # noqa: BLE001 - whatever a library raises here is the fact to record
         outcome["ended"] = f"{raised(error)}: {first_line(error)}"
     finally:
         collector.stop()
@@ -78,7 +78,7 @@ def _trainer(config: CanaryConfig, inputs: Inputs, device: Device, folder: Path,
     trainer = build(config, parts, device, folder, [collector])
     trainer.remove_callback(PrinterCallback)
     given = config.variant.arguments_of.get(config.algo.name, config.variant.arguments)
-    for name in given:  # a builder that does not pass them on would tell of another training than it says
+    for name in given:  # a builder that drops them would record facts of another training
         if not hasattr(trainer.args, name) or str(_plain(getattr(trainer.args, name))) != str(given[name]):
             raise TypeError(f"{type(trainer.args).__name__}.{name} is not {given[name]!r}")
     return trainer
@@ -89,7 +89,7 @@ def _plain(value: Any) -> Any:
 
 
 def _resumed(config: CanaryConfig, inputs: Inputs, device: Device, folder: Path, first: Collector) -> dict[str, str]:
-    """What a training that goes on from the first checkpoint has in common with the one that wrote it."""
+    """The facts on whether a training resumed from the first checkpoint matches the one that wrote it."""
     checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
     if not checkpoints:
         return {"checkpoint": "none was written"}
@@ -115,7 +115,8 @@ def _said(row: Mapping[str, float] | None) -> str:
 
 
 class Collector(TrainerCallback):
-    """The facts of one training, its logged losses, and at each step's begin digests of all that a checkpoint holds."""
+    """Collects the facts of one training, its logged losses and, at the start of each step, digests of everything that
+    a checkpoint holds."""
 
     def __init__(self, *, looks_inside: bool) -> None:
         self.looks_inside = looks_inside
@@ -124,7 +125,7 @@ class Collector(TrainerCallback):
         self.states: dict[int, dict[str, str]] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take what is known before the first step."""
+        """Record what is known before the first step."""
         from canary_mlflow.tracking.probes.surroundings import make_log_honest, running_trainer
 
         make_log_honest(args, state, every_step=True)
@@ -144,7 +145,7 @@ class Collector(TrainerCallback):
         )
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Look at all that a checkpoint must hold."""
+        """Digest everything that a checkpoint must hold."""
         if self.looks_inside:
             self.states[state.global_step] = {
                 "model": _digest(
@@ -156,11 +157,11 @@ class Collector(TrainerCallback):
             }
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The tokens of the first step are there."""
+        """Record the tokens of the first step."""
         self.probe.step_ended({})
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Keep the losses in full."""
+        """Keep the losses in full precision."""
         row = {name: float(logs[name]) for name in LOGGED if name in (logs or {})}
         if row:
             self.logged.setdefault(state.global_step, {}).update(row)
@@ -181,7 +182,7 @@ class Collector(TrainerCallback):
 
 
 def _tensors(value: Any) -> list[Any]:
-    """All leaves of a nested state, in its order."""
+    """All leaves of a nested state, in order."""
     if isinstance(value, Mapping):
         return [leaf for key in value for leaf in _tensors(value[key])]
     if isinstance(value, (list, tuple)):
@@ -204,7 +205,7 @@ def _digest(values: Any) -> str:
 
 
 def _forget() -> None:
-    """Accelerate keeps its state for the process; the next variant is to begin as a fresh one would."""
+    """Reset the state that Accelerate keeps per process, so that the next variant starts as in a fresh process."""
     with suppress(ImportError, AttributeError):
         from accelerate.state import AcceleratorState, GradientState
 

@@ -17,7 +17,7 @@ from canary_mlflow.files.documents import read_yaml
 from canary_mlflow.policies import conf_dir, option_names
 from training.config import CanaryConfig, VariantConfig
 
-GROUPS = ("train", "algo", "adapter")  # what a trainer is built from; the rest says which canary this is
+GROUPS = ("train", "algo", "adapter")  # what a trainer is built from; the other groups define which canary this is
 
 
 def variants_of(config: CanaryConfig) -> list[CanaryConfig]:
@@ -27,7 +27,7 @@ def variants_of(config: CanaryConfig) -> list[CanaryConfig]:
 
 
 def load(name: str) -> VariantConfig:
-    """The variant of a file in conf/variant. Raises UsageError for one that is not there, or cannot be read."""
+    """The variant of a file in conf/variant. Raises UsageError if the file is missing or cannot be read."""
     if name not in (valid := option_names("variant")):
         raise UsageError(f"tier.variants: found {name!r}; expected some of {', '.join(valid)}")
     try:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def describe(config: CanaryConfig, inputs: Inputs, device: Device) -> dict[str, str]:
-    """The comparability key: the work done, without seed, versions and hyper-parameters.
+    """The work that a run does, without seed, versions and hyper-parameters.
 
-    Learning rate, beta and the like are left out on purpose: changing them is a change that a
-    team wants judged. Changing the amount of work (steps, batch, lengths), or what its result is
-    measured by (the reward, the kind of loss), is another canary.
+    Learning rate, beta and the like are left out on purpose: changing them is a change that a team
+    wants judged. Another amount of work (steps, batch, lengths), or another measure of its result
+    (the reward, the kind of loss), makes another canary.
     """
     train = config.train
     return {
@@ -53,5 +53,5 @@ def _digest(text: str) -> str:
 
 
 def digest_of(workload: Mapping[str, str]) -> str:
-    """A short name of one workload."""
+    """A short digest of one workload."""
     return hashlib.sha256(json.dumps(workload, sort_keys=True).encode()).hexdigest()[:8]

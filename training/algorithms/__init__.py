@@ -1,8 +1,8 @@
 """The algorithms: every module of this folder is one, under its own name.
 
-A module has `Settings`, a dataclass of its keys (training.config.Algo says what else they may answer); `STACK`, the
-modules that its training needs, loaded before a run's turn; and `build(config, parts, device, output_dir, callbacks)`.
-It imports nothing heavy itself: the command line is checked before torch is loaded.
+A module has `Settings`, a dataclass of its keys (training.config.Algo has the methods that it may override); `STACK`,
+the modules that its training needs, loaded before a run's turn; and `build(config, parts, device, output_dir,
+callbacks)`. It imports nothing heavy itself: the command line is checked before torch is loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def schemas() -> dict[str, type[Algo]]:
 
 
 def load(name: str) -> None:
-    """Import all that the algorithm trains with; a run imports only its own."""
+    """Import everything that the algorithm needs for training; a run loads only its own algorithm."""
     for module in _module(name).STACK:
         import_module(module)
 

@@ -26,8 +26,8 @@ LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo")
 class Settings(GroupSettings):
     """Group relative policy optimisation (trl.GRPOTrainer)."""
 
-    loss_type: str = MISSING  # how the loss of tokens is averaged
-    scale_rewards: str = MISSING  # group | batch | none: by whose spread advantages are divided
+    loss_type: str = MISSING  # how the loss is averaged over tokens
+    scale_rewards: str = MISSING  # group | batch | none: whose spread divides the advantages
 
     def check(self, train: TrainConfig) -> None:
         super().check(train)

@@ -23,10 +23,10 @@ LOSSES = ("kto", "apo_zero_unpaired")
 
 @dataclass
 class Settings(Algo):
-    """Kahneman-Tversky optimisation on answers that are good or bad, each alone (trl.KTOTrainer)."""
+    """Kahneman-Tversky optimisation on single answers, each labelled good or bad (trl.KTOTrainer)."""
 
     reads: ClassVar[str] = "judged"
-    like: str = MISSING  # whose steps and learning rate it takes where tier and model have none of its own
+    like: str = MISSING  # the algorithm whose steps and learning rate apply if tier and model have none for this one
     beta: float = MISSING
     loss_type: str = MISSING
     desirable_weight: float = MISSING
@@ -38,7 +38,7 @@ class Settings(Algo):
             values.positive(f"algo.{key}", getattr(self, key))
         values.at_least(
             "train.batch_size", train.batch_size, 2
-        )  # its KL is taken from pairs that do not belong together
+        )  # its KL is estimated from mismatched prompts and answers
 
     def work(self) -> dict[str, str]:
         return {"loss_type": self.loss_type}
@@ -49,7 +49,7 @@ def build(
 ) -> Trainer:
     """A KTOTrainer on both answers of each pair; its reference is the start model.
 
-    TRL takes the rows in their order, from which it makes its KL, so that the order is drawn here, from the seed.
+    TRL takes the rows in order, and estimates the KL from neighbours, so the order is drawn here, from the seed.
     """
     from trl import KTOConfig, KTOTrainer
 

@@ -25,7 +25,7 @@ WORK = ("ppo_epochs", "num_minibatches", "max_new_tokens", "max_prompt_length", 
 
 @dataclass
 class Settings(Algo):
-    """Proximal policy optimisation (training.ppo), with the knobs under their usual names."""
+    """Proximal policy optimisation (training.ppo), with the settings under their usual names."""
 
     reads: ClassVar[str] = "prompt"
     ppo_epochs: int = MISSING
@@ -45,7 +45,7 @@ class Settings(Algo):
     missing_eos_penalty: float = MISSING
     value_head: str = MISSING  # shared | separate
     reward: RewardConfig = field(default_factory=RewardConfig)
-    rewards: list[RewardConfig] = field(default_factory=list)  # in place of `reward`: their sum
+    rewards: list[RewardConfig] = field(default_factory=list)  # replaces `reward` by the sum of these
 
     def check(self, train: TrainConfig) -> None:
         for key in ("ppo_epochs", "num_minibatches", "kl_horizon", "max_new_tokens", "max_prompt_length"):
@@ -79,7 +79,7 @@ def build(
     """A PPOTrainer on the prompts of the preference data.
 
     train.max_steps counts PPO iterations and train.batch_size the answers of one iteration per
-    device; warm-up counts optimizer steps, of which an iteration has ppo_epochs x num_minibatches.
+    device; warm-up counts optimizer steps: ppo_epochs x num_minibatches per iteration.
     """
     from training.ppo.trainer import PPOTrainer
     from training.scoring import prompts_of, rewards_of, sum_of
@@ -97,7 +97,7 @@ def build(
 
 
 def arguments(config: CanaryConfig, output_dir: Path, device: Device) -> PPOConfig:
-    """The configuration in PPOConfig's terms."""
+    """The configuration as a PPOConfig."""
     from training.arguments import trainer_arguments
     from training.ppo.settings import PPOConfig
 

@@ -25,7 +25,7 @@ class Settings(Algo):
 
     head: ClassVar[str] = "score"
     reads: ClassVar[str] = "pair"
-    like: str = MISSING  # whose steps and learning rate it takes where tier and model have none of its own
+    like: str = MISSING  # the algorithm whose steps and learning rate apply if tier and model have none for this one
 
 
 def build(

@@ -25,7 +25,7 @@ class Settings(Algo):
 def build(
     config: CanaryConfig, parts: Parts, device: Device, output_dir: Path, callbacks: list[TrainerCallback]
 ) -> Trainer:
-    """An SFTTrainer on prompt + chosen answer, with the loss on the answer alone."""
+    """An SFTTrainer on prompt + chosen answer, with the loss on the answer only."""
     from trl import SFTConfig, SFTTrainer
 
     from training.arguments import trainer_arguments

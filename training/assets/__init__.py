@@ -1,1 +1,1 @@
-"""What the embedded canary needs and git does not hold: a tiny model and its tokenizer, built once."""
+"""What the embedded canary needs and is not in git: a tiny model and its tokenizer, built once."""

@@ -1,4 +1,4 @@
-"""A folder is built once per machine, also when several processes ask for it at the same moment."""
+"""Builds a folder once per machine, even if several processes ask for it at the same moment."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ def recipe_digest(recipe: Mapping[str, object]) -> str:
 
 
 def build_once(name: str, build: Callable[[Path], None]) -> Path:
-    """Return the folder `name` in the cache, calling `build(folder)` only if no whole one is there.
+    """Return the folder `name` in the cache, calling `build(folder)` only if no complete one is there.
 
-    The folder is built beside its place and moved there in one rename, so nobody ever reads half of it.
-    A folder whose files no longer match their digests is built again. Raises SetupError when the cache
-    cannot be written.
+    The folder is built under another name and moved into place in one rename, so nobody ever reads half of it. A folder
+    whose files no longer match their digests is built again. Raises SetupError if the cache cannot be written.
     """
     place = cache_dir() / name
     if _is_whole(place):

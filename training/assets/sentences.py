@@ -1,6 +1,6 @@
 """The words of the embedded data: household questions, answers that help, and answers that do not.
 
-Few words on purpose: the tokenizer has room for some 250 whole ones. Helpful and unhelpful answers are about
+Few words on purpose: the tokenizer has room for some 250 whole words. Helpful and unhelpful answers are about
 equally long, so that a preference cannot be learned from length alone.
 """
 

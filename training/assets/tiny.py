@@ -35,8 +35,8 @@ def check_tiny_model() -> None:
 
 
 def tiny_model_digest() -> str:
-    """Return what identifies the embedded model: a digest of its recipe, without the versions it is built with,
-    because what a new version makes of the same recipe is for the gate to judge, not to refuse."""
+    """Return a digest of the embedded model's recipe. It excludes the versions of the packages that build it: the gate
+    must judge what a new version makes of the same recipe, not refuse it."""
     return recipe_digest(
         {
             "architecture": ARCHITECTURE,
@@ -101,6 +101,6 @@ def _save_model(folder: Path) -> None:
     config = GPTNeoXConfig(
         **ARCHITECTURE, vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=0, pad_token_id=1, dtype="float32"
     )
-    with torch.random.fork_rng(devices=[]):  # the caller's random numbers must not depend on a cold cache
+    with torch.random.fork_rng(devices=[]):  # so that the caller's random numbers do not depend on a cold cache
         torch.default_generator.manual_seed(WEIGHT_SEED)  # torch.manual_seed would reseed the caller's GPUs
         GPTNeoXForCausalLM(config).save_pretrained(folder)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 TEXTS = ("prompt", "chosen", "rejected")
-# Each module has check(cfg), light, and load(cfg) -> RawData.
+# Each module has check(cfg), which loads nothing heavy, and load(cfg) -> RawData.
 SOURCES: dict[str, ModuleType] = {"embedded": embedded, "hh-rlhf": hh_rlhf, "jsonl": jsonl, "hub": hub}
 
 
@@ -29,14 +29,14 @@ class DataStats:
     digest: str  # sha256 of the rows used, training then held-out
     train_rows: int
     eval_rows: int
-    dropped_identical: int  # both answers equal once cut to the token budget
+    dropped_identical: int  # both answers are equal once cut to the token budget
     dropped_unusable: int  # no common prompt, an empty answer, or a chat that does not fit
     shortened: int  # rows that lost text to the token budget
     held_out_seen: int  # held-out rows that are training rows, too
 
     @property
     def note(self) -> str:
-        """What a reader of the results should know of the data, in one sentence; "" for nothing."""
+        """What a reader of the results should know about the data, in one sentence; "" if nothing."""
         if not self.held_out_seen:
             return ""
         return (
@@ -53,11 +53,11 @@ def check(config: CanaryConfig) -> None:
 def load(config: CanaryConfig, tokenizer: Any) -> tuple[Dataset, Dataset, DataStats]:
     """Return training and held-out rows (columns prompt, chosen, rejected) and their statistics.
 
-    All three are texts, or of chats lists of messages; data of prompts alone have no answers. A reward function's data
-    have the other columns, too.
+    The columns hold texts or, for chats, lists of messages; data with prompts only have no answers. For a reward
+    function, the other columns are kept too.
 
-    The rows depend on the configuration alone, never on the run's seed: all runs of a session train on the
-    same set, each in its own order. A source with fewer rows than the tier asks for gives what it has.
+    The rows depend only on the configuration, never on the run's seed: all runs of a session train on the same set,
+    each in its own order. A source with fewer rows than the tier asks for gives what it has.
     """
     raw = _source(config).load(config)
     budget = {"tokenizer": tokenizer, "max_prompt": max_prompt(config), "max_length": config.train.max_length}
@@ -90,7 +90,8 @@ def as_completions(dataset: Dataset) -> Dataset:
 
 
 def as_judged(dataset: Dataset, seed: int) -> Dataset:
-    """Return both answers of each pair as rows of their own (prompt, completion, label), in an order of the seed's."""
+    """Return both answers of each pair as separate rows (prompt, completion, label), in an order drawn from the
+    seed."""
     from datasets import Dataset
 
     rows = [
@@ -107,7 +108,7 @@ def _without_answers(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def held_out_pairs(config: CanaryConfig, most: int) -> list[tuple[str, str]]:
-    """Whole texts of held-out pairs, better and worse; none where the data are chats, or have prompts alone."""
+    """Whole texts of held-out pairs, better and worse; none if the data are chats, or have only prompts."""
     rows = islice(_source(config).load(config).held_out, most)
     return [(row.prompt + row.chosen, row.prompt + row.rejected) for row in rows
             if not row.chat and row.chosen and row.rejected]  # fmt: skip
@@ -120,7 +121,7 @@ def _source(config: CanaryConfig) -> ModuleType:
 
 
 def _dataset(taken: Taken) -> Dataset:
-    """The rows as a table, of which each column holds one kind of value. Raises SetupError where one does not."""
+    """The rows as a table. Raises SetupError if a column holds several kinds of values."""
     import pyarrow as pa
     from datasets import Dataset
 
@@ -143,7 +144,7 @@ def _dataset(taken: Taken) -> Dataset:
 
 
 def _said(text: str, *, chat: bool) -> Any:
-    """A text, or the messages that it stands for; None for an answer that a chat has not."""
+    """A text, or the messages that it stands for; None for an answer that a chat does not have."""
     return (json.loads(text) if text else None) if chat else text
 
 

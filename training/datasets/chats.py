@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from training.datasets.rows import Row
 
 Messages = list[dict[str, Any]]
-ROUNDS = 4  # of cutting: a text cut to n tokens may have a token more once it stands in the template
+ROUNDS = 4  # of cutting: a text cut to n tokens may have one more token once it is in the template
 
 
 def ids_of(prompts: Sequence[str | Messages], tokenizer: Any) -> list[list[int]]:
@@ -23,10 +23,10 @@ def ids_of(prompts: Sequence[str | Messages], tokenizer: Any) -> list[list[int]]
 
 
 def fit_chat(row: Row, tokenizer: Any, max_prompt: int, max_length: int) -> Row | None:
-    """Cut a chat to the token budget; None where not even its last message fits.
+    """Cut a chat to the token budget; None if not even its last message fits.
 
-    The prompt loses its first turns (never what the system says), then the beginning of its last message; the answers
-    lose their end. What is no text stays whole.
+    The prompt loses its first turns (never the system's message), then the beginning of its last message; the answers
+    lose their end. Content that is not text stays whole.
     """
     tools = json.loads(row.others or "{}").get("tools")
     tools = json.loads(tools) if isinstance(tools, str) else tools
@@ -50,7 +50,7 @@ def _fit_prompt(prompt: Messages, tokenizer: Any, limit: int, tools: Any) -> Mes
             return prompt
         said = [at for at, message in enumerate(prompt) if message["role"] != "system"]
         users = [at for at in said[1:] if prompt[at]["role"] == "user"]
-        if users:  # templates want a user's message first
+        if users:  # templates expect a user's message first
             prompt = [one for at, one in enumerate(prompt) if at < said[0] or at >= users[0]]
             continue
         last = _shortened(prompt[-1], tokenizer, over, keep_end=True)
@@ -74,7 +74,7 @@ def _fit_answer(prompt: Messages, answer: Messages, tokenizer: Any, tools: Any, 
 
 
 def _shortened(message: dict[str, Any], tokenizer: Any, by: int, *, keep_end: bool) -> dict[str, Any] | None:
-    """The message without `by` tokens of its text; None where it has no more than those."""
+    """The message without `by` tokens of its text; None if it has no more than those."""
     content = message.get("content")
     ids = tokenizer(content, add_special_tokens=False)["input_ids"] if isinstance(content, str) else []
     if len(ids) <= by:
@@ -92,7 +92,7 @@ def _rendered(messages: Messages, tokenizer: Any, tools: Any, *, answered: bool)
         found = tokenizer.apply_chat_template(
             messages, tools=tools or None, add_generation_prompt=not answered, tokenize=True, return_dict=False
         )
-    except Exception as error:  # a template is a program of whoever made the model
+    except Exception as error:  # a template is a program by the model's author
         roles = ", ".join(message["role"] for message in messages)
         raise SetupError(f"the tokenizer's chat template refuses a chat of {roles}: {first_line(error)}") from error
     return list(found)

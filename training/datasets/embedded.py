@@ -1,8 +1,8 @@
 """The embedded preference set: household questions with a helpful and an unhelpful answer, made by a keyed generator.
 
-A share of the labels is flipped (`label_noise`), in the held-out part as well. On clean labels nothing punishes being
-too sure: DPO with a learning rate 50 times too high ends at a held-out loss of 0.25 to 0.29, as good as the 0.26 to
-0.28 of a healthy run. With one pair in five flipped it is 0.65 to 0.68 against 0.53 to 0.55.
+A share of the labels is flipped (`label_noise`), in the held-out part as well. On clean labels nothing punishes
+overconfidence: DPO with a learning rate 50 times too high ends at a held-out loss of 0.25 to 0.29, as good as the 0.26
+to 0.28 of a healthy run. With one pair in five flipped it is 0.65 to 0.68 against 0.53 to 0.55.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HELD_OUT = PROMPTS // 8  # prompts that no training row has, whatever the tier
 
 
 def check(config: CanaryConfig) -> None:
-    """Raise SetupError if more held-out rows are wanted than there are, or the noise is not a share."""
+    """Raise SetupError if more held-out rows are requested than there are, or the noise is not a share."""
     if config.tier.eval_rows > HELD_OUT:
         raise SetupError(
             f"tier.eval_rows is {config.tier.eval_rows}; the embedded data holds out {HELD_OUT} rows; "
@@ -35,7 +35,7 @@ def check(config: CanaryConfig) -> None:
 def load(config: CanaryConfig) -> RawData:
     """Make the rows that the tier asks for; a longer tier has the rows of a shorter one, and more.
 
-    Once every training prompt has been asked, the prompts come again with other answers.
+    After every training prompt was used, the prompts repeat with other answers.
     """
     check(config)
     order, noise = shuffled(PROMPTS, KEY), config.data.label_noise

@@ -36,23 +36,23 @@ def check(config: CanaryConfig) -> None:
 
 
 def load(config: CanaryConfig) -> RawData:
-    """Read the split; held-out rows come from the test split where there is one, else from the same."""
+    """Read the split; held-out rows come from the test split if there is one, else from the same split."""
     pairs, unusable = _read(config.data, config.data.split)
     if config.data.split == "train" and _files(data_folder(config.data), "test"):
         held_out, more = _read(config.data, "test")
         return RawData(train=_reordered(pairs), held_out=_reordered(held_out), unusable=unusable + more)
-    # Twice what is wanted, because pairs that are equal once shortened fall out later.
+    # Twice as many as needed, because pairs that are equal once shortened are dropped later.
     train, kept_back = split_held_out(pairs, 2 * config.tier.eval_rows, KEY)
     return RawData(train=train, held_out=kept_back, unusable=unusable)
 
 
 def split_pair(chosen: str, rejected: str) -> Row | None:
-    """Split two dialogues into shared prompt and two last answers; None where there is no such split.
+    """Split two dialogues into their shared prompt and two last answers; None if there is no such split.
 
-    The prompt ends with the last "Assistant:" that both have in common; a pair that parts ways in an
-    earlier turn (an answer that holds a further human turn) or has an empty answer is not usable.
+    The prompt ends with the last "Assistant:" that both have in common; a pair that diverges in an
+    earlier turn (an answer that contains a further human turn) or has an empty answer is not usable.
     """
-    shared = os.path.commonprefix([chosen, rejected])  # noqa: RUF071 - by character is what is wanted
+    shared = os.path.commonprefix([chosen, rejected])  # noqa: RUF071 - by character on purpose
     end = shared.rfind(ASSISTANT)
     if end < 0:
         return None
@@ -64,7 +64,7 @@ def split_pair(chosen: str, rejected: str) -> Row | None:
 
 
 def data_folder(data: DataConfig) -> Path:
-    """Return the folder with the files: data.path itself where it is one, else the hub repository of that name."""
+    """Return the folder with the files: data.path itself if it is a folder, else the hub repository of that name."""
     if not data.path:
         raise SetupError(f"data={data.name} names no repository; expected data.path=OWNER/NAME or a folder")
     folder = Path(data.path).expanduser()

@@ -1,4 +1,4 @@
-"""Any data that `datasets` reads: a repository of the hub, a folder of the same layout, or a file, by column names."""
+"""Any data that `datasets` reads: a hub repository, a folder with the same layout, or a file, by column names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from training.hub import Repository, locate
 BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".arrow": "arrow"}
 PATTERNS = ("README.md", *(f"*{suffix}{packed}" for suffix in BUILDERS for packed in ("", ".gz")))
 KEY = "hub-1"
-SPARE = 2  # times the rows that are wanted: some are left out later
+SPARE = 2  # times as many rows as needed: some are left out later
 
 
 def check(config: CanaryConfig) -> None:
@@ -42,7 +42,7 @@ def load(config: CanaryConfig) -> RawData:
 
 
 def place(data: DataConfig) -> Path:
-    """The file or folder with the data; of the hub they are fetched where they are missing. Raises SetupError."""
+    """The file or folder with the data; missing files are fetched from the hub. Raises SetupError."""
     if not data.path:
         raise SetupError(f"data={data.name} names nothing; expected data.path=OWNER/NAME, a folder or a file")
     path = Path(data.path).expanduser()
@@ -74,7 +74,7 @@ def place(data: DataConfig) -> Path:
 
 
 def _rows(config: CanaryConfig, split: str, most: int) -> tuple[list[Row], int]:
-    """So many rows of a split, in a fixed random order, and how many more could not be used."""
+    """At most `most` rows of a split, in a fixed random order, and the number of rows that could not be used."""
     table = _table(config.data, split)
     names = _columns(config.data, table.column_names)
     where = f"data.path={config.data.path}, split {split}"
@@ -108,7 +108,7 @@ def _read(
 
 
 def _columns(data: DataConfig, found: list[str]) -> dict[str, str]:
-    """What each column is read as: by data.columns, else by its own name, unless that name is given to another."""
+    """The role of each column: by data.columns, else by its own name, unless another column was given that role."""
     named_ones = {name: column for name, column in data.columns.items() if column}
     for name, column in named_ones.items():
         if column not in found:

@@ -32,7 +32,7 @@ def load(config: CanaryConfig) -> RawData:
 
 
 def read_rows(config: CanaryConfig) -> Iterator[Row]:
-    """Yield the rows of data.path; blank lines are skipped. The first row decides which columns all must have."""
+    """Yield the rows of data.path; blank lines are skipped. The first row decides which columns all rows must have."""
     reader: Reader | None = None
     chat: bool | None = None
     for where, line in _lines(config):
@@ -78,7 +78,7 @@ def _lines(config: CanaryConfig) -> Iterator[tuple[str, str]]:
 
 
 def _check_start(raw: bytes, path: Path) -> None:
-    """Name what other programs write under the same name, instead of stumbling over its first line."""
+    """Raise SetupError for formats that other programs write under the same name, before the first line fails."""
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in raw[:8]:
         raise SetupError(
             f"{path} is UTF-16, or no text; expected UTF-8; `iconv -f UTF-16 -t UTF-8 {path.name}` converts it"

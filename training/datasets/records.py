@@ -1,4 +1,4 @@
-"""From a record of anybody's data to a row: which columns it has, what they hold, and what the algorithm reads."""
+"""Turns a record of any data into a row: which columns it has, what they hold, and what the algorithm reads."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ READS = {
     "answer": (PAIR, COMPLETION, MESSAGES),
     "prompt": (PAIR, COMPLETION, MESSAGES, PROMPT),
 }
-"""What an algorithm can read, by its `reads`: the first that the data have."""
+"""The columns that an algorithm can read, by its `reads`; the first combination that the data have is used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """Makes rows of records that all have the same columns."""
+    """Makes rows from records that all have the same columns."""
 
     columns: tuple[str, ...]  # one of those above
     algo: str
     reads: str
-    keeps: bool  # the other columns, for a reward function to read
+    keeps: bool  # whether to keep the other columns, for a reward function
 
     def row(self, record: Mapping[str, Any], where: str) -> Row:
-        """The row of a record. Raises SetupError that begins with `where`."""
+        """The row of a record. Raises SetupError, with a message that begins with `where`."""
         prompt, chosen, rejected = self._texts(record, where)
         chat = not isinstance(prompt, str)
         for name, value in (("chosen", chosen), ("rejected", rejected)):
@@ -51,17 +51,17 @@ class Reader:
         others = {key: value for key, value in record.items() if key not in COLUMNS and value is not None}
         kept = others if self.keeps else {key: others[key] for key in ("tools",) if key in others and self._has_tools}
         if not isinstance(kept.get("tools", ""), str):
-            kept = {**kept, "tools": json.dumps(kept["tools"])}  # a table would fill each tool with the keys of all
+            kept = {**kept, "tools": json.dumps(kept["tools"])}  # a table would give each tool the keys of all tools
         texts = [as_json(one) if chat and one else one or "" for one in (prompt, chosen, rejected)]
         return Row(*texts, chat=chat, others=as_json(kept) if kept else "")
 
     @property
     def _has_tools(self) -> bool:
-        """Whether the algorithm's trainer shows tools to the template: TRL's, where answers are not drawn."""
+        """Whether the algorithm's trainer shows tools to the template: TRL's trainers do, unless they draw answers."""
         return self.reads != "prompt"
 
     def _texts(self, record: Mapping[str, Any], where: str) -> tuple[Any, Any, Any]:
-        """Prompt and answers, each a text or a list of messages; an answer that is not there is ""."""
+        """Prompt and answers, each a text or a list of messages; a missing answer is ""."""
         if self.columns == MESSAGES:
             return _split(self._messages(record, where), self.reads, where)
         given = [self._value(record, name, where) for name in self.columns if name != "label"]
@@ -107,7 +107,8 @@ class Reader:
 
 
 def reader_of(config: CanaryConfig, columns: Iterable[str], where: str) -> Reader:
-    """Who reads records with these columns for the algorithm. Raises SetupError where there is nothing it can read."""
+    """The reader of records with these columns, for the algorithm. Raises SetupError if there is nothing it can
+    read."""
     found, reads = set(columns), config.algo.reads
     algo = config.algo.name
     keeps = reads_columns(config.algo.scored_by())
@@ -131,18 +132,19 @@ def wanted(reads: str = "answer") -> str:
 
 
 def named(columns: Iterable[Any]) -> str:
-    """The columns that there are, in words."""
+    """The existing columns, in words."""
     return ", ".join(sorted(map(str, columns))) or "none"
 
 
 def kind_of(value: object) -> str:
-    """What a value of JSON is called."""
+    """What the kind of a JSON value is called."""
     names = {list: "list", dict: "object", bool: "boolean", int: "number", float: "number", type(None): "null"}
     return names.get(type(value), "string")
 
 
 def _pair(prompt: Any, chosen: Any, rejected: Any, where: str) -> tuple[Any, Any, Any]:
-    """The prompt of whole chats is what both begin with, whatever else is called so."""
+    """Prompt and answers of a pair. If the answers are whole chats, the prompt is their common beginning, whatever the
+    prompt column says."""
     if _is_chat(chosen) and _is_chat(rejected) and chosen[0]["role"] != "assistant":
         shared = 0
         while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
@@ -159,7 +161,7 @@ def _pair(prompt: Any, chosen: Any, rejected: Any, where: str) -> tuple[Any, Any
 
 
 def _split(messages: list[dict[str, Any]], reads: str, where: str) -> tuple[Any, Any, Any]:
-    """A chat's last answer, and what stands before it."""
+    """A chat's last answer, and the messages before it."""
     answers = [at for at, one in enumerate(messages) if one["role"] == "assistant"]
     if reads == "prompt" and (not answers or answers[-1] < len(messages) - 1):
         return messages, "", ""
@@ -169,7 +171,7 @@ def _split(messages: list[dict[str, Any]], reads: str, where: str) -> tuple[Any,
 
 
 def _as_prompt(prompt: Any, answer: Any) -> Any:
-    """A text before an answer of messages is a user's message."""
+    """The prompt in the form that fits the answer: a text before an answer of messages becomes a user's message."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) and _is_chat(answer) else prompt
 
 
@@ -182,7 +184,7 @@ def _is_chat(value: Any) -> bool:
 
 
 def _checked(messages: Sequence[Any], name: str, where: str) -> list[dict[str, Any]]:
-    """The messages, without the keys that a table fills with nothing; all else, such as calls of tools, stays."""
+    """The messages, without the keys that a table filled with None; everything else, such as tool calls, stays."""
     found = []
     for number, message in enumerate(messages, start=1):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):

@@ -1,4 +1,4 @@
-"""Preference rows, their order, their fit into the token budget, and the digest of what was used."""
+"""Preference rows: their order, how they are cut to the token budget, and the digest of those used."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from training.datasets.chats import fit_chat
 
 
 class Row(NamedTuple):
-    """One preference pair; rejected is "" where the data holds a single completion per prompt, both are for a prompt
-    alone. Of a chat, each is its messages as JSON."""
+    """One preference pair. `rejected` is "" if the data have a single completion per prompt, and both answers are "" if
+    they have only prompts. For a chat, each text is its messages as JSON."""
 
     prompt: str
     chosen: str
     rejected: str
     chat: bool = False
-    others: str = ""  # a JSON object of the other columns: those that a reward function reads, and a chat's tools
+    others: str = ""  # the other columns as a JSON object: those that a reward function reads, and a chat's tools
 
 
 @dataclass(frozen=True, kw_only=True)
 class RawData:
-    """What a source offers: rows in the order in which they are taken, and pairs it could not use."""
+    """What a source offers: rows in the order in which they are taken, and the number of pairs it could not use."""
 
     train: Iterable[Row]
     held_out: Iterable[Row]
@@ -42,7 +42,7 @@ class Taken:
 
 
 def draw(*key: object) -> int:
-    """Return a 64-bit number that depends on the key alone: not on machine, Python version or call order."""
+    """Return a 64-bit number that depends only on the key, not on machine, Python version or call order."""
     text = "\x1f".join(str(part) for part in key)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
@@ -62,9 +62,9 @@ def split_held_out(rows: Sequence[Row], held_out: int, key: str) -> tuple[list[R
 def take(rows: Iterable[Row], count: int, tokenizer: Any, max_prompt: int, max_length: int) -> Taken:
     """Keep the first `count` rows that fit `max_length` tokens and still differ in their two answers.
 
-    Prompts lose their beginning beyond `max_prompt` tokens, answers their end beyond what is left with one
-    place kept for the end-of-text token. A pair whose answers are equal after that teaches nothing and is
-    left out and counted, and so is a chat that does not fit.
+    Prompts longer than `max_prompt` tokens lose their beginning; answers lose their end beyond the remaining tokens,
+    with one place kept for the end-of-text token. A pair whose answers are then equal teaches nothing: it is left out
+    and counted, as is a chat that does not fit.
     """
     kept: list[Row] = []
     identical = shortened = too_long = 0

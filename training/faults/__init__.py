@@ -1,6 +1,6 @@
-"""Regressions put in on purpose: each proves that some check sees what it claims to see.
+"""Regressions put in on purpose: each one proves that some check sees what it claims to see.
 
-Nothing heavy is imported here: whether a fault can strike is checked before torch is loaded.
+Nothing heavy is imported here, as torch is not yet loaded when a fault is checked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from training.parts import Parts
 
-# What strikes, by `fault.kind`, or by `fault.name` where no kind is given. conf/fault has one file per name.
+# What strikes, by `fault.kind`, or by `fault.name` if no kind is given. conf/fault has one file per name.
 FAULTS: Mapping[str, Fault] = {
     "none": Fault(),
     "settings": Settings(),
@@ -52,7 +52,7 @@ FAULTS: Mapping[str, Fault] = {
 def check(config: CanaryConfig, steps: int) -> None:
     """Raise UsageError unless the configured fault can strike this canary of `steps` optimizer steps.
 
-    A fault that never strikes would prove a gate that sees nothing.
+    A fault that never strikes would seem to show that the gate sees nothing.
     """
     fault = config.fault
     kind = fault.kind or fault.name
@@ -72,7 +72,7 @@ def check(config: CanaryConfig, steps: int) -> None:
 
 
 def configure(config: CanaryConfig) -> CanaryConfig:
-    """The configuration that really trains, where the fault is one of settings; else the same."""
+    """The configuration that really trains if the fault is one of settings; else the same one."""
     return _of(config.fault).configure(config)
 
 

@@ -1,4 +1,4 @@
-"""What a fault is: nothing, at each stage at which one may strike."""
+"""The base of all faults, with a method for each stage at which a fault may strike."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SHARE = (0.0, 1.0)
 class Fault:
     """Does nothing; a fault overrides the stage at which it strikes.
 
-    What a run declares stays the healthy configuration, from which its workload tags come: a fault is something that
-    the configuration does not say, and the gate is to find it in the numbers.
+    A run still declares the healthy configuration, from which its workload tags come: a fault is something that the
+    configuration does not tell, and that the gate must find in the numbers.
     """
 
     strengths: tuple[float, float] | None = None  # above the first, up to the second; None: it has no degrees
 
     def check(self, config: CanaryConfig) -> None:
-        """Raise UsageError where this fault cannot strike; imports nothing heavy."""
+        """Raise UsageError if this fault cannot strike; imports nothing heavy."""
 
     def configure(self, config: CanaryConfig) -> CanaryConfig:
         """The configuration with the fault in it."""

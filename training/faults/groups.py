@@ -1,4 +1,4 @@
-"""Faults of learning from answers: what they are drawn for, what they are drawn from, and how they are told apart."""
+"""Faults in learning from drawn answers: in their prompts, their rewards, and the temperature."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TruncatedPrompts(Fault):
-    """Of each training prompt, only its last `strength` tokens are left; the held-out prompts stay as they are."""
+    """Only the last `strength` tokens of each training prompt are left; the held-out prompts stay as they are."""
 
     strengths = ANY_AMOUNT
 
@@ -34,7 +34,7 @@ class TruncatedPrompts(Fault):
 
 
 class FlatRewards(Fault):
-    """Every answer of a group gets the group's mean score, as a reward does that sees the prompt alone."""
+    """Every answer of a group gets the group's mean score, as with a reward that sees only the prompt."""
 
     def install(self, trainer: Any, fault: FaultConfig) -> None:
         calculate = trainer._calculate_rewards
@@ -64,6 +64,6 @@ class TemperatureIgnored(Fault):
 
         policy = trainer.accelerator.unwrap_model(trainer.model)
         base = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
-        add_fused_lm_head(base, temperature=1.0, outputs=("log_probs", "entropy"))  # over the trainer's own
+        add_fused_lm_head(base, temperature=1.0, outputs=("log_probs", "entropy"))  # replaces the trainer's own
         if trainer.ref_model is not None:
             add_fused_lm_head(trainer.accelerator.unwrap_model(trainer.ref_model), temperature=1.0)

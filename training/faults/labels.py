@@ -19,7 +19,7 @@ DRAWS = 2**64
 class FlippedLabels(Fault):
     """The answers of a share `strength` of the training pairs are swapped; the held-out pairs stay as they are.
 
-    The pairs are drawn, not counted off: the embedded data flip every fifth pair, and counting would flip those back.
+    The pairs are drawn at random: the embedded data flip every fifth pair, and a regular choice would flip those back.
     """
 
     strengths = SHARE

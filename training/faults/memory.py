@@ -1,4 +1,4 @@
-"""Faults of memory: kept for nothing. Every page is written to, because untouched ones take no room."""
+"""Faults of memory, which is held without use. Every page is written to, because untouched pages take no memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MemoryLeak(Fault):
 
 
 class MemoryBallast(Fault):
-    """After `step` optimizer steps, `strength` times the peak so far is taken at once and held to the end."""
+    """After `step` optimizer steps, `strength` times the peak so far is allocated at once and held until the end."""
 
     strengths = ANY_AMOUNT
 
@@ -50,7 +50,7 @@ def _block(trainer: Trainer, mib: float) -> torch.Tensor:
 
 
 def _peak(trainer: Trainer) -> float:
-    """MiB, as the run's own measure has it."""
+    """The peak so far in MiB, as the run itself measures it."""
     if trainer.args.device.type == "cuda":
         import torch
 

@@ -1,4 +1,4 @@
-"""Faults of arithmetic: a number that is none, once."""
+"""Faults of arithmetic: a single NaN or infinity."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NanBatch(Fault):
 
         def poisoned(*args: Any, **kwargs: Any) -> Any:
             result = compute_loss(*args, **kwargs)
-            # Evaluation has no gradients; the fault is one of training.
+            # Evaluation has no gradients; the fault strikes only in training.
             if trainer.state.global_step != fault.step or not torch.is_grad_enabled():
                 return result
             if isinstance(result, tuple):
@@ -32,7 +32,7 @@ class NanBatch(Fault):
 
 
 class InfGradient(Fault):
-    """One gradient of the batch after `step` optimizer steps is infinite; the loss looks as ever.
+    """One gradient of the batch after `step` optimizer steps is infinite; the loss looks normal.
 
     Clipping by norm does not help: it divides by infinity, and infinity times zero is NaN.
     """

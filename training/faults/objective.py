@@ -1,4 +1,4 @@
-"""Faults of what PPO strives for: its losses and its reward."""
+"""Faults in the objective of PPO: its losses and its reward."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class EntropyCollapse(Fault):
 
 
 class ValueDivergence(Fault):
-    """The value loss enters with the wrong sign and `strength` times its weight: the critic runs from its targets."""
+    """The value loss has the wrong sign and `strength` times its weight: the critic moves away from its targets."""
 
     strengths = ANY_AMOUNT
 
@@ -44,9 +44,9 @@ class ValueDivergence(Fault):
 
 
 class RewardHack(Fault):
-    """The training reward is blind to gibberish and likes it: `strength` times the share of tokens without a letter.
+    """The training reward favours gibberish: it adds `strength` times the share of tokens without a letter.
 
-    Held-out answers are scored without it, as people would score them.
+    Held-out answers are scored without that, as people would score them.
     """
 
     strengths = ANY_AMOUNT
@@ -82,7 +82,7 @@ def _biased(reward: Reward, tokenizer: Any, strength: float) -> Reward:
 
 
 def _bias_functions(trainer: Any, strength: float) -> None:
-    """The same for a trainer of TRL's, whose rewards are functions of token ids: the first of them is biased."""
+    """The same for one of TRL's trainers, whose rewards are functions of token ids: bias the first one."""
     true, gibberish = trainer.reward_funcs[0], _gibberish(trainer.processing_class).tolist()
 
     def biased(completion_ids: list[list[int]], **others: Any) -> list[float]:
@@ -96,7 +96,7 @@ def _bias_functions(trainer: Any, strength: float) -> None:
 
 
 def _gibberish(tokenizer: Any) -> Tensor:
-    """Whether a token [V] has no letter."""
+    """A mask [V]: whether each token has no letter."""
     import torch
 
     texts = (tokenizer.decode([token]) for token in range(len(tokenizer)))

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback
 
-FIRST = 2  # units of work that do not count: the first is two to five times as long
+FIRST = 2  # units of work that are ignored: the first takes two to five times as long
 
 
 class Pace:
-    """Measures a trainer's steps, without what is burnt and without what other callbacks do at a step's end.
+    """Measures a trainer's steps, without the time that is burnt and without other callbacks at a step's end.
 
-    On a CPU in CPU time of this thread, which is what its policy judges; on a GPU in wall time. A unit of work is an
+    On a CPU in CPU time of this thread, which the policy judges there; on a GPU in wall time. A unit of work is an
     optimizer step; for PPO an iteration, because its rollout belongs to no single step.
     """
 
@@ -27,12 +27,12 @@ class Pace:
         self._sum = 0.0
         self._count = 0
         self._began = self._now()
-        # One stops the watch before any other callback works, one starts it after all have.
+        # One callback stops the clock before all others run, one starts it after them.
         trainer.callback_handler.callbacks.insert(0, Calls(on_step_end=self._stop))
         trainer.add_callback(Calls(on_train_begin=self._start, on_step_end=self._start))
 
     def burn(self, units: float) -> None:
-        """Compute for as long as `units` healthy units take; for nothing while no healthy one is known."""
+        """Compute for as long as `units` healthy units take; not at all before a healthy unit was measured."""
         if len(self.times) <= FIRST:
             return
         began = self._now()
@@ -42,7 +42,7 @@ class Pace:
         self.burnt += self._now() - began
 
     def _now(self) -> float:
-        """After the GPU's work: a step only launched looks short, and what is burnt beside it costs nothing."""
+        """The time once the GPU is done: a step that is only launched looks short, and time burnt beside it is free."""
         if self.cuda:
             torch.cuda.synchronize()
             return time.perf_counter()

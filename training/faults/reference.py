@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class WrongReference(Fault):
-    """Every weight matrix of the reference model is off by noise of `strength` times its own standard deviation."""
+    """Every weight matrix of the reference model gets noise of `strength` times its own standard deviation."""
 
     strengths = ANY_AMOUNT
 
@@ -26,14 +26,14 @@ class WrongReference(Fault):
 
     def install(self, trainer: Any, fault: FaultConfig) -> None:
         assert fault.strength is not None
-        # Ours (PPO) and TRL's name for it.
+        # Our PPO's name for it, and TRL's.
         _disturb(trainer.reference if hasattr(trainer, "reference") else trainer.ref_model, fault.strength)
 
 
 def _disturb(model: nn.Module, strength: float) -> None:
     import torch
 
-    generator = torch.Generator().manual_seed(0)  # its own: training's random numbers stay as they were
+    generator = torch.Generator().manual_seed(0)  # separate, so that training's random numbers do not change
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:  # norms and biases may be constant, and then have no spread

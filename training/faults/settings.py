@@ -1,4 +1,4 @@
-"""Faults of the configuration: the run trains with other values than it says."""
+"""Faults of the configuration: the run trains with other values than it declares."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from canary_mlflow.errors import UsageError
 from training.config import CanaryConfig
 from training.faults.fault import ANY_AMOUNT, Fault
 
-GROUPS = ("train", "algo")  # what a trainer is built from; the rest says which canary this is
+GROUPS = ("train", "algo")  # what a trainer is built from; the other groups define which canary this is
 
 
 class Settings(Fault):
-    """`fault.settings` replaces values of `train` and `algo`; where an algorithm calls them otherwise, those of
-    `fault.settings_of` under its name."""
+    """`fault.settings` replaces values of `train` and `algo`; for an algorithm that names them differently,
+    `fault.settings_of` under its name does."""
 
     def check(self, config: CanaryConfig) -> None:
         settings = _settings(config)
@@ -34,7 +34,7 @@ class Settings(Fault):
 
 
 class LearningRate(Fault):
-    """The learning rate is `strength` times what the configuration says."""
+    """The learning rate is `strength` times the configured one."""
 
     strengths = ANY_AMOUNT
 
@@ -51,7 +51,7 @@ def _settings(config: CanaryConfig) -> dict[str, Any]:
 
 
 def _merge(group: str, config: CanaryConfig, values: Any) -> Any:
-    """The group's dataclass with some values replaced, type for type."""
+    """The group's dataclass with some values replaced, each of the same type."""
     try:
         healthy = OmegaConf.structured(copy.deepcopy(getattr(config, group)))
         return OmegaConf.to_object(OmegaConf.merge(healthy, values))

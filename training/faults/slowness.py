@@ -1,4 +1,4 @@
-"""Faults of time. They compute, because a step that sleeps costs a CPU nothing."""
+"""Faults of time. They compute, because a step that sleeps takes no CPU time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SlowStep(Fault):
-    """After `step` optimizer steps, each one takes `strength` times as long again as a healthy one."""
+    """After `step` optimizer steps, each takes longer by `strength` times a healthy step."""
 
     strengths = ANY_AMOUNT
 
@@ -50,7 +50,7 @@ class SlowLoader(Fault):
             try:
                 return get_loader()
             finally:
-                trainer.data_collator = collator  # evaluation has a loader of its own
+                trainer.data_collator = collator  # evaluation has its own loader
 
         trainer.get_train_dataloader = slow_loader
 
@@ -82,5 +82,5 @@ class GCStorm(Fault):
                 gc.collect()
                 due -= 1
 
-        # The run's process has set everything loaded so far aside from the collector.
+        # The run's process has hidden everything loaded so far from the collector.
         trainer.add_callback(Calls(on_train_begin=gc.unfreeze, on_optimizer_step=collect))
