@@ -17,7 +17,7 @@ from gates.model.rules import MetricRule
 SMOOTH = 5  # rows whose median counts: one row that leaps has not left
 STAYS = 5  # rows in a row outside
 NOISE = 3  # spreads from row to row that lie outside of a band by chance
-LITTLE = 0.05  # of the level: less is nothing to look at, also where no rule says what is
+LITTLE = 0.05  # of the level, or of 1 where that is 0: less is not worth a look, with or without a rule
 FARTHEST = 1e9  # of a series that is no number any more
 
 
@@ -57,7 +57,7 @@ def usual_of(runs: Sequence[Series], rule: MetricRule | None = None) -> Usual | 
     steps, low, high = raw_envelope(finite)
     noise = float(np.median([row_noise(run.values) for run in finite]))
     level = float(np.median(np.abs(high)))
-    width = max(float(np.median(high - low)), NOISE * noise, LITTLE * level, tolerated(rule, level), 1e-9)
+    width = max(float(np.median(high - low)), NOISE * noise, LITTLE * (level or 1.0), tolerated(rule, level), 1e-9)
     return Usual(band=Band(steps=steps, low=low, high=high), width=width, runs=len(finite))
 
 

@@ -393,3 +393,10 @@ def test_a_series_within_what_the_gate_tolerates_has_not_left(share: float, leav
     usual = usual_of([line(np.full(100, 700.0))], shipped_rules("smoke")["peak_memory"])  # which tolerates a fifth
     assert usual is not None
     assert (departure(usual, line(np.full(100, 700 * (1 + share)))).step is not None) == leaves
+
+
+def test_a_share_that_was_always_0_has_a_width_too() -> None:
+    usual = usual_of([line(np.zeros(100))])
+    assert usual is not None
+    assert departure(usual, line(np.full(100, 0.2))).farthest == pytest.approx(4)
+    assert departure(usual, line(np.full(100, 0.02))).step is None
