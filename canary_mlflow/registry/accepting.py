@@ -1,4 +1,5 @@
-"""Differing facts that somebody answers for: a signed row, after which the same difference blocks no more."""
+"""Accepting differing facts, with a name and a reason: a signed row, after which the same difference no longer
+blocks."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ TAG = "canary.facts_accepted"
 
 @dataclass(frozen=True, kw_only=True)
 class Acceptance:
-    """Who accepted which differing facts of a version, beside which champion, and why. `when`: ISO 8601, UTC."""
+    """Who accepted which facts of a version that differ from which champion's, and why. `when`: ISO 8601, UTC."""
 
     model: str
     version: str
@@ -48,7 +49,7 @@ class Acceptance:
 
 
 def acceptance_from(plain: Mapping[str, Any]) -> Acceptance:
-    """As a server reports it."""
+    """The acceptance as a server reports it."""
     facts = tuple(map(difference_from_dict, plain["facts"]))
     return Acceptance(**{one.name: plain[one.name] for one in fields(Acceptance) if one.name != "facts"}, facts=facts)
 
@@ -56,10 +57,10 @@ def acceptance_from(plain: Mapping[str, Any]) -> Acceptance:
 def accept_facts(
     client: MlflowClient, model: str, version: str, reason: str, policy: Policy, *, actor: str | None = None
 ) -> Acceptance:
-    """Accept the facts of a version that block it beside the champion; the alias stays where it is.
+    """Accept the facts of a version that differ from the champion's and block it; the alias stays where it is.
 
-    Raises UsageError without a reason, without a champion, and where nothing differs that would block; Refused for
-    somebody who is not allowed to, and where there is no ledger to sign it in.
+    Raises UsageError without a reason, without a champion, and if no differing fact would block; Refused for somebody
+    who is not allowed to accept, and if there is no ledger to sign it in.
     """
     if is_guarded_server(client):
         body = {"model": model, "version": version, "reason": reason}
@@ -96,13 +97,13 @@ def accepted_facts(guard: GuardedStore | None, model: str) -> list[Difference]:
 
 
 def accepted_in(guard: GuardedStore, rows: Iterable[Row]) -> list[Difference]:
-    """The same, of rows of the ledger."""
+    """The same, from given rows of the ledger."""
     mine = [row for row in rows if row.kind == Kind.FACTS]
     return accepted_among(mine, guard.keys()) if mine else []
 
 
 def accepted_among(rows: Iterable[Row], keys: PublicKeys) -> list[Difference]:
-    """Those in the rows of acceptances that one of the keys signed."""
+    """The accepted differences in those rows that one of the keys signed."""
     held = [row for row in rows if holds(row, keys)]
     return [difference_from_dict(one) for row in held for one in row.facts["accepted"]]
 
@@ -117,7 +118,7 @@ def in_words(act: Acceptance) -> str:
 
 
 def _order(act: Acceptance, binding: Any) -> Any:
-    """The row: about no alias, moving none. What the gate reads of it are the facts."""
+    """The row to record: it concerns no alias and moves none. The gate reads only its facts."""
     from canary_mlflow.registry.promotion import Order
 
     return Order(

@@ -1,4 +1,4 @@
-"""A champion made by hand, as a value: who, which version, why, and over which verdict."""
+"""A champion made by hand, as a value: who did it, for which version, why, and over which verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = {Kind.BLESS: "blessed", Kind.OVERRIDE: "override", Kind.ROLLBACK: "rollb
 @dataclass(frozen=True, kw_only=True)
 class Act:
     """Who made which version champion, why, and over which verdict. `asked_by`: who asked for it in `request_row` of
-    the ledger, where that took two people. `evidence`: what is missing or changed of the runs that the ledger names for
+    the ledger, if it took two people. `evidence`: what is missing or changed among the runs that the ledger names for
     the version's session, in words; a verdict would be refused for it."""
 
     kind: Kind
@@ -32,9 +32,9 @@ class Act:
     reason: str
     who: str
     when: str  # ISO 8601, UTC
-    champion_before: str | None  # whoever held the alias
+    champion_before: str | None  # the version that held the alias
     verdict_before: str  # the version's own verdict until now, or "none"
-    without_weights: bool = False  # whoever acted said that nobody need be able to load it
+    without_weights: bool = False  # accepted although its weights cannot be loaded
     asked_by: str = ""
     request_row: int | None = None
     evidence: str = ""
@@ -59,7 +59,7 @@ def act_from(plain: Mapping[str, Any]) -> Act:
 
 
 def tags(act: Act) -> Mapping[str, str]:
-    """The act on the version. An override keeps tags of its own, which no later verdict replaces."""
+    """The version's tags for the act. An override has separate tags, which no later verdict replaces."""
     found = {
         "canary.verdict": act.word,
         "canary.verdict_reason": act.reason,
@@ -76,7 +76,7 @@ def tags(act: Act) -> Mapping[str, str]:
 
 
 def as_markdown(act: Act) -> str:
-    """One paragraph."""
+    """The act as a paragraph of Markdown."""
     without = WITHOUT if act.without_weights else ""
     before = f"version {act.champion_before}" if act.champion_before else "none"
     asked = f" (asked for by {markdown.plain(act.asked_by)})" if act.asked_by else ""

@@ -1,4 +1,4 @@
-"""Who asks: the account, or behind a server the user that it has authenticated."""
+"""Who asks: the account, or on a server the user that it has authenticated."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def current_actor() -> str:
 
 
 def account() -> str:
-    """The account's name by its number, which no variable of the environment changes; containers may run under a number
-    that has none."""
+    """The account's name by its user id, which no environment variable changes; the id itself if it has no name, as in
+    some containers."""
     number = os.getuid()
     try:
         return pwd.getpwuid(number).pw_name
@@ -32,7 +32,7 @@ def account() -> str:
 
 
 def given(reason: str, expected: str) -> str:
-    """The reason as it is kept, on one line. `expected`: what it should say. Raises UsageError for an empty one."""
+    """The reason as it is kept, on one line. `expected`: what it should tell. Raises UsageError for an empty one."""
     words = " ".join(reason.split())
     if not words:
         raise UsageError(f"--reason: found an empty text; expected {expected}")
@@ -40,6 +40,6 @@ def given(reason: str, expected: str) -> str:
 
 
 def refuse_stranger(operators: Collection[str], who: str, what: str, instead: str = "ask one of them") -> None:
-    """Raise Refused where operators are named and `who` is none of them. `what`: what was to be done."""
+    """Raise Refused if operators are named and `who` is none of them. `what`: what was to be done."""
     if operators and who not in operators:
         raise Refused(f"{what}: {who!r} is not among those who may ({', '.join(operators)}); {instead}")

@@ -1,4 +1,4 @@
-"""Champions made by hand: bless and override. Each needs a reason and leaves a name, for ever."""
+"""Champions made by hand: bless and override. Each needs a reason, and leaves a name for ever."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def bless(
     without_weights: bool = False,
     actor: str | None = None,
 ) -> Act | Request:
-    """Make a version champion without a PASS; over a BLOCK, with `despite_block`, that is an override: where the policy
-    asks for two people, the first one's call is a request.
+    """Make a version champion without a PASS. Over a BLOCK, with `despite_block`, this is an override: if the policy
+    asks for two people, the first one's call becomes a request.
 
-    `without_weights`: also where its seal does not hold, or where there is none.
+    `without_weights`: even if its seal does not hold, or there is none.
 
-    Raises UsageError without a reason, for a version that is the champion already, and for one that the gate has
-    blocked, unless `despite_block` says that this is known; Refused for somebody who is not allowed to.
+    Raises UsageError without a reason, for a version that is already champion, and for one that the gate has blocked,
+    unless `despite_block` is given; Refused for somebody who is not allowed to bless.
     """
     if is_guarded_server(client):
         route = "overrides" if despite_block else "blessings"
@@ -84,8 +84,8 @@ def override(
     without_weights: bool = False,
     actor: str | None = None,
 ) -> Act | Request:
-    """Give a version a guarded alias whatever its verdict is. Raises as `bless` does, but for a BLOCK; over one it may
-    be a request, too."""
+    """Give a version a guarded alias whatever its verdict. Raises as `bless` does, except for a BLOCK; over a BLOCK, it
+    may also become a request."""
     if is_guarded_server(client):
         body = {"model": model, "version": version, "reason": reason, "alias": alias}
         return done_there(client, "overrides", {**body, "without_weights": without_weights})
@@ -95,13 +95,13 @@ def override(
 
 
 def done_there(client: MlflowClient, route: str, body: Mapping[str, Any]) -> Act | Request:
-    """What a server has done, or recorded to be done by a second person."""
+    """Ask a server for the act; return what it did, or the request that a second person must carry out."""
     answer = remote_act(client, route, body)
     return request_from(answer[Request.KEY]) if Request.KEY in answer else act_from(answer[Act.KEY])
 
 
 def weighed(client: MlflowClient, act: Act, found: ModelVersion, without_weights: bool) -> Act:
-    """The act, which says so when the version's seal was not looked at. Raises UsageError for a seal that fails."""
+    """The act, marked if the version's seal was not checked. Raises UsageError for a seal that does not hold."""
     if without_weights:
         return replace(act, without_weights=True)
     guard = guard_of(client)
@@ -115,7 +115,8 @@ def weighed(client: MlflowClient, act: Act, found: ModelVersion, without_weights
 
 
 def describe(client: MlflowClient, kind: Kind, found: ModelVersion, reason: str, alias: str, actor: str | None) -> Act:
-    """The act; refuses one without a reason, one that would change nothing, and a version whose files were given up."""
+    """The act. Raises UsageError without a reason, if it would change nothing, and for a version whose files were given
+    up."""
     reason = given(reason, WHY)
     refuse_pruned(guard_of(client), found)
     holder = holder_of(client, str(found.name), alias)
@@ -127,7 +128,7 @@ def describe(client: MlflowClient, kind: Kind, found: ModelVersion, reason: str,
 
 
 def described(kind: Kind, found: ModelVersion, reason: str, alias: str, holder: str | None, actor: str | None) -> Act:
-    """The act, of now and by whoever asks. Raises UsageError without a reason."""
+    """The act, dated now and by the given or current actor. Raises UsageError without a reason."""
     return Act(
         kind=kind,
         model=str(found.name),
@@ -142,10 +143,10 @@ def described(kind: Kind, found: ModelVersion, reason: str, alias: str, holder: 
 
 
 def verdict_of(found: ModelVersion) -> str:
-    """The gate's last verdict on the version, or `none`: an act by hand covers a BLOCK and takes it not away."""
+    """The gate's last verdict on the version, or `none`: an act by hand hides a BLOCK but does not remove it."""
     said: dict[str, str] = dict(found.tags or {})
     word = said.get("canary.verdict", "none")
-    for _ in WORDS:  # an act may stand on an act
+    for _ in WORDS:  # an act may follow another act
         kind = next((kind for kind, act in WORDS.items() if act == word), None)
         if kind is None:
             break
@@ -154,7 +155,7 @@ def verdict_of(found: ModelVersion) -> str:
 
 
 def reason_of_block(found: ModelVersion) -> str:
-    """Why the gate blocked it; an act by hand has since written its own reason into that tag."""
+    """Why the gate blocked the version; an act by hand has since put its own reason into that tag."""
     said: dict[str, str] = dict(found.tags or {})
     if said.get("canary.verdict") != "BLOCK":
         return f"its {said.get('canary.verdict')} took nothing of that away; canary audit log {found.name} says why"
@@ -170,8 +171,8 @@ def holder_of(client: MlflowClient, model: str, alias: str) -> str | None:
 
 
 def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act | Request:
-    """Through the guard where there is one; the description follows. A request where a second person has to do it.
-    Raises UsageError for a version that nobody may promote."""
+    """Carry out the act, through the guard if there is one, then update the description. Returns a request if a second
+    person must carry it out. Raises UsageError for a version that nobody may promote."""
     made = read_version(client, act.model, act.version).runs
     refuse_load(found, made)
     guard = guard_of(client)
@@ -193,19 +194,19 @@ def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act | Requ
 
 
 def evidence_now(client: MlflowClient, guard: GuardedStore, found: ModelVersion, made: Sequence[Run]) -> str:
-    """Why a verdict on the version would be refused: what its session's rows name and is missing, or changed since. An
-    act by hand is not stopped by that; whoever acts reads it, and so does whoever reads the row."""
+    """Why a verdict on the version would be refused: which runs named in its session's rows are missing, or changed
+    since. That does not stop an act by hand, but is shown to the person who acts and kept in the row."""
     from mlflow.exceptions import MlflowException
 
     try:
         refuse_changed_evidence(client, guard, found, Read(runs=made), guard.ledger(str(found.name)))
-    except (CanaryError, MlflowException) as error:  # a session that is gone is the answer too
+    except (CanaryError, MlflowException) as error:  # a session that is gone is also an answer
         return one_line(error)
     return ""
 
 
 def explain(client: MlflowClient, act: Act, found: ModelVersion) -> None:
-    """The act, at the head of the version's description. It stands already: what cannot be stored here is a warning."""
+    """Put the act at the head of the version's description. The act already stands, so a failure here is a warning."""
     text = f"{as_markdown(act)}\n\n{found.description or ''}"
     short = markdown.fit(text, DESCRIPTION_LIMIT, "report.md of the version's session")
     try:
@@ -215,13 +216,13 @@ def explain(client: MlflowClient, act: Act, found: ModelVersion) -> None:
 
 
 def refuse_other_people(guard: GuardedStore, act: Act) -> None:
-    """Raise Refused for somebody who is not on the list, where there is a list."""
+    """Raise Refused for somebody who is not on the list of operators, if there is a list."""
     what = f"{act.kind} of {act.model!r}, version {act.version}, alias {act.alias!r}"
     refuse_stranger(guard.operators, act.who, what, f"ask one of them, or run canary gate {act.model} {act.version}")
 
 
 def enact(guard: GuardedStore, act: Act, binding: Binding, against: Standing) -> Row:
-    """The act as an order to the guard, against the champion that was seen."""
+    """Give the act as an order to the guard, against the champion that was seen; return its row."""
     from canary_mlflow.registry.promotion import Order
 
     order = Order(

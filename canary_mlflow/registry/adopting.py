@@ -1,4 +1,4 @@
-"""The first row of a champion that was there before the ledger: from it on, its name is guarded."""
+"""Writes the first row about a champion that is older than the ledger: from that row on, its name is guarded."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def adopt(client: MlflowClient, model: str, reason: str, *, alias: str = CHAMPION, actor: str | None = None) -> Act:
     """Record the version that holds an alias, with its files as they are now; the alias stays where it is.
 
-    Raises UsageError without a reason, for an alias that nobody guards or holds, and for one that the ledger knows;
-    Refused for somebody who is not allowed to; BaselineMoved when the alias moves meanwhile.
+    Raises UsageError without a reason, for an alias that is not guarded or not held, and for one that the ledger
+    already knows; Refused for somebody who is not allowed to adopt; BaselineMoved if the alias moves meanwhile.
     """
     if is_guarded_server(client):
         return act_from(remote_act(client, "adoptions", {"model": model, "reason": reason, "alias": alias}))

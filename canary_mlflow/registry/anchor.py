@@ -1,4 +1,4 @@
-"""The anchor: a pinned baseline that many small steps, each within one margin, cannot drift away from unseen."""
+"""The anchor: a pinned baseline from which many small steps, each within one margin, cannot drift away unseen."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ANCHOR = "anchor"
 
 
 def anchor_number(client: MlflowClient, model: str) -> str | None:
-    """The version that the alias names; None while it names none."""
+    """The version that the anchor alias names; None if it names none."""
     number = client.get_registered_model(model).aliases.get(ANCHOR)
     return None if number is None else str(number)
 
 
 def read_anchor(client: MlflowClient, candidate: Version, verdict: Verdict, champion: str | None) -> Version | None:
-    """The anchor, the third side of a PASS; None where the champion or the candidate is the anchor, or nothing is, and
-    for any other verdict, in which it has no part."""
+    """The anchor, which a PASS must also be compared with; None if the champion or the candidate is the anchor, if
+    there is none, and for any other verdict."""
     number = anchor_number(client, candidate.model) if verdict.outcome is Outcome.PASS else None
     if number is None or number in (champion, candidate.version):
         return None
@@ -39,14 +39,14 @@ def read_anchor(client: MlflowClient, candidate: Version, verdict: Verdict, cham
 
 
 def pin_first(client: MlflowClient, model: str, version: str) -> None:
-    """Make a first champion the anchor too. An anchor that is there stays: moving it is a decision for people."""
+    """Make a first champion the anchor too. An existing anchor stays: moving it is a decision for people."""
     if anchor_number(client, model) is None:
         client.set_registered_model_alias(model, ANCHOR, version)
 
 
 def against_anchor(policy: Policy, pinned: Version | None, candidate: Version, verdict: Verdict) -> Verdict:
-    """A PASS against the champion becomes a BLOCK where the anchor, at `anchor_margins` times the margins, is left
-    behind; everything else stays as it is."""
+    """The verdict, with a PASS against the champion turned into a BLOCK if the candidate is worse than the anchor by
+    more than `anchor_margins` times the margins."""
     if pinned is None:
         return verdict
     found = judge(anchored(policy), pinned, candidate)
@@ -68,8 +68,8 @@ def against_anchor(policy: Policy, pinned: Version | None, candidate: Version, v
 
 
 def foreign_speeds(policy: Policy, pinned: Sequence[Run], candidate: Sequence[Run]) -> frozenset[str]:
-    """The rules of speed where the anchor was made on other hosts and the policy judges speed by fresh runs, of which
-    an anchor has none."""
+    """The rules of speed that cannot be judged against the anchor: it was made on other hosts, and the policy judges
+    speed by fresh runs, which an anchor does not have."""
     before, now = ({run.environment.get("host") for run in side} for side in (pinned, candidate))
     if policy.looks.fresh_baseline is FreshBaseline.NEVER or before & now:
         return frozenset()

@@ -1,4 +1,4 @@
-"""The ledger against the store: are the aliases, versions, files and metrics still those that it speaks of?"""
+"""Checks the store against the ledger: are the aliases, versions, files and metrics still those that it records?"""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 def against_store(reader: Reader, rows: Sequence[Row], artifacts: str = "") -> Iterator[Damage]:
-    """Everything in which the store differs from what its ledger says, in all workspaces. `artifacts`: where its server
-    keeps them. Rows whose text cannot be read say nothing here: the check of the chain names them."""
+    """Everything in which the store differs from its ledger, in all workspaces. `artifacts`: where its server keeps
+    artifacts. Rows whose text cannot be read are skipped here: the check of the chain names them."""
     with reader.open() as connection:
         missing = missing_triggers(connection)
         if set(missing) == set(sources(connection.dialect.name)):
@@ -53,26 +53,26 @@ def against_store(reader: Reader, rows: Sequence[Row], artifacts: str = "") -> I
     for row in newest.values():
         version = versions.get(about(row)[:3])
         if version is None or version.creation_time != row.version_created:
-            continue  # deleted as MLflow deletes, which is no fault
+            continue  # deleted through MLflow, which is allowed
         try:
             for what in bound(
                 reader, row, version, seals.get(about(row)), Gone(files.get(about(row), {}), runs), artifacts
             ):
                 yield Damage(seq=row.seq, what=what)
-        except (AttributeError, KeyError, TypeError, ValueError):  # a JSON object that is no row of ours
+        except (AttributeError, KeyError, TypeError, ValueError):  # a JSON object that is not one of our rows
             yield Damage(seq=row.seq, what="its text does not say what a row of its kind says")
 
 
 class Gone(NamedTuple):
-    """What may be gone of a version: the digests of its files that were given up, and each run with the row that lets
-    it go."""
+    """What may be missing of a version: the digests of its files that were given up, and each run that may go, with the
+    row that allows it."""
 
     files: Mapping[str, str]
     runs: Mapping[str, int]
 
 
 def called(model: Model) -> str:
-    """A model's name, with its workspace where that is not the one that every registry has."""
+    """A model's name, with its workspace unless that is the default one."""
     workspace, name = model
     return repr(name) if workspace == DEFAULT else f"{name!r} in workspace {workspace!r}"
 
@@ -93,12 +93,12 @@ def aliases(reader: Reader, rows: Sequence[Row]) -> Iterator[Damage]:
 
 
 def shown(reader: Reader, rows: Sequence[Row], versions: dict[Version, Any]) -> Iterator[Damage]:
-    """Tags of versions that say something else than the ledger: its newest word, and who acted by hand."""
+    """Tags of versions that differ from the ledger's newest verdict or act, or from who acted by hand."""
     newest: dict[tuple[str, str, int, int, str], tuple[Row, str]] = {}
     for row in rows:
         if row.kind == Kind.FACTS:
             newest[*about(row), f"{ACCEPTED}_by"] = row, str(row.facts.get("actor"))
-        if not row.alias or not row.version:  # about no alias of a version: no verdict that it shows
+        if not row.alias or not row.version:  # not about a version's alias: no verdict that a tag shows
             continue
         newest[*about(row), "canary.verdict"] = row, row.word
         if row.kind in DONE:
@@ -114,8 +114,8 @@ def shown(reader: Reader, rows: Sequence[Row], versions: dict[Version, Any]) -> 
 
 
 def bound(reader: Reader, row: Row, version: Any, seal: Row | None, gone: Gone, artifacts: str) -> Iterator[str]:
-    """What changed of the version that a row speaks of, each file by its name where a seal names them. A file that was
-    given up counts as the one that its row names, and a run behind a pruned version may be gone."""
+    """What changed in the version that a row is about, with each file's name if a seal has the names. A file that was
+    given up counts as unchanged, and a run behind a pruned version may be gone."""
     facts = row.facts
     subject = f"version {row.version} of {called((row.workspace, row.model))}"
     place = str(version.storage_location or version.source)
@@ -134,7 +134,7 @@ def bound(reader: Reader, row: Row, version: Any, seal: Row | None, gone: Gone, 
     sealed = [] if seal is None else changed_files(seal.facts["files"], files)
     yield from (f"{subject}: {what} since it was sealed" for what in sealed)
     if sealed:
-        facts = {**facts, "artifact": now.artifact}  # said already, by the files' names
+        facts = {**facts, "artifact": now.artifact}  # already reported, by the files' names
     then = {
         run_id: its
         for run_id, its in (facts.get("runs") or {}).items()

@@ -1,4 +1,4 @@
-"""The runs behind a version, or of a session alone: which of their files take room, and who else needs them."""
+"""The runs behind a version, or of a session without a version: which of their files are large, and who needs them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ OPEN = ("RUNNING", "SCHEDULED")
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """Runs and their large files, of a version or of a session alone. `place`: where the version's own files are;
-    `roots`: the artifacts of each run."""
+    """Runs and their large files, of a version or of a session without one. `place`: where the version's own files are.
+    `roots`: where the artifacts of each run are."""
 
     found: ModelVersion | None
     place: str
@@ -42,7 +42,7 @@ class Content:
     files: Sequence[Large]
 
     def own(self) -> dict[str, Large]:
-        """Those that are the version's: its name below the place → the file."""
+        """The version's own files: name below `place` → file."""
         whole = {one: plain(one.place) for one in self.files}
         return {
             posixpath.relpath(address, plain(self.place)): one
@@ -54,7 +54,7 @@ class Content:
 def content_of(
     client: MlflowClient, found: ModelVersion | None, place: str, runs: Sequence[MlflowRun], artifacts: str
 ) -> Content:
-    """What takes room in these runs. Raises UsageError where only their server knows where that is."""
+    """The large files of these runs. Raises UsageError if only their server knows where they are."""
     files: list[Large] = []
     roots = [behind_server(str(run.info.artifact_uri), artifacts) for run in runs]
     for run, root in zip(runs, roots, strict=True):
@@ -69,8 +69,8 @@ def content_of(
 
 
 def runs_behind(client: MlflowClient, guard: GuardedStore | None, session_id: str | None) -> list[MlflowRun]:
-    """A session, its runs, deleted ones too, and those that only profile it; none that `mlflow gc` has taken, and none
-    that the ledger has in another session: whoever may edit runs can say that they are in this one."""
+    """A session, its runs, deleted ones too, and those that only profile it. Without runs that `mlflow gc` removed, and
+    without runs that the ledger has in another session: anybody who may edit runs could claim them for this one."""
     if session_id is None:
         return []
     with suppress(NoSuchRun):
@@ -84,7 +84,7 @@ def runs_behind(client: MlflowClient, guard: GuardedStore | None, session_id: st
 
 
 def in_use(client: MlflowClient, content: Content) -> str:
-    """Who else needs files that are to go: a training that still writes them, a version of the same files."""
+    """Who else needs files that are to be removed: a training that still writes them, a version with the same files."""
     for run in content.runs:
         if run.info.status in OPEN:
             return f"its session still runs ({run.info.run_id})"
@@ -99,7 +99,7 @@ def in_use(client: MlflowClient, content: Content) -> str:
 
 
 def users_of(client: MlflowClient, content: Content) -> Iterator[ModelVersion]:
-    """Every other version whose evidence or files are those of these runs: registered twice, or copied."""
+    """Every other version with evidence or files from these runs: registered twice, or copied."""
     ids, found = [run.info.run_id for run in content.runs], content.found
     about = set() if found is None else {(found.name, str(found.version))}
     filters = [f"source_path = {quoted(f'models:/{name}/{version}')}" for name, version in about]
@@ -116,5 +116,5 @@ def users_of(client: MlflowClient, content: Content) -> Iterator[ModelVersion]:
 
 
 def plain(uri: str) -> str:
-    """An address without what only says that it is a file's."""
+    """An address without the prefix that marks a file URI."""
     return posixpath.normpath(uri.removeprefix("file://"))

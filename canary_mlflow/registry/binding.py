@@ -1,4 +1,4 @@
-"""What a verdict was about, as digests: the runs as they were judged and the files of the version."""
+"""What a verdict was about, as digests: of the runs as they were judged, and of the version's files."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ CHUNK = 1 << 20  # bytes read at once
 
 @dataclass(frozen=True, kw_only=True)
 class Binding:
-    """`version_created`: milliseconds since 1970. `artifact`: digest over names and contents of the version's files,
-    with their number. `runs`: run id → digest of all that a judge reads of it, both sides. `seal_row`: the row of the
-    ledger that sealed the files; None where nobody asked for it."""
+    """The digests of a version. `version_created`: milliseconds since 1970. `artifact`: number and digest of the names
+    and contents of the version's files. `runs`: run id → digest of everything that the judge reads of it, for both
+    sides. `seal_row`: the ledger's row that sealed the files; None if the seal was not asked for."""
 
     version_created: int
     source: str
@@ -40,15 +40,15 @@ class Binding:
     seal_row: int | None = None
 
     def to_facts(self) -> dict[str, Any]:
-        """As it stands in the ledger."""
+        """The binding as it is kept in the ledger."""
         runs = dict(sorted(self.runs.items()))
         return {"source": self.source, "artifact": self.artifact, "runs": runs, "seal_row": self.seal_row}
 
 
 def bind(client: MlflowClient, version: ModelVersion, runs: Iterable[Run], sealed: Sealed | None = None) -> Binding:
-    """The binding of a version as it is now. `sealed`: its files, where they have been read and checked already.
+    """The binding of a version as it is now. `sealed`: its files, if they were already read and checked.
 
-    Raises StoreError when its files cannot be read.
+    Raises StoreError if its files cannot be read.
     """
     place = client.get_model_version_download_uri(version.name, version.version)
     return Binding(
@@ -66,15 +66,15 @@ def run_digests(runs: Iterable[Run]) -> dict[str, str]:
 
 
 def run_digest(run: Run) -> str:
-    """sha256 over the run's series, bit for bit, and the facts beside them that decide a verdict; after a dot that of
-    its environment: the host by which speeds are compared, the memory, the commit that a report names; after another
-    that of its configuration, any difference in which makes other facts a change on purpose."""
+    """Three sha256 digests joined by dots: over the run's series, bit for bit, with the facts that decide a verdict;
+    over its environment (the host by which speeds are compared, the memory, the commit that a report names); and over
+    its configuration, in which any difference makes differing facts a change on purpose."""
     return f"{measured_digest(run)}.{digest(dict(run.environment))}.{digest(dict(run.configuration))}"
 
 
 def is_same_run(then: str, now: str) -> bool:
-    """Whether two digests of a run say the same. One of a row from before environments, or configurations, were part of
-    it says nothing of them."""
+    """Whether two digests of a run agree. Digests in rows from before environments, or configurations, were part of
+    them are compared without these."""
     parts = then.split(".")
     return now.split(".")[: len(parts)] == parts
 
@@ -98,13 +98,13 @@ def measured_digest(run: Run) -> str:
             "workload": dict(run.workload),
             "hardware": dict(run.hardware),
             "series": {name: series_digest(series) for name, series in run.series.items()},
-            **({"facts": dict(run.facts)} if run.facts else {}),  # none in runs that were judged before there were any
+            **({"facts": dict(run.facts)} if run.facts else {}),  # left out if empty, as in older runs
         }
     )
 
 
 def series_digest(series: Series) -> str:
-    """sha256 over steps and values; every NaN counts as the same, databases keep but one."""
+    """sha256 over steps and values. All NaNs count as the same one, as databases keep only one kind."""
     values = np.where(np.isnan(series.values), np.nan, series.values)
     return hashlib.sha256(series.steps.astype("<i8").tobytes() + values.astype("<f8").tobytes()).hexdigest()
 
@@ -112,8 +112,8 @@ def series_digest(series: Series) -> str:
 def artifact_digest(uri: str, destination: str = "") -> str:
     """`N files, sha256:…` over the relative names and contents of everything under `uri`.
 
-    A folder that is not there has no files, which is a digest too: files that turn up later are a change.
-    `destination`: where a server keeps what it serves under `mlflow-artifacts:`.
+    A missing folder has no files, which is also a digest: files that turn up later are a change. `destination`: where a
+    server keeps what it serves under `mlflow-artifacts:`.
     """
     with files_at(uri, destination) as place:
         return digest_of_all(file_digests(place))
@@ -121,7 +121,7 @@ def artifact_digest(uri: str, destination: str = "") -> str:
 
 @contextmanager
 def files_at(uri: str, destination: str = "") -> Iterator[Path]:
-    """The files under `uri`, for as long as the block lasts: their own place, or a copy. Raises StoreError."""
+    """The files under `uri`, for the length of a block: in their own place, or as a copy. Raises StoreError."""
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
     from mlflow.utils.file_utils import local_file_uri_to_path
@@ -145,7 +145,7 @@ def files_at(uri: str, destination: str = "") -> Iterator[Path]:
 
 
 def nothing_at(place: str) -> bool:
-    """Whether a store answers, and has nothing there: where files were removed, a bucket has no folder either."""
+    """Whether a store answers and has nothing there: once its files are removed, a bucket has no folder either."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     try:
@@ -155,8 +155,8 @@ def nothing_at(place: str) -> bool:
 
 
 def file_digests(place: Path, known: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """Relative name → sha256 of a local file, or of all in a folder. `known`: of those that were read already. Raises
-    StoreError; UsageError for a link to outside: what is there may change behind it, and may be nobody's to show."""
+    """Relative name → sha256 of a local file, or of all files in a folder. `known`: digests of files already read.
+    Raises StoreError; UsageError for a link that leads outside: its target may change unseen, and may be private."""
     if linked := next((folder for folder in own_folders(place) if folder.is_symlink()), None):
         raise UsageError(f"{linked.name}: a link; expected the run's own folder; copy what it links to in its place")
     links = (found for found in place.rglob("*") if found.is_symlink())
@@ -172,15 +172,15 @@ def file_digests(place: Path, known: Mapping[str, str] = MappingProxyType({})) -
 
 
 def own_folders(place: Path) -> Iterator[Path]:
-    """The folders of a run that lead to a place among its artifacts, which MLflow makes itself: from there up to the
-    run's. None for a place elsewhere, and nothing of what lies above a run: a store may be linked to a larger disk."""
+    """The folders that MLflow itself makes on the way to a place among a run's artifacts: from there up to the run's.
+    Empty for a place elsewhere. Folders above a run's are left out: a store may be linked to a larger disk."""
     above = [place, *place.parents]
     roots = [at for at, folder in enumerate(above) if folder.name == "artifacts"]
     yield from above[: roots[0] + 2] if roots else ()
 
 
 def digest_of_all(digests: Mapping[str, str]) -> str:
-    """The digest of a version's files from theirs."""
+    """The digest of a version's files, from the digests of the files."""
     return f"{len(digests)} files, sha256:{digest(dict(digests))}"
 
 
@@ -194,7 +194,7 @@ def file_digest(file: Path) -> str:
 
 
 def changes(facts: Mapping[str, Any], now: Binding) -> list[str]:
-    """What differs from what a ledger row says, in words."""
+    """What differs now from what a ledger row says, in words."""
     found = []
     if facts.get("source") != now.source:
         found.append("the version's source is another")

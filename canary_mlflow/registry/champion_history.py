@@ -1,6 +1,7 @@
-"""Change points in the history of a model's champions: steps that every single verdict let through. A report, no check.
+"""Change points in the history of a model's champions: steps that each single verdict let through. A report, not a
+check.
 
-The numbers are those of the verdicts by which versions became champion, as the ledger keeps them, so no series is read.
+The numbers come from the verdicts by which versions became champion, as the ledger keeps them, so no series is read.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ def block_notes(rows: Iterable[Row], version: int) -> list[str]:
 
 
 def read_histories(rows: Iterable[Row]) -> dict[str, list[Level]]:
-    """Metric → the champions' numbers in their order, of gate metrics, from verdicts that moved the alias."""
+    """Gate metric → the champions' numbers in order, from the verdicts that moved the alias."""
     histories: dict[str, list[Level]] = {}
     for row in rows:
         if row.moves and row.alias == "champion" and isinstance(verdict := row.facts.get("verdict"), Mapping):
             try:
                 levels = [(str(check["metric"]), level_of(row.version, check)) for check in verdict.get("checks", ())]
             except (AttributeError, KeyError, TypeError, ValueError):
-                continue  # a row that nobody of us wrote; `canary audit verify` names it
+                continue  # not a row of ours; `canary audit verify` names it
             for name, level in levels:
                 if level is not None:
                     histories.setdefault(name, []).append(level)
@@ -72,7 +73,7 @@ def read_histories(rows: Iterable[Row]) -> dict[str, list[Level]]:
 
 
 def level_of(version: int, check: Mapping[str, Any]) -> Level | None:
-    """A gate metric's number of the version that the check is about."""
+    """The number of the check's gate metric for this version; None if the check has none."""
     found = check.get("evidence")
     if check.get("role") != Role.GATE or not found or found.get("candidate") is None:
         return None
@@ -107,14 +108,14 @@ def steps_in_words(name: str, levels: Sequence[Level]) -> list[str]:
 
 
 def noise(levels: Sequence[Level]) -> float:
-    """The SD of a champion's number where nothing changes: what its runs say, or more where neighbours differ more."""
+    """The SD of a champion's number if nothing changes: from its runs, or larger if neighbours differ more."""
     values = np.array([level.value for level in levels])
     neighbours = 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
     return max(neighbours, float(np.median([level.error for level in levels])), 1e-12)
 
 
 def change_points(values: np.ndarray[Any, Any], sd: float) -> list[int]:
-    """Where a new level begins: penalised least squares (PELT), `sd` the noise around a level."""
+    """The indices at which a new level begins, by penalised least squares (PELT). `sd`: the noise around a level."""
     import ruptures
 
     found = ruptures.Pelt(model="l2", min_size=SEGMENT, jump=1).fit((values / sd)[:, None])

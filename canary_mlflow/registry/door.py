@@ -1,4 +1,4 @@
-"""How verdicts and acts come to the guard of the registry that a client looks at."""
+"""How verdicts and acts reach the guard of the registry that a client uses."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ SOFTWARE = ("canary-mlflow", "mlflow", "numpy", "scipy")
 def guard_of(client: MlflowClient) -> GuardedStore | None:
     """The guard of the database behind the client's registry, whichever store the client itself goes through.
 
-    None for a server, which guards its own, and for a database that knows no triggers of ours.
+    None for a server, which guards its own registry, and for a database without our triggers.
     """
     uri = guarded_uri(plain_uri(registry_uri(client)))
     return guarded_store(plain_uri(uri), str(client.tracking_uri)) if is_guarded(uri) else None
 
 
 def record(guard: GuardedStore, order: Order) -> Row:
-    """Record and promote in one transaction. Raises BaselineMoved where somebody was faster, Refused otherwise."""
+    """Record and promote in one transaction. Raises BaselineMoved if somebody was faster, Refused otherwise."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -63,7 +63,7 @@ def verdict_order(
     by: Used | None = None,
     look: Taken | None = None,
 ) -> Order:
-    """What the gate asks for after a verdict. `by`: the policy that it was reached by; `look`: which one of its plan it
+    """The order that the gate gives after a verdict. `by`: the policy that led to it. `look`: which look of the plan it
     was."""
     from canary_mlflow.registry.promotion import Order
 
@@ -95,7 +95,7 @@ def verdict_order(
 
 
 def software() -> dict[str, str]:
-    """What judged: versions of the packages that have a part in a verdict, Python and the machine."""
+    """What judged: the versions of the packages that take part in a verdict, of Python, and the machine."""
     found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
     for name in SOFTWARE:
         try:

@@ -30,8 +30,8 @@ def holds_of(
     policy: Policy, found: ModelVersion, baseline: Version | None, candidate: Version, verdict: Verdict,
     promote: bool | None,
 ) -> tuple[Hold, ...]:  # fmt: skip
-    """All that holds it back. `promote`: True also over a newer champion, False not at all, None over an older one
-    alone."""
+    """Everything that holds the version back. `promote`: True also over a newer champion, False not at all, None only
+    over an older one."""
     holds = []
     if load := load_of(found, candidate.runs):
         holds.append(Hold(by=HeldBy.LOAD, reason=f"{MADE_WITH}{load}"))
@@ -50,19 +50,20 @@ def holds_of(
 
 
 def only_looked_at(found: ModelVersion, holds: Iterable[Hold]) -> bool:
-    """Whether judging it is reading alone: it is older than the champion, has a verdict, and nobody asked for more."""
+    """Whether judging the version only reads: it is older than the champion, has a verdict, and nobody asked for
+    more."""
     return "canary.verdict" in (found.tags or {}) and any(hold.by is HeldBy.OLDER for hold in holds)
 
 
 def load_of(found: ModelVersion, made: Iterable[Run]) -> str:
-    """What runs were made with that makes them no standard for others; '' for nothing. Once a verdict has marked the
-    version, the mark counts whatever has become of its runs: their tags and they themselves are anybody's to remove."""
+    """Why its runs are no standard for others, such as a fault; '' if they are. Once a verdict has marked the version,
+    the mark counts whatever has become of its runs: anybody can remove them or their tags."""
     marked = str((found.tags or {}).get(NOT_PROMOTABLE_TAG, "")).removeprefix(MADE_WITH)
     return next((run.not_promotable for run in made if run.not_promotable), marked)
 
 
 def refuse_load(found: ModelVersion, made: Iterable[Run]) -> None:
-    """Raise UsageError for a version that nobody may promote, by hand neither."""
+    """Raise UsageError for a version that nobody may promote, not even by hand."""
     if load := load_of(found, made):
         raise UsageError(
             f"version {found.version} of {found.name!r}: {MADE_WITH}{load}; expected runs without, because such a "

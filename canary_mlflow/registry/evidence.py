@@ -1,4 +1,4 @@
-"""From what a user types (run, session, version, champion) to the runs that it stands for."""
+"""Resolves what a user types (run, session, version, champion) to the runs that it stands for."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 PARENTS = {"revisions": "a comparison of two revisions", "sweep": "a sweep"}
-"""Roles of runs that hold sessions and no runs of their own."""
+"""Roles of runs that contain sessions instead of runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side of a comparison: its runs, how to call it, and the tier it was made under (empty when unknown)."""
+    """One side of a comparison: its runs, its name, and the tier under which it was made (empty if unknown)."""
 
     label: str
     evidence: Version
@@ -32,7 +32,7 @@ class Side:
 
 
 def find_evidence(client: MlflowClient, text: str) -> Side:
-    """`text`: a run id, a session id, MODEL/VERSION, MODEL@alias, or the last two after models:/.
+    """The side that `text` names: a run id, a session id, MODEL/VERSION, MODEL@alias, or the last two after models:/.
 
     Raises NoSuchRun, NoSuchModel, NoSuchVersion, or UsageError for an alias that names nothing.
     """
@@ -50,7 +50,7 @@ def aliased(client: MlflowClient, model: str, alias: str) -> str:
     """The version number behind an alias."""
     if alias == CHAMPION and (number := champion_number(client, model)) is not None:
         return number
-    champion_number(client, model)  # says so when the model itself is unknown
+    champion_number(client, model)  # raises if the model itself is unknown
     number = client.get_registered_model(model).aliases.get(alias)
     if number is None:
         raise UsageError(no_such_alias(client, model, alias))
@@ -69,7 +69,7 @@ def version_side(client: MlflowClient, model: str, version: str) -> Side:
 
 
 def champion_runs(client: MlflowClient, model: str) -> list[str]:
-    """The ids of the champion's runs; none while there is no such model, or no champion."""
+    """The ids of the champion's runs; empty if there is no such model, or no champion."""
     try:
         number = champion_number(client, model)
     except NoSuchModel:
@@ -81,13 +81,13 @@ def champion_runs(client: MlflowClient, model: str) -> list[str]:
 
 
 def work_of_champion(client: MlflowClient, model: str) -> dict[str, str]:
-    """The workload that the champion's runs declare; empty where there is no champion, or its runs declare none."""
+    """The workload that the champion's runs declare; empty if there is no champion, or its runs declare none."""
     declared = (run.workload for run in read_runs(client, champion_runs(client, model), metrics=()))
     return dict(next((workload for workload in declared if workload), {}))
 
 
 def tier_of(client: MlflowClient, model: str, version: str) -> str:
-    """The tier that a version's source run was made under; empty when its run carries none."""
+    """The tier of a version's source run; empty if the run has none."""
     run_id = find_version(client, model, version).run_id
     return tags_of(client, run_id).get("canary.tier", "") if run_id else ""
 
@@ -102,7 +102,7 @@ def run_side(client: MlflowClient, run_id: str) -> Side:
     runs = () if role == "run" else session_runs(client, run_id)
     session = role == "session" or bool(runs)  # any run under which recorded runs are nested
     runs = runs if session else read_runs(client, [run_id])
-    # Sessions of `canary ab` carry no tier, their runs do.
+    # Sessions of `canary ab` have no tier, but their runs do.
     tiers = (tags_of(client, run.run_id).get("canary.tier", "") or run.workload.get("tier", "") for run in runs[:1])
     tier = tags.get("canary.tier", "") or next(tiers, "")
     kind = "session" if session else "run"
@@ -123,12 +123,12 @@ def sessions_below(client: MlflowClient, parent: str) -> list[str]:
 
 
 def tags_of(client: MlflowClient, run_id: str) -> dict[str, str]:
-    """A run's tags; raises NoSuchRun when there is no such run."""
+    """A run's tags. Raises NoSuchRun if there is no such run."""
     return dict(get_run(client, run_id).data.tags)
 
 
 def warnings_of(client: MlflowClient, verdict: Verdict) -> tuple[RunWarning, ...]:
-    """What the watch said of the candidate's runs."""
+    """What the watch said about the candidate's runs."""
     found = [(run_id, get_run(client, run_id).data.tags) for run_id in verdict.candidate_runs]
     return tuple(
         RunWarning(run=f"seed {tags['canary.seed']}" if "canary.seed" in tags else f"run {run_id}", warning=warning)

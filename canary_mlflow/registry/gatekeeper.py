@@ -52,11 +52,11 @@ ATTEMPTS = 3  # judgements of one gate while other sessions move the champion
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A decision that nothing has followed from yet, with what it was about and who was champion when it was made.
+    """A decision that was not yet acted on, with what it was about and who was champion when it was made.
 
-    Without a guard (`binding` None) only the champion's number can be compared. `look`: of a plan, which it was.
-    `used`: the policy, as the row of the verdict says it.
-    `untold`: the sessions of both sides of which the ledger does not say yet which runs they ended with.
+    Without a guard (`binding` None), only the champion's number can be compared. `look`: which look of a plan it was.
+    `used`: the policy, as the verdict's row records it. `untold`: sessions of both sides for which the ledger does not
+    yet record the runs that they ended with.
     """
 
     decision: Decision
@@ -82,19 +82,17 @@ def gate(
     policy_file: str = "",
 ) -> Decision:
     """Judge a version against the champion; a PASS (or a bootstrap) makes it champion unless something holds it back
-    (`holds_of`), anything else leaves the alias.
+    (`holds_of`); anything else leaves the alias.
 
-    With `dry_run` nothing is written. `promote`: True also over a newer champion; False not at all, the verdict is
-    recorded and the alias may follow it later; None over an older champion alone, and a version that was judged before
-    and is older than the champion is only looked at: nothing is written. `shown_store`: what reports call the store,
-    where its URI is nobody else's business. `by_plan`: as the look of the policy's plan that its runs have come to,
-    spending no more than that. `remarks`: what else to note, once the decision is known. When somebody moves the
-    champion meanwhile, the version is judged again against the new one. `policy_file`: where the policy stands, if it
-    is the caller's own.
+    `dry_run`: write nothing. `promote`: True also over a newer champion; False not at all: the verdict is recorded, and
+    the alias may follow it later; None only over an older champion, and a version that was judged before and is older
+    than the champion is only looked at: nothing is written. `shown_store`: the store's name in reports, if its URI is
+    private. `by_plan`: judge as the look of the policy's plan that the number of runs has reached, spending only that
+    look's share. `remarks`: gives further notes once the decision is known. `policy_file`: where the policy is, if it
+    is the caller's own. If somebody moves the champion meanwhile, the version is judged again against the new one.
 
-    A policy that the ledger sets for the model, and on a server the one in force there, judges whatever `policy` is;
-    what differs is noted. Raises BaselineMoved when the champion, or the policy that is set, changed during every
-    attempt.
+    A policy that the ledger sets for the model, and on a server the one in force there, overrules `policy`; differences
+    are noted. Raises BaselineMoved if the champion, or the policy that is set, changed during every attempt.
     """
     if not dry_run and is_guarded_server(client):
         said = overruled(policy, in_force_there(client, model), " on this server")
@@ -123,18 +121,18 @@ def gate(
             continue
         break
     records.publish_texts(client, decision)
-    if not shown_store:  # a server's artifacts are its clients' to write
+    if not shown_store:  # on a server, its clients write the artifacts
         records.publish_files(client, decision)
     return decision
 
 
 def remarked(decision: Decision, remarks: Remarks | None) -> Decision:
-    """The decision with what a caller has to say about its verdict."""
+    """The decision with the caller's remarks as notes on its verdict."""
     return decision if remarks is None else noted(decision, *remarks(decision))
 
 
 def noted(decision: Decision, *said: str) -> Decision:
-    """The decision with more notes on its verdict; empty ones are none."""
+    """The decision with more notes on its verdict; empty notes are dropped."""
     verdict = decision.verdict
     return replace(decision, verdict=replace(verdict, notes=(*verdict.notes, *(note for note in said if note))))
 
@@ -151,7 +149,7 @@ def decide(
     policy_file: str = "",
     server: bool = False,
 ) -> Judged:
-    """The verdict and what should follow from it; writes nothing. Raises what enacting it would be refused for."""
+    """The verdict and what should follow from it; writes nothing. Raises whatever would make enacting it fail."""
     found = find_version(client, model, version)
     guard = guard_of(client)
     against = None if guard is None else guard.standing(model, CHAMPION)
@@ -205,7 +203,7 @@ def decide(
         if decision.moves:
             require_seal(client, guard, found)
         return Judged(decision=decision, look=look, used=by)
-    # A dry run says what the gate would refuse too: files of another run, or that cannot be read.
+    # A dry run must also report what the gate would refuse: files of another run, or unreadable ones.
     refuse_foreign_evidence(client, found, candidate)
     sealed = require_seal(client, guard, found) if decision.grants else None
     others = (*baseline.runs, *baseline.fresh) if baseline else ()
@@ -215,8 +213,8 @@ def decide(
 
 
 def enact(client: MlflowClient, judged: Judged, actor: str | None = None) -> Decision:
-    """Record the verdict, and move the alias if it says so. Raises BaselineMoved, with nothing written, when the
-    champion is no longer the one judged."""
+    """Record the verdict, and move the alias if it says so. Raises BaselineMoved, with nothing written, if the champion
+    is no longer the one that was judged against."""
     guard = guard_of(client)
     decision = judged.decision
     if guard is None:
@@ -233,7 +231,7 @@ def enact(client: MlflowClient, judged: Judged, actor: str | None = None) -> Dec
 def compare(
     client: MlflowClient, policy: Policy, baseline: Version, candidate: Version, labels: Sequence[str]
 ) -> Decision:
-    """The evidence of two sides beside each other; writes nothing."""
+    """Compare the evidence of two sides; writes nothing."""
     return Decision(
         verdict=judge(policy, baseline, candidate, accepted=accepted_facts(guard_of(client), candidate.model)),
         model=candidate.model,

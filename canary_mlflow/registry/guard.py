@@ -1,4 +1,4 @@
-"""What the guard of a registry knows and does: what is guarded, who holds it, what is refused, how it moves.
+"""The guard of a registry: what is guarded, who holds it, what is refused, and how a guarded alias moves.
 
 The private names of MLflow used here and in `store.py` are listed in `private_names.py`.
 """
@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 
 
 class Guard(AbstractStore):  # type: ignore[misc]
-    """What is put before MLflow's store; `db_uri` and `tracking_uri` are plain database URIs."""
+    """The mixin before MLflow's store; `db_uri` and `tracking_uri` are plain database URIs."""
 
     def __init__(self, db_uri: str, tracking_uri: str = "", read_db_uri: str | None = None) -> None:
-        super().__init__(db_uri, read_db_uri)  # MLflow's SQL store comes next in the order of the classes
+        super().__init__(db_uri, read_db_uri)  # MLflow's SQL store comes next in the MRO
         self.tracking_uri = tracking_uri or db_uri
         with self.engine.connect() as connection:
             there = install.installed(connection)
@@ -63,13 +63,13 @@ class Guard(AbstractStore):  # type: ignore[misc]
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Who may act by hand, as the database says now (empty: nobody was named): whoever was taken off the list must
-        not wait for a server's restart."""
+        """Who may act by hand, read from the database each time (empty: nobody was named): a removed operator must lose
+        the right without a server's restart."""
         with self.asking() as session:
             return install.settings(session)[1]
 
     def guards(self, model: str, alias: str) -> bool:
-        """Whether this alias of this model moves by verdicts only, however it is spelled."""
+        """Whether this alias of this model, however spelled, moves by verdicts only."""
         plain = plain_alias(alias)
         return self.covers(model, [one for one in self.guarded_aliases if one.alias == plain])
 
@@ -78,7 +78,8 @@ class Guard(AbstractStore):  # type: ignore[misc]
         return self.covers(model, self.guarded_aliases)
 
     def covers(self, model: str, some: Sequence[install.Guarded]) -> bool:
-        """Whether one of these is about the model. The ledger is asked last: a question costs unguarded calls time."""
+        """Whether one of these covers the model. The ledger is asked last, as a query would slow down unguarded
+        calls."""
         if any(one.pattern.fullmatch(model) for one in some):
             return True
         return any(one.models == install.WITH_ROWS for one in some) and self.has_rows(model)
@@ -87,7 +88,7 @@ class Guard(AbstractStore):  # type: ignore[misc]
         """Whether the ledger has a row about the name. Once it has, it always will."""
         name = self._get_active_workspace(), model
         if name not in self.names_with_rows:
-            # Without a transaction, whose begin and end would each be a way to the server and back.
+            # Without a transaction, whose begin and end would each cost a round trip to the server.
             with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
                 if not table.has_rows(connection, *name):
                     return False
@@ -95,13 +96,13 @@ class Guard(AbstractStore):  # type: ignore[misc]
         return True
 
     def guarded_holders(self, session: Any, model: str, under: str | None = None) -> list[tuple[str, int]]:
-        """The guarded aliases of a model that are held, with their versions; `under`: if it were called so."""
+        """The guarded aliases of a model that are held, with their versions. `under`: as if the model had this name."""
         held = self._get_query(session, SqlRegisteredModelAlias).filter(SqlRegisteredModelAlias.name == model).all()
         name = model if under is None else under
         return [(str(one.alias), int(one.version)) for one in held if self.guards(name, str(one.alias))]
 
     def version_in(self, session: Any, model: str, version: str, alias: str = "", *, kept: bool = False) -> Any:
-        """A version as it is stored (`stored.version_row`); MLflow's own refusal when there is none."""
+        """A version as it is stored (`stored.version_row`). Raises MLflow's own error if there is none."""
         place, number = self._get_active_workspace(), count(str(version))
         found = stored.version_row(session, place, model, number, alias, kept=kept)
         if found is None:
@@ -111,12 +112,12 @@ class Guard(AbstractStore):  # type: ignore[misc]
 
     @contextmanager
     def asking(self) -> Iterator[Session]:
-        """For questions alone, outside of any transaction: its begin and end would each be a way to the server and
-        back."""
+        """A session for reading only, without a transaction, whose begin and end would each cost a round trip to the
+        server."""
         with Session(self.engine.execution_options(isolation_level="AUTOCOMMIT")) as session:
             try:
                 yield session
-            except sa.exc.OperationalError as error:  # as MLflow's own sessions have it
+            except sa.exc.OperationalError as error:  # as MLflow's own sessions do
                 raise MlflowException(str(error), error_code=TEMPORARILY_UNAVAILABLE) from error
 
     def is_prompt(self, model: str) -> bool:
@@ -133,7 +134,7 @@ class Guard(AbstractStore):  # type: ignore[misc]
         return rows[-1]
 
     def standing(self, model: str, alias: str = "champion") -> Standing:
-        """Who holds an alias, to be named again when something judged against it is recorded."""
+        """Who holds an alias; to be passed back when something that was judged against it is recorded."""
         with self.ManagedSessionMaker() as session:
             return standing(self, session, model, alias)
 
@@ -143,27 +144,27 @@ class Guard(AbstractStore):  # type: ignore[misc]
             return table.moves(session, self._get_active_workspace(), model, alias)
 
     def ledger(self, model: str | None = None) -> list[Row]:
-        """The rows of the ledger in their order: all, or those of one model of the workspace that is active."""
+        """The rows of the ledger in order: all, or those of one model in the active workspace."""
         with self.ManagedSessionMaker() as session:
             return list(table.read(session, model, None if model is None else self._get_active_workspace()))
 
     def keys(self) -> PublicKeys:
-        """The keys that this account trusts, with what the ledger's rows say of them."""
+        """The keys that this account trusts, with what the ledger's rows say about them."""
         with self.ManagedSessionMaker() as session:
             return keys_in(session)
 
     def policies(self) -> list[Row]:
-        """The rows of the ledger that set policies, in their order."""
+        """The rows of the ledger that set policies, in order."""
         with self.ManagedSessionMaker() as session:
             return table.policies(session, self._get_active_workspace())
 
     def session_rows(self, session_id: str) -> list[Row]:
-        """The rows that tell a session's life."""
+        """The rows about a session's beginning, end and later runs."""
         with self.ManagedSessionMaker() as session:
             return table.of_session(session, session_id)
 
     def sessions_after(self, seq: int) -> list[Row]:
-        """The rows of all sessions of the workspace that is active, beyond a row."""
+        """The rows of all sessions in the active workspace after row `seq`."""
         with self.ManagedSessionMaker() as session:
             return table.sessions_after(session, self._get_active_workspace(), seq)
 
@@ -183,7 +184,7 @@ class Guard(AbstractStore):  # type: ignore[misc]
             return table.prunings(session, self._get_active_workspace(), model)
 
     def append(self, record: Record) -> Row:
-        """A row that is about no alias, in a transaction of its own."""
+        """Append a row that concerns no alias, in a separate transaction."""
         signer = load_signer(key_folder())
         with self.ManagedSessionMaker(read_only=False) as session:
             table.lock(session)
@@ -199,7 +200,7 @@ class Guard(AbstractStore):  # type: ignore[misc]
     # Refusals
 
     def refuse_if_held(self, model: str, what: str, version: object = None, under: str | None = None) -> None:
-        """Refuse what would take a guarded alias along; of one version, of the whole model, or to a new name."""
+        """Refuse an action that would affect a guarded alias: of one version, of the whole model, or by a new name."""
         if not self.guards_model(str(model if under is None else under)):
             return
         with self.ManagedSessionMaker() as session:
@@ -208,8 +209,8 @@ class Guard(AbstractStore):  # type: ignore[misc]
                     raise refusals.held(what, alias, model, holder)
 
     def refuse_used_name(self, model: str) -> None:
-        """Refuse a name under which the ledger knows versions of an earlier model; one that is there now is MLflow's to
-        refuse."""
+        """Refuse a name under which the ledger knows versions of an earlier model; MLflow itself refuses a name that is
+        in use now."""
         if not isinstance(model, str) or not self.guards_model(model):
             return
         with self.ManagedSessionMaker() as session:
@@ -220,37 +221,37 @@ class Guard(AbstractStore):  # type: ignore[misc]
                 raise refusals.name_taken(model, rows)
 
     def refuse_held_name(self, model: str) -> None:
-        """Refuse a name that a model with a champion has; MLflow's own answer to that would be the trigger's SQL."""
+        """Refuse the name of a model with a champion; MLflow's own answer would be the trigger's SQL."""
         with self.ManagedSessionMaker() as session:
             for alias, holder in self.guarded_holders(session, model):
                 raise refusals.name_held(alias, model, holder)
 
     def has_model(self, session: Any, model: str) -> bool:
-        """Whether a model of this name is there now."""
+        """Whether a model of this name exists now."""
 
         return self._get_query(session, SqlRegisteredModel).filter(SqlRegisteredModel.name == model).first() is not None
 
     def refuse_reserved(self, model: str, version: object, keys: Iterable[str]) -> None:
-        """Refuse tags that only the ledger writes, on any model: one that nobody guards yet may be judged next."""
+        """Refuse tags that only the ledger writes, on any model: one that is not guarded yet may be judged next."""
         for key in keys:
             if is_reserved(key):
                 raise refusals.reserved_tag(model, version, key)
 
     def refuse_other_kind(self, model: str, key: str) -> None:
-        """Refuse to make a prompt of a guarded model or of a version of it, or a model of a prompt: MLflow would then
-        say that it is not there, and nobody could load it, have it judged or act on it."""
+        """Refuse to turn a guarded model or one of its versions into a prompt, or a prompt into a model: MLflow would
+        then claim that it does not exist, and nobody could load it, have it judged or act on it."""
         if key == IS_PROMPT_TAG_KEY and self.guards_model(str(model)):
             raise refusals.stays_its_kind(model, key)
 
 
 def plain_alias(alias: str) -> str:
-    """How an alias is matched: without case, blanks around it (MLflow lets a line's end through), and look-alikes that
-    Unicode counts as the same letters."""
+    """An alias in the form in which it is matched: without case, without surrounding whitespace (MLflow lets a newline
+    through), and with look-alikes that Unicode counts as the same letters unified."""
     return unicodedata.normalize("NFKC", str(alias)).casefold().strip()
 
 
 def is_number(spelled: object, number: int) -> bool:
-    """Whether a database would read a client's words as this number: `01` is version 1 too."""
+    """Whether a database would read a client's text as this number: `01` is version 1 too."""
     try:
         return int(str(spelled)) == number
     except ValueError:
@@ -258,5 +259,5 @@ def is_number(spelled: object, number: int) -> bool:
 
 
 def is_reserved(key: object) -> bool:
-    """Whether a tag is the ledger's to write."""
+    """Whether only the ledger may write this tag."""
     return plain_alias(str(key)).startswith(RESERVED)

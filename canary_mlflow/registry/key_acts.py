@@ -1,4 +1,4 @@
-"""What is done with keys, as signed rows in the ledgers that are at hand."""
+"""Acts on keys, as signed rows in the ledgers at hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from canary_mlflow.tracking.store import resolve
 
 
 def ledgers_at_hand(uris: Sequence[str]) -> list[str]:
-    """The databases that were named; without any, the usual one where it has a ledger, and else none."""
+    """The named databases; without any, the usual one if it has a ledger, else none."""
     if uris:
         return [plain_uri(uri) for uri in uris]
     found = plain_uri(os.environ.get("MLFLOW_REGISTRY_URI") or resolve(None))
@@ -36,7 +36,7 @@ def ledgers_at_hand(uris: Sequence[str]) -> list[str]:
 
 @contextmanager
 def ledger_of(uri: str) -> Iterator[Session]:
-    """A transaction as the only writer of a ledger. Raises StoreError where there is none that can be written."""
+    """A transaction as the only writer of a ledger. Raises StoreError if there is no writable ledger."""
     shown = without_password(uri)
     if not is_guarded(guarded_uri(uri)):
         raise StoreError(f"{shown}: its ledger is written on the server's own machine; expected its database there")
@@ -57,7 +57,7 @@ def ledger_of(uri: str) -> Iterator[Session]:
 
 
 def check_key(uri: str, signer: Signer) -> None:
-    """Raise Refused where the ledger of a database, if there is one, does not know this account's key."""
+    """Raise Refused if the database has a ledger that does not know this account's key."""
     file = sqlite_file(plain_uri(uri))
     if file is not None and not file.exists():
         return
@@ -67,8 +67,8 @@ def check_key(uri: str, signer: Signer) -> None:
 
 
 def record_rotation(uri: str, *, anew: bool) -> str:
-    """Tell a ledger of this account's new key; what became of it, in words. `anew`: the key before it is lost, so it
-    begins on its own word, which `canary audit verify` shows."""
+    """Record this account's new key in a ledger; return what happened, in words. `anew`: the previous key is lost, so
+    no other key vouches for the new one, which `canary audit verify` shows."""
     shown = without_password(uri)
     signer = load_signer(key_folder())
     try:
@@ -89,7 +89,8 @@ def record_rotation(uri: str, *, anew: bool) -> str:
 
 
 def let_in(uri: str, key_id: str, public: str) -> Row:
-    """A row that lets another key sign. Raises Refused where the ledger has it already, or does not know this one."""
+    """Write a row that lets another key sign. Raises Refused if the ledger already has that key, or does not know this
+    account's."""
     signer = load_signer(key_folder())
     with ledger_of(uri) as session:
         last = let_sign(session, signer, account())
@@ -101,8 +102,8 @@ def let_in(uri: str, key_id: str, public: str) -> Row:
 
 
 def revoke(uri: str, key_id: str, reason: str, since: int | None) -> Row:
-    """A row that ends another key from row `since` on, or from this row on. Raises UsageError for a row that is not
-    there yet, Refused for a key that this account's may not end."""
+    """Write a row that ends another key from row `since` on, or from this row on. Raises UsageError for a row that does
+    not exist yet, Refused for a key that this account's key may not end."""
     reason = given(reason, "why the key ends; it is kept in the ledger")
     signer = load_signer(key_folder())
     with ledger_of(uri) as session:
@@ -115,7 +116,7 @@ def revoke(uri: str, key_id: str, reason: str, since: int | None) -> Row:
 
 
 def effective(session: Session, row: Row) -> Row:
-    """The row, unless a verifier would find it without effect. Raises Refused, and nothing is written."""
+    """The row, if it has an effect for a verifier; otherwise raises Refused, and nothing is written."""
     if why := keys_in(session).void.get(row.seq):
         raise Refused(f"{why.removeprefix(VOID)}; expected a key above it in use here; nothing was written")
     return row

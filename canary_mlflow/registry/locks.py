@@ -25,9 +25,9 @@ def registry_uri(client: MlflowClient) -> str:
 
 @contextmanager
 def registry_lock(client: MlflowClient, wait: float = WAIT_SECONDS) -> Iterator[None]:
-    """Hold the registry's lock file when it is SQLite; a server's store is left to its own transactions.
+    """Hold the registry's lock file if it is SQLite; a server's store is left to its own transactions.
 
-    Raises StoreError when somebody else holds it for longer than `wait` seconds.
+    Raises StoreError if somebody else holds it for longer than `wait` seconds.
     """
     file = sqlite_file(plain_uri(registry_uri(client)))
     if file is None:

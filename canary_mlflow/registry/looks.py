@@ -1,5 +1,5 @@
-"""Which looks of its plan a version has been given beside which champion: a tag of its session, which also holds those
-of which nobody wrote a verdict down, and the rows of its verdicts, which no client can take away."""
+"""Which looks of its plan a version has had against which champion. Kept in a tag of its session, which also has looks
+without a recorded verdict, and in the rows of its verdicts, which no client can remove."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from canary_mlflow.ledger.rows import Row
 
 FACT = "look"
-"""In the row of a verdict: the look that it was, as the tag has it."""
+"""Key in a verdict's row: which look it was, in the tag's format."""
 LOOKS_TAG = "canary.looks"
-"""By champion and in their order, the number of the version's runs at each look and which evidence it was:
+"""By champion, in order: the number of the version's runs at each look, and a digest of the evidence:
 `4: 1.9f86d081 3.60303ae2; 5: 3.fd61a03a`."""
 
 
@@ -29,8 +29,8 @@ _LOOK = re.compile(r"(\d+)(?:\.([0-9a-f]+))?", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """A look: how many runs the version had of those that a plan counts, and which evidence of both sides it was; ''
-    where nobody noted that, and the number of runs alone tells."""
+    """A look: how many runs, as a plan counts them, the version had, and a digest of both sides' evidence; '' if that
+    was not noted, and only the number of runs identifies the look."""
 
     runs: int
     evidence: str = ""
@@ -45,8 +45,8 @@ class Taken:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a version is in its plan: the evidence that there is `now`, and the looks `taken` beside this champion,
-    the first of them first. `told`: those of them that the ledger knows."""
+    """How far a version is in its plan: the evidence `now`, and the looks `taken` against this champion, in order.
+    `told`: those among them that the ledger knows."""
 
     now: Taken
     taken: tuple[Taken, ...]
@@ -59,9 +59,9 @@ class Progress:
 
     @property
     def before(self) -> list[int]:
-        """The numbers of runs at the looks that count against one now: a second look at the same evidence costs nothing
-        that its first did not. Once the ledger knows a look, only it says which were later than one at this evidence:
-        in a tag anybody may put that first."""
+        """The numbers of runs at the looks that count against a look now. A second look at the same evidence costs no
+        more than the first. Once the ledger knows a look at this evidence, only the ledger tells which looks came
+        later: in a tag, anybody could change the order."""
         first = next((at for at, look in enumerate(self.taken) if look.at(self.now)), len(self.taken))
         if not self.told:
             return [look.runs for look in self.taken[:first]]
@@ -71,15 +71,15 @@ class Progress:
 
 
 def evidence_of(run_ids: Iterable[str]) -> str:
-    """A short name of these runs, whatever their order."""
+    """A short digest of these runs, independent of their order."""
     return hashlib.sha256("\n".join(sorted(run_ids)).encode()).hexdigest()[:8]
 
 
 def looks_taken(
     client: MlflowClient, session: str | None, champion: str | None, told: Iterable[Taken] = ()
 ) -> tuple[Taken, ...]:
-    """The looks beside this champion. `told`: those that the ledger knows, which say more than one that the tag has
-    without its evidence."""
+    """The looks against this champion. `told`: those that the ledger knows, which replace the tag's looks without
+    evidence."""
     told = list(told)
     known = {look.runs for look in told}
     kept = _by_champion(get_run(client, session)).get(str(champion), ()) if session else ()
@@ -88,7 +88,7 @@ def looks_taken(
 
 
 def looks_told(rows: Iterable[Row], session: str | None, champion: str | None) -> Iterator[Taken]:
-    """The looks beside this champion that rows of the ledger about the model know, the first of them first."""
+    """The looks against this champion in the ledger's rows about the model, in order."""
     for row in rows:
         facts = row.facts
         said = _LOOK.fullmatch(str(facts.get(FACT) or ""))
@@ -97,7 +97,7 @@ def looks_told(rows: Iterable[Row], session: str | None, champion: str | None) -
 
 
 def note_look(client: MlflowClient, session: str, champion: str | None, look: Taken) -> None:
-    """Keep that this look was taken; before its verdict is told, so that none comes for nothing."""
+    """Record that this look was taken, before its verdict is shown, so that no look is free."""
     looks = _by_champion(active_run(client, session))
     beside = looks.get(str(champion), ())
     if not any(before.at(look) for before in beside):

@@ -1,8 +1,8 @@
 """MLflow's own migrations, refused on a guarded database before they begin, in every process that has this package.
 
-`mlflow db upgrade` does not expect triggers, and MLflow also migrates a database that lacks tables as it opens it.
-Nothing in a database can stop Alembic before its first step (docs/guard.md, "Upgrading MLflow"), so this stands in
-front of the one function that both go through.
+`mlflow db upgrade` does not expect triggers, and MLflow also migrates a database that lacks tables when it opens it.
+Nothing in a database can stop Alembic before its first step (docs/guard.md, "Upgrading MLflow"), so this module wraps
+the one function that both use.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ MODULE, NAME = "mlflow.store.db.utils", "_upgrade_db"
 
 
 def watch() -> None:
-    """Stand there from now on, or from when MLflow loads the module: it may be half imported itself."""
+    """Wrap that function now, or once MLflow loads its module: MLflow may be half imported."""
     from mlflow.utils.import_hooks import register_post_import_hook
 
     register_post_import_hook(stand_before, MODULE)
 
 
 def stand_before(module: Any) -> None:
-    """Put the question before MLflow's function, once."""
+    """Wrap MLflow's function with the check, once."""
     original = getattr(module, NAME, None)
     if original is None or hasattr(original, "__wrapped__"):
         return
@@ -35,7 +35,7 @@ def stand_before(module: Any) -> None:
 
 
 def refuse_guarded(engine: Any, module: Any) -> None:
-    """Raise, in one sentence, for a database with triggers of ours that is to be migrated."""
+    """Raise, in one sentence, if a database with our triggers is about to be migrated."""
     import click
     import sqlalchemy as sa
     from mlflow.exceptions import MlflowException

@@ -1,9 +1,9 @@
-"""A seal as others' tools read it: OpenSSF model signing, version 1.0 of its statement.
+"""A seal in a format that other tools read: OpenSSF model signing, version 1.0 of its statement.
 
 An in-toto statement that names every file with its sha256, in a DSSE envelope, in a Sigstore bundle with an elliptic
 curve key, as `model_signing sign key` of the package model-signing 1.1 writes it (Apache-2.0,
-github.com/sigstore/model-transparency). Its verifiers take no ed25519, which the ledger is signed with: hence a key of
-its own, P-256, beside the ledger's.
+github.com/sigstore/model-transparency). Its verifiers do not accept ed25519, with which the ledger is signed: hence a
+separate P-256 key beside the ledger's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HASHES: Mapping[int, type[hashes.HashAlgorithm]] = {256: hashes.SHA256, 384: ha
 
 
 def statement(name: str, files: Mapping[str, str]) -> dict[str, Any]:
-    """The in-toto statement. `files`: relative name → sha256 in hex. Its root is the sha256 over all of these."""
+    """The in-toto statement. `files`: relative name → sha256 in hex. Its root digest is the sha256 over all of them."""
     ordered = sorted(files.items())
     root = hashlib.sha256(b"".join(bytes.fromhex(found) for _, found in ordered)).hexdigest()
     return {
@@ -50,7 +50,7 @@ def statement(name: str, files: Mapping[str, str]) -> dict[str, Any]:
 
 
 def bundle(name: str, files: Mapping[str, str], key: ec.EllipticCurvePrivateKey) -> str:
-    """The signed statement as the file that verifiers take."""
+    """The signed statement as the content of the file that verifiers read."""
     payload = json.dumps(statement(name, files), sort_keys=True).encode()
     signature = key.sign(encoded(payload), ec.ECDSA(hash_of(key.public_key())))
     found = {
@@ -66,7 +66,7 @@ def bundle(name: str, files: Mapping[str, str], key: ec.EllipticCurvePrivateKey)
 
 
 def read_bundle(file: Path, public: Path) -> dict[str, str]:
-    """Relative name → sha256, as a signature file says that this key has signed it. Raises UsageError."""
+    """Relative name → sha256, from a signature file that this key must have signed. Raises UsageError."""
     key = load_public(public)
     try:
         envelope = read_json(file, LONGEST)["dsseEnvelope"]
@@ -96,7 +96,7 @@ def files_in(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def encoded(payload: bytes) -> bytes:
-    """What DSSE signs: github.com/secure-systems-lab/dsse, protocol.md."""
+    """The bytes that DSSE signs: github.com/secure-systems-lab/dsse, protocol.md."""
     return f"DSSEv1 {len(PAYLOAD)} {PAYLOAD} {len(payload)} ".encode() + payload
 
 
@@ -113,12 +113,12 @@ def pem(key: ec.EllipticCurvePublicKey) -> bytes:
 
 
 def hint(key: ec.EllipticCurvePublicKey) -> str:
-    """By what a verifier sees that it has the right key."""
+    """The hint by which a verifier sees that it has the right key."""
     return hashlib.sha256(pem(key)).hexdigest()
 
 
 def load_public(file: Path) -> ec.EllipticCurvePublicKey:
-    """Raises UsageError for a file that holds no such key."""
+    """The public key in a file. Raises UsageError for a file without such a key."""
     try:
         key = serialization.load_pem_public_key(read_bytes(file))
     except OSError as error:
@@ -131,7 +131,7 @@ def load_public(file: Path) -> ec.EllipticCurvePublicKey:
 
 
 def load_signer(folder: Path) -> ec.EllipticCurvePrivateKey:
-    """The key that exports are signed with; the first makes it. Raises StoreError where others may read it."""
+    """The key that signs exports; the first export makes it. Raises StoreError if others may read it."""
     file = folder / PRIVATE
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

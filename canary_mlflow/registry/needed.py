@@ -1,4 +1,4 @@
-"""Which versions of a model still need their files: a champion, what a rollback goes back to, what is not decided."""
+"""Which versions of a model still need their files: a champion, one that a rollback may return to, an undecided one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ OURS = "canary."
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """`keep`: how many former champions stay; at least the one that `canary rollback` goes back to. `older_than`: days,
-    below which a version stays whatever it is."""
+    """The terms of pruning. `keep`: how many former champions stay, at least the one that `canary rollback` returns to.
+    `older_than`: days; any younger version stays."""
 
     keep: int = KEEP
     older_than: float = 0.0
@@ -37,9 +37,9 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """A model as it was read. `names`: version → the aliases that name it. `former`: the champions before the present
-    one, the newest first. `requests`: version → the row by which somebody asks for its override. `standing`: who is
-    champion by which row; None without a ledger."""
+    """A model as it was read. `names`: version → the aliases that name it. `former`: the champions before the current
+    one, newest first. `requests`: version → the row that asks for its override. `standing`: who is champion, by which
+    row; None without a ledger."""
 
     model: str
     versions: Mapping[str, ModelVersion]
@@ -61,7 +61,7 @@ class Known:
 
 
 def read_model(client: MlflowClient, model: str) -> Known:
-    """All that decides which versions of a model stay. Raises NoSuchModel."""
+    """Everything that decides which versions of a model stay. Raises NoSuchModel."""
     find_model(client, model)
     guard = guard_of(client)
     standing = guard.standing(model) if guard is not None else None
@@ -90,7 +90,7 @@ def read_model(client: MlflowClient, model: str) -> Known:
 
 
 def ours(client: MlflowClient) -> list[str]:
-    """The models of which any version has come through here."""
+    """The models with a version that this project registered or judged."""
     return sorted(
         {one.name for one in every_version(client, "") if any(key.startswith(OURS) for key in one.tags or {})}
     )
@@ -108,7 +108,7 @@ def every_version(client: MlflowClient, text: str) -> list[ModelVersion]:
 
 
 def chain(champion: str | None, before: Mapping[str, str | None]) -> list[str]:
-    """Whom one rollback after the other would return to."""
+    """The versions that one rollback after another would return to."""
     found: list[str] = []
     at = before.get(champion or "")
     while at is not None and at not in (champion, *found):
@@ -118,7 +118,7 @@ def chain(champion: str | None, before: Mapping[str, str | None]) -> list[str]:
 
 
 def open_requests(rows: Sequence[Row], versions: Mapping[str, ModelVersion]) -> dict[str, int]:
-    """Version → the row by which its override was asked for, where nothing has been said of it since."""
+    """Version → the row that asked for its override, if no verdict or act on it came later."""
     newest = {(str(row.version), row.version_created): row for row in rows if row.kind not in (Kind.SEAL, Kind.FACTS)}
     asked = {about: row.seq for about, row in newest.items() if row.kind == Kind.REQUEST}
     return {
@@ -133,7 +133,7 @@ def why_it_stays(known: Known, found: ModelVersion, terms: Terms) -> str:
     version, tags = str(found.version), found.tags or {}
     word = tags.get("canary.verdict")
     if version in known.pruned:
-        return ""  # decided once and for all
+        return ""  # decided for good
     if names := known.names.get(version):
         return " and ".join(sorted(names))
     if version in known.former[: terms.keep]:

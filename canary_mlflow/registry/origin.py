@@ -1,4 +1,4 @@
-"""Where a version's files come from: a verdict on runs says nothing about the files of others."""
+"""Where a version's files come from: a verdict on runs tells nothing about the files of other runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from gates.model.records import Version
 
-SOURCE_TAG = "canary.model_source"  # of a run: where the files are that it made, when it logged none
+SOURCE_TAG = "canary.model_source"  # of a run: where the files that it made are, if it logged none
 
 
 def refuse_foreign_evidence(client: MlflowClient, found: ModelVersion, candidate: Version) -> None:
-    """Raise UsageError for a version whose files do not come from a run that is among those it would be judged by."""
+    """Raise UsageError for a version whose files do not come from one of the runs by which it would be judged."""
     runs = [run.run_id for run in candidate.runs]
     if runs and found.run_id and found.run_id not in (*runs, records.session_of(found)):
         raise UsageError(
@@ -41,15 +41,16 @@ def refuse_foreign_evidence(client: MlflowClient, found: ModelVersion, candidate
 
 
 def comes_from(client: MlflowClient, source: str, run_id: str) -> bool:
-    """Whether the run itself vouches for the files: its artifacts, a model that it logged, or what its tag names.
+    """Whether the run itself vouches for the files: they are its artifacts, a model that it logged, or named by its
+    tag.
 
-    Any client may register any place under any run's id: MLflow compares only sources in its own artifact store.
+    Any client may register any place under any run's id: MLflow checks only sources in its own artifact store.
     """
     scheme, path = urlsplit(source).scheme, urlsplit(source).path.strip("/")
     seen: set[str] = set()
     while scheme == "models" and "/" in path:  # a copy of a version; MLflow keeps the run's id with it
         if path in seen:
-            return False  # a circle: a model that was deleted and made anew as a copy of its copy
+            return False  # a cycle: a model that was deleted and recreated as a copy of its copy
         seen.add(path)
         name, _, version = path.rpartition("/")
         source = str(client.get_model_version(name, version).source)
@@ -63,8 +64,8 @@ def comes_from(client: MlflowClient, source: str, run_id: str) -> bool:
 
 
 def is_within(place: str, root: str) -> bool:
-    """Whether a URI is another, or below it, once dots are followed; as written, and after each decoding, because
-    MLflow decodes when it loads: `%2e%2e` leads out of a folder, and `%2f` is a part of a name until it is decoded."""
+    """Whether a URI equals another or lies below it, with dots resolved; as written, and after each decoding, because
+    MLflow decodes on loading: `%2e%2e` leads out of a folder, and `%2f` is part of a name until it is decoded."""
     while bool(root) and _below(place, root):
         decoded = unquote(place), unquote(root)
         if decoded == (place, root):

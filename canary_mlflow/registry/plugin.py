@@ -1,7 +1,7 @@
-"""The guard as MLflow's plugin: which URIs it answers to, and how it is built.
+"""The guard as an MLflow plugin: which URIs it handles, and how it is built.
 
-MLflow loads this module while it is itself half imported, and drops the plugin with only a warning if that fails: so
-it imports nothing of MLflow.
+MLflow loads this module while MLflow itself is half imported, and drops the plugin with only a warning if that fails:
+so this module imports nothing from MLflow.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ SCHEMES = (
     *(f"{PREFIX}{name}" for name in ("sqlite", "postgresql", "postgresql+psycopg", "postgresql+psycopg2")),
 )
 SERVER_BACKEND = "_MLFLOW_SERVER_FILE_STORE"  # where `mlflow server` tells its workers their tracking store
-SERVER_REGISTRY = "_MLFLOW_SERVER_REGISTRY_STORE"  # the same of the registry, where it was given one of its own
+SERVER_REGISTRY = "_MLFLOW_SERVER_REGISTRY_STORE"  # the same for the registry, if it has a separate one
 
 
 def build_store(store_uri: str, tracking_uri: str | None = None) -> Any:
-    """The registry store for a `canary…` URI. MLflow looks at the names of these two parameters."""
+    """The registry store for a `canary…` URI. MLflow inspects the names of these two parameters."""
     return guarded_store(plain_uri(store_uri), os.environ.get(SERVER_BACKEND) or tracking_uri or "")
 
 
@@ -41,7 +41,7 @@ def guarded_store(database: str, tracking_uri: str) -> GuardedStore:
 
 
 def plain_uri(uri: str) -> str:
-    """The database behind a guarded URI; any other URI as it is."""
+    """The database behind a guarded URI; any other URI unchanged."""
     for start in (PREFIX, f"{SHORT}:"):
         if uri.startswith(start):
             return uri.removeprefix(start)
@@ -49,17 +49,17 @@ def plain_uri(uri: str) -> str:
 
 
 def is_guarded(uri: str) -> bool:
-    """Whether this plugin answers to the URI."""
+    """Whether this plugin handles the URI."""
     return urlsplit(uri).scheme in SCHEMES
 
 
 def guarded_uri(uri: str) -> str:
-    """The guarded URI of a database; of anything else (a server, a database without triggers) the URI itself."""
+    """The guarded URI of a database; for anything else (a server, a database without triggers), the URI itself."""
     return f"{PREFIX}{uri}" if f"{PREFIX}{urlsplit(uri).scheme}" in SCHEMES else uri
 
 
 def announce() -> None:
-    """Tell MLflow of the plugin where the package is on the path but not installed, and so has no entry points."""
+    """Register the plugin with MLflow if the package is on the path but not installed, and so has no entry points."""
     from mlflow.tracking._model_registry.utils import _get_store_registry
 
     from canary_mlflow.registry.migrations import watch

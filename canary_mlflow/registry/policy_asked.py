@@ -1,4 +1,4 @@
-"""The policy that a person asks to be judged by, beside the one that a registry has in force."""
+"""The policy that a person asks for, and the one that a registry has in force."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def policy_for(client: MlflowClient, model: str, version: str, asked: str | Path | Mapping[str, Any] | None) -> Policy:
     """The policy to judge a version by: the one that was asked for, else the one in force for its model.
 
-    Raises UsageError for another than a server has, or the ledger sets, and as `in_force` does.
+    Raises UsageError for a policy other than the one that a server has or the ledger sets, and as `in_force` does.
     """
     governing = governing_policy(client, model)
     if asked is None:
@@ -39,7 +39,7 @@ def policy_for(client: MlflowClient, model: str, version: str, asked: str | Path
 
 
 def governing_policy(client: MlflowClient, model: str) -> InForce | None:
-    """The policy that judges a model whatever anybody brings: a server's, or one that the ledger sets; None where the
+    """The policy that judges a model whatever the caller asks for: a server's, or one that the ledger sets; None if the
     caller's own counts."""
     if is_guarded_server(client):
         return in_force_there(client, model)
@@ -48,7 +48,7 @@ def governing_policy(client: MlflowClient, model: str) -> InForce | None:
 
 
 def file_of(asked: str | Path | Mapping[str, Any] | None) -> str:
-    """The file that somebody named; empty for a shipped name and for keys."""
+    """The path of the policy file that was asked for; empty for a shipped name and for keys."""
     if asked is None or isinstance(asked, Mapping) or str(asked) in policy_names():
         return ""
     return str(asked)

@@ -1,5 +1,5 @@
-"""Was every verdict reached by the policy that was in force at its row, and every override answered for by as many
-people as that asked for? Needs the rows alone."""
+"""Was every verdict reached by the policy that was in force at its row, and was every override made by as many people
+as that policy required? Needs only the rows."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from canary_mlflow.registry.policy_in_force import tier_in
 from canary_mlflow.registry.policy_used import FACT, Source
 from canary_mlflow.registry.two_operators import JUDGED, blocked_by
 
-BEGINS = f'"{FACT}":{{"digest":"'  # no text in a row can hold it: its quotes are escaped
+BEGINS = f'"{FACT}":{{"digest":"'  # no text in a row can contain this, as quotes are escaped
 NAMED = re.compile(rf'"{FACT}":(\{{"digest":"[^{{}}]*\}})')
 
 
 def policy_damages(rows: Sequence[Row]) -> Iterator[Damage]:
-    """Everything wrong, in the order of the rows. Rows from before verdicts named their policy are not asked."""
+    """Everything that is wrong, in the order of the rows. Verdicts from before rows named their policy are skipped."""
     policies: dict[str, list[Row]] = {}
     tiers: dict[tuple[str, str], str] = {}
     for place, row in enumerate(rows):
@@ -49,13 +49,13 @@ def policy_damages(rows: Sequence[Row]) -> Iterator[Damage]:
 
 
 def tier_of(row: Row) -> str | None:
-    """The tier that a row gives its model; '' of a seal from before seals said one, None of a row that gives none."""
+    """The tier that a row gives its model; '' for a seal from before seals had one, None for a row that gives none."""
     tier = tier_in(row.facts)
     return "" if tier is None and row.kind == Kind.SEAL else tier
 
 
 def other_policy(row: Row, governing: Row | None, tier: str) -> Iterator[str]:
-    """What is wrong with the policy that a verdict names. `tier`: the model's, '' where the ledger does not say."""
+    """What is wrong with the policy that a verdict names. `tier`: the model's, '' if the ledger does not tell."""
     said = named_in(row)
     if said is None:
         return
@@ -76,8 +76,8 @@ def other_policy(row: Row, governing: Row | None, tier: str) -> Iterator[str]:
 
 
 def named_in(row: Row) -> dict[str, Any] | None:
-    """The policy that a verdict names; None for one from before verdicts did. Most of a row is its checks, which are
-    not read for this: an audit looks at every row."""
+    """The policy that a verdict names; None for a verdict from before they did. Parses only that part of a row, most of
+    which is checks, as an audit looks at every row."""
     start = row.body.find(BEGINS)
     if start < 0:
         return None
@@ -87,7 +87,7 @@ def named_in(row: Row) -> dict[str, Any] | None:
 
 
 def is_shipped(said: Mapping[str, Any]) -> bool:
-    """Whether the files here hold this very policy."""
+    """Whether the shipped files here contain exactly this policy."""
     return bool(said.get("digest") == digest_here(str(said.get("name"))))
 
 
@@ -98,7 +98,7 @@ def digest_here(name: str) -> str:
 
 
 def same_software(row: Row) -> bool:
-    """Whether a verdict was reached with the version of canary-mlflow that is here."""
+    """Whether a verdict was reached with the installed version of canary-mlflow."""
     try:
         return bool(dict(row.facts.get("software") or {}).get("canary-mlflow") == version("canary-mlflow"))
     except PackageNotFoundError:
@@ -106,12 +106,12 @@ def same_software(row: Row) -> bool:
 
 
 def people_of(governing: Row) -> int:
-    """How many people the policy of a row asks for, to override a BLOCK."""
+    """How many people the policy of a row requires for an override of a BLOCK."""
     return int(said_by(governing)["content"].get("override", {}).get("operators", 1))
 
 
 def alone(row: Row, before: Sequence[Row], governing: Row) -> Iterator[str]:
-    """An override of a BLOCK for which no second person had asked."""
+    """What is wrong with an override of a BLOCK that no second person had asked for."""
     facts = row.facts
     about = row.version, row.version_created
     mine = [one for one in before if (one.workspace, one.model) == (row.workspace, row.model)]

@@ -1,6 +1,6 @@
-"""By which policy a model is judged on a guarded registry: one that the ledger sets, else that of the model's tier.
+"""The policy that judges a model on a guarded registry: one that the ledger sets, else that of the model's tier.
 
-Neither is the candidate's to choose: what is read of its tags is at most a name, once, when the model has no rows yet.
+The candidate can choose neither: at most a name is read from its tags, once, when the model has no rows yet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TIER_TAG = "canary.tier"
 
 @dataclass(frozen=True, kw_only=True)
 class InForce:
-    """A policy with all its keys. `row`: of the ledger, which set it for `pattern`; None for a shipped one."""
+    """A policy with all its keys. `row`: the ledger's row that set it for `pattern`; None for a shipped policy."""
 
     content: Mapping[str, Any]
     row: int | None = None
@@ -37,7 +37,7 @@ class InForce:
 
     @property
     def name(self) -> str:
-        """What it calls itself."""
+        """The name that it gives itself."""
         return str(self.content["name"])
 
     @property
@@ -47,7 +47,7 @@ class InForce:
 
     @property
     def policy(self) -> Policy:
-        """To judge by, with the spreads measured where it judges."""
+        """The policy to judge by, with the spreads measured in this place."""
         return policy_from(self.content)
 
     def __str__(self) -> str:
@@ -65,10 +65,10 @@ class InForce:
 
 
 def in_force(client: MlflowClient, guard: Guard | None, model: str, *, server: bool = False) -> InForce:
-    """The policy that judges a model. `server`: only tiers count, which the clients of a server may name; a session of
-    one's own may name any shipped policy.
+    """The policy that judges a model. `server`: only tiers count, as a server's clients may name nothing else;
+    otherwise a user's own session may name any shipped policy.
 
-    Raises UsageError where none is set and the model names no tier, and for a row that does not hold; NoSuchModel.
+    Raises UsageError if no policy is set and the model names no tier, and for a row that does not hold; NoSuchModel.
     """
     found = None if guard is None else set_for(guard, model)
     if found is not None:
@@ -84,8 +84,8 @@ def in_force(client: MlflowClient, guard: Guard | None, model: str, *, server: b
 
 
 def set_for(guard: Guard, model: str) -> InForce | None:
-    """The policy that the ledger sets for a model; None where it sets none. Raises UsageError for a row that does not
-    hold: whoever can write rows without a key would choose."""
+    """The policy that the ledger sets for a model; None if it sets none. Raises UsageError for a row that does not
+    hold: otherwise anybody who can write rows without a key could choose the policy."""
     row = in_force_row(guard.policies(), model)
     if row is None:
         return None
@@ -94,13 +94,13 @@ def set_for(guard: Guard, model: str) -> InForce | None:
 
 
 def from_row(row: Row) -> InForce:
-    """What a row has set."""
+    """The policy that a row sets."""
     facts = row.facts
     return InForce(content=facts["content"], row=row.seq, pattern=str(facts["pattern"]))
 
 
 def refuse_broken(row: Row, what: str, keys: PublicKeys) -> None:
-    """Raise UsageError for a row that nobody trusted has signed, or that was changed."""
+    """Raise UsageError for a row that no trusted key signed, or that was changed."""
     for fault in faults(row, None, keys):
         raise UsageError(
             f"{what}: row {row.seq} of the ledger does not hold ({fault}); expected one that does; see: canary audit "
@@ -109,8 +109,8 @@ def refuse_broken(row: Row, what: str, keys: PublicKeys) -> None:
 
 
 def tier_of_model(client: MlflowClient, guard: Guard | None, model: str) -> tuple[str, str]:
-    """The tier in the first row about a model that says one; of a model without, that of its first version's run. And
-    where it stands. '' for none, and for a text that names none. Raises UsageError and NoSuchModel."""
+    """A model's tier, and where it was found: in the first row about the model that has one, else in its first
+    version's run. '' if there is none, or if the text names no tier. Raises UsageError and NoSuchModel."""
     for row in guard.ledger(model) if guard is not None else ():
         facts = row.facts
         sealed_before = row.kind == Kind.SEAL and "run" in facts and "tier" not in facts
@@ -125,7 +125,7 @@ def tier_of_model(client: MlflowClient, guard: Guard | None, model: str) -> tupl
 
 
 def tier_in(facts: Mapping[str, Any]) -> str | None:
-    """The tier that a row records; None where it records none, as rows of acts do."""
+    """The tier that a row records; None if it records none, as with rows of acts."""
     if "tier" in facts:
         return str(facts["tier"])
     name = dict(dict(facts.get("verdict") or {}).get("policy") or {}).get("name")

@@ -1,4 +1,4 @@
-"""A policy is set for the models of a pattern: one signed row, by somebody with a name and a reason."""
+"""Sets a policy for the models that match a pattern: one signed row, with a name and a reason."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NAME = re.compile(r"[\w.\-]{1,100}", re.ASCII)
 
 
 def set_policy(guard: Guard, pattern: str, content: Mapping[str, Any], reason: str, actor: str) -> Row:
-    """Judge the models of a pattern by this policy from now on. Raises UsageError, and Refused for somebody who is not
-    among the operators, where some are named."""
+    """Judge the models that match a pattern by this policy from now on. Raises UsageError, and Refused for somebody who
+    is not among the operators, if any are named."""
     pattern = pattern.strip()
     if not pattern or len(pattern) > 256 or not pattern.isprintable():
         raise UsageError("the pattern of models: expected 1 to 256 characters, such as prod-* (* any text, ? one)")
@@ -42,7 +42,8 @@ def set_policy(guard: Guard, pattern: str, content: Mapping[str, Any], reason: s
 
 
 def own_content(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Every key of a policy, checked. Raises UsageError; also for a shipped name over other keys, which would lie."""
+    """Every key of a policy, checked. Raises UsageError; also for a shipped name with other keys, which would
+    mislead."""
     content = checked_content(body)
     name = str(content["name"])
     if not NAME.fullmatch(name):

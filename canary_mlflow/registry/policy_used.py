@@ -1,4 +1,4 @@
-"""Which policy a verdict was reached by, as its row of the ledger says it, and what has changed since another one."""
+"""The policy that led to a verdict, as the ledger's row records it, and what changed since an earlier verdict's."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.policy_in_force import InForce
     from gates.model.verdict import Verdict
 
-FACT = "policy"  # of a verdict's row; rows from before it have none
-FIRST_KEYS = ("margin", "role")  # of a rule: what decides most, so it is told first
+FACT = "policy"  # key in a verdict's row; older rows do not have it
+FIRST_KEYS = ("margin", "role")  # keys of a rule that decide most, so they are named first
 IN_PARTS = ("hard", "validity", "looks", "override")
 SPENT = ("alpha_block", "alpha_pass")  # a look spends a share of them, so they differ from look to look
 TRIED = ("alpha_pass",)  # a later try of the same code may spend less of it
@@ -30,13 +30,13 @@ class Source(StrEnum):
 
     ROW = "row"  # the ledger set it
     SHIPPED = "shipped"  # a file of conf/gate, in a checkout also the project's own
-    FILE = "file"  # any other
-    SETTINGS = "settings"  # of a session or a caller
+    FILE = "file"  # any other file
+    SETTINGS = "settings"  # from a session or a caller
 
 
 @dataclass(frozen=True, kw_only=True)
 class Used:
-    """A policy by name and digest. `file`: where it stands; `server`: a server chose it, nobody else."""
+    """A policy by name and digest. `file`: where it is. `server`: a server chose it, and nobody else could."""
 
     name: str
     digest: str
@@ -51,7 +51,7 @@ class Used:
 
 
 def used(policy: Policy, governing: InForce | None, file: str, *, server: bool) -> Used:
-    """How a policy is called in the row of its verdict. `governing`: what the ledger sets, by which it judges then."""
+    """How a verdict's row names its policy. `governing`: the policy that the ledger sets, if it was the one used."""
     if governing is not None:
         return Used(name=governing.name, digest=governing.digest, source=Source.ROW, row=governing.row, server=server)
     name = str(policy.name)
@@ -64,7 +64,7 @@ def used(policy: Policy, governing: InForce | None, file: str, *, server: bool) 
 
 
 def overruled(policy: Policy, governing: InForce | None, where: str = "") -> str:
-    """What to note where the ledger or a server judges by another policy than a session brought; '' for the same."""
+    """What to note if the ledger or a server judges by another policy than the session asked for; '' if by the same."""
     if governing is None:
         return ""
     found = list(differences(policy_to_dict(policy), policy_to_dict(governing.policy)))
@@ -72,8 +72,8 @@ def overruled(policy: Policy, governing: InForce | None, where: str = "") -> str
 
 
 def changed_since(rows: Sequence[Row], now: Verdict, by: Used, *, look: bool) -> str:
-    """`policy changed since version 3 was judged: margin of step_cost 10 % → 50 %`; '' where nothing has, or nobody
-    judged the champion. `rows`: about the model, oldest first; `look`: the verdict is one of a plan."""
+    """`policy changed since version 3 was judged: margin of step_cost 10 % → 50 %`; '' if nothing changed, or the
+    champion was not judged. `rows`: those about the model, oldest first. `look`: the verdict is a look of a plan."""
     verdict = verdict_of_champion(rows)
     if verdict is None:
         return ""
@@ -85,15 +85,15 @@ def changed_since(rows: Sequence[Row], now: Verdict, by: Used, *, look: bool) ->
     left, right = (
         {key: value for key, value in side.items() if key not in left_out} for side in (then["policy"], now.policy)
     )
-    # Beside no baseline other overlays hold, which change roles.
+    # Without a baseline, other overlays apply, which change roles.
     bootstrap = then.get("baseline_version") is None
     found = [what for what in differences(left, right) if not (bootstrap and what.startswith("role of "))]
     return f"policy changed since version {verdict.version} was judged: {listed(found)}" if found else ""
 
 
 def verdict_of_champion(rows: Sequence[Row]) -> Row | None:
-    """The verdict by which the present champion became it; None for one that was made by hand, or of which it is not
-    to be read."""
+    """The verdict that made the current champion; None for a champion made by hand, or if the verdict cannot be
+    read."""
     moves = [row for row in rows if row.moves and row.alias == "champion"]
     if not moves:
         return None
@@ -106,7 +106,7 @@ def verdict_of_champion(rows: Sequence[Row]) -> Row | None:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """What is another in two policies, a few words each, margins first."""
+    """The differences between two policies, in a few words each, margins first."""
     left, right = (dict(side.get("rules") or {}) for side in (then, now))
     both = [name for name in left if name in right]
     keys = dict.fromkeys((*FIRST_KEYS, *(key for name in both for key in left[name])))
@@ -123,7 +123,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str
 
 
 def other_keys(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """The same of all but the rules. Keys that one side does not know are none of its differences."""
+    """The same for everything except the rules. Keys that one side does not have are no differences."""
     for key in (key for key in then if key in now and key not in ("rules", "overlays", "priors")):
         if key not in IN_PARTS:
             yield from [f"{key} {spoken(then[key])} → {spoken(now[key])}"] if then[key] != now[key] else ()
@@ -135,7 +135,7 @@ def other_keys(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
 
 
 def spoken(value: Any, percent: bool = False) -> str:
-    """A value as a policy's file has it; a margin that is a fraction in percent."""
+    """A value as in a policy's file; a margin that is a fraction is shown in percent."""
     if percent and isinstance(value, int | float):
         return f"{100 * value:g} %"
     if value is None or isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Every private name of MLflow, and of its Alembic, that this project uses. Without one of them it cannot be used."""
+"""Every private name of MLflow, and of its Alembic, that this project uses and cannot work without."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = (
     ("alembic.script", "ScriptDirectory._upgrade_revs"),
     ("mlflow.tracking._model_registry.utils", "_get_store_registry"),
     ("mlflow.tracking.registry", "StoreRegistry.register"),
-    ("mlflow.webhooks.delivery", "deliver_webhook"),  # public by name, and in no documentation
+    ("mlflow.webhooks.delivery", "deliver_webhook"),  # public by name, but undocumented
 )
 # Columns that the ledger's triggers and the reading of runs name in SQL.
 COLUMNS = (

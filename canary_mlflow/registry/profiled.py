@@ -1,4 +1,4 @@
-"""The profile of what a user names, and that of the champion of the same model."""
+"""Finds the profile of what a user names, and that of the same model's champion."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
 PROFILED_TAG = "canary.profiled"
-"""On a run of a session with `profile=true`: its artifacts hold a profile."""
+"""Tag of a run in a session with `profile=true`: its artifacts hold a profile."""
 PROFILE_OF_TAG = "canary.profile_of"
-"""On a run that only profiles: the session, or the run alone, whose configuration it repeated."""
+"""Tag of a run that only profiles: the session, or the single run, whose configuration it repeated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What a user named: its runs, and those of the champion of its model, without the subject's own."""
+    """What a user named: its runs, and those of its model's champion, without the subject's own."""
 
     label: str
     runs: Sequence[str]
@@ -34,7 +34,7 @@ class Subject:
 
 
 def find_subject(client: MlflowClient, text: str) -> Subject:
-    """`text`: as for registry.evidence. Raises UsageError, NoSuchRun."""
+    """The subject that `text` names, as for registry.evidence. Raises UsageError, NoSuchRun."""
     side = find_evidence(client, text)
     runs = [run.run_id for run in side.evidence.runs]
     model = side.evidence.model or (model_of(client, runs[0]) if runs else "")
@@ -43,7 +43,8 @@ def find_subject(client: MlflowClient, text: str) -> Subject:
 
 
 def find_profile(client: MlflowClient, runs: Sequence[str], champion: Sequence[str] = ()) -> Profiled | None:
-    """The newest profile of these runs, beside the champion's. Raises UsageError for a file that is none."""
+    """The newest profile of these runs, with the champion's; None if there is none. Raises UsageError for a file that
+    is not a profile."""
     own = newest(client, runs)
     if own is None:
         return None

@@ -26,9 +26,9 @@ BY_A_POLICY = (Kind.VERDICT, Kind.BOOTSTRAP)
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Which version holds an alias, and the ledger row that made it so; both None while there is none.
+    """Which version holds an alias, and the ledger row that made it so; both None if nobody holds it.
 
-    The row is None too for an alias from before the guard. Two standings are equal only if nothing has moved between.
+    The row is also None for an alias from before the guard. Two standings are equal only if nothing moved in between.
     """
 
     version: int | None = None
@@ -44,8 +44,8 @@ class Standing:
 class Order:
     """What is to be recorded about a version, and whether the alias follows.
 
-    `judged_against` None: no comparison was made, and whoever is champion is replaced. `pins`: guarded aliases that
-    the version gets besides, where nothing holds them yet. `tags` are set on the version.
+    `judged_against` None: no comparison was made, and any champion is replaced. `pins`: guarded aliases that the
+    version also gets if nothing holds them yet. `tags`: set on the version.
     """
 
     kind: Kind
@@ -71,12 +71,12 @@ def standing(store: Guard, session: Any, model: str, alias: str) -> Standing:
 
 
 def standing_by(holder: int | None, move: Row | None) -> Standing:
-    """What the alias says, with the row behind it."""
+    """The standing, from the alias's holder and the row that moved it."""
     return Standing(version=holder, row=move.seq if holder is not None and move and move.version == holder else None)
 
 
 def carry_out(store: Guard, order: Order) -> list[Row]:
-    """Record the order, and move the alias if it says so; returns the rows, that of the order itself last. Raises
+    """Record the order, and move the alias if it says so; return the rows written, the order's own row last. Raises
     MLflow's exception with 403, 404 or 409."""
     signer = load_signer(key_folder())
     with store.ManagedSessionMaker(read_only=False) as session:
@@ -107,7 +107,7 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
 
 
 def bearing(session: Any, version: Any, alias: str) -> table.Bearing:
-    """The ledger's rows that bear on a version as it is stored."""
+    """The ledger's rows that concern a version as it is stored."""
     number, created = int(version.version), int(version.creation_time)
     return table.bearing(session, str(version.workspace), str(version.name), number, created, alias)
 
@@ -119,7 +119,8 @@ def refuse_pruned(session: Any, version: Any, alias: str, said: table.Bearing) -
 
 
 def refuse_needed(store: Guard, session: Any, order: Order, version: Any) -> None:
-    """Refuse to give up files of a version that an alias names by now, or beside another champion than was seen."""
+    """Refuse to give up files of a version that an alias names by now, or if the champion is not the one seen
+    before."""
     if names := stored.aliases_of(session, version):
         raise refusals.still_needed(order.model, order.version, f"it is {names[0]} now")
     now = str(standing(store, session, order.model, "champion"))
@@ -129,7 +130,7 @@ def refuse_needed(store: Guard, session: Any, order: Order, version: Any) -> Non
 
 
 def end_of_chain(session: Any, signer: Signer, actor: str, said: table.Bearing) -> Row | None:
-    """The row that the next one follows; refuses, before anything is written, a key that the ledger does not know."""
+    """The last row, which the next one follows. Refuses, before anything is written, a key unknown to the ledger."""
     try:
         return let_sign(session, signer, actor, (said.last, said.keys))
     except Refused as error:
@@ -139,7 +140,7 @@ def end_of_chain(session: Any, signer: Signer, actor: str, said: table.Bearing) 
 def write(
     store: Guard, session: Any, order: Order, version: Any, before: Standing, signer: Signer, last: Row | None
 ) -> Row:
-    """The ledger row first, after `last`: the triggers let the alias and the tag follow it only."""
+    """Write the ledger row first, after `last`: the triggers let the alias and the tag only follow it."""
     record = Record(
         kind=order.kind,
         workspace=store._get_active_workspace(),
@@ -170,10 +171,10 @@ def write(
 
 
 def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> Row | None:
-    """Move the alias on the strength of a verdict that the ledger holds already; None where it is there already.
+    """Move the alias on the strength of a verdict that the ledger already holds; None if the alias is already there.
 
-    The files and metrics are read before the lock: they may take long, and a change in between is what
-    `canary audit verify` finds. What the database alone can say is asked again under it: a key may have ended since.
+    Files and metrics are read before the lock, as that may take long; `canary audit verify` finds a change in between.
+    What the database can tell is checked again under the lock: a key may have ended since.
     """
     with store.asking() as session:
         found = store.version_in(session, model, version, alias)
@@ -185,7 +186,7 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
     place = str(found.storage_location or source)
     try:
         binding = store.binding_now(created, source, place, list(facts.get("runs") or {}))
-    except CanaryError as error:  # MLflow's handlers know its own exceptions only, and answer 500 to others
+    except CanaryError as error:  # MLflow's handlers only know its own exceptions, and answer 500 to others
         raise refusals.stale(alias, model, version, str(error)) from error
     if different := changes(facts, binding):
         raise refusals.stale(alias, model, version, different[0])
@@ -223,7 +224,7 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
 
 
 def policy_row(said: table.Bearing, model: str) -> int | None:
-    """The row that sets the policy by which the model is judged now."""
+    """The number of the row that sets the policy by which the model is judged now."""
     row = in_force_row(said.policies, model)
     return None if row is None else row.seq
 
@@ -234,7 +235,7 @@ def as_stored(version: Any) -> tuple[Any, ...]:
 
 
 def granting(session: Any, version: Any, alias: str, said: table.Bearing) -> Row:
-    """The newest row about the version, which must let it hold the alias; refuses otherwise."""
+    """The newest row about the version. Refuses unless that row lets it hold the alias."""
     model, number, row = str(version.name), int(version.version), said.newest
     refuse_pruned(session, version, alias, said)
     if row is None:

@@ -1,4 +1,4 @@
-"""Versions whose files were given up to free their space: what the ledger says of them, and what they cannot be."""
+"""Versions whose files were given up to free their space: what the ledger says about them, and what is refused."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ if TYPE_CHECKING:
 
     from canary_mlflow.registry.store import GuardedStore
 
-Version = tuple[str, str, int, int]  # as a row is about it: workspace, model, number, creation time
-TAG = "canary.pruned"  # when; where there is no ledger, all that there is
+Version = tuple[str, str, int, int]  # as a row identifies it: workspace, model, number, creation time
+TAG = "canary.pruned"  # when; without a ledger, the only record
 BY_TAG = f"{TAG}_by"
-BESIDE = "beside"  # in a row: the champion that was seen when its files were found to be needed no more
+BESIDE = "beside"  # key in a row: the champion at the time when the files were found to be no longer needed
 
 
 def about(row: Row) -> Version:
-    """The version that a row is about, and no other that had its number."""
+    """The version that a row is about; the creation time tells it from others that had its number."""
     return row.workspace, row.model, row.version, row.version_created
 
 
 def row_of(guard: GuardedStore, found: ModelVersion) -> Row | None:
-    """The row by which the version's files were given up: the first that somebody trusted has signed."""
+    """The row by which the version's files were given up: the first that a trusted key signed; None if there is
+    none."""
     numbers = int(found.version), int(found.creation_timestamp)
     rows = [row for row in guard.prunings(str(found.name)) if (row.version, row.version_created) == numbers]
     keys = guard.keys() if rows else None
@@ -40,7 +41,7 @@ def session_row(guard: GuardedStore, model: str, session_id: str) -> Row | None:
 
 
 def refuse_pruned(guard: GuardedStore | None, found: ModelVersion) -> None:
-    """Raise UsageError for a version whose files were given up: nobody may promote it, by hand neither."""
+    """Raise UsageError for a version whose files were given up: nobody may promote it, not even by hand."""
     tags: Mapping[str, str] = found.tags or {}
     said = ""
     if guard is not None:
@@ -53,7 +54,7 @@ def refuse_pruned(guard: GuardedStore | None, found: ModelVersion) -> None:
 
 
 def in_words(row: Row) -> str:
-    """When and by whom, as every refusal of a pruned version says it."""
+    """When and by whom the files were given up, in the words of every refusal of a pruned version."""
     return told(str(row.facts.get("time", "")), str(row.facts.get("actor", "")), f", row {row.seq} of the ledger")
 
 
@@ -66,7 +67,7 @@ def told(when: str, who: str, where: str = "") -> str:
 
 
 def given_up(prunings: Iterable[Row]) -> dict[Version, dict[str, str]]:
-    """Version → relative name → sha256 of the files of it that rows give up."""
+    """Version → relative name → sha256 of its files that the rows give up."""
     found: dict[Version, dict[str, str]] = {}
     for row in prunings:
         found.setdefault(about(row), {}).update(named(row, "files"))
@@ -74,12 +75,12 @@ def given_up(prunings: Iterable[Row]) -> dict[Version, dict[str, str]]:
 
 
 def released(prunings: Iterable[Row]) -> dict[str, int]:
-    """Run → the last row that pruned what it was behind: nothing from before that row will rest on it, so that it may
-    go too. What was judged by it only afterwards is another matter."""
+    """Run → the last row that pruned what the run was evidence for. Nothing recorded before that row rests on the run
+    any more, so it may go too; a later verdict may still need it."""
     return {run_id: row.seq for row in prunings for run_id in named(row, "runs")}
 
 
 def named(row: Row, what: str) -> dict[str, str]:
-    """Names with digests in a row; none where its text is another's."""
+    """The names with digests in a row; empty if its text is not in our format."""
     found = row.facts.get(what)
     return found if isinstance(found, dict) else {}

@@ -1,7 +1,7 @@
-"""Large files of versions that nobody needs any more: first a signed row that gives them up, then they are removed.
+"""Removes large files of versions that nobody needs any more: first a signed row gives them up, then they are removed.
 
-In that order: a file that is gone without a row is damage. What is left after a row, because somebody killed the
-process, the next call removes.
+The order matters: a file that is gone without a row is damage. If the process is killed after the row, the next call
+removes what is left.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ WORD = "pruned"
 
 @dataclass(frozen=True, kw_only=True)
 class Fate:
-    """What becomes of the large files of a version, or of a session that no version came of. `files`, `bytes`: of what
-    goes, or has gone. `row`: of the ledger, where it gives them up."""
+    """What happens to the large files of a version, or of a session without a version. `files`, `bytes`: number and
+    size of what goes, or has gone. `row`: the ledger's row that gives them up."""
 
     model: str
     version: str | None
@@ -59,10 +59,10 @@ Weighed = tuple[Fate, Content | None]
 
 
 def plan(client: MlflowClient, model: str, terms: Terms, artifacts: str = "") -> list[Fate]:
-    """What would go of a model and what stays, with the reasons: its versions, then the sessions that no version came
-    of; the newest first. Nothing is written.
+    """What of a model would go and what stays, with the reasons: its versions, then its sessions without a version,
+    newest first. Nothing is written.
 
-    `artifacts`: where a server keeps what it serves, for its database. Raises NoSuchModel, StoreError.
+    `artifacts`: where the server behind this database keeps its artifacts. Raises NoSuchModel, StoreError.
     """
     if is_guarded_server(client):
         answer = ask(client, "POST", ROUTE, {"model": model, **asdict(terms)}) or {}
@@ -84,9 +84,9 @@ def prune(
     session: str | None = None,
     actor: str | None = None,
 ) -> Fate:
-    """Give up and remove the large files of one version, or of one session without a version. Raises UsageError where
-    it stays by now, or where its files are not those that were sealed; Refused for somebody who is not allowed to;
-    StoreError, before the row is written, where the store does not let files go."""
+    """Give up and remove the large files of one version, or of one session without a version. Raises UsageError if it
+    must stay by now, or if its files are not those that were sealed; Refused for somebody who is not allowed to prune;
+    StoreError, before the row is written, if the store does not let files be deleted."""
     if is_guarded_server(client):
         what = {"session": session} if version is None else {"version": version}
         answer = ask(client, "POST", ROUTE, {"model": model, **what, **asdict(terms)}) or {}
@@ -112,14 +112,14 @@ def prune(
 
 
 def fate_from(plain_values: Mapping[str, Any]) -> Fate:
-    """As a server reports it."""
+    """The fate as a server reports it."""
     return Fate(**{one.name: plain_values[one.name] for one in fields(Fate)})
 
 
 def weighed_now(
     client: MlflowClient, known: Known, version: str | None, session: str | None, terms: Terms, artifacts: str
 ) -> Weighed:
-    """The fate of what was named. Raises UsageError for what is not there."""
+    """The fate of the named version or session. Raises UsageError if it does not exist."""
     if version is not None:
         return weigh(client, known, find_version(client, known.model, version), terms, artifacts)
     runs = (run for run in judged_sessions(client, known) if run.info.run_id == session)
@@ -130,7 +130,7 @@ def weighed_now(
 
 
 def weigh(client: MlflowClient, known: Known, found: ModelVersion, terms: Terms, artifacts: str) -> Weighed:
-    """The fate of a version, with its files where they may go."""
+    """The fate of a version, with its files if they may go."""
     why = why_it_stays(known, found, terms)
     fate = Fate(model=known.model, version=str(found.version), session=session_of(found), goes=False, why=why)
     if why:
@@ -143,7 +143,7 @@ def weigh(client: MlflowClient, known: Known, found: ModelVersion, terms: Terms,
 
 
 def weigh_session(client: MlflowClient, known: Known, run: MlflowRun, terms: Terms, artifacts: str) -> Weighed | None:
-    """The same of a session; None for one that a version came of after all, be it of another model."""
+    """The same for a session; None if it has a version after all, even of another model."""
     session_id, why = str(run.info.run_id), why_session_stays(run, terms)
     fate = Fate(model=known.model, version=None, session=session_id, goes=False, why=why)
     if why:
@@ -163,7 +163,7 @@ def going(fate: Fate, content: Content, why: str) -> Fate:
 
 
 def row_before(known: Known, content: Content, session: str | None) -> Row | None:
-    """The row that gave the files up before, where the process that wrote it came no further."""
+    """The earlier row that gave the files up, if the process that wrote it got no further."""
     if known.guard is None:
         return None
     if content.found is not None:
@@ -172,15 +172,15 @@ def row_before(known: Known, content: Content, session: str | None) -> Row | Non
 
 
 def sealed_now(known: Known, found: ModelVersion, content: Content, row: Row | None, artifacts: str) -> dict[str, str]:
-    """Name → sha256 of the version's files that go, read now. Raises UsageError where they are not those that were
-    sealed, or given up before: what somebody changed is evidence, and stays."""
+    """Name → sha256 of the version's files that go, read now. Raises UsageError if they are not those that were sealed,
+    or given up before: changed files are evidence, and stay."""
     with files_at(content.place, artifacts) as folder:
         now = file_digests(folder)
     if row is not None:
         gone = {name: digest for name, digest in row.facts["files"].items() if name not in now}
         since, what = f"since row {row.seq} of the ledger", changed_files(row.facts["files"], {**gone, **now})
     elif TAG in (found.tags or {}):
-        return {}  # without a ledger, and begun already
+        return {}  # without a ledger, and already begun
     else:
         facts = sealed_facts(known.guard, found) or {"artifact": digest_of_all(now)}
         what = changed_files(facts["files"], now) if "files" in facts else []
@@ -199,7 +199,8 @@ def sealed_now(known: Known, found: ModelVersion, content: Content, row: Row | N
 def give_up(
     client: MlflowClient, known: Known, content: Content, fate: Fate, given: Mapping[str, str], who: str
 ) -> Row | None:
-    """The row; without a ledger the tags of the version alone."""
+    """Record that the files are given up: write the row and return it; without a ledger, only set the version's
+    tags."""
     found, guard = content.found, known.guard
     tags = {TAG: datetime.now(UTC).isoformat(timespec="seconds"), BY_TAG: who}
     if guard is None:
@@ -230,7 +231,7 @@ def give_up(
 
 
 def session_record(guard: GuardedStore, model: str, facts: Mapping[str, Any]) -> Record:
-    """A row about the files of a session that no version came of."""
+    """A row about the files of a session without a version."""
     return Record(
         kind=Kind.PRUNE,
         workspace=guard._get_active_workspace(),
@@ -248,7 +249,8 @@ def session_record(guard: GuardedStore, model: str, facts: Mapping[str, Any]) ->
 def order_of(
     found: ModelVersion, binding: Binding, who: str, why: str, facts: Mapping[str, Any], tags: Mapping[str, str]
 ) -> Any:
-    """The row about a version, of no alias. `binding`: its runs are those behind it, which may go from here on."""
+    """The order for a row about a version, without an alias. `binding`: its runs are those behind the version, which
+    may go from now on."""
     from canary_mlflow.registry.promotion import Order
 
     return Order(

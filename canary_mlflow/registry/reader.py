@@ -1,4 +1,4 @@
-"""A registry's database as an auditor reads it: every workspace, nothing written, no store of MLflow's in between."""
+"""A registry's database as an auditor reads it: every workspace, without writing, and without MLflow's stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERSIONS = sa.table(
     "model_versions",
     *map(sa.column, ("workspace", "name", "version", "creation_time", "source", "storage_location", "current_stage")),
 )
-DELETED = "Deleted_Internal"  # what MLflow leaves of a deleted version
+DELETED = "Deleted_Internal"  # the stage that MLflow gives a deleted version
 
 Model = tuple[str, str]  # workspace and name
 Version = tuple[str, str, int]  # workspace, name and number
@@ -35,14 +35,14 @@ Version = tuple[str, str, int]  # workspace, name and number
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """`registry`, `tracking`: plain database URIs of models and ledger, and of the runs."""
+    """Reads a registry for an audit. `registry`, `tracking`: plain database URIs, of models and ledger, and of runs."""
 
     registry: str
     tracking: str
 
     @contextmanager
     def open(self) -> Iterator[sa.Connection]:
-        """A connection that can only read. Raises StoreError, also where there is no ledger."""
+        """A connection that can only read. Raises StoreError, also if there is no ledger."""
         with reading(self.registry) as connection:
             if not has_ledger(connection):
                 shown = without_password(self.registry)
@@ -50,12 +50,12 @@ class Reader:
             yield connection
 
     def ledger(self, model: str | None = None, workspace: str | None = None) -> list[Row]:
-        """Rows in their order: all, or those of a model, in one workspace or in all."""
+        """Rows in order: all, or those of a model, in one workspace or in all."""
         with self.open() as connection:
             return list(table.read(connection, model, workspace))
 
     def keys(self, trusted: PublicKeys) -> PublicKeys:
-        """These keys, with what the ledger's rows say of them."""
+        """These keys, with what the ledger's rows say about them."""
         with self.open() as connection:
             return keys_in(connection, trusted)
 
@@ -84,14 +84,14 @@ class Reader:
         return found
 
     def versions(self) -> dict[Version, Any]:
-        """Every version that is there."""
+        """Every existing version."""
         with self.open() as connection:
             there = sa.select(VERSIONS).where(VERSIONS.c.current_stage != DELETED)
             return {(one.workspace, one.name, one.version): one for one in connection.execute(there)}
 
 
 def reader_of(uri: str | None) -> Reader:
-    """The database of a store. Raises UsageError for a server's address, StoreError where there is no file."""
+    """The reader of a store's database. Raises UsageError for a server's address, StoreError if there is no file."""
     tracking = resolve(None if uri is None else plain_uri(uri))
     found = plain_uri(os.environ.get("MLFLOW_REGISTRY_URI") or tracking)
     if not is_guarded(guarded_uri(found)):

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 DESCRIPTION_LIMIT = 5000  # characters; the database column of a version's description
-NOTE_LIMIT = 5000  # a run's tag holds 8000; the same text stands in both places
+NOTE_LIMIT = 5000  # a run's tag may have 8000; the same text is used in both places
 SEPARATOR = " · "
 SUMMARY = "session/"
 NOTE_TAG = "mlflow.note.content"  # what the UI shows as a run's description
 
 
 def session_of(version: ModelVersion) -> str | None:
-    """The parent run whose children are the evidence; of a version registered by other means, its source run."""
+    """The parent run whose children are the evidence; for a version registered by other means, its source run."""
     tags: dict[str, str] = version.tags or {}
     return tags.get(SESSION_TAG) or version.run_id or None
 
 
 def verdict_tags(decision: Decision) -> dict[str, str]:
-    """The verdict in short, to filter and sort versions by."""
+    """The verdict as short tags, by which versions can be filtered and sorted."""
     verdict, load = decision.verdict, decision.hold(HeldBy.LOAD)
     return {
         **({NOT_PROMOTABLE_TAG: load.reason} if load else {}),
@@ -46,13 +46,13 @@ def verdict_tags(decision: Decision) -> dict[str, str]:
 
 
 def publish(client: MlflowClient, decision: Decision) -> None:
-    """The report on the version's page and on the session's, with the whole of it as files of the session."""
+    """Write the report to the version's and the session's pages, and all of it as files of the session."""
     publish_texts(client, decision)
     publish_files(client, decision)  # last: they are the only part that can fill a disk
 
 
 def publish_texts(client: MlflowClient, decision: Decision) -> None:
-    """Description of the version, note and tags of the session."""
+    """Write the version's description, and the session's note and tags."""
     report = markdown.render(decision)
     if decision.version is not None:
         where = f"report.md of run {decision.session_id}" if decision.session_id else "canary gate … --json"
@@ -63,7 +63,7 @@ def publish_texts(client: MlflowClient, decision: Decision) -> None:
 
 
 def tag_session(client: MlflowClient, decision: Decision, report: str) -> None:
-    """Note, tags, name and metrics of the parent run."""
+    """Write note, tags, name and metrics of the parent run."""
     assert decision.session_id is not None
     tags = {
         NOTE_TAG: markdown.fit(report, NOTE_LIMIT, "report.md, among this run's artifacts"),
@@ -87,8 +87,8 @@ def named(before: str, decision: Decision) -> str:
 
 
 def summarise(client: MlflowClient, decision: Decision) -> None:
-    """The session's own metrics: of each rule the mean over its runs of what the gate reduces a run to. Without them
-    MLflow finds nothing to compare in two sessions."""
+    """Log the session's own metrics: for each rule, the mean over its runs of the number to which the gate reduces a
+    run. Without them MLflow has nothing to compare between two sessions."""
     from mlflow.entities import Metric
 
     assert decision.session_id is not None
@@ -106,7 +106,7 @@ def summarise(client: MlflowClient, decision: Decision) -> None:
 
 
 def publish_files(client: MlflowClient, decision: Decision) -> None:
-    """The whole report and verdict as files of the parent run."""
+    """Store the whole report and verdict as files of the parent run."""
     if decision.session_id is not None:
         client.log_text(decision.session_id, markdown.render(decision), "report.md")
         client.log_text(decision.session_id, json.render(decision), "verdict.json")

@@ -1,6 +1,6 @@
-"""What the guard says no with: one sentence that names the thing, what is missing, and the command that brings it.
+"""The guard's refusals: one sentence each, with the thing, what is missing, and the command that provides it.
 
-Only codes that MLflow answers with 403 or 409: on 5xx its clients try again for minutes.
+Only error codes that MLflow answers with 403 or 409: on 5xx its clients retry for minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def forbidden(text: str) -> Any:
 
 
 def conflict(text: str) -> Any:
-    """HTTP 409: judged against something that is no longer so."""
+    """HTTP 409: judged against something that has changed."""
     from mlflow.exceptions import MlflowException
     from mlflow.protos.databricks_pb2 import RESOURCE_CONFLICT
 
@@ -31,7 +31,7 @@ def gate_command(model: str, version: object) -> str:
 
 
 def override_command(model: str, version: object, alias: str = "champion") -> str:
-    """The command that goes over a verdict, in writing."""
+    """The command that overrides a verdict, on record."""
     which = "" if alias == "champion" else f" --alias {shlex.quote(alias)}"
     return f'canary override {shlex.quote(model)} {version}{which} --reason "…"'
 
@@ -42,7 +42,7 @@ def rollback_command(model: str) -> str:
 
 
 def subject(alias: str, model: str, version: object) -> str:
-    """How every refusal begins."""
+    """The beginning of every refusal."""
     return f"alias {alias!r} of {model!r}, version {version}"
 
 
@@ -53,7 +53,7 @@ def no_verdict(alias: str, model: str, version: object) -> Any:
 
 
 def not_granted(alias: str, model: str, version: object, word: str, held_back: Any = None) -> Any:
-    """Judged, and not let through; `held_back`: by what besides its verdict."""
+    """Judged, but not let through. `held_back`: what holds it back besides its verdict."""
     if held_back:
         why = "; ".join(str(one["reason"]) for one in held_back)
         return forbidden(
@@ -67,7 +67,7 @@ def not_granted(alias: str, model: str, version: object, word: str, held_back: A
 
 
 def broken_row(alias: str, model: str, version: object, seq: int, what: str) -> Any:
-    """A ledger row that nobody trusted has written or that was changed since."""
+    """A ledger row that no trusted key signed, or that was changed since."""
     return forbidden(
         f"{subject(alias, model, version)}: row {seq} of the ledger does not hold ({what}); see canary audit verify, "
         f"then run {gate_command(model, version)}"
@@ -100,7 +100,7 @@ def moved(alias: str, model: str, version: object, judged: str, now: str) -> Any
 
 
 def policy_set(alias: str, model: str, version: object, row: int | None) -> Any:
-    """Another policy is in force by now."""
+    """Another policy is in force now."""
     return conflict(
         f"{subject(alias, model, version)}: its verdict is by another policy than the one in force"
         f"{f' since row {row} of the ledger' if row else ''}; judge again: {gate_command(model, version)}"
@@ -116,7 +116,7 @@ def stays(alias: str, model: str, version: object) -> Any:
 
 
 def held(what: str, alias: str, model: str, version: object) -> Any:
-    """`what` would take a guarded alias along."""
+    """`what` would affect a guarded alias."""
     moves = (
         f"{gate_command(model, 'OTHER')} or {rollback_command(model)}"
         if alias == "champion"
@@ -141,7 +141,7 @@ def name_held(alias: str, model: str, version: object) -> Any:
 
 
 def no_stages(model: str, version: object, stage: str) -> Any:
-    """Stages are a second door to the same room."""
+    """Stages would be a second way around the guard."""
     return forbidden(
         f"stage {stage!r} of {model!r}, version {version}: guarded models have aliases and no stages, a verdict is "
         f"missing; run {gate_command(model, version)} and load models:/{model}@champion"
@@ -149,7 +149,7 @@ def no_stages(model: str, version: object, stage: str) -> Any:
 
 
 def stays_its_kind(model: str, key: str) -> Any:
-    """MLflow takes a model with this tag for a prompt."""
+    """MLflow treats a model with this tag as a prompt."""
     return forbidden(
         f"tag {key!r} of {model!r}: a guarded model stays a model, and a prompt a prompt; MLflow would not find it; "
         "choose another name"

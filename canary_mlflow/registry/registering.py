@@ -1,4 +1,4 @@
-"""A session of own scripts becomes a model version, with its weights or as evidence only."""
+"""Registers a session of a user's own scripts as a model version, with its weights or as evidence only."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def register_session(
     client: MlflowClient, session_id: str, model: str | None = None, weights: Path | None = None
 ) -> tuple[str, str]:
-    """(model, number) of a new version whose evidence is the session; nothing is judged.
+    """Register a new version with the session as its evidence, and return (model, number); nothing is judged.
 
     `model`: by default the one that the session was started for. `weights`: the folder of the model that the session
     trained, which is copied to the session's artifacts. Raises NoSuchRun; UsageError for a session that is still open,
-    has no runs or is a version's evidence already, for a name that cannot be a model's, and for a folder without
-    weights; StoreError.
+    has no runs or is already a version's evidence, for an invalid model name, and for a folder without weights;
+    StoreError.
     """
     session = active_run(client, session_id)
     name = model or session.data.tags.get("canary.model_name", "")
@@ -35,13 +35,13 @@ def register_session(
     if weights is not None:
         check_weights(weights, session_id)
         upload(client, session_id, weights, "model")
-    # The session is the source run: nobody says which of its runs the weights are from.
+    # The session is the source run, as it is not known from which of its runs the weights come.
     kept = Weights.NONE if weights is None else Weights.FILES
     return name, register_version(client, name, session_id, session_id, weights=kept)
 
 
 def refuse_unready(client: MlflowClient, session: Run) -> None:
-    """Raise UsageError for a session that cannot be evidence, or not of one more version."""
+    """Raise UsageError for a session that cannot be evidence, or already is a version's."""
     session_id = session.info.run_id
     if session.info.status == "RUNNING":
         raise UsageError(f"session {session_id}: it is still open; expected one that has ended; canary session end")
@@ -58,7 +58,7 @@ def refuse_unready(client: MlflowClient, session: Run) -> None:
 
 
 def flaws_of(client: MlflowClient, session_id: str) -> str:
-    """What a reader should know of a session before it is judged: `1 of its 3 runs broke off (seed 2: …)`; '' for
+    """What a reader should know about a session before it is judged: `1 of its 3 runs broke off (seed 2: …)`; '' if
     nothing."""
     runs = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "run"]
     broken = broken_off(runs)
@@ -66,7 +66,7 @@ def flaws_of(client: MlflowClient, session_id: str) -> str:
 
 
 def check_weights(folder: Path, session_id: str) -> None:
-    """Raise UsageError unless this is a folder with weights in it."""
+    """Raise UsageError unless this is a folder that contains weights."""
     wanted = "expected the folder that trainer.save_model() wrote, with *.safetensors in it"
     kept = f"the session is kept: canary register {session_id} --weights FOLDER"
     if not folder.is_dir():

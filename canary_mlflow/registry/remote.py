@@ -44,7 +44,7 @@ def is_guarded_server(client: MlflowClient) -> bool:
 def remote_gate(
     client: MlflowClient, model: str, version: str, *, by_plan: bool = False, promote: bool | None = None
 ) -> Decision:
-    """Ask the server for a verdict, by the policy in force there. Raises what the server's answer stands for."""
+    """Ask the server for a verdict, by the policy in force there. Raises the error that the server's answer means."""
     body: dict[str, Any] = {"model": model, "version": version}
     if by_plan:
         body["by_plan"] = True
@@ -58,7 +58,7 @@ def remote_gate(
 
 
 def in_force_there(client: MlflowClient, model: str) -> InForce | None:
-    """The policy by which a guarded server judges a model; None for any other server. Raises as `in_force` does."""
+    """The policy by which a guarded server judges a model; None for other servers. Raises as `in_force` does."""
     answer = ask(client, "GET", f"policies?model={quote(model, safe='')}")
     found = (answer or {}).get("in_force")
     if found is None:
@@ -72,7 +72,7 @@ def remote_act(client: MlflowClient, route: str, body: Mapping[str, Any]) -> dic
 
 
 def ask(client: MlflowClient, method: str, route: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """The answer's JSON; None where the server does not have the route. Raises a CanaryError for a refusal."""
+    """The answer's JSON; None if the server does not have the route. Raises a CanaryError for a refusal."""
     import requests
     from mlflow.exceptions import MlflowException
     from mlflow.utils.credentials import get_default_host_creds

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def rollback(client: MlflowClient, model: str, reason: str, *, actor: str | None = None) -> Act:
-    """Return to the champion before this one: the version that the present one was promoted over.
+    """Return to the previous champion: the version that the current one replaced.
 
-    Raises UsageError when there is none, and Refused when its files have changed since.
+    Raises UsageError if there is none, and Refused if its files have changed since.
     """
     if is_guarded_server(client):
         return act_from(remote_act(client, "rollbacks", {"model": model, "reason": reason})[Act.KEY])
@@ -43,12 +43,12 @@ def rollback(client: MlflowClient, model: str, reason: str, *, actor: str | None
     act = describe(client, Kind.ROLLBACK, found, reason, CHAMPION, actor)
     refuse_changed(client, found, rows)
     done = carry_out(client, act, found)
-    assert isinstance(done, Act)  # a rollback is one person's
+    assert isinstance(done, Act)  # a rollback takes one person
     return done
 
 
 def former_champion(rows: list[Row], now: str | None) -> str | None:
-    """Whom the present champion replaced when it was promoted; going back is not counted as a promotion."""
+    """The version that the current champion replaced when it was promoted; a rollback does not count as a promotion."""
     for row in rows:
         if str(row.version) == now and row.kind not in (Kind.ROLLBACK, Kind.ADOPT):
             before = row.facts.get("baseline_version")
@@ -57,7 +57,7 @@ def former_champion(rows: list[Row], now: str | None) -> str | None:
 
 
 def refuse_changed(client: MlflowClient, found: ModelVersion, rows: list[Row]) -> None:
-    """Raise Refused when the version's files are not those that were champion."""
+    """Raise Refused if the version's files are not those it had as champion."""
     created = int(found.creation_timestamp)
     earlier = [row for row in rows if row.version == int(found.version) and row.version_created == created]
     if earlier:

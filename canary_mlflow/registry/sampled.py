@@ -1,4 +1,4 @@
-"""The samples of what a user names, and those of the champion of the same model."""
+"""Finds the samples of what a user names, and those of the same model's champion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """One run's answers; `champion`: those of a run of the champion's, none where there is none."""
+    """One run's answers. `champion`: those of one of the champion's runs, empty if there is none."""
 
     run_id: str
     answers: list[Answer]
@@ -28,7 +28,7 @@ class Sampled:
 
 
 def find_samples(client: MlflowClient, text: str) -> Sampled:
-    """`text`: as for registry.evidence. Raises UsageError where no run of it has samples."""
+    """The samples of what `text` names, as for registry.evidence. Raises UsageError if none of its runs has samples."""
     side = find_evidence(client, text)
     runs = [run.run_id for run in side.evidence.runs]
     found = first_with_samples(client, runs)
@@ -49,7 +49,7 @@ def find_samples(client: MlflowClient, text: str) -> Sampled:
 
 
 def first_with_samples(client: MlflowClient, run_ids: list[str]) -> tuple[str, list[Answer]] | None:
-    """The first run that has a table, and its answers."""
+    """The first run with samples, and its answers; None if no run has any."""
     for run_id in run_ids:
         if any(item.path == FILE for item in client.list_artifacts(run_id)):
             with tempfile.TemporaryDirectory(prefix="canary-samples-") as folder:

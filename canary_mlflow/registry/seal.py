@@ -1,6 +1,6 @@
-"""The seal of a version: the digest of every file and what its run found when it loaded them again, in one signed row.
+"""The seal of a version: the digest of every file, and what its run found on loading them again, in one signed row.
 
-Written once, when the version is registered; without it, or with other files, no version becomes champion.
+It is written once, when the version is registered; without it, or with other files, no version becomes champion.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from canary_mlflow.registry.store import GuardedStore
 
-SEAL_TAG = "canary.seal"  # the digest of all files; where there is no ledger, all that there is of a seal
+SEAL_TAG = "canary.seal"  # the digest of all files; without a ledger, the only part of a seal
 EVIDENCE_ONLY = "evidence only: no weights to load"
 REGISTER = "register the weights as a new version (canary register SESSION MODEL --weights PATH)"
 
@@ -41,13 +41,13 @@ class Files:
 
     @property
     def artifact(self) -> str:
-        """One digest of all."""
+        """One digest of all files."""
         return digest_of_all(self.digests)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sealed:
-    """A seal that held when it was looked at. `row`: its number in the ledger; None where there is none."""
+    """A seal that held when it was checked. `row`: its number in the ledger; None without a ledger."""
 
     artifact: str
     weights: Weights
@@ -66,7 +66,7 @@ def seal_version(
     """Record what a new version consists of. Files that nobody could load are recorded as such.
 
     `evaluation`: what the run found when it evaluated its saved weights (`recorded`, `repeated`, `different`, or
-    `failure`). Raises UsageError for a version that is sealed already, StoreError where its files cannot be read.
+    `failure`). Raises UsageError for a version that is already sealed, StoreError if its files cannot be read.
     """
     if is_guarded_server(client):
         body = {"model": model, "version": version, "weights": str(weights), "evaluation": evaluation}
@@ -92,8 +92,8 @@ def seal_version(
 
 
 def refuse_other_weights(guard: GuardedStore, found: ModelVersion, files: Files) -> None:
-    """Raise UsageError where the files are not those that the version's run had when its session ended. Those of the
-    session itself, which no run made, are its script's word: the first that is sealed holds for all."""
+    """Raise UsageError if the files are not those that the version's run had when its session ended. Files of the
+    session itself, which no run made, rest on its script's word: the first ones sealed count for all versions."""
     session_id = session_of(found)
     if session_id is None:
         return
@@ -104,8 +104,8 @@ def refuse_other_weights(guard: GuardedStore, found: ModelVersion, files: Files)
 
 
 def refuse_changed_weights(found: ModelVersion, files: Files, life: Iterable[Row]) -> None:
-    """Raise UsageError for other files than a row of the session says. Asked again before an alias moves: a version may
-    be sealed while its run still trains."""
+    """Raise UsageError for files that differ from a row of the session. Checked again before an alias moves, as a
+    version may be sealed while its run still trains."""
     subject = f"version {found.version} of {found.name!r}"
     for row in life:
         then = (row.facts.get("weights") or {}).get(found.run_id)
@@ -122,15 +122,15 @@ def refuse_changed_weights(found: ModelVersion, files: Files, life: Iterable[Row
 
 
 def turned_up(row: Row, found: ModelVersion) -> bool:
-    """Whether a row of the session names the version's run, and neither files of it nor the place of these. Rows from
-    before they named places say nothing."""
+    """Whether a row of the session names the version's run without its files or their place, so that the files turned
+    up later. Older rows, which do not name places, cannot tell."""
     if found.run_id not in (row.facts.get("runs") or {}) or "places" not in row.facts:
         return False
     return not is_within(str(found.source), str(row.facts["places"].get(found.run_id, "")))
 
 
 def refuse_second_weights(guard: GuardedStore, found: ModelVersion, files: Files, life: Sequence[Row]) -> None:
-    """Raise UsageError for files of the session itself, where its runs save their own, or where others were sealed."""
+    """Raise UsageError for files of the session itself if its runs save their own, or if other files were sealed."""
     session_id, subject = str(found.run_id), f"version {found.version} of {found.name!r}"
     for row in life:
         if row.facts.get("seeds"):
@@ -156,8 +156,8 @@ def order_of(
     actor: str,
     tier: str,
 ) -> Any:
-    """The row that is to be written; it is about no alias and moves none. `tier`: of the run, empty for none that is
-    shipped; in the first row about a model it chooses by which policy all that follow are judged."""
+    """The order for the row to write; it concerns no alias and moves none. `tier`: the run's, empty unless it is a
+    shipped one; in the first row about a model it chooses the policy that judges all later versions."""
     from canary_mlflow.registry.promotion import Order
 
     binding = Binding(
@@ -189,8 +189,8 @@ def order_of(
 
 
 def require_seal(client: MlflowClient, guard: GuardedStore | None, found: ModelVersion) -> Sealed:
-    """The seal of a version that is to become champion. Raises UsageError, naming the file, where it is missing or
-    does not hold, where nobody could load the weights, and where they were evaluated otherwise than in their run."""
+    """The seal of a version that is to become champion. Raises UsageError, naming the file, if the seal is missing or
+    does not hold, if the weights cannot be loaded, or if their evaluation differed from the one in their run."""
     subject = f"version {found.version} of {found.name!r}"
     files = read_files(client, found)
     facts = sealed_facts(guard, found)
@@ -211,9 +211,9 @@ def require_seal(client: MlflowClient, guard: GuardedStore | None, found: ModelV
 
 
 def sealed_facts(guard: GuardedStore | None, found: ModelVersion) -> Mapping[str, Any] | None:
-    """What the seal says: the ledger's row, or where there is no ledger the tags; None for a version without.
+    """What the seal says, from the ledger's row, or without a ledger from the tags; None for a version without a seal.
 
-    Raises UsageError for a row that nobody trusted has signed.
+    Raises UsageError for a row that no trusted key signed.
     """
     if guard is not None:
         row = seal_of(guard.ledger(str(found.name)), found)
@@ -232,14 +232,14 @@ def sealed_facts(guard: GuardedStore | None, found: ModelVersion) -> Mapping[str
 
 
 def seal_of(rows: Iterable[Row], found: ModelVersion) -> Row | None:
-    """The row that sealed the version: the first, whatever came after it."""
+    """The row that sealed the version: the first one, whatever came later."""
     about = int(found.version), int(found.creation_timestamp)
     return next((row for row in rows if row.kind == Kind.SEAL and (row.version, row.version_created) == about), None)
 
 
 def read_files(client: MlflowClient, found: ModelVersion) -> Files:
-    """Every file of a version, read whole, and weights once: what was checked is what the digest is of, whoever writes
-    meanwhile. Raises StoreError."""
+    """Every file of a version, read whole. Weights are read only once, so that the digest is of the bytes that were
+    checked, even if somebody writes meanwhile. Raises StoreError."""
     with files_at(client.get_model_version_download_uri(found.name, found.version)) as place:
         checked: dict[str, str] = {}
         fault = weight_files.fault_of(place, checked)
@@ -249,7 +249,7 @@ def read_files(client: MlflowClient, found: ModelVersion) -> Files:
 
 
 def changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What happened to the files that a seal names, a few words for each."""
+    """What happened to the files that a seal names, in a few words for each."""
     return [
         *(f"{name} is gone" for name in sorted(then.keys() - now.keys())),
         *(f"{name} was added" for name in sorted(now.keys() - then.keys())),
@@ -258,7 +258,7 @@ def changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def disagreement(evaluation: Mapping[str, Any] | None) -> str:
-    """What the run's own look at its saved weights says against them, in words."""
+    """What the run's own evaluation of its saved weights found wrong with them, in words; '' if nothing."""
     if not evaluation:
         return ""
     if failure := evaluation.get("failure"):

@@ -1,4 +1,4 @@
-"""Where a server's own files are: `mlflow-artifacts:` is an address for its clients, not for itself."""
+"""Where a server's own files are: an `mlflow-artifacts:` address is meant for its clients, not for itself."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ DESTINATION = "_MLFLOW_SERVER_ARTIFACT_DESTINATION"  # where `mlflow server` tel
 
 
 def behind_server(uri: str, destination: str = "") -> str:
-    """The place behind an `mlflow-artifacts:` address; any other address itself.
+    """The place behind an `mlflow-artifacts:` address; any other address unchanged.
 
-    `destination`: the server's artifact store; a server's own process knows it without being told.
+    `destination`: the server's artifact store; not needed in the server's own process, which knows it.
     """
     destination = destination or os.environ.get(DESTINATION, "")
     address = urlsplit(uri)

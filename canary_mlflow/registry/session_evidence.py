@@ -38,8 +38,8 @@ AGAIN = "train it again, in a session of its own"
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """What is judged of a version's session: its runs as they were read. `beside`: those of them that repeat the code
-    of `champion`; nobody asks for these where it is None."""
+    """The runs of a version's session as they were read for a verdict. `beside`: those that repeat the code of
+    `champion`; not read if that is None."""
 
     runs: Sequence[Run]
     beside: Sequence[Run] = ()
@@ -49,8 +49,8 @@ class Read:
 def refuse_changed_evidence(
     client: MlflowClient, guard: GuardedStore, found: ModelVersion, read: Read, rows: Sequence[Row]
 ) -> bool:
-    """Raise UsageError unless the version's session holds all runs that the ledger names for it, as they were, and no
-    others, and all of these were read. `rows`: those about its model. Whether its end is recorded."""
+    """Raise UsageError unless the version's session has exactly the runs that the ledger names for it, unchanged, and
+    all of them were read. `rows`: those about its model. Returns whether the session's end is recorded."""
     session_id, subject = session_of(found), f"version {found.version} of {found.name!r}"
     if session_id is None:
         return True
@@ -78,8 +78,8 @@ def refuse_changed_evidence(
 
 
 def read_otherwise(session_id: str, known: Mapping[str, Named], read: Read) -> Iterator[str]:
-    """Runs that were judged as something else than they are: somebody may hide one for the moment in which it is read,
-    or slip one in."""
+    """Runs that were read as something else than they are: somebody may hide one, or slip one in, just while it is
+    read."""
     parts = [({run_id for run_id, one in known.items() if one.role == "run"}, read.runs)]
     if read.champion is not None:
         made = {run_id for run_id, one in known.items() if one.role == "baseline" and one.beside == read.champion}
@@ -93,8 +93,8 @@ def read_otherwise(session_id: str, known: Mapping[str, Named], read: Read) -> I
 
 
 def refuse_told_otherwise(session_id: str, life: Iterable[Row], judged: Mapping[str, str]) -> None:
-    """Raise UsageError where the row that a session's end has got only now says something else than what was judged:
-    the next verdict would go by the row. `judged`: run id → digest."""
+    """Raise UsageError if the row about a session's end, written only now, differs from what was judged: the next
+    verdict would follow the row. `judged`: run id → digest."""
     for run_id, one in named_by(life).items():
         if one.role == "run" and not is_same_run(one.digest, judged.get(run_id, "")):
             raise UsageError(
@@ -104,7 +104,7 @@ def refuse_told_otherwise(session_id: str, life: Iterable[Row], judged: Mapping[
 
 
 def refuse_other_session(subject: str, session_id: str, about: Iterable[Row]) -> None:
-    """Raise UsageError where a row about the version names another session than the version does now."""
+    """Raise UsageError if a row about the version names another session than the version does now."""
     for row in about:
         then = row.facts.get("session")
         if then and then != session_id:
@@ -144,7 +144,7 @@ def _faults(
 
 
 def _of_named(session_id: str, run_id: str, then: Named, run: MlflowRun | None, is_now: Named | None) -> Iterator[str]:
-    """What became of a run that a row names, in words."""
+    """What happened to a run that a row names, in words."""
     subject, by = called_run(run_id, then), f"row {then.row} of the ledger"
     if run is None or is_now is None:
         yield f"{subject}: gone; {by} names it; expected every run of session {session_id}; {AGAIN}"
@@ -164,13 +164,13 @@ def _of_named(session_id: str, run_id: str, then: Named, run: MlflowRun | None, 
 
 
 def by_seed(item: tuple[str, Named]) -> tuple[int, str]:
-    """What is named first."""
+    """The sort key by which runs are named: by seed."""
     run_id, one = item
     return whole(one.seed) or 0, run_id
 
 
 def called_run(run_id: str, named: Named) -> str:
-    """`run 4e2c… (seed 3)`, the whole id: whoever reads it has to find the run."""
+    """`run 4e2c… (seed 3)`, with the whole id, so that a reader can find the run."""
     return f"run {run_id} (seed {named.seed})" if named.seed else f"run {run_id}"
 
 
@@ -187,14 +187,14 @@ def unnamed(run: MlflowRun, session_id: str) -> str:
 
 
 def missing_seeds(life: Iterable[Row], there: Iterable[Named]) -> list[str]:
-    """The seeds that a session set out with and has no run of."""
+    """The seeds that a session planned but has no run of."""
     planned = next((row.facts.get("seeds") or [] for row in life if row.word == Word.BEGUN), [])
     made = {one.seed for one in there if one.role == "run"}
     return [seed for seed in planned if seed not in made]
 
 
 def find(client: MlflowClient, run_id: str) -> MlflowRun | None:
-    """The run, deleted or not; None when the store does not hold it any more."""
+    """The run, deleted or not; None if the store no longer has it."""
     try:
         return get_run(client, run_id)
     except NoSuchRun:

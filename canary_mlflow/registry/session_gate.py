@@ -1,4 +1,4 @@
-"""Sessions that are judged without a version: their runs broke off, or nothing is to be registered yet."""
+"""Judges sessions without a version: their runs broke off, or nothing is to be registered yet."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 def gate_session(client: MlflowClient, model: str, session_id: str, policy: Policy, lost: str = "") -> Decision:
-    """Judge a session that left no version (its runs crashed), and write that on the session.
+    """Judge a session that left no version (its runs crashed), and record the verdict on the session.
 
-    No alias moves and nothing is bootstrapped: there is no version. The model need not exist yet. `lost`: why the
-    champion's code could not be run beside what broke off, which is noted.
+    No alias moves and nothing is bootstrapped, as there is no version. The model need not exist yet. `lost`: why the
+    champion's code could not be run beside the runs that broke off, which is noted.
     """
     runs = tuple(session_runs(client, session_id))
     if not runs:
@@ -51,7 +51,7 @@ def gate_session(client: MlflowClient, model: str, session_id: str, policy: Poli
 
 
 def judge_runs(client: MlflowClient, model: str, run_ids: Sequence[str], policy: Policy) -> Decision | None:
-    """Judge runs beside the champion and record nothing; None while the model has none."""
+    """Judge runs against the champion and record nothing; None if the model has no champion."""
     before = champion_or_none(client, model)
     if before is None:
         return None
@@ -63,14 +63,14 @@ def judge_runs(client: MlflowClient, model: str, run_ids: Sequence[str], policy:
 
 
 def gate_change(client: MlflowClient, model: str, session_id: str, policy: Policy) -> Decision:
-    """Judge a session beside the champion, and write that on the session; nothing is registered, no alias moves."""
+    """Judge a session against the champion, and record that on the session; nothing is registered, no alias moves."""
     candidate = Version(model=model, version=None, runs=tuple(session_runs(client, session_id)))
     verdict = judge_beside(client, policy, champion_or_none(client, model), candidate)
     return on_session(client, model, session_id, verdict, Question.CHANGE)
 
 
 def judge_beside(client: MlflowClient, policy: Policy, before: str | None, candidate: Version) -> Verdict:
-    """What the champion, version `before`, and a pinned baseline say of runs without a version."""
+    """The verdict on runs without a version, against the champion (version `before`) and the anchor."""
     baseline = None if before is None else read_version(client, candidate.model, before)
     verdict = judge(policy, baseline, candidate, accepted=accepted_facts(guard_of(client), candidate.model))
     pinned = read_anchor(client, candidate, verdict, before)
@@ -78,7 +78,7 @@ def judge_beside(client: MlflowClient, policy: Policy, before: str | None, candi
 
 
 def on_session(client: MlflowClient, model: str, session_id: str, verdict: Verdict, question: Question) -> Decision:
-    """A verdict without a version, recorded with the session that it is about."""
+    """Record a verdict without a version on the session that it is about."""
     before = champion_or_none(client, model)
     decision = Decision(
         verdict=verdict,
@@ -98,7 +98,7 @@ def on_session(client: MlflowClient, model: str, session_id: str, verdict: Verdi
 
 
 def champion_or_none(client: MlflowClient, model: str) -> str | None:
-    """The champion's number; None also while the model is not registered yet."""
+    """The champion's number; None also if the model is not registered yet."""
     try:
         return champion_number(client, model)
     except NoSuchModel:

@@ -1,7 +1,7 @@
-"""A session's life in the ledger: a row when it begins, one when it has ended, one for what joined it later.
+"""A session in the ledger: a row when it begins, one when it has ended, and one for runs that joined it later.
 
-The rows after the beginning name every run with the digest of what a judge reads of it, as the store had it then. What
-they say is read from the store by whoever signs: on a server by the server.
+The rows after the first name every run with the digest of what the judge reads of it, as the store had it then. Whoever
+signs a row reads its content from the store: on a server, the server.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from gates.model.records import Run
 
 ROLES = ("run", "baseline")
-SEEDS_TAG = "canary.seeds"  # of a session: those that it sets out with
-WHOLE_TAG = "canary.rows_lost"  # the last that a run sends
+SEEDS_TAG = "canary.seeds"  # of a session: the seeds that it planned
+WHOLE_TAG = "canary.rows_lost"  # the last tag that a run sends
 COMMIT_TAG = "mlflow.source.git.commit"
 
 
 class Word(StrEnum):
-    """What a row of a session tells."""
+    """What a row of a session reports."""
 
     BEGUN = "begun"
     ADDED = "added"
@@ -53,8 +53,8 @@ class Named:
     """A run as a row names it.
 
     `digest`: of its series and facts (binding.run_digest). `beside`: the champion whose code it repeats, or "".
-    `whole`: it had sent all that it has; what it lacked may still be delivered, until somebody has judged it. `row`:
-    the number of the row.
+    `whole`: it had sent everything; otherwise the rest may still be delivered, until the run is judged. `row`: the
+    number of the row.
     """
 
     digest: str
@@ -68,17 +68,17 @@ class Named:
 
 
 def begin(client: MlflowClient, session_id: str, model: str) -> None:
-    """Record that a session has begun, for this model. Where the registry has no ledger, nothing."""
+    """Record that a session for this model has begun. Does nothing if the registry has no ledger."""
     _quietly(client, session_id, model, Word.BEGUN)
 
 
 def tell(client: MlflowClient, session_id: str, model: str) -> None:
-    """Record the runs that a session has: at its end all of them, afterwards those that joined it since."""
+    """Record the runs of a session: at its end all of them, later those that have joined since."""
     _quietly(client, session_id, model, Word.ENDED)
 
 
 def _quietly(client: MlflowClient, session_id: str, model: str, word: Word) -> None:
-    """A row that cannot be written stops no training: the guard asks for it before a verdict."""
+    """Write the row, but let no failure stop a training: the guard asks for the row before a verdict."""
     import sqlalchemy as sa
     from mlflow.exceptions import MlflowException
 
@@ -87,12 +87,12 @@ def _quietly(client: MlflowClient, session_id: str, model: str, word: Word) -> N
     except (CanaryError, MlflowException, sa.exc.SQLAlchemyError) as error:
         if sys.stderr is not None:
             said = f"canary: session {session_id}: no row in the ledger that it has {word}: {one_line(error)}\n"
-            with suppress(OSError, ValueError):  # nobody reads it any more
+            with suppress(OSError, ValueError):  # nobody reads stderr any more
                 sys.stderr.write(said)
 
 
 def write(client: MlflowClient, session_id: str, model: str, word: Word) -> None:
-    """The row, unless the ledger says all of it already. Raises UsageError, StoreError, Refused."""
+    """Write the row, unless the ledger already has all of it. Raises UsageError, StoreError, Refused."""
     if is_guarded_server(client):
         ask(client, "POST", "sessions", {"model": model, "session": session_id, "word": str(word)})
     elif (guard := guard_of(client)) is not None:
@@ -100,7 +100,7 @@ def write(client: MlflowClient, session_id: str, model: str, word: Word) -> None
 
 
 def record(client: MlflowClient, guard: GuardedStore, session_id: str, model: str, word: Word) -> Row | None:
-    """The row in the ledger of this guard; None where nothing is new."""
+    """Write the row into this guard's ledger and return it; None if nothing is new."""
     parent, rows = get_run(client, session_id), trusted(guard, guard.session_rows(session_id))
     if word is Word.BEGUN:
         if rows:
@@ -125,8 +125,8 @@ def record(client: MlflowClient, guard: GuardedStore, session_id: str, model: st
 
 
 def refuse_champion(client: MlflowClient, guard: GuardedStore, session_id: str, run: MlflowRun) -> None:
-    """Raise UsageError where a version became champion by the session: the next is compared with what that was judged
-    by. Runs added to it afterwards would choose what it is compared with."""
+    """Raise UsageError if a version became champion by this session: its runs are what the next version is compared
+    with, and whoever added runs later could choose that baseline."""
     evidence = (f"tags.`{SESSION_TAG}` = {quoted(session_id)}", f"run_id = {quoted(session_id)}")
     versions = {(one.name, one.version): one for text in evidence for one in client.search_model_versions(text)}
     for found in versions.values():
@@ -159,14 +159,14 @@ def _append(guard: GuardedStore, session_id: str, model: str, word: Word, facts:
 
 
 def runs_of(client: MlflowClient, session_id: str) -> list[MlflowRun]:
-    """The runs that are in a session now, those in MLflow's bin too; of a run without any, that run."""
+    """The runs in a session now, including those in MLflow's bin; for a run without children, that run."""
     found = [run for run in child_runs(client, session_id, deleted=True) if run.data.tags.get("canary.role") in ROLES]
     own = get_run(client, session_id)
     return found or ([own] if own.data.tags.get("canary.role") in ROLES else [])
 
 
 def described(client: MlflowClient, found: Sequence[MlflowRun], read: Iterable[Run] = ()) -> dict[str, Named]:
-    """Run id → the run as it is. `read`: those whose series are at hand already."""
+    """Run id → the run as it is now. `read`: runs whose series were already read."""
     digests = run_digests(read)
     digests |= run_digests(read_found(client, [run for run in found if run.info.run_id not in digests]))
     return {run.info.run_id: _named(run, digests[run.info.run_id]) for run in found}
@@ -190,13 +190,13 @@ def _plain(one: Named) -> dict[str, Any]:
 
 
 def is_new(one: Named, before: Named | None) -> bool:
-    """Whether a row has something to say of a run: nobody named it, or what was delivered since completes it."""
+    """Whether a row has news about a run: no row named it yet, or what was delivered since has completed it."""
     return before is None or (not before.whole and not is_same_run(before.digest, one.digest))
 
 
 def named_by(rows: Iterable[Row], about: Iterable[Row] = ()) -> dict[str, Named]:
-    """Run id → the run as the ledger knows it. `about`: rows about the session's version. What a row named whole, a
-    verdict judged, or an act by hand made champion, no later row changes."""
+    """Run id → the run as the ledger knows it. `about`: rows about the session's version. No later row changes a run
+    that a row named as whole, a verdict judged, or an act by hand made champion."""
     found: dict[str, Named] = {}
     for row in sorted((*rows, *about), key=lambda row: row.seq):
         facts = row.facts
@@ -219,7 +219,7 @@ def named_by(rows: Iterable[Row], about: Iterable[Row] = ()) -> dict[str, Named]
 
 
 def trusted(guard: GuardedStore, rows: Sequence[Row]) -> Sequence[Row]:
-    """The rows, which somebody trusted has signed. Raises UsageError for one that nobody has."""
+    """The rows. Raises UsageError for one that no trusted key signed."""
     if rows:
         keys = guard.keys()
         for row in rows:
@@ -232,15 +232,15 @@ def trusted(guard: GuardedStore, rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def elsewhere(guard: GuardedStore, run_id: str, session_id: str) -> Row | None:
-    """The row by which another session has the run."""
+    """The row by which the run belongs to another session; None if there is none."""
     rows = (row for row in guard.sessions_naming(run_id) if row.alias != session_id)
     return next((row for row in rows if run_id in (row.facts.get("runs") or {})), None)
 
 
 def weights_of(runs: Iterable[MlflowRun]) -> Iterator[tuple[str, str]]:
-    """Of each run that has saved weights: its id, and the digest over their files."""
+    """For each run with saved weights: its id, and the digest of their files."""
     for run in runs:
-        with suppress(StoreError):  # a place that cannot be read has nothing to register either
+        with suppress(StoreError):  # nothing can be registered from an unreadable place
             with files_at(f"{run.info.artifact_uri}/model") as place:
                 digests = file_digests(place)
             if digests:
@@ -248,13 +248,13 @@ def weights_of(runs: Iterable[MlflowRun]) -> Iterator[tuple[str, str]]:
 
 
 def places_of(runs: Iterable[MlflowRun]) -> dict[str, str]:
-    """Of each run that vouches for files outside its own folder: its id, and where they are."""
+    """Run id → where its files are, for each run that vouches for files outside its own folder."""
     tagged = {run.info.run_id: run.data.tags.get(SOURCE_TAG, "") for run in runs}
     return {run_id: place for run_id, place in tagged.items() if place}
 
 
 def _commit(runs: Iterable[MlflowRun]) -> str:
-    """The commit that the runs recorded; "" where they recorded none, or several."""
+    """The commit that the runs recorded; "" if they recorded none, or several."""
     found = {run.data.tags.get("canary.env.git_commit", "") for run in runs}
     return found.pop() if len(found) == 1 else ""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def read_sides(
     client: MlflowClient, model: str, champion: str | None, found: ModelVersion
 ) -> tuple[Version | None, Version]:
-    """The champion, with the fresh runs of it that were made beside the candidate's, and the candidate."""
+    """The champion, with its fresh runs made beside the candidate's, and the candidate."""
     candidate = read_version(client, model, str(found.version))
     if champion is None:
         return None, candidate
@@ -41,8 +41,8 @@ def progress(
     candidate: Version,
     rows: Iterable[Row] | None = None,
 ) -> Progress:
-    """How far the version is in its plan beside this champion. `rows`: those of the ledger about the model, where they
-    are at hand."""
+    """How far the version is in its plan against this champion. `rows`: the ledger's rows about the model, if already
+    read."""
     side = candidate_side(candidate)
     fresh = [run for run in (baseline.fresh if baseline else ()) if run.completed and not run.failure]
     evidence = (*side.evidence, *baseline_side(baseline, side).evidence, *fresh)
@@ -63,10 +63,10 @@ def at_look(
     candidate: Version,
     rows: Iterable[Row] | None = None,
 ) -> tuple[int, float, Taken]:
-    """The look that a version's runs have come to, counted from 1, the share of the error levels that it may spend, and
-    what is to be kept of it.
+    """The look that the number of a version's runs has reached, counted from 1; the share of the error levels that it
+    may spend; and what to record about it.
 
-    Raises UsageError where the plan has been spent on other evidence.
+    Raises UsageError if the plan was already spent on other evidence.
     """
     is_at = progress(client, found, baseline, candidate, rows)
     number = policy.looks.reached(is_at.now.runs, is_at.before)

@@ -1,4 +1,4 @@
-"""MLflow's registry store with guarded aliases. What nobody guards behaves as without it.
+"""MLflow's registry store with guarded aliases. Everything unguarded behaves as in MLflow.
 
 Signatures are those of MLflow's store, which calls some of them by position.
 """
@@ -18,13 +18,13 @@ from canary_mlflow.registry.guard import Guard, is_reserved, plain_alias
 from canary_mlflow.registry.promotion import promote, standing
 
 AT_BIRTH = ("canary.session_id",)
-"""What says where the evidence is; may be given when a version is made, and never again."""
+"""Tags that say where the evidence is; they may be given when a version is created, and never later."""
 
 NO_STAGE = "None"
 
 
 class GuardedMethods(Guard):
-    """MLflow's methods through which a guarded alias could move, go or be faked."""
+    """MLflow's methods through which a guarded alias could be moved, removed or faked."""
 
     def set_registered_model_alias(self, name, alias, version):  # type: ignore[no-untyped-def]
         if not self.guards(str(name), str(alias)):
@@ -73,7 +73,7 @@ class GuardedMethods(Guard):
     ):
         if tags:
             if urlsplit(str(source)).scheme == "models":
-                # A copy brings the tags of its original along; its verdict stays where it was given.
+                # A copy brings along its original's tags, but the verdict belongs to the original only.
                 tags = [tag for tag in tags if not is_reserved(tag.key)]
             else:
                 self.refuse_reserved(name, "new", (tag.key for tag in tags if tag.key not in AT_BIRTH))

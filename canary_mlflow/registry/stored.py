@@ -1,7 +1,7 @@
 """MLflow's own tables, as far as a promotion reads and writes them: versions, aliases, tags.
 
-Columns alone, and statements put together once: this happens under the lock, and MLflow's objects bring everything
-around them along. `benchmarks/guard.py` says what it costs.
+Single columns and statements built once, because this runs under the lock, and MLflow's objects would load everything
+around them. `benchmarks/guard.py` measures the cost.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _VERSION = sa.select(
     *(_VERSIONS.c[key] == sa.bindparam(key) for key in ("workspace", "name", "version")),
     _VERSIONS.c.current_stage != STAGE_DELETED_INTERNAL,
 )
-# PostgreSQL: until this transaction ends, nobody deletes it; a deletion that came first is waited for, and seen.
+# PostgreSQL: nobody can delete it until this transaction ends; an earlier deletion is waited for, and seen.
 _VERSION_KEPT = _VERSION.with_for_update(read=True)
 _ALIAS_KEY = ("workspace", "name", "alias")
 _HOLDER = sa.select(_ALIASES.c.version).where(*(_ALIASES.c[key] == sa.bindparam(key) for key in _ALIAS_KEY))
-# Not together with `_VERSION_KEPT`, which may wait, and then knows only its own row anew.
+# Not combined with `_VERSION_KEPT`, which may wait, and then re-reads only its own row.
 _VERSION_HELD = _VERSION.add_columns(_HOLDER.scalar_subquery().label("holder"))
 _PROMPT = sa.select(_TAGS.c.value).where(
     *(_TAGS.c[key] == sa.bindparam(key) for key in ("workspace", "name")), _TAGS.c.key == IS_PROMPT_TAG_KEY
@@ -47,8 +47,8 @@ _MOVE = (
 
 
 def version_row(session: Any, workspace: str, model: str, version: int, alias: str = "", *, kept: bool = False) -> Any:
-    """A version's key, creation time, source and place, and as `holder` the version that an alias names; None when it
-    is not there. `kept`: as it is, until the transaction ends, and without `holder`."""
+    """A version's key, creation time, source and place, and as `holder` the version that an alias names; None if the
+    version does not exist. `kept`: lock the row until the transaction ends; then without `holder`."""
     key = {"workspace": workspace, "name": model, "version": version}
     if kept:
         return session.execute(_VERSION_KEPT, key).first()
@@ -74,13 +74,13 @@ def aliases_of(session: Any, version: Any) -> list[str]:
 
 
 def write_alias(session: Any, version: Any, alias: str) -> None:
-    """The alias of a version, wherever it was before."""
+    """Give a version the alias, wherever it was before."""
     held = {"workspace": version.workspace, "name": version.name, "alias": alias, "version": version.version}
     if not session.execute(_MOVE, {f"its_{key}": value for key, value in held.items()}).rowcount:
         session.execute(_ALIASES.insert(), held)
 
 
 def write_tag(session: Any, version: Any, key: str, value: str) -> None:
-    """A tag of a version, in place of the one it had."""
+    """Set a tag of a version, replacing an earlier value."""
     where = {"workspace": version.workspace, "name": version.name, "version": version.version}
     session.merge(SqlModelVersionTag(**where, key=key, value=value))

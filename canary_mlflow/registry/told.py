@@ -1,4 +1,4 @@
-"""What the ledger has to say about a version before it is judged: its evidence, its tries, its history."""
+"""What the ledger tells about a version before it is judged: its evidence, its tries, its history."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """`rows`: those about the model; none where there is no ledger. `untold`: the sessions of both sides of which the
-    ledger does not say yet which runs they ended with."""
+    """What the ledger tells. `rows`: those about the model; none without a ledger. `untold`: sessions of both sides for
+    which the ledger does not yet record the runs that they ended with."""
 
     rows: Sequence[Row] = ()
     tries: Tries = field(default_factory=Tries)
     untold: tuple[str, ...] = ()
 
     def noted(self, verdict: Verdict, version: str, policy: Policy) -> Verdict:
-        """The verdict with what a reader must know of the version's past, the tries first."""
+        """The verdict with notes on what a reader must know about the version's past, tries first."""
         tries = self.tries.notes(verdict.baseline_version, policy)
         past = (*block_notes(self.rows, int(version)), *history_notes(self.rows))
         return replace(verdict, attempt=self.tries.number, notes=(*tries, *verdict.notes, *past))
@@ -48,8 +48,8 @@ def told_of(
     baseline: Version | None,
     candidate: Version,
 ) -> Told:
-    """All of it, for a version beside the champion. Raises UsageError where the runs of a side are not those that its
-    session's rows name."""
+    """Everything that the ledger tells for a version against the champion. Raises UsageError if the runs of a side are
+    not those that its session's rows name."""
     if guard is None or champion is None:
         return Told()
     rows = guard.ledger(candidate.model)

@@ -1,7 +1,7 @@
-"""Trying until it passes: how often the same code has been tried beside the same champion, and what came of it.
+"""Guards against trying until it passes: how often the same code was tried against the same champion, and the outcomes.
 
-A try is a session that has ended, or a second judgement of one that has other runs by now. What a plan of looks spends
-is not counted again: its looks share one level (gates/model/looks.py).
+A try is a session that has ended, or a second judgement of a session that has other runs by now. The looks of a plan
+are not counted again: they share one level (gates/model/looks.py).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SHORT = 8  # characters of a session's id
 
 @dataclass(frozen=True, kw_only=True)
 class Tries:
-    """`number`: which try this is, counted from 1. `earlier`: what came of those before it, each in a few words.
-    `stopped`: sessions of this code that somebody ended before they said anything. `open`: sessions of the model that
-    have begun and not ended, each with the day of it. Neither is a try, and both are shown: whoever watches a session
-    and stops it when it goes badly has tried."""
+    """`number`: which try this is, counted from 1. `earlier`: the outcomes of the tries before it, each in a few words.
+    `stopped`: sessions of this code that somebody ended before they told anything. `open`: sessions of the model that
+    have begun but not ended, each with its day. Neither counts as a try, but both are shown: stopping a session because
+    it goes badly is trying too."""
 
     number: int = 1
     earlier: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Tries:
     open: tuple[str, ...] = ()
 
     def notes(self, champion: str | None, policy: Policy) -> list[str]:
-        """What a reader must know of it, `policy` being the one that the verdict was reached by."""
+        """What a reader must know about the tries. `policy`: the one that led to the verdict."""
         said = []
         if self.number > 1:
             first = policy.alpha_pass / policy.looks.share_of_try(self.number)
@@ -64,7 +64,7 @@ def count(
     guard: GuardedStore, rows: Sequence[Row], session_id: str | None, candidate: Version, champion: Standing
 ) -> Tries:
     """The tries of this code since the champion became champion. `rows`: those about the model."""
-    since = champion.row or 0  # one from before the ledger: all that it holds
+    since = champion.row or 0  # a champion from before the ledger: count all rows
     after = guard.sessions_after(since)
     ended = [row for row in after if row.word == Word.ENDED]
     begun = unended(after, session_id, candidate.model)
@@ -81,7 +81,7 @@ def count(
         if row.alias != session_id
         and (mine is None or row.seq < mine.seq)
         and row.facts.get("code") == code
-        # Those who may not write the model could else spend its level, with sessions of other names.
+        # Otherwise people who may not write the model could spend its level, with sessions under other names.
         and (row.model == candidate.model or row.facts.get("actor") == who)
     ]
     before = [row for row in same if has_evidence(row)]
@@ -94,7 +94,7 @@ def count(
 
 
 def unended(after: Sequence[Row], session_id: str | None, model: str) -> tuple[str, ...]:
-    """The model's sessions that have begun and not ended, this one aside."""
+    """The model's sessions that have begun and not ended, except this one."""
     over = {row.alias for row in after if row.word == Word.ENDED}
     return tuple(
         called(row)
@@ -109,7 +109,7 @@ def called(row: Row) -> str:
 
 
 def has_evidence(row: Row) -> bool:
-    """Whether any run of an ended session says something of its code: one that was only stopped says nothing."""
+    """Whether any run of an ended session tells something about its code; a run that was only stopped does not."""
     made = [run for run in (row.facts.get("runs") or {}).values() if run.get("role") == "run"]
     return any(run.get("failure") != "interrupted" for run in made)
 
@@ -121,7 +121,7 @@ def said_of(session_id: str, judged: Sequence[Row]) -> str:
 
 
 def looks_before(session_id: str | None, judged: Sequence[Row], now: set[str]) -> list[str]:
-    """The judgements of this session, outside a plan of looks, when it had other runs."""
+    """Earlier judgements of this session, outside a plan of looks, when it had other runs."""
     sets: dict[frozenset[str], str] = {}
     for row in judged:
         verdict = row.facts.get("verdict") or {}

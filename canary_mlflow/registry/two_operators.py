@@ -1,4 +1,4 @@
-"""An override of a BLOCK that two people answer for: one asks for it in a signed row, another carries it out."""
+"""An override of a BLOCK by two people: one asks for it in a signed row, another carries it out."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.store import GuardedStore
 
 JUDGED = (Kind.VERDICT, Kind.BOOTSTRAP)
-WAITS = 3  # exit code: nothing has moved, and nothing is wrong
+WAITS = 3  # exit code: nothing has moved, but nothing is wrong
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """An override that somebody has asked for. `row`: of the ledger."""
+    """An override that somebody has asked for. `row`: its number in the ledger."""
 
     model: str
     version: str
@@ -48,10 +48,10 @@ def request_from(plain: Mapping[str, Any]) -> Request:
 
 
 def shared(client: MlflowClient, guard: GuardedStore, act: Act, found: ModelVersion, binding: Binding) -> Act | Request:
-    """The act as it may be carried out now, with who asked for it; or the request that this call has recorded, where
-    the policy in force asks for two people.
+    """The act as it may be carried out now, with who asked for it; or the request that this call recorded, if the
+    policy in force requires two people.
 
-    Raises Refused for somebody who has asked already.
+    Raises Refused for somebody who has already asked.
     """
     rows = guard.ledger(act.model)
     about = int(found.version), int(found.creation_timestamp)
@@ -74,7 +74,7 @@ def shared(client: MlflowClient, guard: GuardedStore, act: Act, found: ModelVers
 
 
 def operators_for(client: MlflowClient, guard: GuardedStore, model: str) -> int:
-    """How many people an override of a BLOCK takes; 1 where no policy is in force."""
+    """How many people an override of a BLOCK takes; 1 if no policy is in force."""
     try:
         return in_force(client, guard, model).policy.override.operators
     except UsageError:
@@ -88,7 +88,8 @@ def blocked_by(rows: Iterable[Row], about: tuple[int, int]) -> Row | None:
 
 
 def against_now(guard: GuardedStore, act: Act, blocked: Row) -> dict[str, Any]:
-    """What a request is about, and ends with: the verdict, and who holds the alias and is champion by which row."""
+    """The state that a request refers to; if it changes, the request lapses: the verdict, and who holds the alias and
+    is champion, by which rows."""
     held = {alias: guard.standing(act.model, alias) for alias in (act.alias, CHAMPION)}
     return {
         "wanted_alias": act.alias,
@@ -98,7 +99,7 @@ def against_now(guard: GuardedStore, act: Act, blocked: Row) -> dict[str, Any]:
 
 
 def open_requests(rows: Iterable[Row], about: tuple[int, int], now: Mapping[str, Any]) -> Iterator[Row]:
-    """The requests about a version that nothing has happened since."""
+    """The requests about a version since which nothing has changed."""
     for row in rows:
         facts = row.facts
         same = (row.version, row.version_created) == about and all(facts.get(key) == now[key] for key in now)

@@ -1,4 +1,4 @@
-"""A verdict on a registry without the guard: its server has none, or its database knows no triggers of ours."""
+"""Acts on a verdict in a registry without the guard: its server has none, or its database lacks our triggers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def enact_unguarded(client: MlflowClient, decision: Decision) -> Decision:
-    """Stock MLflow has no compare-and-set: the alias is read again just before it is moved. Raises BaselineMoved."""
+    """Record the verdict and move the alias. Stock MLflow has no compare-and-set, so the alias is read again just
+    before it is moved. Raises BaselineMoved."""
     assert decision.version is not None
     with registry_lock(client):
         now = champion_number(client, decision.model)
@@ -39,7 +40,7 @@ def enact_unguarded(client: MlflowClient, decision: Decision) -> Decision:
 
 
 def promoted(decision: Decision) -> Decision:
-    """The decision with what followed from it."""
+    """The decision, marked as having promoted its version if it moves the alias."""
     if not decision.moves:
         return decision
     return replace(decision, promoted=True, champion_after=decision.version)

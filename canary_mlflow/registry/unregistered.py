@@ -1,4 +1,4 @@
-"""Sessions that were judged and that no version came of: a change in CI, runs that broke off. Which files they need."""
+"""Judged sessions without a version (a change in CI, runs that broke off), and whether they still need their files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ PAGE = 1000
 
 
 def judged_sessions(client: MlflowClient, known: Known) -> list[MlflowRun]:
-    """Those of a model, the newest first: of the experiments in which its versions were trained."""
+    """A model's judged sessions without a version, newest first, from the experiments where its versions were
+    trained."""
     evidence = {session_of(one) for one in known.versions.values()}
     experiments = experiments_of(client, evidence)
     asked = f"tags.`canary.role` = 'session' AND tags.`canary.model_name` = {quoted(known.model)}"
@@ -38,7 +39,7 @@ def judged_sessions(client: MlflowClient, known: Known) -> list[MlflowRun]:
 
 
 def experiments_of(client: MlflowClient, run_ids: Iterable[str | None]) -> list[str]:
-    """The experiments of runs, of those that are there."""
+    """The experiments of those runs that exist."""
     found = set()
     for run_id in filter(None, run_ids):
         with suppress(NoSuchRun):

@@ -1,7 +1,7 @@
-"""MLflow's own migrations on a guarded database: without the triggers, which would stand in their way, and in one
-transaction, which leaves everything as it was when anything fails.
+"""Runs MLflow's own migrations on a guarded database: without the triggers, which would be in their way, and in one
+transaction, which leaves everything as it was if anything fails.
 
-Alembic rebuilds a table of SQLite by a copy that takes its name. Triggers of the table are lost with it, and triggers
+Alembic rebuilds a SQLite table as a copy that takes its name. The table's triggers are lost with it, and triggers
 elsewhere that name it end the renaming half-way (https://www.sqlite.org/lang_altertable.html, "rename").
 """
 
@@ -30,9 +30,9 @@ VERSION_TABLE = "alembic_version"
 
 
 def upgrade(engine: sa.Engine, server_role: str = "") -> tuple[str, str]:
-    """Take the tables to the schema of this MLflow, guarded or not; returns the revisions before and after.
+    """Bring the tables to this MLflow's schema, guarded or not; return the revisions before and after.
 
-    `server_role`: what `install` gives it, for tables that are new. Raises StoreError, with nothing changed.
+    `server_role`: the role that gets `install`'s grants on new tables. Raises StoreError, with nothing changed.
     """
     shown = engine.url.render_as_string(hide_password=True)
     if not sa.inspect(engine).has_table(VERSION_TABLE):
@@ -55,12 +55,12 @@ def upgrade(engine: sa.Engine, server_role: str = "") -> tuple[str, str]:
 
 
 def revision(connection: Any) -> str:
-    """The schema's, as Alembic names it."""
+    """The schema's revision, as Alembic names it."""
     return ", ".join(connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars())
 
 
 def migrate(connection: Any) -> None:
-    """What `mlflow db upgrade` does, on this connection: MLflow's own env.py opens another."""
+    """Do what `mlflow db upgrade` does, but on this connection: MLflow's own env.py opens another."""
     from alembic.runtime.environment import EnvironmentContext
     from alembic.script import ScriptDirectory
     from mlflow.store.db import utils
@@ -78,13 +78,13 @@ def migrate(connection: Any) -> None:
 
 @contextmanager
 def without_triggers(connection: Any) -> Iterator[None]:
-    """The guard's triggers away, for as long as the block lasts. Raises StoreError when aliases, versions or the ledger
-    are no longer what they were."""
+    """Remove the guard's triggers for the length of a block. Raises StoreError if aliases, versions or the ledger are
+    then no longer what they were."""
     if not installed(connection):
         yield
         return
     dialect = connection.dialect.name
-    # Triggers were once put on tables from before workspaces too, and their migration is the way out.
+    # Triggers were once also put on tables from before workspaces; migrating those must still work.
     place = "" if without_workspaces(connection) else "workspace"
     before = guarded_rows(connection, place)
     for statement in triggers.drop(dialect):
@@ -100,8 +100,8 @@ def without_triggers(connection: Any) -> Iterator[None]:
 
 
 def guarded_rows(connection: Any, place: str = "workspace") -> list[list[tuple[Any, ...]]]:
-    """Who holds which alias, what that version is, and the ledger's digests. `place`: the column of the workspace, ""
-    where there is none."""
+    """Who holds which alias, what that version is, and the ledger's digests. `place`: the workspace column, "" if there
+    is none."""
     keys = [*filter(None, [place]), "name"]
     held = (
         f"SELECT {', '.join(f'a.{key}' for key in keys)}, a.alias, a.version, v.creation_time, v.source "

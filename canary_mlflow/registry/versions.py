@@ -22,7 +22,7 @@ SHOWN = 10  # names listed in an error
 
 
 class Weights(StrEnum):
-    """What a version says of its weights."""
+    """What a version says about its weights."""
 
     FILES = "files"  # they are among its files
     NONE = "none"  # kept elsewhere, too large, or nowhere: the version is evidence only
@@ -40,7 +40,7 @@ def register_version(
     """Register `model/` of one run of a session (or of the session itself), with the session as its evidence, and seal
     it; returns the version's number. `evaluation`: what the run found when it evaluated its saved weights again.
 
-    The model is created when it is missing. Sessions that end at the same moment get numbers of their own.
+    The model is created if it is missing. Sessions that end at the same moment get different numbers.
     """
     from canary_mlflow.registry.seal import seal_version
     from canary_mlflow.registry.session_rows import tell
@@ -61,7 +61,7 @@ def register_version(
 
 
 def drop_unsealed(client: MlflowClient, session_id: str) -> None:
-    """Delete what a session that did not come to its seal has registered: no such version is ever judged."""
+    """Delete the version that a session registered without reaching its seal: such a version is never judged."""
     from canary_mlflow.registry.seal import SEAL_TAG
 
     for found in client.search_model_versions(f"tags.`{SESSION_TAG}` = {quoted(session_id)}"):
@@ -75,7 +75,7 @@ def is_evidence_only(found: ModelVersion) -> bool:
 
 
 def ensure_model(client: MlflowClient, model_name: str) -> None:
-    """Create the registered model unless it is there already."""
+    """Create the registered model unless it already exists."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -86,7 +86,7 @@ def ensure_model(client: MlflowClient, model_name: str) -> None:
 
 
 def champion(client: MlflowClient, model: str) -> ModelVersion | None:
-    """The version that the champion alias names; None while it names none. Raises NoSuchModel."""
+    """The version that the champion alias names; None if it names none. Raises NoSuchModel."""
     number = champion_number(client, model)
     return None if number is None else client.get_model_version(model, number)
 
@@ -105,12 +105,12 @@ def champion_number(client: MlflowClient, model: str) -> str | None:
 
 
 def find_model(client: MlflowClient, model: str) -> None:
-    """Raises NoSuchModel, which lists what there is."""
+    """Raise NoSuchModel, which lists the existing models, unless the model exists."""
     champion_number(client, model)
 
 
 def find_version(client: MlflowClient, model: str, version: str) -> ModelVersion:
-    """The model version; raises NoSuchModel or NoSuchVersion, which list what there is."""
+    """The model version. Raises NoSuchModel or NoSuchVersion, which list what exists."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -118,7 +118,7 @@ def find_version(client: MlflowClient, model: str, version: str) -> ModelVersion
     except MlflowException as error:
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise
-        champion_number(client, model)  # says so when the model itself is unknown
+        champion_number(client, model)  # raises if the model itself is unknown
         numbers = sorted(
             (int(found.version) for found in client.search_model_versions(f"name={quoted(model)}")), reverse=True
         )
@@ -127,7 +127,7 @@ def find_version(client: MlflowClient, model: str, version: str) -> ModelVersion
 
 
 def no_such_model(client: MlflowClient, model: str) -> str:
-    """One line that says which models there are, the nearest names first."""
+    """One line that lists the existing models, nearest names first."""
     names = [found.name for found in client.search_registered_models(max_results=1000)]
     near = difflib.get_close_matches(model, names, n=3)
     rest = [name for name in names if name not in near]
@@ -142,12 +142,12 @@ def shortened(names: list[str]) -> str:
 
 
 def no_such_alias(client: MlflowClient, model: str, alias: str) -> str:
-    """One line that says which aliases there are."""
+    """One line that lists the existing aliases."""
     aliases = sorted(client.get_registered_model(model).aliases)
     return f"alias {alias!r} of {model!r}: names no version; aliases: {shortened(aliases) or 'none yet'}"
 
 
 def quoted(name: str) -> str:
-    """A name as MLflow's filters take it: they know both kinds of quotes, and no escape."""
+    """A name quoted for MLflow's filters, which know both kinds of quotes but no escape."""
     mark = '"' if "'" in name else "'"
     return f"{mark}{name}{mark}"

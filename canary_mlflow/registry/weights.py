@@ -1,4 +1,5 @@
-"""Are these files weights that somebody can load? Read without torch: safetensors' own readers know no bfloat16."""
+"""Checks that files are weights that can be loaded. Without torch, and by hand: safetensors' NumPy reader lacks
+bfloat16."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import numpy as np
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.source import open_regular
 
-LENGTH = 8  # bytes in which a file says how long its header is
+LENGTH = 8  # bytes at a file's start that hold the length of its header
 CHUNK = 1 << 24  # bytes of a tensor read at once
 HEADER_LIMIT = 100_000_000  # bytes; the format's own
 INDEX = ".safetensors.index.json"
@@ -24,7 +25,7 @@ WIDTHS = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
     "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
-# Type → as which numbers to read it, and the bits that are all 1 in NaN and infinities.
+# Type → the integer type to read it as, and the exponent bits, which are all 1 in NaN and infinities.
 EXPONENTS = {
     "F64": ("<u8", 0x7FF0_0000_0000_0000), "F32": ("<u4", 0x7F80_0000), "C64": ("<u4", 0x7F80_0000),
     "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80), "F8_E5M2": ("u1", 0x7C), "F8_E4M3": ("u1", 0x7F),
@@ -34,7 +35,7 @@ EXPONENTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """Where a tensor is in its file. `start` and `end`: bytes from the file's beginning."""
+    """Where a tensor is in its file. `start` and `end`: byte offsets from the file's beginning."""
 
     name: str
     dtype: str
@@ -47,15 +48,15 @@ class Unfit(Exception):
 
 
 def is_weights(name: str) -> bool:
-    """Whether a file is one that must be weights."""
+    """Whether a file's name says that it must be weights."""
     return name.endswith(".safetensors")
 
 
 def fault_of(place: Path, checked: dict[str, str] | None = None) -> str:
-    """What keeps the weights under a folder from being loaded, naming the file; "" when nothing does.
+    """What keeps the weights under a folder from being loaded, naming the file; "" if nothing does.
 
-    There must be safetensors with a tensor in them, whole, all that an index names, and finite. `checked` gets the
-    digest of each file that is fine, over the bytes that were looked at.
+    There must be safetensors files with at least one tensor: complete, finite, and all that an index names. `checked`
+    receives the digest of each sound file, over the bytes that were checked.
     """
     files = sorted(place.rglob("*.safetensors")) if place.is_dir() else [place][: place.is_file()]
     if not files:
@@ -74,10 +75,10 @@ def fault_of(place: Path, checked: dict[str, str] | None = None) -> str:
 
 
 def check(file: Path) -> str:
-    """Read a whole file from its beginning to its end; the sha256 of what was read. Raises Unfit."""
+    """Read a whole file from beginning to end, and return the sha256 of what was read. Raises Unfit."""
     with open_regular(file) as stream:
         read = Hashed(stream)
-        for tensor in tensors(read, file.stat().st_size):  # in the order of their bytes, without a gap
+        for tensor in tensors(read, file.stat().st_size):  # in byte order, without gaps
             if not is_finite(read, tensor):
                 raise Unfit(f"tensor {tensor.name} holds a NaN or an infinity")
         return read.found.hexdigest()
@@ -91,7 +92,7 @@ class Hashed:
         self.found = hashlib.sha256()
 
     def read(self, size: int) -> bytes:
-        """The next bytes. Raises Unfit where there are fewer."""
+        """The next bytes. Raises Unfit if there are fewer."""
         content: bytes = self._stream.read(size)
         self.found.update(content)
         if len(content) < size:
@@ -130,14 +131,14 @@ def tensors(stream: Any, size: int) -> list[Tensor]:
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A header's object. Raises ValueError for a key that is there twice: readers differ in which they take."""
+    """A header's JSON object. Raises ValueError for a duplicate key: readers differ in which one they take."""
     if len(found := dict(pairs)) < len(pairs):
         raise ValueError("a name that is there twice")
     return found
 
 
 def elements(shape: list[int]) -> int:
-    """How many numbers a tensor of that shape has. Raises ValueError for a shape that is none."""
+    """How many numbers a tensor of that shape has. Raises ValueError for an invalid shape."""
     if not all(type(side) is int and side >= 0 for side in shape):
         raise ValueError(f"a shape of {shape}")
     return math.prod(shape)
@@ -151,18 +152,18 @@ def is_finite(stream: Any, tensor: Tensor) -> bool:
 
 
 def chunks(stream: Any, tensor: Tensor, kind: str) -> Iterator[np.ndarray[Any, Any]]:
-    """The tensor's numbers, which come next, a part at a time."""
+    """The tensor's numbers, read next from the stream, a part at a time."""
     for start in range(tensor.start, tensor.end, CHUNK):
         yield np.frombuffer(stream.read(min(CHUNK, tensor.end - start)), dtype=kind)
 
 
 def is_within(place: Path, file: Path) -> bool:
-    """Whether a file is there, and among those of a folder: an index may name any on the machine."""
+    """Whether a file exists and lies in the folder: an index may name any file on the machine."""
     return file.resolve().is_relative_to(place.resolve()) and file.is_file()
 
 
 def missing_shard(place: Path) -> str:
-    """The first file that an index names and that is not there."""
+    """The first file that an index names but that does not exist; '' if there is none."""
     for index in sorted(place.rglob(f"*{INDEX}")):
         name = index.relative_to(place).as_posix()
         try:

@@ -6,7 +6,7 @@ DEFAULT = "default"  # the one that every registry has
 
 
 def active_workspace() -> str:
-    """The workspace that the request being served, or MLFLOW_WORKSPACE, names; `default` where they are not enabled."""
+    """The workspace that the current request, or MLFLOW_WORKSPACE, names; `default` if workspaces are not enabled."""
     from mlflow.environment_variables import MLFLOW_ENABLE_WORKSPACES
     from mlflow.utils.workspace_utils import resolve_entity_workspace_name
 
