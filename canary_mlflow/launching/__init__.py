@@ -1,1 +1,1 @@
-"""More runs of a version: of which code, with which packages, in which order, and when to stop."""
+"""Makes more runs of a version: from which code, with which packages, in which order, and when to stop."""

@@ -1,4 +1,5 @@
-"""What the place and the day say about added runs: which seeds, how long, and whether the baseline's are needed too."""
+"""What machine and day mean for added runs: which seeds, how long they take, and whether the baseline needs runs
+too."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
 
 
 def seeds_of(made: Sequence[Run]) -> list[int]:
-    """The seeds that are known."""
+    """The seeds of the runs that have one."""
     return [run.seed for run in made if run.seed is not None]
 
 
 def fresh_is_due(client: MlflowClient, maker: Maker, policy: Policy, baseline: Version | None) -> bool:
-    """Whether added runs need the champion's beside them; DIFFERS: its own are of another host or day (UTC)."""
+    """Whether added runs need fresh runs of the champion beside them; DIFFERS: if its own are from another host or day
+    (UTC)."""
     wanted = policy.looks.fresh_baseline
     if baseline is None or not baseline.runs or wanted is FreshBaseline.NEVER:
         return False
@@ -34,14 +36,14 @@ def fresh_is_due(client: MlflowClient, maker: Maker, policy: Policy, baseline: V
 def seeds_without_fresh(
     client: MlflowClient, maker: Maker, candidate: Sequence[Run], fresh: Sequence[Run]
 ) -> list[int]:
-    """Those of the candidate's runs that have no fresh one of the baseline, which here and today can still be made."""
+    """The seeds of candidate runs without a fresh baseline run that can still be made, on this machine and day."""
     have = set(seeds_of([run for run in fresh if run.completed]))
     near = [run for run in candidate if run.seed not in have and maker.can_be_beside(run) and made_today(client, run)]
     return sorted(set(seeds_of(near)))
 
 
 def made_today(client: MlflowClient, run: Run) -> bool:
-    """Whether it was made on this day (UTC)."""
+    """Whether a run was made today (UTC)."""
     return day_of(client, run.run_id) == datetime.now(UTC).date()
 
 

@@ -1,6 +1,6 @@
-"""Runs on a Ray cluster: a task for each pair, made again whole where its node is lost, ended with this process.
+"""Makes runs on a Ray cluster: one task per pair, repeated as a whole if its node is lost, ended with this process.
 
-The only module that imports Ray, and only where it is asked for.
+The only module that imports Ray, and only if it is asked for.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Any
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.launching import on_node
 
-NODE_TAG, UNIT_TAG = "canary.cluster.node", "canary.cluster.unit"  # on a run: where it was made, and as part of what
-HANDED_ON = ("MLFLOW_", "CANARY_", "HF_", "AWS_", "TRANSFORMERS_")  # in the environment: for the nodes too
+NODE_TAG, UNIT_TAG = "canary.cluster.node", "canary.cluster.unit"  # on a run: the node and the unit that made it
+HANDED_ON = ("MLFLOW_", "CANARY_", "HF_", "AWS_", "TRANSFORMERS_")  # environment variables passed on to the nodes
 KEPT_HERE = ("MLFLOW_RUN_ID", "CANARY_LAUNCHER", "CANARY_PARENT_RUN_ID")
-GRACE = 40.0  # seconds that a node has to end its runs and to record that
+GRACE = 40.0  # seconds that a node has to end its runs and record that
 POLL = 1.0  # seconds
 ROOT = str(Path(__file__).resolve().parents[2])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a pair takes of its node, and how the cluster is reached. `cpus` None: more than half of the largest node,
-    so that no two pairs share one and disturb each other's clocks. `gpus` None: one, where the cluster has any."""
+    """What a pair takes on its node, and how the cluster is reached. `cpus` None: more than half of the largest node,
+    so that no two pairs share a node and disturb each other's clocks. `gpus` None: one, if the cluster has any."""
 
     address: str = "auto"
     cpus: float | None = None
@@ -45,7 +45,7 @@ class Needs:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One run: a function of an installed module, `package.module:name`, and its arguments, which JSON can hold."""
+    """One run: a function of an installed module, `package.module:name`, and its arguments as JSON values."""
 
     entry: str
     arguments: Mapping[str, Any]
@@ -53,7 +53,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What is made on one node, in this order. `beside`: the id of the node that it should be, while there is one."""
+    """What is made on one node, in this order. `beside`: the id of the preferred node, as long as it exists."""
 
     name: str
     tasks: tuple[Task, ...]
@@ -62,7 +62,7 @@ class Unit:
 
 
 Lost = Callable[[str, str], None]
-"""Told the id of a unit whose node is lost, and why, before it is made again."""
+"""Called with the id of a unit whose node is lost, and why, before the unit is repeated."""
 
 
 def needs_of(plain: Mapping[str, Any]) -> Needs:
@@ -79,16 +79,16 @@ def needs_of(plain: Mapping[str, Any]) -> Needs:
 
 
 def require_ray() -> None:
-    """Raise UsageError where Ray is not installed."""
+    """Raise UsageError if Ray is not installed."""
     if find_spec("ray") is None:
         raise UsageError('launcher=ray: Ray is not installed; expected it; pip install "canary-mlflow[ray]"')
 
 
 @contextmanager
 def connected(needs: Needs, store: str, say: Callable[[str], None]) -> Iterator[Cluster]:
-    """A cluster, for a while; within another such block the same connection.
+    """A cluster, for the length of a block; a nested block gets the same connection.
 
-    Raises UsageError where there is none, or where its nodes cannot reach the store.
+    Raises UsageError if there is none, or if its nodes cannot reach the store.
     """
     require_ray()
     import ray
@@ -121,7 +121,7 @@ def _connect(ray: Any, needs: Needs) -> None:
             "set RAY_ADDRESS or launcher.address"
         ) from error
     finally:
-        with suppress(ValueError):  # not the main thread, whose signals Ray leaves alone then
+        with suppress(ValueError):  # not in the main thread; then Ray leaves its signals alone
             for each, handler in handlers.items():
                 signal.signal(each, handler)
 
@@ -133,11 +133,11 @@ class Cluster:
         self.ray, self.needs, self.say = ray, needs, say
 
     def nodes(self) -> dict[str, Mapping[str, Any]]:
-        """Those that are alive, by their id."""
+        """The nodes that are alive, by id."""
         return {str(node["NodeID"]): node for node in self.ray.nodes() if node["Alive"]}
 
     def require_common(self, store: str) -> None:
-        """Raise UsageError where nodes of other machines would have to write into a file of this one."""
+        """Raise UsageError if nodes on other machines would have to write into a file on this one."""
         hosts = {str(node["NodeManagerHostname"]) for node in self.nodes().values()}
         if not store.startswith(("sqlite:", "file:")) or hosts <= {os.uname().nodename}:
             return
@@ -147,7 +147,7 @@ class Cluster:
         )
 
     def resources(self) -> dict[str, Any]:
-        """What a unit takes of its node, in Ray's words."""
+        """What a unit takes on its node, in Ray's terms."""
         total = [node["Resources"] for node in self.nodes().values()]
         gpus = self.needs.gpus
         if gpus is None:
@@ -160,7 +160,7 @@ class Cluster:
         return {"num_cpus": cpus, "num_gpus": gpus, "resources": own}
 
     def fits(self, wanted: Mapping[str, Any]) -> bool:
-        """Whether any node that is alive has as much, free or not."""
+        """Whether any live node has as much, free or not."""
         asked = {"CPU": wanted["num_cpus"], "GPU": wanted["num_gpus"], **wanted["resources"]}
         return any(
             all(node["Resources"].get(key, 0.0) >= value for key, value in asked.items() if value)
@@ -170,8 +170,8 @@ class Cluster:
     def make(self, units: Sequence[Unit], lost: Lost) -> Iterator[list[on_node.Outcome]]:
         """How each unit's runs ended, in the order of the units; all are made at once, as far as there is room.
 
-        Whatever ends the iteration ends what is still being made. Raises CanaryError for a unit whose nodes were lost
-        `attempts` times, and where no node fits for `wait_minutes`.
+        The end of the iteration also ends what is still being made. Raises CanaryError for a unit whose nodes were lost
+        `attempts` times, and if no node fits for `wait_minutes`.
         """
         running = {unit.name: self._submit(unit) for unit in units}
         attempts = dict.fromkeys(running, 1)
@@ -208,17 +208,17 @@ class Cluster:
         near = unit.beside in self.nodes()
         strategy = NodeAffinitySchedulingStrategy(unit.beside, soft=True) if near else "SPREAD"
         options = {**self.resources(), "scheduling_strategy": strategy, "name": unit.name}
-        # A fresh process for each: what one unit leaves in the environment is not the next one's.
+        # A fresh process for each, so that no unit inherits what another left in the environment.
         remote = self.ray.remote(max_retries=0, max_calls=1, **options)(_on_node())
         return remote.remote(ROOT, json_of(unit))
 
     def _follow(self, all_of_them: Sequence[Any], wanted: Any, waiting: Waiting) -> None:
-        """Until one of them has ended."""
+        """Wait until the wanted task has ended, watching over all of them for want of nodes."""
         while not self.ray.wait([wanted], timeout=POLL)[0]:
             waiting.look(len(self.ray.wait(list(all_of_them), num_returns=len(all_of_them), timeout=0)[1]))
 
     def _losses(self) -> tuple[type[Exception], ...]:
-        """Ray's words for a node, or a process of Ray on it, that is gone."""
+        """Ray's exceptions for a node, or a Ray process on it, that is gone."""
         errors = self.ray.exceptions
         return (
             errors.WorkerCrashedError,
@@ -230,7 +230,7 @@ class Cluster:
         )
 
     def _end(self, running: Sequence[Any]) -> None:
-        """Have the nodes end their runs, which record it, and wait for them."""
+        """Let the nodes end their runs and record that, and wait for them."""
         for ref in running:
             with suppress(Exception):  # it has ended meanwhile, or the cluster has
                 self.ray.cancel(ref)
@@ -243,13 +243,13 @@ class Cluster:
 
 
 class Waiting:
-    """How long no node has fitted."""
+    """Tracks for how long no node has fitted."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.since, self.said = cluster, time.monotonic(), False
 
     def look(self, left: int) -> None:
-        """Raises CanaryError after `wait_minutes` in which no node fitted."""
+        """Raise CanaryError after `wait_minutes` in which no node fitted."""
         wanted = self.cluster.resources()
         if self.cluster.fits(wanted):
             self.since, self.said = time.monotonic(), False
@@ -268,7 +268,7 @@ class Waiting:
 
 
 def json_of(unit: Unit) -> dict[str, Any]:
-    """What travels to the node."""
+    """What is sent to the node."""
     handed_on = {key: value for key, value in os.environ.items() if key.startswith(HANDED_ON) and key not in KEPT_HERE}
     return {
         "id": unit.id,
@@ -279,7 +279,8 @@ def json_of(unit: Unit) -> dict[str, Any]:
 
 
 def _on_node() -> Callable[[str, Mapping[str, Any]], list[dict[str, Any]]]:
-    """The function that a node calls. It travels by value: the package need not be on the path of the node's Python."""
+    """The function that a node calls. It is sent by value, as the package need not be on the path of the node's
+    Python."""
 
     def perform(root: str, unit: Mapping[str, Any]) -> list[dict[str, Any]]:
         import ray

@@ -1,4 +1,4 @@
-"""Whether a checkout's own code takes the overrides that its runs are to be made with."""
+"""Checks that a checkout's own code accepts the overrides with which its runs will be made."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _WRONG_USE = 2  # the exit code of every command of the project
 
 
 def require_overrides(source: Source, overrides: Sequence[str], whose: str) -> None:
-    """Raises UsageError for overrides that the code there refuses: its words, before anything has been made.
+    """Raise UsageError for overrides that the code there refuses, with its message, before anything is made.
 
-    Only where this Python runs that code: what another environment says, it says in its first run.
+    Only if this Python runs that code: another environment reports it in its first run.
     """
     if source.env_manager == "local":
         _compose(source, overrides, whose)
 
 
 def composed(source: Source, overrides: str) -> dict[str, Any]:
-    """The configuration that the code there makes of overrides, as a shell would split them; empty where this Python
-    does not run that code. Raises UsageError."""
+    """The configuration that the code there makes from overrides, split as by a shell; empty if this Python does not
+    run that code. Raises UsageError."""
     if source.env_manager != "local":
         return {}
     found = parse_yaml(_compose(source, shlex.split(overrides), "overrides"))

@@ -1,4 +1,4 @@
-"""A comparison of two revisions that goes on later: what it was of, which runs it has, and how often it was judged."""
+"""Continues a comparison of two revisions: what was compared, which runs it has, and how often it was judged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POLICY_FILE = "policy.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What was begun: side → revision, side → session, the words and the policy of both."""
+    """What was begun: side → revision, side → session, the overrides and the policy of both."""
 
     parent: str
     revisions: dict[str, Revision]
@@ -45,7 +45,7 @@ class Comparison:
 
 
 def keep(trial: Trial, revisions: dict[str, Revision], policy: Policy) -> None:
-    """Write down what whoever goes on needs: commits, because branches move, and the whole policy, because files do."""
+    """Record what a continuation needs: commits, because branches move, and the whole policy, because files change."""
     names = {f"canary.{side}": f"{revisions[side].name} {revisions[side].commit}" for side in SIDES}
     log_tags(trial.client, trial.parent, {**names, OVERRIDES_TAG: trial.overrides})
     trial.client.log_text(trial.parent, yaml.safe_dump(policy_to_dict(policy), sort_keys=False), POLICY_FILE)
@@ -91,9 +91,9 @@ def _policy_of(client: MlflowClient, run_id: str) -> Policy:
 
 
 def pairs_wanted(client: MlflowClient, begun: Comparison, asked: int | None) -> int | None:
-    """The number of pairs to go on to, once, if somebody `asked` for one; None: by the plan.
+    """The number of pairs to continue to, once, if somebody `asked` for one; None: follow the plan.
 
-    Raises UsageError where that many have been judged, or the plan has no look left.
+    Raises UsageError if that many were already judged, or if the plan has no look left.
     """
     taken = [look.runs for look in looks_taken(client, begun.parent, SIDES[0])]
     least = max([first_pairs(begun.policy) - 1, *taken]) + 1
@@ -109,7 +109,8 @@ def pairs_wanted(client: MlflowClient, begun: Comparison, asked: int | None) -> 
 
 @contextmanager
 def taken_up(client: MlflowClient, begun: Comparison, sources: dict[str, Source]) -> Iterator[Trial]:
-    """The trial that was begun, open again for a while. Raises UsageError on another machine than its runs had."""
+    """The trial that was begun, reopened for the length of a block. Raises UsageError on another machine than that of
+    its runs."""
     trial = Trial(
         client=client,
         parent=begun.parent,

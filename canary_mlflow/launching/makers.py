@@ -1,4 +1,4 @@
-"""Who makes one more run: of the candidate's code, or of the champion's beside it."""
+"""Makers of single runs: from the candidate's code, or from the champion's beside it."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
 
 
 class Maker(Protocol):
-    """What a plan of looks needs made. Raises NoSource where code or packages cannot be had, CanaryError where a run
-    breaks off for a reason outside."""
+    """Makes the runs that a plan of looks needs. Raises NoSource if code or packages are not available, CanaryError if
+    a run breaks off for an outside reason."""
 
     def candidate(self, seed: int) -> None:
-        """One more run of the candidate."""
+        """Make one more run of the candidate."""
 
     def prepare(self) -> str:
-        """See to it that the candidate's code can be had, and say which that is."""
+        """Make the candidate's code available, and say which code it is."""
 
     def prepare_fresh(self, champion: str, runs: tuple[Run, ...]) -> None:
-        """See to it that the champion's code can be had; `runs` are those that recorded it."""
+        """Make the champion's code available. `runs`: those that recorded it."""
 
     def fresh(self, champion: str, seed: int) -> None:
-        """One run of the champion's code, once prepared."""
+        """Make one run of the champion's code, once prepared."""
 
     def turns(self, wanted: Iterable[tuple[Turn, int]], champion: str | None) -> Iterator[tuple[Turn, int, Made]]:
-        """The runs of a look, by side and seed, in this order. Called, each is there, or raises as `candidate` or
-        `fresh` do. Makers that make several at once have begun by then."""
+        """The runs of a look, by side and seed, in this order, each with a function. Calling the function makes sure
+        that the run is made, or raises as `candidate` or `fresh` do. A maker may already have begun several."""
 
     def can_be_beside(self, run: Run) -> bool:
-        """Whether a run can be made on the machine that this one was made on."""
+        """Whether another run can be made on the machine where this one was made."""
 
     def is_elsewhere(self, run: Run) -> bool:
-        """Whether the next run may be made on another machine than this one was."""
+        """Whether the next run may be made on another machine than this one."""
 
 
 Made = Callable[[], None]
 
 
 class OneByOne:
-    """Runs of a look that are made when they are called, on this machine."""
+    """Makes the runs of a look one by one, when they are called for, on this machine."""
 
     def turns(
         self: Maker, wanted: Iterable[tuple[Turn, int]], champion: str | None
@@ -72,7 +72,7 @@ class OneByOne:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One run of a session: of which code, with the configuration of which other run."""
+    """A requested run of a session: from which code, with the configuration of which other run."""
 
     source: Source
     name: str
@@ -82,9 +82,9 @@ class Asked:
 
 
 class Launched(OneByOne):
-    """Runs through MLflow Projects, each in a process of its own, from the code that the earlier ones recorded.
+    """Makes runs through MLflow Projects, each in a separate process, from the code that the earlier ones recorded.
 
-    A context manager: worktrees go when it ends.
+    A context manager that removes its worktrees at the end.
     """
 
     def __init__(self, client: MlflowClient, session: str, subject: str, runs: tuple[Run, ...]) -> None:
@@ -100,7 +100,7 @@ class Launched(OneByOne):
         self._worktrees.close()
 
     def source(self) -> Source:
-        """The candidate's code. Raises NoSource; UsageError on another machine than its runs were made on."""
+        """The candidate's code. Raises NoSource; UsageError on another machine than that of its runs."""
         if self._own is None:
             same_hardware(self.subject, self.runs[0])
             self._own = self._worktrees.enter_context(
@@ -127,7 +127,7 @@ class Launched(OneByOne):
         return Asked(source=source, name=name, role="baseline", seed=seed, like=like.run_id)
 
     def launch(self, asked: Asked) -> str:
-        """Make it; returns its id."""
+        """Make the run and return its id."""
         return launch(
             self.client,
             asked.source,
@@ -153,12 +153,12 @@ class Launched(OneByOne):
         self.take_fresh(champion, lambda: self.launch(asked))
 
     def take_fresh(self, champion: str, make: Callable[[], str]) -> None:
-        """Make evidence of the run that `make` returns the id of, if it is one of the champion's code and packages."""
+        """Mark the run whose id `make` returns as evidence, if it has the champion's code and packages."""
         _, like = self._champion[champion]
         try:
             made = make()
         except BrokeOff as error:
-            self.client.set_tag(error.run_id, FRESH_TAG, champion)  # that this code breaks off too is evidence
+            self.client.set_tag(error.run_id, FRESH_TAG, champion)  # it is evidence that this code breaks off too
             raise NoSource(str(error)) from error
         (run,) = read_runs(self.client, [made], metrics=())
         if other := different_packages(like.environment, run.environment):
@@ -167,7 +167,7 @@ class Launched(OneByOne):
 
 
 def champion_beside(maker: Maker, champion: str, runs: tuple[Run, ...], seed: int) -> str:
-    """A run of the champion's code with the seed of a candidate's; why there is none that finished, '' for one."""
+    """Make a run of the champion's code with the seed of a candidate's; return why it did not finish, or ''."""
     try:
         maker.prepare_fresh(champion, runs)
         maker.fresh(champion, seed)
@@ -177,7 +177,7 @@ def champion_beside(maker: Maker, champion: str, runs: tuple[Run, ...], seed: in
 
 
 def same_hardware(subject: str, run: Run) -> None:
-    """Raise UsageError where this is not the hardware of the earlier runs: added ones would not be comparable."""
+    """Raise UsageError if this is not the hardware of the earlier runs: added runs would not be comparable."""
     here = hardware(run.hardware.get("backend", "cpu"))
     if (found := here["device"]) != (expected := run.hardware.get("device", found)):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The runs that a plan of looks adds: which are missing, which are to be made again, and the making of them."""
+"""Makes the runs that a plan of looks adds: which are missing, and which must be repeated."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sides(NamedTuple):
 
 @dataclass
 class Making:
-    """More runs of one version, and of the champion beside them. `say` tells people what is being made."""
+    """Makes more runs of one version, and of the champion beside them. `say` tells people what is being made."""
 
     client: MlflowClient
     model: str
@@ -46,10 +46,10 @@ class Making:
     maker: Maker
     say: Callable[[str], None]
     beside: bool = False  # the next runs come with fresh ones of the champion
-    prepared: str | None = None  # the champion whose code is at hand, whoever has become champion since
+    prepared: str | None = None  # the champion whose code is prepared, whoever has become champion since
     lost: str = ""  # why there are no fresh ones although the policy asks for them; noted on every verdict from then on
     broke_off: bool = False  # an exception ended a run of a look, and the look is taken without it
-    stuck: str = ""  # why what broke off, or no clock can judge, was not made again
+    stuck: str = ""  # why runs that broke off, or whose clock does not count, were not repeated
 
     def sides(self) -> Sides:
         """The champion and the candidate as they are now."""
@@ -58,16 +58,16 @@ class Making:
         return Sides(champion, *read_sides(self.client, self.model, champion, found))
 
     def looks(self, sides: Sides) -> Looks:
-        """The policy's plan, which ends with no fewer runs than a champion needs."""
+        """The policy's plan, extended so that it ends with no fewer runs than a champion needs."""
         return self.policy.looks.ending_with(champion_runs(self.policy, sides.baseline, sides.candidate))
 
     def progress(self, sides: Sides) -> Progress:
-        """How far it is, beside the champion of now."""
+        """How far the version is in its plan, against the current champion."""
         found = find_version(self.client, self.model, self.version)
         return progress(self.client, found, sides.baseline, sides.candidate)
 
     def prepare_beside(self, champion: str | None, baseline: Version | None) -> None:
-        """See to it that the champion's code can be had where its runs belong beside the next ones, or go without."""
+        """Make the champion's code available if its runs belong beside the next ones, or go on without it."""
         if not self.beside or champion is None or baseline is None:
             return
         try:
@@ -77,7 +77,7 @@ class Making:
             self.go_without(error)
 
     def go_without(self, error: NoSource) -> None:
-        """The champion's code cannot be had: go on with its stored runs, or stop, as the policy says."""
+        """The champion's code is not available: go on with its stored runs, or stop, as the policy says."""
         self.beside = False
         stops = self.policy.looks.without_source is WithoutSource.INCONCLUSIVE
         what = NO_FRESH if stops else "no fresh baseline, judged against the stored runs"
@@ -90,16 +90,16 @@ class Making:
         return bool(self.lost) and self.policy.looks.without_source is WithoutSource.INCONCLUSIVE
 
     def stop_if_ended(self) -> None:
-        """Raises CanaryError, before a look at what the policy does not go on with is spent."""
+        """Raise CanaryError if the policy does not go on, before a look is spent in vain."""
         if self.ended:
             raise CanaryError(f"{self.lost}; the plan can be taken up again where it can be had")
 
     def missing(self, wanted: int, sides: Sides | None = None) -> Missing:
-        """The runs that the candidate lacks for so many, and the champion's that belong to them."""
+        """The runs that the candidate still lacks to have `wanted`, and the champion's runs that belong beside them."""
         _, baseline, candidate = sides or self.sides()
         side = candidate_side(candidate)
         behind, fresh = (baseline.runs, baseline.fresh) if baseline else ((), ())
-        # Not those that were stopped: their seeds are free. Those that broke off are for `make_again`.
+        # Without runs that were stopped, whose seeds are free. `make_again` handles those that broke off.
         evidence, count = side.evidence, max(0, wanted - planned(side.evidence))
         seeds = next_seeds(count, seeds_of(behind), seeds_of((*evidence, *broken_off(side))))
         first = seeds_without_fresh(self.client, self.maker, evidence, fresh) if self.beside else ()
@@ -107,12 +107,12 @@ class Making:
         return Missing(seeds=tuple(seeds), beside=self.beside, first=tuple(first), there=tuple(there))
 
     def make(self, missing: Missing) -> None:
-        """The runs of the next look; the ledger names each of them, also one that broke off."""
+        """Make the runs of the next look; the ledger names each of them, even one that broke off."""
         champion = self.prepared
         for turn, seed, made in self.maker.turns(missing.turns(), champion):
             try:
                 self.make_one(turn, seed, champion, made)
-            except BrokeOff as error:  # it is made again first
+            except BrokeOff as error:  # it is repeated first
                 self.broke_off = True
                 self.say(str(error))
                 return
@@ -131,7 +131,7 @@ class Making:
                 self.go_without(error)
 
     def tell(self) -> None:
-        """Have the ledger name the runs that were made since it last did."""
+        """Let the ledger name the runs that were made since it last did."""
         if session_id := session_of(find_version(self.client, self.model, self.version)):
             tell(self.client, session_id, self.model)
 
@@ -140,8 +140,8 @@ class Making:
         return planned(candidate_side(self.sides().candidate).evidence)
 
     def make_again(self) -> None:
-        """Run again what broke off or no clock can judge, as often as the policy allows, and the champion's code beside
-        an exception that came again; what is there is judged where that fails."""
+        """Repeat runs that broke off, or whose clock does not count, as often as the policy allows, and run the
+        champion's code beside an exception that recurred. If that fails, the existing runs are judged."""
         while again := self.again(self.sides()):
             try:
                 self.maker.prepare()
@@ -162,7 +162,8 @@ class Making:
         self.make_beside()
 
     def make_beside(self) -> None:
-        """The champion's code beside an exception that came again, which tells whether the candidate's is to blame."""
+        """Run the champion's code beside an exception that recurred, to tell whether the candidate's code is to
+        blame."""
         champion, baseline, candidate = self.sides()
         if champion is None or baseline is None or champion == self.version or self.stuck:
             return
@@ -173,8 +174,8 @@ class Making:
                 self.say(lost)
 
     def again(self, sides: Sides) -> dict[int, str]:
-        """The seeds whose runs should be made again, and why; none where there is no champion to look at them beside,
-        or no look left."""
+        """The seeds whose runs should be repeated, and why; empty if there is no champion to compare with, or no look
+        left."""
         champion, baseline, candidate = sides
         left = self.looks(sides).left([look.runs for look in self.progress(sides).taken])
         if baseline is None or champion == self.version or not left:

@@ -1,4 +1,4 @@
-"""The runs that a look of a plan still needs: whose, of which seeds, in which order, and in words."""
+"""The runs that a look of a plan still needs: whose, with which seeds, in which order, and in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ORDER = "b c c b"  # so that neither side always has the earlier, cooler machine
 
 
 class Turn(StrEnum):
-    """Whose run is made."""
+    """Which side's run is made."""
 
     FRESH = "fresh"  # the champion's, made now
     CANDIDATE = "candidate"
@@ -20,8 +20,8 @@ class Turn(StrEnum):
 
 @dataclass(frozen=True)
 class Missing:
-    """The candidate's missing runs by seed. `beside`: each with a fresh run of the champion of the same seed, but for
-    those of which there is one (`there`); `first`: the seeds of the candidate's runs that stand there without one."""
+    """The candidate's missing runs by seed. `beside`: each gets a fresh run of the champion with the same seed, unless
+    one exists (`there`). `first`: the seeds of existing candidate runs that lack one."""
 
     seeds: tuple[int, ...]
     beside: bool = False
@@ -30,12 +30,12 @@ class Missing:
 
     @property
     def count(self) -> int:
-        """How many runs that is."""
+        """The total number of missing runs."""
         fresh = len(self.first) + len(set(self.seeds) - set(self.there)) if self.beside else 0
         return len(self.seeds) + fresh
 
     def turns(self) -> Iterator[tuple[Turn, int]]:
-        """Who runs with which seed, in order. The fresh runs that are lacking come first: one pair more tells much
+        """Which side runs with which seed, in order. Missing fresh runs come first: one more pair tells much
         (benchmarks/gate_plans.py)."""
         if not self.beside:
             yield from ((Turn.CANDIDATE, seed) for seed in self.seeds)
@@ -46,7 +46,7 @@ class Missing:
             yield from ((turn, seed) for turn in turns if turn is Turn.CANDIDATE or seed not in self.there)
 
     def words(self) -> str:
-        """What is made, as in "2 more runs (seeds 3 and 4), each beside a fresh run of the champion"."""
+        """What will be made, such as "2 more runs (seeds 3 and 4), each beside a fresh run of the champion"."""
         if not self.seeds:
             return f"{runs(len(self.first), 'fresh')} of the champion ({_seeds(self.first)})"
         fresh = f", each beside a fresh run of the champion (order {ORDER})" if self.beside else ""

@@ -1,4 +1,4 @@
-"""More runs of a version on a cluster: the pairs of a look at once, both sides of a seed on one node."""
+"""Makes more runs of a version on a cluster: the pairs of a look at once, both sides of a seed on one node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """A task of a unit, and what is done with the value that it returned, or with the error that it raised."""
+    """A task of a unit, and what to do with the value that it returned or the error that it raised."""
 
     task: Task
     settle: Callable[[Callable[[], Any]], None]
@@ -112,12 +112,12 @@ def project_task(client: MlflowClient, session: str, source: Source, **own: Any)
 
 
 def of(asked: Asked) -> dict[str, Any]:
-    """What `project_task` is to know of a run."""
+    """What `project_task` needs to know about a run."""
     return {"source": asked.source, "name": asked.name, "role": asked.role, "seed": asked.seed, "like": asked.like}
 
 
 def forget(client: MlflowClient, sessions: Sequence[str], unit: str, why: str) -> None:
-    """Nothing that a lost node has made of a unit is evidence: a pair is made again whole."""
+    """Discard what a lost node made of a unit: it is no evidence, as a pair is repeated as a whole."""
     for session in sessions:
         for run in child_runs(client, session):
             if run.data.tags.get(UNIT_TAG) == unit:
@@ -125,13 +125,13 @@ def forget(client: MlflowClient, sessions: Sequence[str], unit: str, why: str) -
 
 
 def say_units(cluster: Cluster, units: Sequence[Unit]) -> None:
-    """What goes to the cluster."""
+    """Print what goes to the cluster."""
     made = runs(sum(len(unit.tasks) for unit in units))
     cluster.say(f"making {made} on the cluster: {listed([unit.name for unit in units], most=9)}")
 
 
 def node_of(client: MlflowClient, run_id: str) -> str:
-    """The node that a run was made on; '' for one that no cluster made."""
+    """The node on which a run was made; '' if it was not made on a cluster."""
     return str(get_run(client, run_id).data.tags.get(NODE_TAG, ""))
 
 
@@ -152,9 +152,9 @@ def maker_for(
     *,
     connect: bool = True,
 ) -> Iterator[Launched]:
-    """Who makes more runs of a version: this machine, or a cluster with what the runs were configured with.
+    """The maker of more runs of a version: this machine, or a cluster with the settings of the existing runs.
 
-    `connect`: false where nothing is to be made, as in a dry run.
+    `connect`: false if nothing will be made, as in a dry run.
     """
     if launcher != "ray" or not connect:
         with Launched(client, session, subject, made) as maker:
@@ -169,7 +169,7 @@ def maker_for(
 
 
 def configuration_of(client: MlflowClient, run_id: str) -> dict[str, Any]:
-    """What a run was composed of. Raises UsageError where it does not say."""
+    """The configuration of a run. Raises UsageError if it is not recorded."""
     from mlflow.artifacts import load_text
     from mlflow.exceptions import MlflowException
 

@@ -1,4 +1,5 @@
-"""What a node of a cluster does with a unit: its runs in turn, each in a fresh process, and how each ended."""
+"""What a node of a cluster does with a unit: makes its runs in turn, each in a fresh process, and reports their
+ends."""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from canary_mlflow.errors import BrokeOff, CanaryError, NoSource
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a task returned, or the error that it raised, which can be said in one line. `node`: where."""
+    """What a task returned, or the error that it raised, which fits in one line. `node`: where it ran."""
 
     node: str
     returned: Any = None
-    raised: str = ""  # the error's class; '' where there is none
+    raised: str = ""  # the error's class; '' if there is none
     said: str = ""
     run_id: str = ""  # of a run that an exception ended
 
     def settle(self) -> Any:
-        """What was returned; raises what was raised."""
+        """Return what was returned, or raise what was raised."""
         if not self.raised:
             return self.returned
         if self.raised == BrokeOff.__name__:
@@ -34,8 +35,8 @@ class Outcome:
 
 
 def perform(unit: Mapping[str, Any], node: str) -> list[dict[str, Any]]:
-    """Do the tasks of a unit. An error that is no one's evidence ends it; what broke off, or cannot be had, does not:
-    the other side of a pair is still wanted."""
+    """Do the tasks of a unit. An error that is no evidence ends the unit; a run that broke off, or code that is not
+    available, does not: the other side of a pair is still needed."""
     from canary_mlflow.launching.cluster import NODE_TAG, UNIT_TAG
 
     os.environ.update(unit["environment"])

@@ -1,4 +1,4 @@
-"""A plan of looks, carried out: judge, make the missing runs, judge again, until it decides or cannot."""
+"""Carries out a plan of looks: judge, make the missing runs, judge again, until it decides or cannot."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Plan(Making):
     step: TopUp | None = None
 
     def carry_out(self) -> Decision:
-        """All looks; the decision of the last. With `dry_run` one look, and what would follow."""
+        """Take all looks and return the decision of the last. With `dry_run`, one look, and what would follow."""
         if not self.dry_run:
-            self.make_again()  # first: what it brings is there then
+            self.make_again()  # first, so that its runs count
             self.go_on()
         while True:
             if not self.dry_run:
-                self.tell()  # also what a process that was killed had made
+                self.tell()  # including runs that a killed process had made
             decision = gate(
                 self.client,
                 self.model,
@@ -58,8 +58,8 @@ class Plan(Making):
             self.make_again()
 
     def go_on(self) -> None:
-        """Where the plan was stopped on its way to a look, make what that lacks: less would spend the look. Raises
-        CanaryError where it cannot be had."""
+        """If the plan was stopped on its way to a look, make the runs that the look lacks: with fewer, it would be
+        spent. Raises CanaryError if they cannot be made."""
         sides = self.sides()
         found = self.unfinished(sides)
         if found is None:
@@ -77,8 +77,8 @@ class Plan(Making):
         self.make_again()
 
     def unfinished(self, sides: Sides) -> tuple[int, Missing] | None:
-        """The look that the plan was stopped before, by its number of runs, and what it lacks; None where the next look
-        is at what is there."""
+        """The look before which the plan was stopped, by its number of runs, and what it lacks; None if the next look
+        needs no more runs."""
         is_at = self.progress(sides)
         left = self.looks(sides).left([look.runs for look in is_at.taken])
         if not (is_at.taken and left) or is_at.seen or is_at.now.runs > left[0]:
@@ -91,7 +91,7 @@ class Plan(Making):
         return (left[0], missing) if missing.count else None
 
     def remarks(self, decision: Decision) -> Sequence[str]:
-        """What to note on a look's verdict; decides on the `step` that follows and has its code made ready."""
+        """What to note on a look's verdict. Also decides on the `step` that follows, and prepares its code."""
         verdict, owing = decision.verdict, owed(decision)
         champion, baseline, candidate = sides = self.sides()
         policy = replace(self.policy, looks=self.looks(sides))
@@ -122,7 +122,7 @@ class Plan(Making):
         return said
 
     def would_go_on(self, candidate: Version, again: Mapping[int, str], wanted: int, missing: Missing) -> list[str]:
-        """What a dry run says of a plan that was stopped on its way to a look."""
+        """What a dry run says about a plan that was stopped on its way to a look."""
         try:
             source = f"more runs are made from {self.maker.prepare()}"
         except NoSource as error:
@@ -132,17 +132,17 @@ class Plan(Making):
         return [source, *first, f"{words}; this verdict is of what is there"]
 
     def in_words(self, candidate: Version, missing: Missing) -> str:
-        """What is made, and how long that takes."""
+        """What will be made, and how long that takes."""
         minutes = minutes_of_runs(self.client, candidate.runs[0].session) if candidate.runs else None
         time = f", {lasting(missing.count * minutes)}" if minutes is not None else ""
         return f"{'would make' if self.dry_run else 'making'} {missing.words()}{time}"
 
 
 def owed(decision: Decision) -> int | None:
-    """The runs that a version must have before it is promoted, where nothing but these holds it back."""
+    """The number of runs that a version needs before it is promoted, if only that holds it back; else None."""
     return decision.holds[0].runs if [hold.by for hold in decision.holds] == [HeldBy.RUNS] else None
 
 
 def would_make_again(again: Mapping[int, str]) -> str:
-    """What a dry run says of runs that are made again before the look."""
+    """What a dry run says about runs that are repeated before the look."""
     return f"would first make again {'; '.join(f'seed {seed}: it {why}' for seed, why in again.items())}"

@@ -38,8 +38,8 @@ def launch(
 ) -> str:
     """Make one run of the session and return its id: with the configuration of the run `like`, or a composed one.
 
-    A run that became unstable is one too. Raises BrokeOff where an exception ended it that it recorded; CanaryError
-    where something else did, NoSource for one of role `baseline`, which a policy may do without.
+    A run that became unstable counts as made. Raises BrokeOff if an exception that it recorded ended it; if something
+    else did, CanaryError, or NoSource for a run with the role `baseline`, which a policy may do without.
     """
     own = {"canary.role": role, "canary.seed": str(seed), **tags}
     run_id = create_child_run(client, session, name, own, {})
@@ -48,7 +48,7 @@ def launch(
         with held(client, run_id):
             run_project(client, source, run_id, parameters)
     except BaseException as error:
-        # The run has said so itself, unless its process never came so far.
+        # The run has recorded that itself, unless its process never got so far.
         close_run(client, run_id, *_ending(client, run_id, error))
         if not isinstance(error, CanaryError):
             raise
@@ -63,13 +63,13 @@ def launch(
 
 
 def run_project(client: MlflowClient, source: Source, run_id: str, parameters: Mapping[str, str]) -> None:
-    """Run the entry point and wait for its end. Raises CanaryError when it did not end well."""
+    """Run the entry point and wait for its end. Raises CanaryError if it did not end well."""
     import mlflow
     from mlflow.exceptions import ExecutionException, MlflowException
 
     with _environment(client, source), _nothing_left_behind():
         try:
-            # `run_id`: MLflow would make a run of its own, which then had to become this one.
+            # `run_id`: otherwise MLflow would make its own run, which would then have to become this one.
             mlflow.projects.run(
                 str(source.folder),
                 entry_point=ENTRY,
@@ -83,7 +83,7 @@ def run_project(client: MlflowClient, source: Source, run_id: str, parameters: M
 
 
 def _ending(client: MlflowClient, run_id: str, error: BaseException) -> tuple[str, str]:
-    """How a run ended whose process left no word: its environment could not be made, it died, or was stopped."""
+    """How a run ended whose process left no message: its environment could not be made, it died, or was stopped."""
     tags = get_run(client, run_id).data.tags
     if "canary.failure" in tags:
         return tags["canary.failure"], tags.get("canary.failure_reason", "")
@@ -94,7 +94,7 @@ def _ending(client: MlflowClient, run_id: str, error: BaseException) -> tuple[st
 
 @contextmanager
 def _environment(client: MlflowClient, source: Source) -> Iterator[None]:
-    """What MLflow hands on: the store of this client, this Python as `python`, the folder's own packages."""
+    """Set what MLflow passes on: this client's store, this Python as `python`, the folder's own packages."""
     import mlflow
 
     paths = {
@@ -105,7 +105,7 @@ def _environment(client: MlflowClient, source: Source) -> Iterator[None]:
         LAUNCHER: this_process().to_text(),
     }
     before = {key: os.environ.get(key) for key in paths}
-    # Setting it sets MLFLOW_TRACKING_URI, too: where nobody had set any, none is left behind.
+    # Setting the URI also sets MLFLOW_TRACKING_URI; if it was not set before, it is removed afterwards.
     store = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
     os.environ.update(paths)
     mlflow.set_tracking_uri(client.tracking_uri)
@@ -122,7 +122,7 @@ def _environment(client: MlflowClient, source: Source) -> Iterator[None]:
 
 @contextmanager
 def _nothing_left_behind() -> Iterator[None]:
-    """End what was started when this process is told to stop: MLflow itself does so on Ctrl-C alone."""
+    """End what was started if this process is told to stop: MLflow itself does so only on Ctrl-C."""
     mine = {child.pid for child in psutil.Process().children(recursive=True)}
     try:
         yield

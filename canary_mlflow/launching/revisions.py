@@ -1,4 +1,4 @@
-"""Two revisions of the code beside each other: fresh runs of both in turn, the same seeds, judged in pairs."""
+"""Compares two revisions of the code: fresh runs of both in turn, with the same seeds, judged in pairs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SIDES = ("baseline", "candidate")
 
 @dataclass(frozen=True, kw_only=True)
 class Revision:
-    """What a user calls it, and the commit that it names."""
+    """A revision: the user's name for it, and its commit."""
 
     name: str
     commit: str
@@ -52,7 +52,7 @@ class Revision:
 
 
 def resolve(project: Path, name: str, side: str) -> Revision:
-    """Raises UsageError for one that git does not know."""
+    """The revision with this name. Raises UsageError if git does not know it."""
     if not name or name.startswith("-"):
         raise UsageError(f"--{side}: found {name!r}; expected a commit, branch or tag of this checkout")
     try:
@@ -62,15 +62,15 @@ def resolve(project: Path, name: str, side: str) -> Revision:
 
 
 def first_pairs(policy: Policy) -> int:
-    """The number of pairs at the first look: one alone says nothing about the spread between pairs."""
+    """The number of pairs at the first look, at least two: one tells nothing about the spread between pairs."""
     return next((runs for runs in policy.looks.runs if runs > 1), policy.looks.runs[-1])
 
 
 @contextmanager
 def checked_out(project: Path, revisions: dict[str, Revision], overrides: Sequence[str]) -> Iterator[dict[str, Source]]:
-    """Side → its code, each in a worktree of its own, for a while.
+    """Side → its code, each in a separate worktree, for the length of a block.
 
-    Raises UsageError for overrides that one of the two does not take, before there is any run; NoSource.
+    Raises UsageError for overrides that one of the two does not accept, before there is any run; NoSource.
     """
     with (
         worktree(project, revisions["baseline"].commit, "--baseline") as one,
@@ -119,7 +119,7 @@ def ended_afterwards(client: MlflowClient, run_ids: Sequence[str]) -> Iterator[N
 
 
 def manager_of(project: Path, folder: Path, whose: str) -> str:
-    """`local` where a revision's pins are those of this checkout; else the one that installs them."""
+    """`local` if a revision's pins are those of this checkout; else the manager that installs them."""
     name = "requirements.txt"
     if (folder / name).is_file() and (project / name).is_file():
         if filecmp.cmp(folder / name, project / name, shallow=False):
@@ -139,12 +139,12 @@ class Trial:
     overrides: str
 
     def turns(self, wanted: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int, Callable[[], None]]]:
-        """Runs by side and seed, each made when it is called; raises BrokeOff then where an exception ended it."""
+        """Runs by side and seed, each with a function that makes it, or raises BrokeOff if an exception ended it."""
         for side, seed in wanted:
             yield side, seed, partial(self.make, side, seed)
 
     def make(self, side: str, seed: int) -> None:
-        """One run. Raises BrokeOff where an exception ended it."""
+        """Make one run. Raises BrokeOff if an exception ended it."""
         launch(
             self.client,
             self.sources[side],
@@ -156,7 +156,7 @@ class Trial:
         )
 
     def versions(self) -> tuple[Version, Version]:
-        """What has been recorded."""
+        """Both sides with the runs recorded so far."""
         baseline, candidate = (session_runs(self.client, self.sessions[side]) for side in SIDES)
         return (
             Version(model="", version=None, runs=baseline, beside=True),
@@ -164,7 +164,7 @@ class Trial:
         )
 
     def lacking(self, pairs: int) -> list[tuple[str, int]]:
-        """Side and seed of the runs that so many pairs still need, in the order in which they are made (b c c b)."""
+        """Side and seed of the runs that `pairs` pairs still need, in the order in which they are made (b c c b)."""
         there = {
             side: {run.seed for run in version.runs if run.completed or run.failure not in ("", "interrupted")}
             for side, version in zip(SIDES, self.versions(), strict=True)
@@ -174,8 +174,8 @@ class Trial:
 
 
 def carry_out(trial: Trial, policy: Policy, say: Callable[[str], None], until: int | None = None) -> Verdict:
-    """Look by look, from two pairs on, until they decide or cannot, at once where an exception leaves a side open; with
-    `until` one look, at so many pairs."""
+    """Take look after look, from two pairs on, until they decide or cannot, or an exception leaves a side open. With
+    `until`, take one look, at that many pairs."""
     taken = [look.runs for look in looks_taken(trial.client, trial.parent, SIDES[0])]
     pairs = until or next(runs for runs in policy.looks.left(taken) if runs >= first_pairs(policy))
     while True:
@@ -191,7 +191,8 @@ def carry_out(trial: Trial, policy: Policy, say: Callable[[str], None], until: i
 
 
 def make(trial: Trial, policy: Policy, pairs: int, say: Callable[[str], None]) -> bool:
-    """The runs that so many pairs still need; whether an exception leaves a side open, and more would be in vain."""
+    """Make the runs that `pairs` pairs still need; return whether an exception leaves a side open, so that more runs
+    would be in vain."""
     turns = trial.turns(trial.lacking(pairs))
     for _, both in groupby(turns, key=itemgetter(1)):  # both sides of a seed, then a look at them
         fine = [attempt(made, f"making a run of the {side}, seed {seed}", say) for side, seed, made in both]
@@ -204,7 +205,7 @@ def make(trial: Trial, policy: Policy, pairs: int, say: Callable[[str], None]) -
 
 
 def attempt(make: Callable[[], None], what: str, say: Callable[[str], None]) -> bool:
-    """Make a run; whether no exception ended it."""
+    """Make a run; return whether it ended without an exception."""
     say(what)
     try:
         make()
@@ -215,7 +216,7 @@ def attempt(make: Callable[[], None], what: str, say: Callable[[str], None]) -> 
 
 
 def look_at(trial: Trial, policy: Policy, pairs: int) -> Verdict:
-    """Judge what is there with what the looks before have left of the error levels, and keep that this was a look."""
+    """Judge the existing runs with what earlier looks have left of the error levels, and record this look."""
     sides = trial.versions()
     evidence = evidence_of(run.run_id for side in sides for run in side.runs)
     now = Taken(runs=pairs, evidence=evidence)
@@ -235,7 +236,7 @@ def look_at(trial: Trial, policy: Policy, pairs: int) -> Verdict:
 
 
 def make_again(trial: Trial, policy: Policy, say: Callable[[str], None]) -> None:
-    """Run again what no clock can judge, on either side."""
+    """Repeat runs whose clock does not count, on either side."""
     while True:
         baseline, candidate = trial.versions()
         invalid = {

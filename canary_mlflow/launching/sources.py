@@ -1,4 +1,4 @@
-"""The code that runs were made with, had again: this checkout, or a worktree of the recorded commit."""
+"""Gets the code with which runs were made: this checkout, or a worktree of the recorded commit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FETCH_SECONDS = 60
 class Source:
     """A folder with the code, and how MLflow Projects finds its Python: local (the one that runs this), uv, virtualenv.
 
-    `commit` and `here` (this checkout, not a worktree) are for telling people.
+    `commit` and `here` (this checkout, not a worktree) are only shown to people.
     """
 
     folder: Path
@@ -37,7 +37,8 @@ class Source:
 
 
 def project_folder() -> Path:
-    """The checkout that runs are launched from: the working folder, else where this package lies. Raises NoSource."""
+    """The checkout from which runs are launched: the working folder, else the one with this package. Raises
+    NoSource."""
     for folder in (Path.cwd(), Path(__file__).resolve().parents[2]):
         if is_project(folder):
             return folder
@@ -51,7 +52,7 @@ def project_folder() -> Path:
 def source_of(project: Path, environment: Mapping[str, str], whose: str) -> Iterator[Source]:
     """The code and packages that a run recorded in its `environment` facts; a worktree is removed afterwards.
 
-    `whose` begins the sentence of the NoSource that is raised when they cannot be had.
+    `whose`: the beginning of the message of NoSource, which is raised if they are not available.
     """
     commit, now = environment.get("git_commit", UNKNOWN), git(project)
     if commit == UNKNOWN:
@@ -71,7 +72,7 @@ def source_of(project: Path, environment: Mapping[str, str], whose: str) -> Iter
 
 @contextmanager
 def worktree(project: Path, revision: str, whose: str) -> Iterator[Path]:
-    """A checkout of a revision beside this one, for a while. Raises NoSource."""
+    """A checkout of a revision beside this one, for the length of a block. Raises NoSource."""
     revision = commit_of(project, revision, whose)
     with scratch("worktree") as place:
         folder = place / CHECKOUT
@@ -103,12 +104,13 @@ def has_entry(folder: Path) -> bool:
 
 
 def manager_for(environment: Mapping[str, str], whose: str) -> str:
-    """`local` where the packages of this Python are those recorded; else the one that installs the commit's pins."""
+    """`local` if this Python's packages are the recorded ones; else the manager that installs the commit's pins."""
     return installer(whose) if different_packages(environment, packages()) else "local"
 
 
 def installer(whose: str) -> str:
-    """What builds an environment of other pins: uv, beside this Python or on the path, else pyenv. Raises NoSource."""
+    """The manager that builds an environment from other pins: uv, beside this Python or on the path, else virtualenv
+    with pyenv. Raises NoSource."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     for program, manager in (("uv", "uv"), ("pyenv", "virtualenv")):
         if shutil.which(program, path=path):
@@ -120,7 +122,8 @@ def installer(whose: str) -> str:
 
 
 def different_packages(recorded: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """`torch 2.13.0, not 2.12.0` for each package whose version is another; the project's own follows its commit."""
+    """`torch 2.13.0, not 2.12.0` for each package with another version; the project's own version follows its
+    commit."""
     names = [name.replace("-", "_") for name in PACKAGES if name != "canary-mlflow"]
     return [
         f"{name} {other.get(name, 'missing')}, not {recorded.get(name, 'missing')}"
@@ -130,7 +133,7 @@ def different_packages(recorded: Mapping[str, str], other: Mapping[str, str]) ->
 
 
 def _fetched(project: Path, revision: str, whose: str) -> bool:
-    """Whether it had to be fetched: a shallow clone may lack it, the place it was cloned from may have it."""
+    """Fetch a revision that a shallow clone lacks from where it was cloned; return whether that was needed."""
     known = ["git", "-C", str(project), "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
     if (
         not revision

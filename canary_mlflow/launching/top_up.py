@@ -1,4 +1,4 @@
-"""A registered version's plan of looks, carried out with runs that MLflow Projects launches."""
+"""Carries out a registered version's plan of looks, with runs that MLflow Projects launches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def top_up(
     """Carry out the plan for a registered version, with runs launched through MLflow Projects. `promote`: see `gate`;
     `launcher`: local or ray.
 
-    Raises NoSource where the candidate's code cannot be had, UsageError for a version without runs of a canary.
+    Raises NoSource if the candidate's code is not available, UsageError for a version without runs of a canary.
     """
     found = find_version(client, model, version)
     session, made = session_of(found), read_version(client, model, version, metrics=()).runs

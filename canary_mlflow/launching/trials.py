@@ -17,7 +17,7 @@ from canary_mlflow.launching.revisions import SIDES, Trial
 
 @contextmanager
 def on(launcher: str, trial: Trial, say: Callable[[str], None]) -> Iterator[Trial]:
-    """The trial with its runs where the launcher makes them. Raises UsageError where there is no cluster."""
+    """The trial, with its runs made where the launcher makes them. Raises UsageError if there is no cluster."""
     if launcher != "ray":
         yield trial
         return

@@ -1,4 +1,4 @@
-"""What measures a run: one probe per file, one protocol, and the list that names them."""
+"""The probes, which measure a run: one per file, one protocol, and the list that names them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Row = dict[str, float]  # canonical name → value, of one optimizer step
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a probe is told when training begins."""
+    """What a probe receives when training begins."""
 
     model: Any  # torch.nn.Module as the trainer holds it
     device: str  # torch's device type: cpu, cuda, …
@@ -19,18 +19,19 @@ class Setting:
     ranks: int  # processes that train together
     iterates: bool  # PPO: an epoch is an iteration of rollout and updates
     idle_cpu: Callable[[], float]  # CPU seconds of this process that are not training (our own writer)
-    algo: str = ""  # sft, dpo, …; "" where nobody said
+    algo: str = ""  # sft, dpo, …; "" if unknown
     arguments: Mapping[str, Any] = field(default_factory=dict)  # the trainer's, as TrainingArguments names them
     optimizer: Any = None
     trainer: Any = None  # None where it could not be found
     resumed: bool = False  # from a checkpoint: the policy is no longer where it started
-    # The policy is its reference and its adapter is new, as far as whoever started the run knows; None: nobody said.
+    # Whether the policy equals its reference and its adapter is new, as stated by whoever started the run; None:
+    # unknown.
     fresh: bool | None = None
     samples: Any = None  # tracking.samples.Samples, which takes the texts; None: they are not kept
 
 
 class Probe:
-    """Does nothing; a probe overrides what it needs. An exception switches the probe off and is said at the end."""
+    """Does nothing; a probe overrides what it needs. An exception switches the probe off and is reported at the end."""
 
     name = "none"
     essential = False  # without it a run is no evidence
@@ -39,17 +40,17 @@ class Probe:
         """Training begins."""
 
     def blind(self) -> str:
-        """Right after start: what this probe claims to see and, shown its own example, did not; "" if nothing."""
+        """Right after start: what this probe should see but missed in its own example; "" if nothing."""
         return ""
 
     def step_began(self) -> None:
-        """The batches of an optimizer step are there. TRL's PPOTrainer does not say so."""
+        """The batches of an optimizer step are there. TRL's PPOTrainer does not send this event."""
 
     def micro_step_ended(self) -> None:
         """One of several backward passes of an optimizer step is over, but not the last."""
 
     def before_optimizer(self) -> None:
-        """Gradients are complete (and clipped, where the trainer clips); the optimizer has not moved yet."""
+        """Gradients are complete (and clipped, if the trainer clips); the optimizer has not moved yet."""
 
     def after_optimizer(self) -> None:
         """The optimizer has moved."""
@@ -58,7 +59,7 @@ class Probe:
         """An optimizer step is over: add what was measured since the last one."""
 
     def logged(self) -> None:
-        """The trainer has logged; what follows until the next step is its fetching of data."""
+        """The trainer has logged; until the next step it now fetches data."""
 
     def paused(self) -> None:
         """What happened since the last step or pause was not training: evaluation, saving."""
@@ -76,11 +77,11 @@ class Probe:
         """Training is over, well or not: leave no hook behind."""
 
     def tags(self) -> Mapping[str, str]:
-        """After stop: what the run is to carry in its tags."""
+        """After stop: tags for the run."""
         return {}
 
     def trouble(self) -> str:
-        """After stop: a sentence for whoever reads how the run went; "" when all is well."""
+        """After stop: a sentence on what went wrong, for the reader of the run; "" if all is well."""
         return ""
 
 

@@ -1,6 +1,6 @@
 """What a policy answers while it trains: repetition, empty answers, and the best and the worst of a step.
 
-TRL's GRPO and RLOO, and our PPO. The texts go to the run's samples, where these are on.
+For TRL's GRPO and RLOO, and our PPO. The texts go to the run's samples, if these are on.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from canary_mlflow.tracking.samples import Answer
 
 REWARDS = "_calculate_rewards"  # of TRL's trainers: (inputs, prompts, completions, token ids) to rewards [B, functions]
 ROLLOUT = "last_rollout"  # of our PPO: an iteration's answers
-LOOKED_AT = 64  # answers of a step for repetition: of more the mean does not change, and the time does
+LOOKED_AT = 64  # answers of a step for repetition: more would cost time but not change the mean
 GRAM = 3  # tokens
 KEPT = 2  # best and worst answers of a step
 LOOKS = 10  # steps of a run whose best and worst are kept
 
 
 class Answers(Probe):
-    """`repetition`: the share of an answer's tokens that end three tokens which it had before, mean over answers.
-    `empty_share`: answers without a token but their end."""
+    """`repetition`: the share of an answer's tokens that complete a run of three tokens seen before in it, as a mean
+    over answers. `empty_share`: the share of answers without a token except their end."""
 
     name = "answers"
 
@@ -40,7 +40,7 @@ class Answers(Probe):
     def start(self, setting: Setting) -> None:
         if setting.algo not in ("grpo", "rloo", "ppo") or setting.trainer is None:
             return
-        # Weak: what holds the run's journal must not keep a trainer alive that everybody else has dropped.
+        # Weak: the run's journal must not keep a trainer alive that everybody else has dropped.
         self._trainer, self._samples = weakref.proxy(setting.trainer), setting.samples
         steps = setting.arguments.get("max_steps")
         self._every = max(1, (steps if isinstance(steps, int) and steps > 0 else LOOKS) // LOOKS)
@@ -127,13 +127,13 @@ class Answers(Probe):
 
 
 def repetition(tokens: Sequence[int]) -> float:
-    """The share of tokens that end a run of GRAM tokens which stood before in the same answer."""
+    """The share of tokens that complete a run of GRAM tokens seen before in the same answer."""
     grams = [tuple(tokens[at : at + GRAM]) for at in range(len(tokens) - GRAM + 1)]
     return (len(grams) - len(set(grams))) / len(grams) if grams else 0.0
 
 
 def as_text(said: Any) -> str:
-    """A prompt or an answer as one text: of a conversation, its messages."""
+    """A prompt or an answer as one text; for a conversation, its messages."""
     if isinstance(said, str):
         return said
     if isinstance(said, list):
@@ -142,7 +142,7 @@ def as_text(said: Any) -> str:
 
 
 def take_away(trainer: Callable[[], Any], before: Any) -> None:
-    """What stood in the place of the rewards' method stands there again, unless another probe's end has seen to it."""
+    """Put back the trainer's original rewards method, unless another probe's end has already done so."""
     owner = trainer()
     if owner is not None and getattr(vars(owner).get(REWARDS), "by_canary", False):
         delattr(owner, REWARDS)

@@ -6,9 +6,9 @@ from canary_mlflow.tracking.probes import Probe, Row, Setting
 
 
 class Clipping(Probe):
-    """`clipped` is 1 where the gradient norm before clipping was beyond `max_grad_norm`, else 0: its mean is the share.
+    """`clipped` is 1 if the gradient norm before clipping exceeded `max_grad_norm`, else 0; its mean is the share.
 
-    Nothing where the trainer was told not to clip, or does not: TRL's PPOTrainer ignores the setting.
+    No series if the trainer was told not to clip, or does not: TRL's PPOTrainer ignores the setting.
     """
 
     name = "clipping"

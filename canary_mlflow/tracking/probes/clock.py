@@ -9,15 +9,15 @@ from canary_mlflow.tracking.probes import Probe, Row, Setting
 
 
 class Clock(Probe):
-    """From one step's end to the next one's, started when training begins.
+    """Times from one step's end to the next one's, starting when training begins.
 
     End to end, because data loading and rollouts happen outside step_begin..step_end, and TRL's PPOTrainer has no
-    step_begin at all. Evaluation and saving between steps are taken out. CPU time is the process's, without our own
-    writer's: the figure to judge where neighbours share the machine.
+    step_begin at all. Evaluation and saving between steps are taken out. CPU time is that of the process, without our
+    own writer's: the number to judge by if neighbours share the machine.
 
-    `data_wait` lasts from the end of everything that belongs to the last step until the batches of this one are there,
-    `compute_time` from there to the step's end. Transformers fetches all batches of an optimizer step before it says
-    that the step begins. PPO's rollout happens at the same place and is no waiting, so that PPO has no data_wait.
+    `data_wait` lasts from the end of everything that belongs to the last step until the batches of this one are there;
+    `compute_time` from there to the step's end. Transformers fetches all batches of an optimizer step before it reports
+    that the step begins. PPO's rollout happens at the same point but is not waiting, so PPO has no data_wait.
     """
 
     name = "clock"

@@ -1,4 +1,4 @@
-"""What a run exactly is, without noise: what trains, with which resolved settings, on which tokens.
+"""The exact facts of a run, which have no noise: what trains, with which resolved settings, on which tokens.
 
 gates/facts/exact.py compares it.
 """
@@ -29,16 +29,16 @@ LOOKED_AT = ("input_ids", "labels", "attention_mask", "position_ids")
 NO_SETTING = frozenset({"_attn_implementation_autoset", "_name_or_path", "architectures", "base_model_name_or_path",
                         "logging_nan_inf_filter", "model_type", "peft_version", "runtime_config",
                         "transformers_version"})  # fmt: skip
-"""Keys of arguments and configurations that say where something is from, or that we set ourselves."""
+"""Keys of arguments and configurations that tell where something comes from, or that we set ourselves."""
 
 Found = dict[str, Any]
 
 
 class ExactFacts(Probe):
-    """Takes what is known before the first step, and the tokens of the first step as they reach the model.
+    """Records what is known before the first step, and the tokens of the first step as they reach the model.
 
-    The first losses and gradient norms are series already. A fact that this trainer does not have is not recorded: one
-    that is odd keeps no other from being taken.
+    The first losses and gradient norms are already series. A fact that this trainer does not have is left out, and an
+    odd one does not keep the others from being recorded.
     """
 
     name = "facts"
@@ -54,12 +54,12 @@ class ExactFacts(Probe):
         for group, find in GROUPS.items():
             with suppress(Exception):
                 self._groups[group] = find(setting)
-        # A training that goes on has no first step, and a compiled graph breaks at a hook.
+        # A resumed training has no first step, and a hook would break a compiled graph.
         if not setting.compiled and not setting.resumed:
             self._hook = ForwardHook(setting.model, self._see)
 
     def _see(self, inputs: Mapping[str, Any], output: Any) -> None:
-        """Keeps no more of a batch than is looked at: pictures would show in the peak of the memory."""
+        """Keep only the part of a batch that is used: pictures would show in the peak memory."""
         self._seen.append({name: inputs.get(name) for name in LOOKED_AT})
 
     def step_ended(self, row: Row) -> None:
@@ -77,14 +77,14 @@ class ExactFacts(Probe):
 
     def tags(self) -> Mapping[str, str]:
         model = None if self._model is None else self._model()
-        if model is not None and "parameters" in self._groups:  # a checkpoint in mid-run may freeze them
+        if model is not None and "parameters" in self._groups:  # loading a checkpoint in mid-run may freeze them
             moving = (one for one in model.parameters() if one.requires_grad)
             self._groups["parameters"]["trainable_at_end"] = sum(map(size, moving))
         return to_tags(self._groups)
 
 
 def parameters(setting: Setting) -> Found:
-    """How many there are, how many of them move, which, and of what type."""
+    """How many parameters there are, how many of them are trained, which ones, and their types."""
     named = list(setting.model.named_parameters())
     trainable = [(name, one) for name, one in named if one.requires_grad]
     return {
@@ -97,12 +97,12 @@ def parameters(setting: Setting) -> Found:
 
 
 def size(parameter: Any) -> int:
-    """DeepSpeed's third stage leaves each rank an empty shell, which knows its size."""
+    """The full size of a parameter: DeepSpeed's third stage leaves each rank an empty tensor, which knows it."""
     return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def model(setting: Setting) -> Found:
-    """Its class, its attention, its dropout, and in what its configuration differs from its class's own."""
+    """The model's class, attention, dropout, and where its configuration differs from its class's defaults."""
     base = base_of(setting.model)
     config = getattr(base, "config", None)
     drops = (f"{module.p:g}" for module in setting.model.modules() if isinstance(module, torch.nn.Dropout))
@@ -115,7 +115,7 @@ def model(setting: Setting) -> Found:
 
 
 def adapter(setting: Setting) -> Found:
-    """In what PEFT's configurations differ from their defaults."""
+    """Where PEFT's configurations differ from their defaults."""
     found = getattr(setting.model, "peft_config", None) or getattr(policy_of(setting.model), "peft_config", None) or {}
     several = len(found) > 1
     return {
@@ -126,12 +126,12 @@ def adapter(setting: Setting) -> Found:
 
 
 def generation(setting: Setting) -> Found:
-    """In what its generation differs from Transformers' defaults."""
+    """Where the model's generation settings differ from Transformers' defaults."""
     return settings_of(getattr(base_of(setting.model), "generation_config", None))
 
 
 def training(setting: Setting) -> Found:
-    """What moves the parameters, by the classes that the trainer settled on."""
+    """The optimizer, schedule and precision that the trainer settled on, by their classes."""
     optimizer = getattr(setting.optimizer, "optimizer", setting.optimizer)  # accelerate wraps both
     scheduler = getattr(setting.trainer, "lr_scheduler", None)
     scheduler = getattr(scheduler, "scheduler", scheduler)
@@ -144,7 +144,7 @@ def training(setting: Setting) -> Found:
 
 
 def precision(setting: Setting) -> str:
-    """In what a step is computed: by it two numbers may differ through rounding alone."""
+    """The precision in which a step is computed, which tells by how much numbers may differ through rounding alone."""
     types = {one.dtype for one in setting.model.parameters()}
     if setting.arguments.get("bf16") or torch.bfloat16 in types:
         return "bf16"
@@ -154,7 +154,7 @@ def precision(setting: Setting) -> str:
 
 
 def groups_of(optimizer: Any) -> str:
-    """The settings of each parameter group, with the number of tensors in it; the rate is the one it began with."""
+    """The settings of each parameter group, with its number of tensors; the learning rate is the initial one."""
     said = []
     for group in optimizer.param_groups:
         own = {key: value for key, value in group.items() if key not in ("params", "lr") and value not in (None, False)}
@@ -176,7 +176,7 @@ def arguments(setting: Setting) -> Found:
 
 
 def defaults(setting: Setting) -> Found:
-    """The arguments that are at their class's default, by which one that a library flips is seen and is no change on
+    """The arguments at their class's default: if a library flips one, the change is seen and known not to be on
     purpose."""
     args = setting.trainer.args
     values = args.to_dict()
@@ -185,7 +185,7 @@ def defaults(setting: Setting) -> Found:
 
 
 def tokenizer(setting: Setting) -> Found:
-    """Its vocabulary, rules and template, each by a digest."""
+    """The tokenizer's vocabulary, rules and template, each as a digest."""
     found = getattr(setting.trainer, "processing_class", None)
     found = getattr(found, "tokenizer", found)  # a processor holds one
     if found is None:
@@ -204,7 +204,7 @@ def tokenizer(setting: Setting) -> Found:
 
 
 def rules_of(tokenizer: Any) -> str:
-    """Padding and truncation change with each call, and are none of its rules."""
+    """The tokenizer's rules, without padding and truncation, which change with each call."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or not hasattr(backend, "to_str"):
         return digest(json.dumps(tokenizer.get_vocab(), sort_keys=True))
@@ -232,8 +232,8 @@ GROUPS: Mapping[str, Callable[[Setting], Found]] = {
 
 
 def first_batches(seen: Sequence[Mapping[str, Any]]) -> Found:
-    """The sequences of the first step without their padding, and what of them is learned, in whatever order: how they
-    are batched and padded is how a step is computed, not what on."""
+    """The sequences of the first step and which of their tokens are learned, without padding and independent of order:
+    batching and padding affect how a step is computed, not its data."""
     sequences = [row for inputs in seen for row in unpadded(inputs, "input_ids")]
     labels = [row for inputs in seen for row in unpadded(inputs, "labels")]
     learned = [[one for one in row if one != IGNORED_LABEL] for row in labels]
@@ -246,7 +246,8 @@ def first_batches(seen: Sequence[Mapping[str, Any]]) -> Found:
 
 
 def unpadded(inputs: Mapping[str, Any], name: str) -> Iterator[list[int]]:
-    """The rows of a batch. Without a mask it is padding-free where positions begin anew, which is where its rows do."""
+    """The rows of a batch, without padding. A padding-free batch has no mask: its rows begin where positions
+    restart."""
     ids, mask, positions = (inputs.get(key) for key in (name, "attention_mask", "position_ids"))
     if not isinstance(ids, torch.Tensor) or ids.dim() != 2:
         return
@@ -261,7 +262,7 @@ def unpadded(inputs: Mapping[str, Any], name: str) -> Iterator[list[int]]:
 
 
 def digest_of(rows: Sequence[Sequence[int]]) -> str:
-    """Of rows in whatever order."""
+    """A digest of rows, independent of their order."""
     return digest("\n".join(sorted(hashlib.sha256(repr(list(row)).encode()).hexdigest() for row in rows)))
 
 
@@ -272,18 +273,18 @@ def base_of(held: Any) -> Any:
 
 
 def policy_of(held: Any) -> Any:
-    """Our PPO holds the policy beside its value head."""
+    """The policy: our PPO holds it beside its value head."""
     return getattr(held, "policy", held)
 
 
 def settings_of(config: Any) -> Found:
-    """What a configuration says that its class does not; {} for none."""
+    """Where a configuration differs from its class's defaults; {} for no configuration."""
     found = config.to_diff_dict() if hasattr(config, "to_diff_dict") else {}
     return {key: value for key, value in found.items() if key not in NO_SETTING and value is not None}
 
 
 def changed_fields(values: Any, plain_values: Mapping[str, Any]) -> Found:
-    """The fields of a dataclass that are not at their default, less those that differ from run to run anyway."""
+    """The fields of a dataclass that are not at their default, without those that differ from run to run anyway."""
     if not is_dataclass(values):
         return {}
     usual = {one.name: one.default_factory() if one.default_factory is not MISSING else one.default

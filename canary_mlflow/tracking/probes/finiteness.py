@@ -1,4 +1,4 @@
-"""NaN and Inf: seen in what is logged, and in the loss itself where logging would hide it."""
+"""NaN and Inf: seen in what is logged, and in the loss itself if logging would hide it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from canary_mlflow.tracking.schema import is_fault
 
 
 class Finiteness(Probe):
-    """Counts the values of a step that are not numbers and never may be (`is_fault`), and the steps that had any.
+    """Counts the values of a step that are NaN or infinite but must not be (`is_fault`), and the steps that had any.
 
-    Transformers misreports a NaN loss in two ways, and both are put right where the model computes its own loss:
-    with `logging_nan_inf_filter` (which the callback turns off; something may turn it on again) it logs 0.0; without,
-    its running sum stays NaN for the rest of the run, because NaN - NaN is no zero. Elsewhere the gradient norm, which
-    Transformers reports as it is, tells a NaN loss from the echo of an earlier one.
+    Transformers misreports a NaN loss in two ways, and both are corrected if the model computes its own loss: with
+    `logging_nan_inf_filter` (which the callback turns off, but something may turn on again) it logs 0.0; without, its
+    running sum stays NaN for the rest of the run, because NaN - NaN is not zero. Otherwise the gradient norm, which
+    Transformers reports unchanged, tells a NaN loss from the echo of an earlier one.
     """
 
     name = "finiteness"
@@ -65,11 +65,11 @@ class Finiteness(Probe):
         row["nonfinite"] = tensors + len(bad)
         infinite = any(math.isinf(value) for value in bad)
         self.inf_steps += infinite
-        # A norm does not say of which kind it is; a spoilt tensor of which nothing was logged counts as NaN.
+        # A norm does not tell NaN from infinity; a bad tensor about which nothing was logged counts as NaN.
         self.nan_steps += any(math.isnan(value) for value in bad) or (tensors > 0 and not infinite)
 
     def _correct(self, row: Row) -> None:
-        """Make the row's loss what the step's loss was."""
+        """Set the row's loss to the step's true loss."""
         seen, self._seen = self._seen, []
         broken = [loss for loss in seen if not math.isfinite(loss)]
         logged = row.get("loss", 0.0)
@@ -79,7 +79,7 @@ class Finiteness(Probe):
             if len(seen) == 1:
                 row["loss"] = seen[0]
             elif seen or math.isfinite(row.get("grad_norm", math.nan)):
-                del row["loss"]  # finite, but which number nobody logged
+                del row["loss"]  # finite, but its value was not logged
         self._echo = self._echo or not math.isfinite(row.get("loss", 0.0))
 
     def stop(self) -> None:

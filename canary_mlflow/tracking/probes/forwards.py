@@ -1,4 +1,4 @@
-"""Seeing the trained forward passes: a hook that ignores evaluation, generation and reference models."""
+"""A hook on the forward passes that are trained on; it ignores evaluation, generation and reference models."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class ForwardHook:
         self._handle = model.register_forward_hook(after, with_kwargs=True)
 
     def remove(self) -> None:
-        """Leave the model as it was."""
+        """Remove the hook and leave the model as it was."""
         self._handle.remove()

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of the GPU that this process trains on: utilisation, memory, power, clock."""
+"""What NVIDIA's driver says about the GPU that this process trains on: utilisation, memory, power, clock."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def device_name() -> str:
 
 
 def readings(nvml: Any, name: str) -> Mapping[str, Callable[[], float]]:
-    """Those of the readings that the driver answers for this device; `nvml` is the module pynvml."""
+    """The readings that the driver supports for this device. `nvml`: the module pynvml."""
     device = handle(nvml, name)
     card = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device) if name.startswith("MIG-") else device
     wanted: dict[str, Callable[[], float]] = {

@@ -1,4 +1,4 @@
-"""Gradients and parameters before the optimizer moves: are they numbers, and if not, which tensor was the first?"""
+"""Gradients and parameters before the optimizer moves: are they finite, and if not, which tensor was the first?"""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from canary_mlflow.tracking.probes import Probe, Row, Setting
 class Gradients(Probe):
     """Looks at every trainable tensor and its gradient right before each optimizer step.
 
-    The norm of each, in one fused call per dtype and device: NaN and Inf survive a sum of squares. (The largest
+    Takes the norm of each, in one fused call per dtype and device: NaN and Inf survive a sum of squares. (The largest
     absolute value would not overflow at 1e19, but takes a CPU 15 times as long.) One transfer per step, at its end.
-    `nonfinite` counts tensors here; Finiteness adds the values that are logged. The first bad tensor stands in the tag
-    `canary.first_nonfinite`. Where the trainer logs no gradient norm, as TRL's PPOTrainer, `grad_norm` is the largest
-    of the row's optimizer steps.
+    `nonfinite` counts tensors here; Finiteness adds the values that are logged. The tag `canary.first_nonfinite` names
+    the first bad tensor. If the trainer logs no gradient norm, as TRL's PPOTrainer, `grad_norm` is the largest of the
+    row's optimizer steps.
     """
 
     name = "gradients"
@@ -29,7 +29,7 @@ class Gradients(Probe):
         self._named: list[tuple[str, torch.nn.Parameter]] = []
         self._sharded = False
         self._norms: list[torch.Tensor] = []  # of each tensor looked at, by optimizer step
-        self._with_gradient: list[list[int]] = []  # numbers of the parameters that had one; their norms come first
+        self._with_gradient: list[list[int]] = []  # indices of the parameters that had one; their norms come first
         self._steps = 0
         self._seen_gradients = False
 
@@ -76,7 +76,7 @@ class Gradients(Probe):
         if found and not self.first:
             self.first = f"step {self._steps}: {found[0]}" + (f" and {len(found) - 1} more" if len(found) > 1 else "")
         if lengths:
-            # What a trainer logs replaces it: its norm is the one before clipping.
+            # A norm that the trainer logs replaces it: that one is from before clipping.
             row.setdefault("grad_norm", max(lengths, key=lambda length: (math.isnan(length), length)))
         self._norms, self._with_gradient = [], []
 
@@ -94,7 +94,7 @@ class Gradients(Probe):
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a sharded tensor: norms of the whole would talk to the other ranks."""
+    """This rank's part of a sharded tensor: the norm of the whole would need communication with other ranks."""
     shard: Any = getattr(tensor, "to_local", None)
     return tensor if shard is None else shard()
 
@@ -114,12 +114,12 @@ def norms_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def broken_among(names: Sequence[str], norms: Sequence[float]) -> list[str]:
-    """Those whose norm is not a finite number."""
+    """The names of the tensors whose norm is not finite."""
     return [name for name, value in zip(names, norms, strict=True) if not math.isfinite(value)]
 
 
 def _norms(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Of tensors of one dtype and device. Fused on CUDA; on a CPU a loop in C++."""
-    half = tensors[0].dtype in (torch.float16, torch.bfloat16)  # whose own range ends at 65504, or too coarse
+    """The norms of tensors of one dtype and device. Fused on CUDA; on a CPU a loop in C++."""
+    half = tensors[0].dtype in (torch.float16, torch.bfloat16)  # fp16 ends at 65504, bf16 is too coarse
     norms: tuple[torch.Tensor, ...] = torch._foreach_norm(tensors, 2.0, dtype=torch.float32 if half else None)
     return norms

@@ -8,10 +8,10 @@ from canary_mlflow.tracking.probes import Probe, Row, Setting
 class ImpliedKL(Probe):
     """`implied_kl` = mean of log reference - log policy over the answers of the batch, in nats per answer.
 
-    The estimate of KL(reference || policy) that the data's answers allow, taken as drawn from the reference. A
-    trainer logs beta x (log policy - log reference) as `rewards/…` for the chosen and the rejected answers
-    (Rafailov et al. 2023, section 4). 0 while the policy is its reference; it rises as answers of the data lose
-    probability, and may fall below 0 where they gain.
+    It estimates KL(reference || policy) from the data's answers, as if they were drawn from the reference. A trainer
+    logs beta x (log policy - log reference) as `rewards/…` for the chosen and the rejected answers (Rafailov et al.
+    2023, section 4). It is 0 as long as the policy equals its reference, rises as the data's answers lose probability,
+    and may fall below 0 if they gain.
     """
 
     name = "implied_kl"

@@ -1,4 +1,4 @@
-"""Memory at each step: of the GPU's allocator, or of the process; its peak, and how fast it grows."""
+"""Memory at each step, of the GPU's allocator or of the process: its peak, and how fast it grows."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from canary_mlflow.tracking.probes import Probe, Row, Setting
 
 MIB = 2**20
 WARMUP = 5  # steps that are left out of the growth: first batches fill caches
-POINTS = 32  # that the growth is taken from; a longer run keeps every second, fourth, … step
+POINTS = 32  # from which the growth is computed; a longer run keeps every second, fourth, … step
 FEWEST = 6
 
 
 class Memory(Probe):
-    """MiB at the end of each step: `allocated_memory`, `peak_memory` so far, on CUDA `reserved_memory`.
+    """MiB at the end of each step: `allocated_memory`, `peak_memory` so far, and on CUDA `reserved_memory`.
 
-    On CUDA what torch's allocator gave out and held on this process's device since training began; else the resident
-    set of the process, its peak since it started, which is why each run wants a fresh process. `memory_growth` is the
-    robust slope of allocated_memory over the run so far, in MiB per step: its last value is the run's.
+    On CUDA these are what torch's allocator gave out and held on this process's device since training began; otherwise
+    the process's resident set, with its peak since the process started, which is why each run needs a fresh process.
+    `memory_growth` is the robust slope of allocated_memory over the run so far, in MiB per step; its last value counts
+    for the run.
     """
 
     name = "memory"
@@ -42,10 +43,10 @@ class Memory(Probe):
     def step_ended(self, row: Row) -> None:
         if self._cuda is None:
             row["allocated_memory"] = self._process.memory_info().rss / MIB
-            # The kernel brings the peak up to date a little later than the figure itself.
+            # The kernel updates the peak a little later than the current value.
             row["peak_memory"] = max(resident_peak(), row["allocated_memory"])
         else:
-            # One call, where memory_allocated(), max_memory_allocated() and max_memory_reserved() make it thrice.
+            # One call instead of three by memory_allocated(), max_memory_allocated() and max_memory_reserved().
             stats = self._cuda.memory_stats()
             row["allocated_memory"] = stats["allocated_bytes.all.current"] / MIB
             row["peak_memory"] = stats["allocated_bytes.all.peak"] / MIB
@@ -56,7 +57,8 @@ class Memory(Probe):
 
 
 class Growth:
-    """The median slope between all pairs of kept points (Theil-Sen): one jump, or a third of outliers, leave it be."""
+    """The median slope between all pairs of kept points (Theil-Sen), which one jump or a third of outliers cannot
+    change."""
 
     def __init__(self) -> None:
         self._step = 0
@@ -64,7 +66,8 @@ class Growth:
         self._points: list[tuple[int, float]] = []
 
     def add(self, value: float) -> float | None:
-        """Take in the next step's value; the slope per step where this point is kept and there are enough."""
+        """Add the next step's value; return the slope per step if this point is kept and there are enough, else
+        None."""
         self._step += 1
         if self._step <= WARMUP or (self._step - WARMUP) % self._every:
             return None

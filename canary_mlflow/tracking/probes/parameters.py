@@ -1,4 +1,4 @@
-"""Did the trainable parameters move, and are they still numbers?"""
+"""Did the trainable parameters move, and are they still finite?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Parameters(Probe):
     """Sum and norm of every trainable tensor at the beginning and at the end: cheap, and exact enough.
 
     Equal bits on the same device mean an untouched tensor. `moved` and `finite` are None until training has ended, and
-    where a rank holds no whole parameters.
+    if a rank holds no whole parameters.
     """
 
     name = "parameters"

@@ -1,4 +1,4 @@
-"""What a step's time went into: forward, backward, optimizer; generation, reward and reference where there are such."""
+"""Where a step's time went: forward, backward, optimizer; also generation, reward and reference, if there are any."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Phases(Probe):
     """Seconds per step, by hooks on the model, the reference model and the optimizer.
 
     Forward: passes of the model that are trained on. Backward: from the gradient's arrival at the model's outputs to
-    the end of the backward pass; with the last one of a step the clipping of gradients counts in. Optimizer: its step.
+    the end of the backward pass; the last one of a step includes the clipping of gradients. Optimizer: its step.
     Generate: the model's `generate`. Reference: untrained passes of the reference model, or of the model with its
-    adapters off. Reward: TRL's call of all reward functions. What lies between (losses, collation) is in none of them.
-    Our own PPO reports generate and reward itself; its reference counts in the iteration's row.
+    adapters off. Reward: TRL's call of all reward functions. Anything in between (losses, collation) is in none of
+    them. Our own PPO reports generate and reward itself; its reference is in the iteration's row.
     """
 
     name = "phases"
@@ -88,7 +88,7 @@ class Phases(Probe):
 
     def _before_pass(self) -> None:
         if torch.is_grad_enabled():
-            self._watch.end(BACKWARD)  # of the micro-batch before, under a trainer that does not say
+            self._watch.end(BACKWARD)  # of the previous micro-batch, if the trainer does not report its end
             self._watch.begin(FORWARD)
         else:
             self._before_reference_pass()
@@ -109,12 +109,12 @@ class Phases(Probe):
             self._watch.end(REFERENCE)
 
     def _is_reference(self) -> bool:
-        """The adapters are off, or those of the start are on (TRL names them `ref`)."""
+        """Whether the adapters are off, or the initial ones are on (TRL names them `ref`)."""
         layer = self._adapter
         return layer is not None and (bool(layer.disable_adapters) or "ref" in layer.active_adapters)
 
     def _await_gradient(self, output: Any) -> None:
-        """Begin the backward stretch when the first of the outputs gets its gradient."""
+        """Start timing the backward pass when the first of the outputs gets its gradient."""
         waiting = [True]
 
         def arrived(gradient: torch.Tensor) -> None:
@@ -133,7 +133,8 @@ class Phases(Probe):
         self._undo += [first.remove, last.remove]
 
     def _time_call(self, owner: Any, method: str, name: str) -> None:
-        """Time every call of `owner.method` by a function of the same name on the instance, gone after training."""
+        """Time every call of `owner.method` through a function of the same name on the instance, until training
+        ends."""
         original = getattr(owner, method, None)
         if original is None or method in vars(owner):
             return
@@ -152,5 +153,5 @@ class Phases(Probe):
 
 
 def is_adapted(module: Any) -> bool:
-    """Whether it is one of PEFT's layers; Transformers' models have a method of the name that is a flag there."""
+    """Whether a module is one of PEFT's layers; the name of PEFT's flag is a method in Transformers' models."""
     return isinstance(getattr(module, "disable_adapters", None), bool)

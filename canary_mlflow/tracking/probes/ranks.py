@@ -1,4 +1,4 @@
-"""What the ranks of a distributed training measured, brought together on the first one without making a step wait."""
+"""Brings together on the first rank what all ranks of a distributed training measured, without making a step wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from canary_mlflow.tracking.probes import Row
 from gates.model.metrics import METRICS, metrics_with
 
 SUMMED = tuple(metric.name for metric in METRICS.values() if metric.ranks == "sum")
-STOP = "stop"  # whether a rank wants the training to end
+STOP = "stop"  # whether a rank asks for the training to end
 NAMES = (*metrics_with("ranks"), STOP)
 
 DEAD = timedelta(minutes=5)  # after which a rank that does not answer counts as dead, which ends the exchange alone
@@ -24,13 +24,13 @@ PATIENCE = timedelta(seconds=30)  # for a row, which closes one whole step after
 class Exchange:
     """One small all-gather per step, begun when the step ends and read one step later, on every rank.
 
-    By then the gradients' own reduction has brought all ranks past the point of sending, so that reading finds the
-    answer there. Over gloo and a group of its own: no GPU waits, and no order among the training's collectives
-    changes. After the first failure (a rank died) this process stops exchanging and says so; nothing here waits for
-    a rank that is gone for longer than `PATIENCE`, and the training's own collectives say that it died.
+    By then the gradients' own reduction has brought all ranks past the point of sending, so the answers are there when
+    they are read. It uses gloo and a separate group: no GPU waits, and the order of the training's collectives does not
+    change. After the first failure (a rank died) this process stops exchanging and reports it; nothing here waits
+    longer than `PATIENCE` for a rank that is gone, and the training's own collectives report that it died.
 
-    The wish to stop travels along. All ranks read the same answers before the end of the same step, so that all of
-    them see `stop_agreed` at the same step.
+    A request to stop is exchanged too. All ranks read the same answers before the end of the same step, so all of them
+    see `stop_agreed` at the same step.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Exchange:
         self._sent: deque[tuple[dist.Work, list[torch.Tensor], torch.Tensor]] = deque()
 
     def send(self, row: Row) -> None:
-        """Begin to bring together what this rank measured; does not wait for the others' answers."""
+        """Send what this rank measured, without waiting for the other ranks."""
         if not self._writes:
             self.receive()  # the first rank reads when a row closes, which is just before it sends
         if self.trouble or self._left:
@@ -58,7 +58,7 @@ class Exchange:
             self._stop(error)
 
     def receive(self) -> Row:
-        """What all ranks together measured, as far as any of them did."""
+        """What all ranks together measured; without what none of them did."""
         row: Row = {}
         while self._sent and not self.trouble:
             work, everyone, _ = self._sent.popleft()
@@ -75,11 +75,11 @@ class Exchange:
         return row
 
     def leave(self) -> None:
-        """Send no more, and read only what is there already."""
+        """Send no more, and read only what is already there."""
         self._left = True
 
     def close(self) -> None:
-        """Let go of what is under way. No waiting: a rank that is gone would make it long."""
+        """Drop what is under way, without waiting: that would take long if a rank is gone."""
         self._sent.clear()
 
     def _stop(self, error: RuntimeError) -> None:
@@ -88,7 +88,7 @@ class Exchange:
 
 
 def together(values: torch.Tensor) -> list[float]:
-    """[ranks, NAMES] to [NAMES]: the largest or the sum of those that a rank has; NaN where none has one."""
+    """Reduce [ranks, NAMES] to [NAMES]: the largest or the sum of the ranks' values; NaN if no rank has one."""
     absent = values.isnan()
     largest = values.masked_fill(absent, -math.inf).amax(0)
     summed = values.masked_fill(absent, 0.0).sum(0)

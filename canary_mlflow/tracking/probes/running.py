@@ -1,4 +1,4 @@
-"""The probes of one run at work: each event to those that listen, and an account of those that broke."""
+"""The running probes of one run: passes each event to those that listen, and records those that broke."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVENTS = (
 class RunningProbes:
     """Passes events on to probes. One that raises is switched off and named in `troubles`; training goes on.
 
-    With several ranks, what a step or an iteration measured here is brought together with what the others measured
+    With several ranks, what was measured here in a step or an iteration is combined with the other ranks' numbers
     before the row closes.
     """
 
@@ -44,7 +44,7 @@ class RunningProbes:
         self._listen()
 
     def start(self, setting: Setting) -> None:
-        """Training begins. Raises BlindProbe when a probe does not see what it is there to see."""
+        """Training begins. Raises BlindProbe if a probe does not see what it should."""
         if setting.ranks > 1:
             from canary_mlflow.tracking.probes.ranks import Exchange
 
@@ -54,7 +54,7 @@ class RunningProbes:
         for name, probe in list(self.named.items()):
             try:
                 unseen = probe.blind()
-            except Exception as error:  # noqa: BLE001 - a proof that breaks proves nothing; said below
+            except Exception as error:  # noqa: BLE001 - a proof that breaks proves nothing; raised below
                 unseen = f"its test broke: {type(error).__name__}: {one_line(error)}"
             if unseen:
                 raise BlindProbe(
@@ -64,7 +64,7 @@ class RunningProbes:
         if self.lost_sight:
             raise BlindProbe(f"{self.lost_sight}; expected it to start; a run without it would be no evidence")
         self._hook_optimizer(setting.optimizer)
-        self.tell("paused")  # what starting took is not part of the first step
+        self.tell("paused")  # the time for starting is not part of the first step
 
     def before_optimizer(self) -> None:
         """The trainer says that the optimizer is about to move."""
@@ -80,7 +80,7 @@ class RunningProbes:
                 self._broke(name, event, error)
 
     def step_ended(self, row: Row) -> None:
-        """An optimizer step is over; what was measured starts its way to the first rank."""
+        """An optimizer step is over; what was measured is sent to the first rank."""
         self.tell("step_ended", row)
         self._send(row)
 
@@ -90,9 +90,10 @@ class RunningProbes:
         self._send(row)
 
     def all_stop(self, *, wanted: bool) -> bool:
-        """Whether training is to stop now: at once with one rank, else when all ranks know that one of them wants it.
+        """Whether training should stop now: with one rank at once, else when all ranks know that one of them asks for
+        it.
 
-        A rank that stopped alone would leave the others waiting for it for good.
+        A rank that stopped alone would leave the others waiting for it forever.
         """
         if self._exchange is None:
             return wanted
@@ -106,7 +107,7 @@ class RunningProbes:
         self.tell("row_closed", row)
 
     def leave_ranks(self) -> None:
-        """Something broke: from here on wait for no other rank."""
+        """Something broke: from now on, do not wait for other ranks."""
         if self._exchange is not None:
             self._exchange.leave()
 
@@ -121,7 +122,7 @@ class RunningProbes:
             self._exchange.close()
 
     def tags(self) -> dict[str, str]:
-        """What the probes have to say about the whole run."""
+        """The probes' tags on the whole run."""
         found: dict[str, str] = {}
         for name, probe in list(self.named.items()):
             self._act(name, "tags", lambda probe=probe: found.update(probe.tags()))  # type: ignore[misc]
@@ -130,7 +131,7 @@ class RunningProbes:
         return found
 
     def _hook_optimizer(self, optimizer: Any) -> None:
-        """Hear of optimizer steps from the optimizer itself, for TRL's PPOTrainer, which tells nobody."""
+        """Learn of optimizer steps from the optimizer itself, for TRL's PPOTrainer, which does not report them."""
         inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
         if not hasattr(inner, "register_step_pre_hook"):
             return
@@ -163,7 +164,7 @@ class RunningProbes:
         self._listen()
 
     def _listen(self) -> None:
-        """Only those that override an event hear it: most do not, and each call costs a step its time."""
+        """Subscribe only probes that override an event: most do not, and each call costs time in a step."""
         self._listeners = {
             event: [
                 (name, getattr(probe, event))

@@ -18,10 +18,10 @@ SIDE, PRODUCTS = 2048, 20  # of the GPU's kernel: 0.3 TFLOP in half precision; n
 class Sentinel(Probe):
     """Gives CPU time a unit that neighbours cannot change.
 
-    On a shared CPU the same step takes half as much CPU time again, for seconds or minutes, while a neighbour uses
-    the other half of the core; the kernel beside it slows down with it. `step_cost` and `iteration_cost` are CPU time
-    in kernels. On CUDA they are wall time in kernels of the GPU's own, which its clock slows down: a side that ran
-    throttled as a whole is known by `sentinel_time`.
+    On a shared CPU the same step takes half as much CPU time again, for seconds or minutes, while a neighbour uses the
+    other half of the core; the kernel timed beside it slows down too. `step_cost` and `iteration_cost` are CPU time in
+    units of that kernel. On CUDA they are wall time in units of a GPU kernel, which slows down with the GPU's clock:
+    `sentinel_time` shows if a side ran throttled as a whole.
     """
 
     name = "sentinel"
@@ -73,10 +73,10 @@ class Sentinel(Probe):
 
 
 class _Kernel:
-    """Forward and backward of a small perceptron: the mix of work that a training step is made of."""
+    """Forward and backward of a small perceptron: the same mix of work as in a training step."""
 
     def __init__(self) -> None:
-        draw = torch.Generator().manual_seed(0)  # its own: training's random numbers stay as they were
+        draw = torch.Generator().manual_seed(0)  # separate, so that training's random numbers do not change
         self.inputs = torch.randn(256, 64, generator=draw)
         self.weights = [
             torch.randn(shape, generator=draw).mul_(0.1).requires_grad_() for shape in ((64, 256), (256, 64))
@@ -95,7 +95,7 @@ class _Kernel:
 
 class _GPUKernel:
     """Products of two matrices in half precision: no switch such as TF32 changes their speed, and each takes longer
-    than its launch, so that a slow host does not show. Takes 24 MiB for as long as the run goes on."""
+    than its launch, so that a slow host does not show. Takes 24 MiB for the whole run."""
 
     def __init__(self, side: int = SIDE, device: str = "cuda") -> None:
         draw = torch.Generator().manual_seed(0)

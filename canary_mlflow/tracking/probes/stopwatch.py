@@ -12,8 +12,8 @@ import torch
 class Stopwatch:
     """Adds up named stretches of time.
 
-    On CUDA a call returns before its kernels have run, so that stretches are kept as pairs of events in the stream and
-    read all together at the end of the step.
+    On CUDA a call returns before its kernels have run, so stretches are kept as pairs of events in the stream and all
+    read at the end of the step.
     """
 
     def __init__(self, device: str) -> None:
@@ -22,11 +22,11 @@ class Stopwatch:
         self._pairs: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
 
     def begin(self, name: str) -> None:
-        """A stretch begins; one that is open already begins anew."""
+        """Begin a stretch; one that is already open restarts."""
         self._open[name] = self._mark()
 
     def end(self, name: str) -> None:
-        """The open stretch of this name ends; nothing without one."""
+        """End the open stretch of this name, if there is one."""
         began = self._open.pop(name, None)
         if began is not None:
             self._pairs[name].append((began, self._mark()))
