@@ -17,6 +17,7 @@ CLEAR = 0.25  # share of the harm that a phase must explain to be named
 SETS_IN = 1.12  # times the cost before, for a slowdown to have begun in mid-run
 SURE = 0.95  # rank of a phase that explains all of a slowdown: below not_numbers and frozen
 FACTOR = 1.25  # from which on a rate or a coefficient counts as changed
+COLLAPSED = 0.7  # share of the baseline's entropy: unchanged sessions of PPO end within 3 % of each other
 RATES = (
     ("learning_rate", "learning rate", "rate.learning", 0.93),
     ("kl_coef", "KL coefficient", "rate.kl", 0.8),
@@ -117,6 +118,8 @@ def heavier(sides: Sides) -> Iterator[RootCause]:
 
 def rates(sides: Sides) -> Iterator[RootCause]:
     """The learning rate, the KL coefficient and the number of passes, as the runs logged them."""
+    updates = sides.per_iteration()
+    more_passes = all(map(math.isfinite, updates)) and updates[0] != updates[1]
     for name, said, rule, rank in RATES:
         if not sides.has(name):
             continue
@@ -129,12 +132,14 @@ def rates(sides: Sides) -> Iterator[RootCause]:
             top, what = ratio(highest), "is, at the median step,"
             if name == "learning_rate" and (not top > 0 or top >= FACTOR or top <= 1 / FACTOR):
                 (before, now), times, what = highest, top, "peaks at"  # what its schedule was given
+            elif name == "learning_rate" and more_passes:
+                continue  # the same schedule over more steps
             factor = f" ({times:.3g} times)" if times > 0 else ""
             what = what if now else "stays at"
             yield RootCause(rule=rule, said=f"the {said} {what} {now:.3g}, not {before:.3g}{factor}", rank=rank)
-    before, now = sides.per_iteration()
-    if math.isfinite(before) and math.isfinite(now) and before != now:
-        yield RootCause(rule="rate.passes", said=f"{now:g} optimizer steps for each rollout, not {before:g}", rank=0.75)
+    if more_passes:  # counted, not measured: ahead of the time that they take
+        said = f"{updates[1]:g} optimizer steps for each rollout, not {updates[0]:g}"
+        yield RootCause(rule="rate.passes", said=said, rank=0.96)
 
 
 def not_numbers(sides: Sides) -> Iterator[RootCause]:
@@ -196,18 +201,15 @@ def signals(sides: Sides) -> Iterator[RootCause]:
             )
             yield RootCause(rule="data.contradicts", said=said, rank=0.7)
     yield from paid_otherwise(sides)
+    entropy = ratio(sides.tail("entropy")) if sides.has("entropy") else math.nan
     if sides.has("value_loss"):
         times = ratio(sides.tail("value_loss"))
-        if times >= 5:
-            yield RootCause(rule="critic.runs-away", said=f"the value loss ends {times:.3g} times as high", rank=0.74)
-    if sides.has("entropy"):
-        times = ratio(sides.tail("entropy"))
-        if times <= 0.5:
-            yield RootCause(
-                rule="policy.collapses",
-                said=f"the policy's entropy ends at {_percent(times)} of the baseline's",
-                rank=0.7,
-            )
+        if times >= 5:  # a critic loses track of a policy that collapses
+            rank = 0.6 if entropy <= COLLAPSED else 0.74
+            yield RootCause(rule="critic.runs-away", said=f"the value loss ends {times:.3g} times as high", rank=rank)
+    if entropy <= COLLAPSED:
+        said = f"the policy's entropy ends at {_percent(entropy)} of the baseline's"
+        yield RootCause(rule="policy.collapses", said=said, rank=0.7)
 
 
 def paid_otherwise(sides: Sides) -> Iterator[RootCause]:

@@ -151,6 +151,42 @@ def test_a_broken_start_and_other_passes_are_named() -> None:
     assert not root_causes(broken, broken)
 
 
+def iterating(passes: int, **changed: np.ndarray) -> list[Run]:
+    """Three runs of 25 rollouts with so many optimizer steps each, under one schedule."""
+    steps = 25 * passes
+    every = {"learning_rate": np.linspace(1e-3, 1e-5, steps)}
+    ends = {"iteration_time": np.full(25, 0.6), "entropy": np.full(25, 6.2), "value_loss": np.full(25, 0.2), **changed}
+    return [
+        replace(
+            run(seed, every),
+            series={
+                **run(seed, every).series,
+                **{
+                    name: Series.from_pairs(name, zip(range(passes, steps + 1, passes), values, strict=True))
+                    for name, values in ends.items()
+                },
+            },
+        )
+        for seed in range(3)
+    ]
+
+
+def test_more_passes_are_named_and_the_schedule_that_they_stretch_is_not() -> None:
+    found = root_causes(iterating(4), iterating(8, iteration_time=np.full(25, 1.1), time_update=np.full(25, 0.9)))
+    assert [one.rule for one in found][:1] == ["rate.passes"]
+    assert "rate.learning" not in {one.rule for one in found}
+
+
+@pytest.mark.parametrize(
+    ("entropy", "first"),
+    [(np.geomspace(6.2, 2.9, 25), "policy.collapses"), (np.full(25, 6.1), "critic.runs-away")],
+)
+def test_a_critic_runs_away_by_itself_or_follows_a_policy_that_collapses(entropy: np.ndarray, first: str) -> None:
+    found = root_causes(iterating(4), iterating(4, entropy=entropy, value_loss=np.geomspace(0.2, 9, 25)))
+    assert found[0].rule == first
+    assert "critic.runs-away" in {one.rule for one in found}
+
+
 def test_a_verdict_carries_them_and_a_pass_none() -> None:
     before, now = sides(slower("data_wait", 60e-3))
     policy = load_policy("smoke")
