@@ -1,4 +1,4 @@
-"""One spelling for one value: what is hashed and signed."""
+"""The canonical spelling of a value, which is hashed and signed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 
 def canonical(value: Mapping[str, Any]) -> str:
-    """JSON with sorted keys, no spaces, ASCII only. Raises ValueError for NaN and infinity, which JSON cannot say."""
+    """JSON with sorted keys, no spaces, ASCII only. Raises ValueError for NaN and infinity, which JSON does not
+    have."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 

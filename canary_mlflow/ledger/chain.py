@@ -1,4 +1,4 @@
-"""Is the ledger what was written? Needs the rows and public keys, nothing else."""
+"""Checks that the ledger is what was written. Needs only the rows and the public keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Damage:
 
 
 def damages(rows: Iterable[Row], keys: PublicKeys, head: str | None = None) -> Iterator[Damage]:
-    """Everything wrong with a whole ledger, in its order. `head`: a `SEQ:DIGEST` saved earlier, or None."""
+    """Everything that is wrong with a whole ledger, in order. `head`: a `SEQ:DIGEST` saved earlier, or None."""
     previous, expected = FIRST, 1
     saved, saved_digest = parse_head(head) if head else (None, "")
     for row in rows:
@@ -54,7 +54,7 @@ def to_line(row: Row) -> str:
 
 
 def from_lines(lines: Iterable[str], source: str) -> Iterator[Row]:
-    """The rows of an export. Raises UsageError for a line that holds none."""
+    """The rows of an export. Raises UsageError for a line that is not a row."""
     kinds = {field.name: int if field.type == "int" else str for field in fields(Row)}
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -1,4 +1,4 @@
-"""Reading the ledger: who was champion when, by what and by whom."""
+"""Reads from the ledger who was champion when, by which row and by whom."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAY = len("2026-11-21")
 
 
 def parse_moment(text: str) -> datetime:
-    """A date (its last moment, UTC) or a date with time (UTC unless it says otherwise). Raises UsageError."""
+    """The moment of a date (its last moment, UTC) or of a date with time (UTC by default). Raises UsageError."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -26,8 +26,8 @@ def parse_moment(text: str) -> datetime:
 
 
 def champion_at(rows: Iterable[Row], moment: datetime, alias: str = "champion") -> Row | None:
-    """The row by which somebody held the alias at that moment; None before the first. Rows follow each other in their
-    order, whatever clocks said; one whose text is junk makes nobody champion."""
+    """The row by which a version held the alias at that moment; None before the first. The order of rows counts,
+    whatever clocks said; a row whose text is junk makes nothing champion."""
     moves = [row for row, since in settled(rows) if row.moves and row.facts and row.alias == alias and since <= moment]
     return moves[-1] if moves else None
 

@@ -1,7 +1,7 @@
-"""The time of rows: never before that of the row before, whatever the clock of whoever writes says.
+"""The time of rows: never earlier than that of the previous row, whatever the writer's clock says.
 
-A row carries its time; where the writer's clock stood behind the row before, it carries that row's time, and what the
-clock said as `clock`.
+A row has its `time`. If the writer's clock was behind the previous row, it has that row's time, and the clock's own as
+`clock`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from canary_mlflow.ledger.chain import Damage
 from canary_mlflow.ledger.rows import Row
 
-TOLERANCE = timedelta(minutes=1)  # how far the clocks of hosts that write to one ledger may differ unsaid
+TOLERANCE = timedelta(minutes=1)  # how far clocks of hosts that write to one ledger may differ without a report
 NEVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -28,12 +28,12 @@ def stamp(after: Row | None) -> dict[str, str]:
 
 
 def time_of(row: Row) -> Any:
-    """What a row has as its time; None where it has none."""
+    """A row's `time` as stored; None if it has none."""
     return row.moments[0] if row.moments else None
 
 
 def moment(text: Any) -> datetime | None:
-    """A row's `time` or `clock`; None where it is none that can be read."""
+    """A row's `time` or `clock` as a moment; None if it cannot be read."""
     try:
         found = datetime.fromisoformat(text)
     except (TypeError, ValueError):
@@ -42,7 +42,7 @@ def moment(text: Any) -> datetime | None:
 
 
 def settled(rows: Iterable[Row]) -> Iterator[tuple[Row, datetime]]:
-    """Each row with the time from which it counts: its own, or that of a row before it where that is later."""
+    """Each row with the time from which it counts: its own, or an earlier row's if that is later."""
     latest = NEVER
     for row in rows:
         latest = max(latest, moment(time_of(row)) or latest)
@@ -50,8 +50,8 @@ def settled(rows: Iterable[Row]) -> Iterator[tuple[Row, datetime]]:
 
 
 def jumps(rows: Iterable[Row]) -> tuple[list[Damage], list[str]]:
-    """Where time went back: rows that lie before an earlier one and do not say so, which no row is written like; and in
-    words, where a writer's clock stood behind the one that wrote the row before."""
+    """Where time went back: rows that are earlier than a previous one without saying so, as no row of ours is; and, in
+    words, where a writer's clock was behind that of the previous row's writer."""
     damages: list[Damage] = []
     notes: list[str] = []
     latest, by = NEVER, 0
@@ -59,7 +59,7 @@ def jumps(rows: Iterable[Row]) -> tuple[list[Damage], list[str]]:
     for row in rows:
         own, clock = (moment(text) for text in row.moments or (None, None))
         if own is None:
-            continue  # named for what it is by the check of the chain
+            continue  # the check of the chain reports it
         if latest - own > TOLERANCE:
             damages.append(Damage(seq=row.seq, what=f"its time is {shortly(latest - own)} before that of row {by}"))
         if own >= latest:
@@ -79,5 +79,5 @@ def shortly(gap: timedelta) -> str:
 
 
 def spelled(when: datetime) -> str:
-    """As it stands in a row."""
+    """A moment as it is written in a row."""
     return when.isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""Putting the ledger and its triggers into a database, and looking at what is there."""
+"""Installs the ledger and its triggers in a database, and inspects what is installed."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def parse_guarded(text: str) -> Guarded:
 
 
 def installed(connection: Any) -> bool:
-    """Whether the ledger is there."""
+    """Whether the database has the ledger."""
     return bool(sa.inspect(connection).has_table(LEDGER.name))
 
 
 def missing_triggers(connection: Any) -> list[str]:
-    """The triggers that should be there and are not, do not fire in every session, or say something else."""
+    """The triggers that are missing, do not fire in every session, or have other code."""
     dialect = connection.dialect.name
     found = connection.execute(sa.text(triggers.THERE[dialect].replace(":", r"\:")))
     there = {str(name): str(text) for name, text in found}
@@ -73,13 +73,13 @@ def without_workspaces(connection: Any) -> str:
 
 
 def missing_indexes(connection: Any) -> list[str]:
-    """The ledger's indexes that are not there: those that came after it. Everything holds without them, slowly."""
+    """The ledger's missing indexes, which were added after it. Everything works without them, but slowly."""
     there = {found["name"] for found in sa.inspect(connection).get_indexes(LEDGER.name)}
     return sorted(str(index.name) for index in LEDGER.indexes if index.name not in there)
 
 
 def add_indexes(connection: Any) -> None:
-    """Make the missing ones: a table that is there already does not get those that came later."""
+    """Make the missing indexes: an existing table does not get those that were added later."""
     for index in LEDGER.indexes:
         index.create(connection, checkfirst=True)
 
@@ -90,10 +90,11 @@ def install(
     operators: Sequence[str] | None = None,
     server_role: str = "",
 ) -> None:
-    """Tables, triggers, what is guarded and who may override, in one transaction; again to change or fix them.
+    """Install tables, triggers, what is guarded and who may override, in one transaction; call it again to change or
+    repair them.
 
-    `guarded`: besides ALIASES of every model that the ledger has a row about. It and `operators` None: as they are, at
-    first no more than that, and no names. Raises StoreError.
+    `guarded`: in addition to ALIASES of every model that the ledger has a row about. `guarded` and `operators` None:
+    keep them as they are; at first nothing more is guarded, and nobody is named. Raises StoreError.
     """
     dialect = engine.dialect.name
     if dialect not in DIALECTS:
@@ -125,25 +126,25 @@ def install(
 
 
 def begin(connection: Any) -> None:
-    """One installer at a time, and on SQLite a transaction around the tables too: its driver begins none for them."""
+    """Let one installer in at a time. On SQLite, also begin a transaction for the tables, as its driver begins none."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("PRAGMA busy_timeout = 20000")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     else:
-        # Before the table, as a promotion does: the other way round, each would wait for the other.
+        # Before the table, as a promotion does: in the other order, each would wait for the other.
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
         connection.exec_driver_sql("LOCK TABLE registered_model_aliases IN SHARE ROW EXCLUSIVE MODE")
 
 
 def current_schema(connection: Any) -> str:
-    """Where the tables are; empty on SQLite, which has no schemas."""
+    """The schema that holds the tables; empty on SQLite, which has no schemas."""
     if connection.dialect.name == "sqlite":
         return ""
     return str(connection.exec_driver_sql("SELECT current_schema()").scalar_one())
 
 
 def write(connection: Any, guarded: Sequence[Guarded] | None, operators: Sequence[str] | None) -> None:
-    """What is guarded besides FROM_FIRST_ROW, and who may override; None leaves either as it is."""
+    """Write what is guarded besides FROM_FIRST_ROW, and who may override; None leaves either as it is."""
     if guarded is not None:
         connection.execute(GUARDED.delete())
         for one in dict.fromkeys((*FROM_FIRST_ROW, *guarded)):
@@ -155,7 +156,7 @@ def write(connection: Any, guarded: Sequence[Guarded] | None, operators: Sequenc
 
 
 def give(connection: Any, role: str, schema: str) -> None:
-    """What a server needs and no more: MLflow's tables, and of ours to read all and to add to the ledger."""
+    """Grant a server's role only what it needs: MLflow's tables, reading all of ours, and appending to the ledger."""
     if connection.dialect.name != "postgresql":
         raise UsageError(f"--server-role {role}: SQLite has no roles; expected a PostgreSQL database")
     quoted, place = (connection.dialect.identifier_preparer.quote_identifier(name) for name in (role, schema))

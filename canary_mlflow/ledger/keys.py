@@ -1,8 +1,8 @@
-"""The keys that rows are signed and checked with: ed25519, in a folder of the account that signs.
+"""The keys that sign and check rows: ed25519, in a folder of the account that signs.
 
     signing.pem          the private key in use, mode 0600
     public/<id>.pem      every public key that is trusted, its own and others'
-    handed/<id>.json     by which handovers a key came to be in use: what a ledger is told that has not heard of it yet
+    handed/<id>.json     the handovers that led to a key, to be recorded in ledgers that do not know of them yet
 
 The folder is CANARY_KEYS, else canary-mlflow/keys in XDG_CONFIG_HOME or ~/.config. `docs/guard.md` has the procedures.
 """
@@ -27,7 +27,7 @@ from canary_mlflow.files.source import read_bytes
 
 FOLDER = "CANARY_KEYS"
 PRIVATE = "signing.pem"
-HANDOVER = "canary-mlflow key handover "  # a signature over two ids for another purpose hands nothing over
+HANDOVER = "canary-mlflow key handover "  # so that a signature made for another purpose hands nothing over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +49,12 @@ class Signer:
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """A key's end in one ledger: its rows from `row` on count for nothing. `said_in`: the row that says so."""
+    """A key's end in one ledger: its rows from `row` on do not count. `said_in`: the row that says so."""
 
     row: int
     said_in: int
     why: str
-    own_line: bool  # said by a key that came after it in its own line
+    own_line: bool  # ended by a later key in its own line
 
     def __str__(self) -> str:
         return f"ended with row {self.row} ({self.why}, row {self.said_in})"
@@ -62,10 +62,10 @@ class End:
 
 @dataclass(frozen=True, kw_only=True)
 class PublicKeys:
-    """Trusted public keys by id, and what one ledger's own rows say of them (`succession.py`).
+    """Trusted public keys by id, and what one ledger's own rows say about them (`succession.py`).
 
-    `ends`: keys that have ended there. `admitted`: keys that its rows know, with the row since which; None where no row
-    is about keys, and every trusted key may sign. `void`: rows about keys that are without effect, and why.
+    `ends`: keys that have ended there. `admitted`: key → the row since which the ledger knows it; None if no row is
+    about keys, and every trusted key may sign. `void`: rows about keys that have no effect, and why.
     """
 
     keys: Mapping[str, Ed25519PublicKey]
@@ -74,7 +74,7 @@ class PublicKeys:
     void: Mapping[int, str] = field(default_factory=dict)
 
     def out_of_time(self, key_id: str, seq: int) -> str:
-        """Why a trusted key may not have signed this row of the ledger; empty when it may."""
+        """Why a trusted key may not have signed this row of the ledger; empty if it may."""
         end = self.ends.get(key_id)
         if end is not None and seq >= end.row:
             return f"it is signed with key {key_id[:40]!r}, which {end}"
@@ -83,7 +83,7 @@ class PublicKeys:
         return self.void.get(seq, "")
 
     def refusal(self, key_id: str, text: str, signature: str) -> str:
-        """Why the signature counts for nothing; empty when it holds."""
+        """Why the signature does not count; empty if it holds."""
         key = self.keys.get(key_id)
         if key is None:
             return f"it is signed with key {key_id[:40]!r}, which is not among the trusted ones"
@@ -91,7 +91,7 @@ class PublicKeys:
             key.verify(bytes.fromhex(signature), text.encode("utf-8", "surrogatepass"))
         except (InvalidSignature, ValueError):
             return "its signature is not that of its key"
-        # bytes.fromhex also reads blanks and capitals: one signature, one spelling.
+        # bytes.fromhex also accepts spaces and capitals, but a signature must have one spelling.
         return "" if signature == bytes.fromhex(signature).hex() else "its signature is not spelled as it was written"
 
 
@@ -116,7 +116,7 @@ def key_id_of(key: Ed25519PublicKey) -> str:
 def load_signer(folder: Path) -> Signer:
     """The private key in use; the first call on a machine makes one.
 
-    Raises StoreError when others may read it, when it cannot be read, and when it is gone though its public key is
+    Raises StoreError if others may read it, if it cannot be read, and if it is gone while its public key is still
     there: a new one would look like a forger's.
     """
     file = folder / PRIVATE
@@ -146,9 +146,10 @@ def load_signer(folder: Path) -> Signer:
 
 
 def rotate(folder: Path) -> Signer:
-    """A new private key in place of the one in use, which hands over to it first and whose public half stays trusted.
+    """Replace the private key in use by a new one. The old key first hands over to it, and its public half stays
+    trusted.
 
-    The handover is kept: each ledger is told of it in a row of its own, at once or before the new key's first row.
+    The handover is kept: it is recorded in each ledger, at once or before the new key's first row there.
     """
     made = Ed25519PrivateKey.generate()
     if (folder / PRIVATE).exists():
@@ -162,12 +163,12 @@ def rotate(folder: Path) -> Signer:
 
 
 def handover_text(old: str, new: str) -> str:
-    """What the old key signs."""
+    """The text that the old key signs to hand over."""
     return f"{HANDOVER}{old} {new}"
 
 
 def handovers(folder: Path, key_id: str) -> list[dict[str, Any]]:
-    """The handovers that led to a key, oldest first; none for a key that began anew. Raises StoreError."""
+    """The handovers that led to a key, oldest first; empty for a key without a predecessor. Raises StoreError."""
     file = folder / "handed" / f"{key_id}.json"
     try:
         found: list[dict[str, Any]] = json.loads(file.read_text())
@@ -179,7 +180,7 @@ def handovers(folder: Path, key_id: str) -> list[dict[str, Any]]:
 
 
 def write_handovers(folder: Path, key_id: str, found: list[dict[str, Any]]) -> None:
-    """Whole or not at all."""
+    """Write the handovers of a key, whole or not at all."""
     place = folder / "handed"
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=place, delete=False) as made:
@@ -188,7 +189,7 @@ def write_handovers(folder: Path, key_id: str, found: list[dict[str, Any]]) -> N
 
 
 def write_private(key: Ed25519PrivateKey, folder: Path, *, replace: bool) -> None:
-    """Whole or not at all; of several processes that make the first key at once, one wins."""
+    """Write a private key, whole or not at all; if several processes make the first key at once, one wins."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     text = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -204,7 +205,7 @@ def write_private(key: Ed25519PrivateKey, folder: Path, *, replace: bool) -> Non
         else:
             os.link(name, folder / PRIVATE)
     except FileExistsError:
-        pass  # another process was faster: its key is the one
+        pass  # another process was faster: its key counts
     finally:
         Path(name).unlink(missing_ok=True)
 
@@ -228,7 +229,7 @@ def public_files(folder: Path) -> list[Path]:
 
 
 def load_public(files: Iterable[Path]) -> PublicKeys:
-    """The keys in these files. Raises UsageError for one that is none."""
+    """The keys in these files. Raises UsageError for a file without a public key."""
     found: dict[str, Ed25519PublicKey] = {}
     for file in files:
         try:
@@ -244,5 +245,5 @@ def load_public(files: Iterable[Path]) -> PublicKeys:
 
 
 def trusted() -> PublicKeys:
-    """The keys that this account trusts. Raises UsageError for a file among them that is none."""
+    """The keys that this account trusts. Raises UsageError for a file among them without a public key."""
     return load_public(public_files(key_folder()))

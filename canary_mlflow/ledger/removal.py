@@ -1,4 +1,4 @@
-"""Taking the guard away: the triggers go, the ledger stays and says so."""
+"""Removes the guard: the triggers go, the ledger stays and records that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from canary_mlflow.ledger.writing import let_sign
 
 
 def uninstall(engine: sa.Engine, signer: Signer | None, actor: str, reason: str) -> Row | None:
-    """Take the triggers away, in one transaction; returns the row that says so, None without a `signer`.
+    """Remove the triggers, in one transaction; return the row that records it, None without a `signer`.
 
     Raises StoreError for a database without a ledger, and for an account that does not own the tables.
     """
@@ -28,7 +28,7 @@ def uninstall(engine: sa.Engine, signer: Signer | None, actor: str, reason: str)
             if signer is not None:
                 last = let_sign(connection, signer, actor)
                 row = signed(record(actor, reason, last), last, signer)
-                table.append(connection, row)  # a witness hears of it with the next row
+                table.append(connection, row)  # a witness learns of it with the next row
             for statement in triggers.drop(connection.dialect.name):
                 connection.exec_driver_sql(statement)
             return row
@@ -39,7 +39,7 @@ def uninstall(engine: sa.Engine, signer: Signer | None, actor: str, reason: str)
 
 
 def record(actor: str, reason: str, last: Row | None) -> Record:
-    """What the row says: it is about no model."""
+    """The record of that row, which is about no model."""
     return Record(
         kind=Kind.UNINSTALL, model="", version=0, version_created=0, alias="", word="uninstalled", grants=False,
         moves=False, facts={"actor": actor, "reason": reason, **stamp(last)},

@@ -14,10 +14,10 @@ from pydantic_core import from_json
 from canary_mlflow.ledger.canonical import canonical, text_digest
 from canary_mlflow.ledger.keys import PublicKeys, Signer
 
-FIRST = "0" * 64  # what the first row names as the digest of the row before it
+FIRST = "0" * 64  # what the first row has as the digest of the previous row
 COLUMNS = ("seq", "kind", "workspace", "model", "version", "version_created", "alias", "word", "grants", "moves")
-COLUMNS_FIRST = ""  # under this name a body repeats the columns; it sorts first, so that they are checked unparsed
-PURPOSE = "canary-mlflow ledger row "  # a signature over a digest for another purpose is none over a row
+COLUMNS_FIRST = ""  # the key under which a body repeats the columns; it sorts first, so they are checked unparsed
+PURPOSE = "canary-mlflow ledger row "  # so that a signature made for another purpose is not one over a row
 
 
 class Kind(StrEnum):
@@ -31,12 +31,12 @@ class Kind(StrEnum):
     SESSION = "session"  # runs begin, have ended, or were added; about no version, its alias is the session's id
     SEAL = "seal"  # what a new version consists of; about no alias
     ADOPT = "adopt"  # held an alias before the ledger knew of it, and still does
-    UNINSTALL = "uninstall"  # the triggers were taken away; about no version
+    UNINSTALL = "uninstall"  # the triggers were removed; about no version
     FACTS = "facts"  # facts of a version that differ from the champion's are accepted; about no alias
     PRUNE = "prune"  # the files of a version are given up to free their space; about no alias
     PROMOTION = "promotion"  # an alias moved later, on the strength of a verdict recorded before
-    POLICY = "policy"  # by what the models of a pattern are judged from here on; about no model
-    REQUEST = "request"  # somebody asks for an override that a second person has to carry out; about no alias
+    POLICY = "policy"  # the policy for the models that match a pattern, from here on; about no model
+    REQUEST = "request"  # somebody asks for an override that a second person must carry out; about no alias
     KEY = "key"  # which keys may sign from here on; about no model
 
 
@@ -44,7 +44,7 @@ class Kind(StrEnum):
 class Record:
     """What a row says, before it has a place in the chain.
 
-    `version_created`: milliseconds since 1970, the version's own; a version made anew under an old number has another.
+    `version_created`: the version's creation time, milliseconds since 1970; a new version under an old number differs.
     `word`: what the version's tag `canary.verdict` shows. `grants`: the version may hold `alias`. `moves`: from this
     row on, the alias names the version. `facts`: everything else, as plain JSON values. A row of a session
     has version 0 and, as `alias`, the session's id.
@@ -83,13 +83,13 @@ class Row:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The body as values; empty where it is not a JSON object, which `faults` names."""
+        """The body as values; empty if it is not a JSON object, which `faults` reports."""
         return facts_of(self) or {}
 
     @cached_property
     def moments(self) -> tuple[Any, Any] | None:
-        """What the body has as `time` and as `clock`, None for either that is not there; None for a body that holds
-        nothing. Read once: an audit asks twice, and reading a body is half of what a row costs it."""
+        """The body's `time` and `clock`, with None for a missing one; None for an unreadable body. Cached, as an audit
+        asks twice, and reading a body is half of a row's cost."""
         facts = self.facts
         return (facts.get("time"), facts.get("clock")) if facts else None
 
@@ -100,7 +100,7 @@ class Row:
 
 
 def signed(record: Record, after: Row | None, signer: Signer) -> Row:
-    """The record as the row that follows `after` (None: as the first)."""
+    """The record as a signed row that follows `after` (None: as the first row)."""
     place = {"seq": 1 if after is None else after.seq + 1, "previous": FIRST if after is None else after.digest}
     columns: dict[str, Any] = {
         "kind": str(record.kind),
@@ -126,12 +126,12 @@ def signed(record: Record, after: Row | None, signer: Signer) -> Row:
 
 
 def facts_of(row: Row) -> dict[str, Any] | None:
-    """The body as values; None where it is not a JSON object. By pydantic's parser, which MLflow brings: half
-    the time of Python's own."""
+    """The body as values; None if it is not a JSON object. Uses pydantic's parser, which comes with MLflow and takes
+    half the time of Python's own."""
     try:
         try:
             found = from_json(row.body)
-        except ValueError:  # it refuses a lone surrogate, which a name may hold
+        except ValueError:  # pydantic refuses a lone surrogate, which a name may contain
             found = json.loads(row.body)
     except (ValueError, RecursionError):
         return None
@@ -139,13 +139,13 @@ def facts_of(row: Row) -> dict[str, Any] | None:
 
 
 def flat(body: dict[str, Any]) -> dict[str, Any]:
-    """All that a body says, in one mapping. Bodies of before the columns stood first are flat."""
+    """Everything that a body says, in one mapping. Old bodies, from before the columns came first, are already flat."""
     columns = body.pop(COLUMNS_FIRST, None)
     return {**body, **columns} if isinstance(columns, dict) else body
 
 
 def faults(row: Row, previous: str | None, keys: PublicKeys) -> Iterator[str]:
-    """What is wrong with one row, in words; `previous` is the digest of the row before it (None: not known)."""
+    """What is wrong with one row, in words. `previous`: the digest of the previous row (None: not known)."""
     whole = text_digest(row.body) == row.digest
     if not whole:
         yield "its text does not have the digest that stands beside it"
@@ -154,7 +154,7 @@ def faults(row: Row, previous: str | None, keys: PublicKeys) -> Iterator[str]:
         yield problem
     columns = {name: getattr(row, name) for name in COLUMNS}
     if whole and previous is not None and row.body.startswith(beginning({**columns, **place_of(row, previous)})):
-        return  # most rows: nothing of their text need be read
+        return  # true for most rows, whose text need not be parsed
     facts = facts_of(row)
     if facts is None:
         yield "its text is not a JSON object"
@@ -169,15 +169,15 @@ def faults(row: Row, previous: str | None, keys: PublicKeys) -> Iterator[str]:
 
 
 def holds(row: Row, keys: PublicKeys) -> bool:
-    """Whether somebody trusted has signed it, whatever stands before it."""
+    """Whether a trusted key signed the row, whatever comes before it."""
     return next(faults(row, None, keys), None) is None
 
 
 def place_of(row: Row, previous: str) -> dict[str, Any]:
-    """What a row's text says of it beside the columns."""
+    """What a row's text says about its place, in addition to the columns."""
     return {"previous": previous, "key": row.key_id}
 
 
 def beginning(columns: Mapping[str, Any]) -> str:
-    """How the text of a row begins: the empty name comes before all others."""
+    """The beginning of a row's text: the empty name sorts before all others."""
     return f'{{"{COLUMNS_FIRST}":{canonical(columns)}'

@@ -1,14 +1,14 @@
 """Which keys may sign from which row to which: what a ledger's own rows about keys say, and whether they may say it.
 
-A file in the verifier's folder is what makes a key trusted; no row does. Rows only take from that: they end keys, and
-once there is one, they must have let in whoever signs after it.
+Only a file in the verifier's folder makes a key trusted; no row does. Rows only restrict that: they end keys, and after
+the first row about keys, every key that signs must have been let in by a row.
 
-    trusted   a key that signs lets another sign, which stands below it
-    rotated   a key hands over to a new one, which takes its place; both sign. The old one ends
-    revoked   a key ends another from a row on: one below it, or one before it in its own line of rotations
+    trusted   a key that signs lets in another, which then stands below it
+    rotated   a key hands over to a new one, which takes its place; both sign, and the old one ends
+    revoked   a key ends another from a given row on: one below it, or an earlier one in its own line of rotations
 
-So nobody who has stolen a key can end one that stands above it or that came after it, and nobody can end a key with
-itself. What a thief's key says from the row on from which it is revoked is void, its revocations too.
+So a thief with a stolen key cannot end a key above it or after it, and no key can end itself. Whatever a thief's key
+says after the row from which it is revoked is void, including its revocations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from canary_mlflow.ledger.keys import End, PublicKeys, handover_text, key_id_of
 from canary_mlflow.ledger.rows import PURPOSE, Kind, Record, Row, facts_of
 
 TRUSTED, ROTATED, REVOKED = "trusted", "rotated", "revoked"
-VOID = "it is without effect: "  # how a row is named that a key was not entitled to
+VOID = "it is without effect: "  # the beginning of the message on a row that its key was not entitled to write
 
 
 def key_record(word: str, subject: str, actor: str, reason: str, times: Mapping[str, str], **facts: Any) -> Record:
@@ -37,10 +37,10 @@ def key_record(word: str, subject: str, actor: str, reason: str, times: Mapping[
 
 
 def with_rows(keys: PublicKeys, rows: Sequence[Row], first: Callable[[str], int | None]) -> PublicKeys:
-    """The trusted keys with what a ledger's rows about keys say of them. `first`: key id → the first row it signed.
+    """The trusted keys with what a ledger's rows about keys say about them. `first`: key id → the first row it signed.
 
-    A revocation reaches back, so what was said by the key that it ends is read again without it, until nothing changes:
-    a key is only ended from above or from further on in its line, so that comes to an end.
+    A revocation reaches back, so the rows are read again without those of the key that it ends, until nothing changes.
+    That terminates, because a key is only ended from above or from later in its line.
     """
     if not rows:
         return keys
@@ -58,7 +58,7 @@ def with_rows(keys: PublicKeys, rows: Sequence[Row], first: Callable[[str], int 
 
 @dataclass(kw_only=True)
 class _Told:
-    """What the rows up to here say. `before`: the ends that the last reading found; `start`: the first row about keys.
+    """What the rows read so far say. `before`: the ends that the last reading found. `start`: the first row about keys.
 
     `line`: key → the key that its rotations began with. `over`: key → the one that let it in.
     """
@@ -79,7 +79,7 @@ class _Told:
                 self.admitted[key_id], self.line[key_id] = seq, [key_id]
 
     def hear(self, row: Row) -> None:
-        """One row: it takes effect, or is noted as void. One whose signer may not sign says nothing at all."""
+        """Read one row: it takes effect, or is noted as void. A row whose signer may not sign is ignored."""
         facts = facts_of(row)
         if facts is None or self.keys.refusal(row.key_id, PURPOSE + row.digest, row.signature):
             return
@@ -99,7 +99,7 @@ class _Told:
             self.void[row.seq] = VOID + why
 
     def let_in(self, row: Row, about: str) -> str:
-        """A key below the one that signs; with itself as the subject, one that begins on its own word."""
+        """Let in a key below the signing one; a key that lets in itself begins a new line, vouched for by no other."""
         if about in self.admitted or self.begun.get(about, row.seq) < row.seq:
             return f"key {about!r} is in the ledger already"
         if about == row.key_id:
@@ -113,7 +113,7 @@ class _Told:
         return ""
 
     def hand_over(self, row: Row, about: str, handovers: Any) -> str:
-        """The new key, which signs the row, in the place of the old one."""
+        """Put the new key, which signs the row, in the place of the old one."""
         if row.key_id in self.admitted or self.begun.get(row.key_id, row.seq) < row.seq:
             return f"key {row.key_id!r} is in the ledger already"
         if about not in self.admitted:
@@ -129,7 +129,7 @@ class _Told:
         return ""
 
     def revoke(self, row: Row, about: str, since: Any) -> str:
-        """An end from a row on, which may lie in the past."""
+        """End a key from a row on, which may lie in the past."""
         if about not in self.admitted:
             return f"it ends key {about!r}, which no row has trusted"
         if row.key_id not in self.admitted:
@@ -143,13 +143,13 @@ class _Told:
         return ""
 
     def end(self, key_id: str, end: End) -> None:
-        """The earliest end counts."""
+        """Record a key's end; the earliest one counts."""
         known = self.ends.get(key_id)
         if known is None or end.row < known.row:
             self.ends[key_id] = end
 
     def stands_above(self, key_id: str, other: str) -> bool:
-        """Whether a key came after the other in its line, or is in the line of one that let that line in."""
+        """Whether a key came later in the other's line, or belongs to the line that let the other's line in."""
         line = self.line[other]
         if key_id in line:
             return line.index(key_id) > line.index(other)
@@ -177,7 +177,7 @@ def handed_over(keys: PublicKeys, old: str, new: str, handovers: Any) -> bool:
 
 
 def entitled(keys: PublicKeys, key_id: str) -> str:
-    """Why a ledger that has rows about keys does not let this one sign; empty when it does."""
+    """Why a ledger with rows about keys does not let this key sign; empty if it does."""
     end = keys.ends.get(key_id)
     if end is not None:
         return f"it {end}"

@@ -47,7 +47,7 @@ GUARDED = sa.Table(
 
 OPERATORS = sa.Table("canary_operators", METADATA, sa.Column("name", sa.String(256), primary_key=True))
 
-# Every promotion asks these, under the lock, where the time to put a statement together counts too.
+# Every promotion runs these under the lock, where the time to build a statement counts too.
 _NEWEST_FIRST = sa.select(LEDGER).order_by(LEDGER.c.seq.desc())
 _THIS_ALIAS = _NEWEST_FIRST.where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model", "alias")))
 _OF_VERSION = _THIS_ALIAS.where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("version", "version_created")))
@@ -56,7 +56,7 @@ _PRUNED = _NEWEST_FIRST.where(
     *(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model", "version", "version_created")),
     LEDGER.c.kind == Kind.PRUNE,
 )
-# Rows about keys are about no model and no workspace: the index of versions finds them.
+# Rows about keys have no model and no workspace, so the index of versions finds them.
 _ABOUT_NOTHING = {"workspace": "", "model": "", "version": 0}
 _KEY_ROWS = (
     sa.select(LEDGER)
@@ -73,7 +73,7 @@ _TAIL = (
     )
     .order_by(LEDGER.c.seq)
 )
-# One question in place of four: on a server, each way there and back costs more than what it asks.
+# One query instead of four: on a server, each round trip costs more than the query.
 _BEARING = (
     sa.select(LEDGER)
     .where(
@@ -111,9 +111,9 @@ _SESSIONS = sa.select(LEDGER).where(LEDGER.c.kind == "session").order_by(LEDGER.
 
 @dataclass(frozen=True, kw_only=True)
 class Bearing:
-    """Every row that bears on what a version may become. `last`: the end of the chain. `keys`: about keys, oldest
-    first. `policies`: those that set policies, oldest first. `newest`: about this version under this alias.
-    `move`: what made the alias what it is. `pruned`: by what its files were given up."""
+    """Every row that decides what a version may become. `last`: the end of the chain. `keys`: about keys, oldest first.
+    `policies`: those that set policies, oldest first. `newest`: the newest about this version under this alias. `move`:
+    the one that last moved the alias. `pruned`: the one that gave up the version's files."""
 
     last: Row | None
     keys: Sequence[Row]
@@ -124,14 +124,14 @@ class Bearing:
 
 
 AT_ONCE = 1000  # rows fetched at a time
-ADVISORY_LOCK = 6_371_820_315  # any number that no one else on the server uses
+ADVISORY_LOCK = 6_371_820_315  # any number that nobody else on the server uses
 
 
 def lock(connection: Any) -> None:
     """Become the only writer of the ledger until the transaction ends. The first statement of a promotion.
 
-    SQLite takes its one write lock at the first write, even one of no rows; begun with a read instead, two
-    transactions that both want to write would block each other.
+    SQLite takes its only write lock at the first write, even of no rows; if they began with a read, two transactions
+    that both want to write would block each other.
     """
     if connection.get_bind().dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
@@ -150,7 +150,7 @@ def last(connection: Any) -> Row | None:
 
 
 def bearing(connection: Any, workspace: str, model: str, version: int, created: int, alias: str) -> Bearing:
-    """The rows that bear on a version under an alias; none about an earlier version of the same number."""
+    """The rows that concern a version under an alias, without those about an earlier version of the same number."""
     about = {"workspace": workspace, "model": model, "alias": alias}
     of_version = {**about, "version": version, "version_created": created}
     found = [_row(one) for one in connection.execute(_BEARING, {**of_version, "nothing": ""})]
@@ -165,13 +165,13 @@ def bearing(connection: Any, workspace: str, model: str, version: int, created: 
 
 
 def newest_of(rows: Sequence[Row], **about: Any) -> Row | None:
-    """The last of some rows whose columns say this."""
+    """The last of the given rows whose columns have these values."""
     found = (row for row in reversed(rows) if all(getattr(row, name) == value for name, value in about.items()))
     return next(found, None)
 
 
 def latest_move(connection: Any, workspace: str, model: str, alias: str) -> Row | None:
-    """The row that made the alias what it is."""
+    """The row that last moved the alias."""
     return first_of(connection.execute(_LATEST_MOVE, {"workspace": workspace, "model": model, "alias": alias}))
 
 
@@ -193,29 +193,29 @@ def names_with_rows(connection: Any) -> list[tuple[str, str]]:
 
 
 def policies(connection: Any, workspace: str) -> list[Row]:
-    """Every row that set a policy, oldest first. They are about no model, whose rows an index finds."""
+    """Every row that set a policy, oldest first. They have no model, and so an index finds them."""
     return [_row(found) for found in connection.execute(_POLICIES, {"workspace": workspace, "kind": Kind.POLICY})]
 
 
 def key_rows(connection: Any) -> list[Row]:
-    """The rows about keys, in their order."""
+    """The rows about keys, in order."""
     return [_row(found) for found in connection.execute(_KEY_ROWS, _ABOUT_NOTHING)]
 
 
 def tail(connection: Any) -> tuple[Row | None, list[Row]]:
-    """The row at the end of the chain and the rows about keys: what a writer must know, in one question."""
+    """The row at the end of the chain and the rows about keys: what a writer must know, in one query."""
     found = [_row(one) for one in connection.execute(_TAIL, _ABOUT_NOTHING)]
     return (found[-1] if found else None), [row for row in found if row.kind == "key"]
 
 
 def first_signed(connection: Any, key_id: str) -> int | None:
-    """The number of the first row that names this key as its own; None where there is none."""
+    """The number of the first row that names this key as its signer; None if there is none."""
     found = connection.execute(_FIRST_OF_KEY, {"key_id": key_id}).scalar()
     return None if found is None else int(found)
 
 
 def first_of_keys(connection: Any) -> dict[str, int]:
-    """Key → the number of the first row that names it as its own."""
+    """Key → the number of the first row that names it as its signer."""
     found = connection.execute(sa.select(LEDGER.c.key_id, sa.func.min(LEDGER.c.seq)).group_by(LEDGER.c.key_id))
     return {key_id: int(seq) for key_id, seq in found}
 
@@ -238,32 +238,31 @@ def read(connection: Any, model: str | None = None, workspace: str | None = None
 
 
 def _row(found: Any) -> Row:
-    # SQLite puts bytes into a column of text, when it is given some.
+    # SQLite stores bytes in a text column if it is given bytes.
     read: dict[str, Any] = {name: value.decode(errors="replace") if isinstance(value, bytes) else value
             for name, value in found._mapping.items()}  # fmt: skip
     return Row(**read)
 
 
 def of_session(connection: Any, session_id: str) -> list[Row]:
-    """The rows that tell a session's life, in their order; `registry/session_rows.py` writes them."""
+    """The rows about a session, in order; `registry/session_rows.py` writes them."""
     query = _SESSIONS.where(LEDGER.c.alias == session_id)
     return [_row(found) for found in connection.execute(query)]
 
 
 def sessions_after(connection: Any, workspace: str, seq: int) -> list[Row]:
-    """The rows of all sessions of a workspace beyond a row."""
+    """The rows of all sessions of a workspace after row `seq`."""
     query = _SESSIONS.where(LEDGER.c.seq > seq, LEDGER.c.workspace == workspace)
     return [_row(found) for found in connection.execute(query)]
 
 
 def sessions_naming(connection: Any, text: str) -> list[Row]:
-    """The rows of sessions whose text has these words in it, such as a run's id. It reads the text of each of them, and
-    of no other row."""
+    """The rows of sessions whose text contains `text`, such as a run's id. It reads only the text of sessions' rows."""
     return [_row(found) for found in connection.execute(_SESSIONS.where(LEDGER.c.body.contains(text)))]
 
 
 def seals_naming(connection: Any, workspace: str, text: str) -> list[Row]:
-    """The seals of a workspace whose text has these words in it, such as a session's id."""
+    """The seals of a workspace whose text contains `text`, such as a session's id."""
     query = sa.select(LEDGER).where(LEDGER.c.kind == Kind.SEAL, LEDGER.c.workspace == workspace)
     return [
         _row(found) for found in connection.execute(query.where(LEDGER.c.body.contains(text)).order_by(LEDGER.c.seq))
@@ -271,7 +270,7 @@ def seals_naming(connection: Any, workspace: str, text: str) -> list[Row]:
 
 
 def prunings(connection: Any, workspace: str, model: str) -> list[Row]:
-    """The rows by which files of a model's versions were given up, in their order."""
+    """The rows by which files of a model's versions were given up, in order."""
     query = sa.select(LEDGER).where(LEDGER.c.kind == Kind.PRUNE, LEDGER.c.workspace == workspace)
     return [_row(found) for found in connection.execute(query.where(LEDGER.c.model == model).order_by(LEDGER.c.seq))]
 

@@ -1,7 +1,7 @@
-"""The second line: what the database itself refuses, whoever asks and with whatever program.
+"""The second line of defence: what the database itself refuses, whoever asks and with whatever program.
 
-An alias that is guarded may only name the version that the newest ledger row about it names; nothing may move it by
-other ways; no ledger row changes or goes. The signatures are not checked here: `canary audit verify` does that.
+A guarded alias may only name the version that the newest ledger row about it names, and nothing may move it in another
+way; no ledger row may be changed or removed. Signatures are not checked here: `canary audit verify` does that.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ RULES: tuple[tuple[str, str, str, str, str], ...] = (
      f"(NEW.name <> OLD.name OR NEW.workspace <> OLD.workspace) AND ({MODEL_HOLDS.format(n='OLD')} OR "
      f"{MODEL_HOLDS.format(n='NEW')} OR {WAS_GUARDED})", HELD),
     ("model_delete", "DELETE", "registered_models", MODEL_HOLDS.format(n="OLD"), HELD),
-    # Of a model that is there, the database itself says so, in the way that MLflow understands.
+    # For an existing model, the database itself refuses, in the way that MLflow understands.
     ("model_insert", "INSERT", "registered_models", f"{WAS_GUARDED} AND NOT {IS_THERE}", AGAIN),
     ("version_change",
      "UPDATE OF workspace, name, version, creation_time, source, storage_location, run_id, current_stage",
@@ -127,7 +127,7 @@ UPGRADE = "canary guard: migrate this database with canary db upgrade"
 
 
 def rules(dialect: str) -> list[tuple[str, str, str, str, str]]:
-    """Those of a database; SQLite has no TRUNCATE."""
+    """The rules for a kind of database; SQLite has no TRUNCATE."""
     return [rule for rule in RULES if dialect != "sqlite" or rule[1] != "TRUNCATE"]
 
 
@@ -149,7 +149,7 @@ def create(dialect: str, schema: str = "public") -> Iterator[str]:
 
 
 def drop(dialect: str) -> Iterator[str]:
-    """The statements that take every trigger away."""
+    """The statements that remove every trigger."""
     if dialect == "sqlite":
         yield from (f"DROP VIEW IF EXISTS {name}" for name in stops())
     for name, _event, table, _condition, _message in rules(dialect):
@@ -159,7 +159,7 @@ def drop(dialect: str) -> Iterator[str]:
 
 
 def sources(dialect: str) -> dict[str, str]:
-    """Trigger → what THERE answers about it."""
+    """Trigger → what the query THERE returns for it."""
     if dialect == "sqlite":
         return {**stops(), **{f"{PREFIX}{rule[0]}": _trigger(*rule) for rule in rules(dialect)}}
     return {f"{PREFIX}{rule[0]}": _told(*rule) for rule in rules(dialect)}
@@ -192,7 +192,8 @@ def _body(event: str, condition: str, message: str) -> str:
 
 
 def _function(name: str, event: str, condition: str, message: str, schema: str) -> str:
-    """Runs as its owner, on the owner's tables only: who may write an alias need not be able to read the ledger."""
+    """A trigger's function. It runs as its owner, on the owner's tables only, so that those who may write an alias need
+    not be able to read the ledger."""
     return (
         f"CREATE FUNCTION {PREFIX}{name}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER "
         f'SET search_path = pg_catalog, "{schema}", pg_temp AS $canary${_body(event, condition, message)}$canary$'

@@ -1,12 +1,12 @@
 """A witness: the head of the ledger is published after each row, to a file or an address that others keep.
 
-A chain cannot tell that its end was cut, that it was put back to an older copy, or that it was written anew with a
-stolen key. Whoever keeps heads elsewhere can. CANARY_WITNESS names the place; without it nothing leaves. One line per
+A chain cannot show that its end was cut off, that an older copy was restored, or that it was rewritten with a stolen
+key. Whoever keeps heads elsewhere can. CANARY_WITNESS names the place; without it nothing is published. One line per
 head:
 
     {"head": "12:ab…", "ledger": "<digest of row 1>", "time": "…"}
 
-A file is appended to; an http(s) address is posted the lines, and gives them back to GET.
+Lines are appended to a file, or posted to an http(s) address, which must return them on GET.
 """
 
 from __future__ import annotations

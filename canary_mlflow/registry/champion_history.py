@@ -50,7 +50,7 @@ def history_notes(rows: Iterable[Row]) -> list[str]:
 
 
 def block_notes(rows: Iterable[Row], version: int) -> list[str]:
-    """What a reader should know of a version that was BLOCKed before: another champion may let it pass."""
+    """What a reader should know about a version that was BLOCKed before: against another champion it may pass."""
     blocks = [row.facts.get("verdict") for row in rows if row.version == version and row.word == Outcome.BLOCK]
     beside = {str(verdict.get("baseline_version")) for verdict in blocks if isinstance(verdict, Mapping)}
     ordered = sorted(beside, key=lambda number: (len(number), number))
