@@ -1,1 +1,1 @@
-"""Another set of packages beside the one at hand: locked and built by uv, probed, and if it blocks taken apart."""
+"""Tries another set of packages against the present one: locked and built by uv, probed, and bisected if it blocks."""

@@ -1,5 +1,5 @@
-"""Which of the packages that moved is it, and since which release? Delta debugging over sets (Zeller and Hildebrandt,
-2002), then halving over releases; what cannot be installed or fails otherwise tells nothing, and is skipped."""
+"""Finds which changed package breaks, and since which release: delta debugging over sets (Zeller and Hildebrandt,
+2002), then bisection over releases; sets that cannot be installed or fail otherwise tell nothing, and are skipped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class Answer(StrEnum):
-    """What trying a set says."""
+    """What trying a set of packages tells."""
 
     BAD = "bad"
     GOOD = "good"
@@ -23,8 +23,8 @@ Test = Callable[[Sequence[Item]], Answer]
 
 
 def smallest(items: Sequence[Item], test: Test[Item]) -> list[Item]:
-    """A smallest set of these that is BAD, where all of them together are. `items`: the likeliest first, which is tried
-    alone before anything is halved."""
+    """A smallest BAD subset of the items, which together must be BAD. `items`: the likeliest first; it is tried alone
+    before anything is halved."""
     left = list(items)
     for one in left[:1]:
         if len(left) > 1 and test([one]) is Answer.BAD:
@@ -49,8 +49,8 @@ def smallest(items: Sequence[Item], test: Test[Item]) -> list[Item]:
 
 
 def first_bad(releases: Sequence[Item], test: Callable[[Item], Answer]) -> tuple[Item, list[Item]]:
-    """The first BAD of releases in order, whose last is BAD and before whose first all is good; and those between the
-    last GOOD one and it that could not be tried."""
+    """The first BAD release, and the releases between the last GOOD one and it that could not be tried. `releases`: in
+    order; the last must be BAD, and everything before the first good."""
     good, bad = -1, len(releases) - 1
     skipped: set[int] = set()
     while True:

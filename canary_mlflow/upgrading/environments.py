@@ -1,4 +1,4 @@
-"""Environments of locked packages in a cache of their own: built once, by hard links, and used again."""
+"""Environments of locked packages, in a separate cache: built once, by hard links, and reused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOURCE = Path(__file__).resolve().parents[2]
 
 
 def folder() -> Path:
-    """Where environments are kept: CANARY_ENVIRONMENTS, else the user's cache."""
+    """The folder for environments: CANARY_ENVIRONMENTS, else in the user's cache."""
     if given := os.environ.get(FOLDER):
         return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "canary-mlflow" / "environments"
@@ -35,7 +35,7 @@ def key_of(pins: Pins) -> str:
 
 
 def is_there(pins: Pins) -> bool:
-    """Whether it was built already."""
+    """Whether the environment was already built."""
     return (folder() / key_of(pins) / COMPLETE).exists()
 
 
@@ -70,8 +70,8 @@ def _make(place: Path, pins: Pins) -> None:
 
 
 def _share_bytecode(place: Path) -> None:
-    """Link what another environment has compiled: half a first training is compiling torch and transformers. Python
-    takes a compiled file only for a source of the same size and time, which hard links have."""
+    """Link bytecode that another environment has compiled: compiling torch and transformers is half of a first
+    training. Python uses a compiled file only for a source of the same size and time, which hard links have."""
     others = [one.parent for one in place.parent.glob(f"*/{COMPLETE}") if one.parent != place]
     for other in sorted(others, key=lambda one: (one / COMPLETE).stat().st_mtime)[-SHARED_FROM:]:
         for compiled in other.glob("lib/python*/site-packages/**/__pycache__/*.pyc"):
@@ -83,8 +83,8 @@ def _share_bytecode(place: Path) -> None:
 
 
 def own_code() -> Path:
-    """A folder with this project's packages and nothing else, for another environment's path: beside them lie, where
-    they are installed, packages of this one."""
+    """A folder with only this project's packages, for another environment's path: where they are installed, this
+    environment's other packages lie beside them."""
     place = folder() / f"own-{hashlib.sha256(str(SOURCE).encode()).hexdigest()[:8]}"
     place.mkdir(parents=True, exist_ok=True)
     for name in OWN:

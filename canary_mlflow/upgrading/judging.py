@@ -1,4 +1,4 @@
-"""Two sets of packages beside each other, by what one command did with each: exact facts, exceptions, invariants."""
+"""Compares two sets of packages by what one command did with each: exact facts, exceptions, invariants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULTED = ("arguments.", "model.", "generation.", "adapter.")
 
 @dataclass(frozen=True, kw_only=True)
 class Symptom:
-    """One thing that blocks: its key, by which another set of packages is told to show it too, and a clause."""
+    """One thing that blocks: its key, by which it is recognised with another set of packages, and a clause."""
 
     key: str
     said: str
@@ -27,7 +27,7 @@ class Symptom:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a set of packages does otherwise. `open`: why that cannot be told, in a clause; '' where it can."""
+    """What a set of packages does differently. `open`: why that cannot be told, in a clause; '' if it can."""
 
     symptoms: tuple[Symptom, ...]
     differences: tuple[Difference, ...]
@@ -40,7 +40,7 @@ class Finding:
 
     @property
     def flipped(self) -> tuple[Difference, ...]:
-        """Settings that nobody gave and that a library resolves otherwise now."""
+        """Settings that nobody gave and that a library now resolves differently."""
         return tuple(one for one in self.differences if bare(one.key).startswith(DEFAULTED))
 
     def shows(self, others: Sequence[Symptom]) -> bool:
@@ -49,8 +49,8 @@ class Finding:
 
 
 def compare(before: Probe, now: Probe, again: Probe | None = None) -> Finding:
-    """What the candidate's probe shows beside the baseline's. `again`: the baseline's once more; what those two do not
-    share repeats nowhere, as in a script without a seed, and tells nothing."""
+    """What the candidate's probe shows against the baseline's. `again`: the baseline's, repeated; whatever differs
+    between those two is not reproducible, as in a script without a seed, and tells nothing."""
     if before.ended:
         return Finding(symptoms=(), differences=(), open=f"the command fails with the packages at hand: {before.ended}")
     crash = (Symptom(key=f"{CRASH}:{now.kind}", said=now.ended),) if now.ended else ()
@@ -72,7 +72,7 @@ def compare(before: Probe, now: Probe, again: Probe | None = None) -> Finding:
 
 
 def _hard(before: Sequence[Run], now: Sequence[Run]) -> Iterator[Symptom]:
-    """What needs no number of the other side, but that the other side did not have it."""
+    """Symptoms that need no comparison of numbers, only that the other side does not have them."""
     for run in now:
         if run.invariants.startswith("broken") and not any(one.invariants.startswith("broken") for one in before):
             yield Symptom(key=INVARIANTS, said=run.invariants.partition(":")[2].strip())

@@ -1,8 +1,8 @@
-"""As `sitecustomize` of a probe: gives arguments that nobody gave their old default, to see whether it explains.
+"""Loaded as a probe's `sitecustomize`: gives unset arguments their old default, to see whether that explains a change.
 
-CANARY_OLD_DEFAULTS is a JSON object, argument → its old value. It strikes where any TrainingArguments is made, before
-the class settles what it was not given. An argument given at its class's default counts as not given: that is how
-parsers of command lines pass them all.
+CANARY_OLD_DEFAULTS is a JSON object, argument → its old value. It applies whenever a TrainingArguments is made, before
+the class resolves what it was not given. An argument given at its class's default counts as unset, because
+command-line parsers pass all arguments.
 """
 
 import json
@@ -24,7 +24,7 @@ def install(wanted: dict[str, Any]) -> None:
 
 
 class Finder(MetaPathFinder):
-    """Finds the one module, and has it changed when it is loaded."""
+    """Finds the one module, and changes it when it is loaded."""
 
     def __init__(self, wanted: dict[str, Any]) -> None:
         self.wanted = wanted
@@ -53,7 +53,7 @@ def changed(spec: ModuleSpec, wanted: dict[str, Any]) -> ModuleSpec:
 
 
 def give(arguments: Any, wanted: dict[str, Any]) -> None:
-    """Have the class, and each that is made from it, take the old defaults for what it is not given."""
+    """Make the class, and every subclass, use the old defaults for arguments that it is not given."""
     met: set[type] = set()
 
     def new(cls: Any, *values: Any, **named: Any) -> Any:
@@ -66,7 +66,7 @@ def give(arguments: Any, wanted: dict[str, Any]) -> None:
 
 
 def with_old(cls: Any, init: Any, wanted: dict[str, Any]) -> Any:
-    """Its __init__ with the old defaults given."""
+    """The class's __init__ with the old defaults filled in."""
     usual = {one.name: None if one.default is MISSING else one.default for one in fields(cls) if one.init}
 
     def old(self: Any, *values: Any, **named: Any) -> None:

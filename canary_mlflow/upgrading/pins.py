@@ -1,4 +1,4 @@
-"""Sets of packages as name → version: those at hand, those asked for, and what uv resolves them to."""
+"""Sets of packages as name → version: the present ones, the requested ones, and what uv resolves them to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from canary_mlflow.upgrading.uv import NO_SOLUTION, UVFailed, uv
 
 Pins = Mapping[str, str]
 NOT_MOVED = frozenset({"canary-mlflow", "pip", "setuptools", "wheel", "uv"})
-"""What builds or judges, and is not part of a training."""
+"""Packages that build or judge, and are not part of a training."""
 
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*===?\s*([A-Za-z0-9][A-Za-z0-9.+!_-]*)$")
 
@@ -58,15 +58,15 @@ def read(words: Sequence[str]) -> dict[str, str]:
 
 
 def moved(before: Pins, now: Pins) -> list[Change]:
-    """The packages of which the two sets do not have the same version; build tags such as +cpu make no other."""
+    """The packages whose version differs between the two sets; build tags such as +cpu do not count."""
     names = sorted((before.keys() | now.keys()) - NOT_MOVED)
     pairs = [Change(name, before.get(name, ""), now.get(name, "")) for name in names]
     return [one for one in pairs if one.before.partition("+")[0] != one.now.partition("+")[0]]
 
 
 def lock(exact: Pins, names: Iterable[str], preferred: Pins) -> dict[str, str]:
-    """A whole set that installs: `exact` as it is, the other `names` at their preferred versions where that can be.
-    Raises Unresolvable, UsageError for a package or version that no index has, CanaryError."""
+    """A complete set that can be installed: `exact` unchanged, the other `names` at their preferred versions if
+    possible. Raises Unresolvable, UsageError for a package or version that no index has, CanaryError."""
     wanted = [f"{name}=={version}" for name, version in sorted(exact.items())]
     wanted += sorted(set(names) - exact.keys())
     with tempfile.TemporaryDirectory(prefix="canary-lock-") as folder:

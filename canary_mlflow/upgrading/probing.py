@@ -1,4 +1,4 @@
-"""One set of packages tried: a command in its environment, and what the runs that it made say."""
+"""Tries one set of packages: a command in its environment, and what the runs that it made tell."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warnin
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What one set of packages did. `ended`: '' where the command finished, else the exception with its place."""
+    """What one set of packages did. `ended`: '' if the command finished, else the exception with its place."""
 
     key: str
     folder: str
@@ -138,7 +138,7 @@ def last_raised(text: str, code: int) -> tuple[str, str]:
 
 
 def _relative(path: str) -> str:
-    """Of a library from its package on, of a script of one's own its name."""
+    """A file's path from its library's package on; for a user's own script, its name."""
     _, there, inside = path.rpartition("site-packages/")
     return inside if there else Path(path).name
 

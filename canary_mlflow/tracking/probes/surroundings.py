@@ -1,4 +1,4 @@
-"""What only torch and the trainer's own objects say of a training that begins."""
+"""What only torch and the trainer's own objects tell about a training that begins."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from canary_mlflow.tracking.probes.gpu import device_name
 
 
 def make_log_honest(args: Any, state: Any, every_step: bool) -> int:
-    """Turn off the filter that logs a NaN loss as 0.0, and have a trainer that logs by steps log every one. Returns how
-    many steps its user wanted between two logs; 1 where that is left as it is."""
+    """Turn off the filter that logs a NaN loss as 0.0, and make a trainer that logs by steps log every one. Returns how
+    many steps its user wanted between two logs; 1 if nothing was changed."""
     args.logging_nan_inf_filter = False
     if not every_step or getattr(args.logging_strategy, "value", args.logging_strategy) != "steps":
         return 1
-    wanted, state.logging_steps = state.logging_steps, 1  # what the trainer looks at; the arguments stay the user's
+    wanted, state.logging_steps = state.logging_steps, 1  # the trainer reads the state; the user's arguments stay
     return int(wanted)
 
 
 def running_trainer() -> Any:
-    """The trainer whose event this is, or None.
+    """The trainer that sends the current event, or None.
 
-    Transformers hands callbacks everything but the trainer, which alone knows the reference model and calls the
-    reward functions; it is above us on the stack while an event is handled.
+    Transformers passes callbacks everything except the trainer, but only the trainer knows the reference model and
+    calls the reward functions; while an event is handled, it is above us on the stack.
     """
     frame = sys._getframe(1)
     while frame is not None:
@@ -47,7 +47,7 @@ def hardware_of(args: Any) -> dict[str, str]:
 
 
 def environment_of(args: Any) -> dict[str, str]:
-    """Versions, host and commit, with what only torch knows."""
+    """Versions, host and commit, plus what only torch knows."""
     facts = fingerprint.environment() | {"torch": torch.__version__}
     device = f"{args.device} {device_name()}" if torch.device(args.device).type == "cuda" else str(args.device)
     return facts | {"cuda": str(torch.version.cuda), "device": device}

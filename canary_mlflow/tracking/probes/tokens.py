@@ -15,9 +15,9 @@ CUMULATIVE = "trl/num_tokens"  # TRL's own count: without padding, over all rank
 class Tokens(Probe):
     """Non-padding tokens of the sequences that went through the trained model in a step.
 
-    Counted from the attention mask of each trained forward pass; without a mask (padding-free batches) every
-    position is a token. With several ranks, or where the model's forward is not called as such, the growth of TRL's
-    cumulative count. A trainer without tokens has no such series.
+    Counted from the attention mask of each trained forward pass; without a mask (padding-free batches) every position
+    is a token. With several ranks, or if the model's forward is not called directly, the growth of TRL's cumulative
+    count is used. A trainer without tokens has no such series.
     """
 
     name = "tokens"

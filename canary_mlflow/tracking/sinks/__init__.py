@@ -1,4 +1,4 @@
-"""What keeps a run's rows: one sink per file, all of them observers, and the dict that names them."""
+"""The sinks, which keep a run's rows: one per file, all of them observers, and the dict that names them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from canary_mlflow.tracking.observers import Observer
 
 @dataclass(frozen=True, kw_only=True)
 class SinkSetting:
-    """What a sink is told of the run that it will keep."""
+    """What a sink receives about the run that it will keep."""
 
     folder: Path  # the run's own, for files that MLflow does not hold; not made yet
     artifacts: Path | None  # where MLflow keeps the run's artifacts, if that is a folder of this machine
@@ -47,7 +47,7 @@ USUAL = ("mlflow", "jsonl")
 
 
 def check_names(names: Iterable[str]) -> tuple[str, ...]:
-    """The names as a tuple. Raises UsageError for one that is no sink's."""
+    """The names as a tuple. Raises UsageError for a name that is not a sink's."""
     wanted = tuple(names)
     for name in wanted:
         if name not in SINKS:

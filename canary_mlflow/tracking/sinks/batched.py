@@ -1,4 +1,4 @@
-"""A sink whose rows a thread of its own writes, a few times a second."""
+"""A sink whose rows are written by a separate thread, a few times a second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from canary_mlflow.tracking.observers import Ending, Observer
 from canary_mlflow.tracking.recorder import Recorder
 from canary_mlflow.tracking.thread_clock import ThreadClock
 
-GATHER = 0.2  # seconds of rows that are written at once, and that a killed process loses at most
+GATHER = 0.2  # seconds of rows that are written at once; a killed process loses no more than that
 PATIENCE = 30.0  # seconds that a disk may take at the end
 
 
@@ -26,10 +26,10 @@ class Dated(NamedTuple):
 
 
 class BatchedSink(Observer):
-    """Takes rows in 1 µs and has `write` called with some of them, in their order; then `close`, once.
+    """Takes rows in 1 µs; a thread calls `write` with some of them at a time, in order, and `close` once at the end.
 
-    Polled, not woken: waking another thread costs a step 20 µs and more, and up to 5 ms where that thread takes the
-    interpreter at once. Rows for which `write` raised are counted; `finish` raises StoreError with their number.
+    The thread polls: waking it would cost a step 20 µs and more, and up to 5 ms if it takes the interpreter at once.
+    Rows for which `write` raised are counted; `finish` raises StoreError with their number.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class BatchedSink(Observer):
         return self._clock.seconds()
 
     def finish(self, ending: Ending) -> Mapping[str, str]:
-        if not self._thread.ident:  # `begin` failed, and has been said
+        if not self._thread.ident:  # `begin` failed, which is already reported
             return {}
         self._end.set()
         self._thread.join(PATIENCE)
@@ -81,7 +81,7 @@ class BatchedSink(Observer):
             self._why = self._why or one_line(error)
 
     def _keep(self, rows: Sequence[Dated]) -> None:
-        """All rows at once; one after the other where that fails, as on a disk that is nearly full."""
+        """Write all rows at once; if that fails, as on a disk that is nearly full, one after the other."""
         try:
             self.write(rows)
         except Exception as error:  # noqa: BLE001 - whatever a writer raises; counted here, said at the end

@@ -1,4 +1,4 @@
-"""stability.jsonl: one JSON object per optimizer step, on disk a moment after the step's row is complete."""
+"""stability.jsonl: one JSON object per optimizer step, written a moment after the step's row is complete."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _RENAMED = frozenset(FIELDS.values())
 class StabilityLog(BatchedSink):
     """Writes timestamp, step and FIELDS, null where nothing was measured, then the row's other canonical series.
 
-    For PPO one object per iteration, which is what has a KL; besides one for each step that holds NaN or infinity. Its
-    tokens per second are those of prompts and answers over the whole iteration. What is not a number is the text "NaN",
-    "Infinity" or "-Infinity": JSON has no such numbers.
+    For PPO, one object per iteration, as only iterations have a KL, and one for each step that holds NaN or infinity.
+    Its tokens per second count prompts and answers over the whole iteration. NaN and infinities are the texts "NaN",
+    "Infinity" and "-Infinity", as JSON has no such numbers.
 
-    The file grows among the run's artifacts where MLflow keeps them on this machine, else in the run's folder, from
-    which it moves there at the end.
+    The file grows among the run's artifacts if MLflow keeps them on this machine, else in the run's folder, from which
+    it moves to the artifacts at the end.
     """
 
     name = "jsonl"
@@ -87,7 +87,7 @@ class StabilityLog(BatchedSink):
             content[field] = to_json(row[name]) if name in row else None
         content["batch_size"] = self._batch_size
         if self._iterates and "tokens_response" in row and row.get("iteration_time"):
-            # The row's own is that of the last update alone.
+            # The row's own number covers only the last update.
             tokens = row["tokens_response"] + row.get("tokens_prompt", 0.0)
             content["tokens_per_second"] = to_json(tokens / row["iteration_time"])
         for name, value in row.items():

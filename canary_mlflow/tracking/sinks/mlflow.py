@@ -1,4 +1,4 @@
-"""Every row, into the run in MLflow."""
+"""The sink that sends every row to the run in MLflow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from canary_mlflow.tracking.recorder import Recorder
 
 
 class MlflowSink(Observer):
-    """Hands each row to the recorder, which sends it when it suits the training and the store."""
+    """Passes each row to the recorder, which sends it when that suits the training and the store."""
 
     name = "mlflow"
 

@@ -18,8 +18,8 @@ FLUSH = 10  # seconds after which a row is on disk at the latest
 class TensorBoard(BatchedSink):
     """One scalar per metric and step, under the names that the metrics have in MLflow.
 
-    One event per row, where `add_scalar` would make one per metric, and warn of each NaN. `begin` raises UsageError
-    where no writer is installed.
+    Writes one event per row; `add_scalar` would write one per metric, and warn about each NaN. `begin` raises
+    UsageError if no writer is installed.
     """
 
     name = "tensorboard"
@@ -52,13 +52,13 @@ class TensorBoard(BatchedSink):
         self._writer.close()
 
     def _open(self) -> None:
-        # A suffix of its own: a file is named after the second, and another of the same second would overwrite it.
+        # A unique suffix: a file is named after the second, so another from the same second would overwrite it.
         self._writer = self._writer_class(str(self._folder), flush_secs=FLUSH, filename_suffix=f".{self._files}")
         self._files += 1
 
 
 def classes() -> tuple[Any, Any]:
-    """SummaryWriter and its Summary, as Transformers finds it: torch's, which needs tensorboard, or tensorboardX's."""
+    """SummaryWriter and Summary, found as Transformers does: torch's, which needs tensorboard, or tensorboardX's."""
     try:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from torch.utils.tensorboard import SummaryWriter
