@@ -1,4 +1,4 @@
-"""Training histories as files become series; no MLflow and no torch."""
+"""Reads training histories from files into series, without MLflow and torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows become columns: numbers from whatever a file writes for them, one value per step and column."""
+"""Turns rows into columns: numbers from whatever a file writes for them, one value per step and column."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Columns:
             column.values.append(value)
 
     def _refuse_many(self, new: int) -> None:
-        """Raise UsageError where so many new columns are too many."""
+        """Raise UsageError if that many new columns are too many."""
         if len(self.columns) + len(self._ignored) + new > MAX_COLUMNS:
             raise too_many_columns(self.path)
 
@@ -145,7 +145,7 @@ class Columns:
         )
 
     def _number(self, column: Column, key: str, value: Any, number: int) -> float | None:
-        """The value as a float; None where a column is not a metric at all."""
+        """The value as a float; None if the column is not a metric at all."""
         found = None
         if isinstance(value, int | float) and not isinstance(value, bool):
             try:

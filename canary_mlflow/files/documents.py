@@ -1,5 +1,5 @@
-"""JSON and YAML of others as values: small, and not nested deeply. What reads them calls itself for each level, and so
-would whatever prints or compares them."""
+"""Reads untrusted JSON and YAML: small, and not nested deeply, because parsers, printing and comparing recurse once per
+level."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_yaml(path: Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> An
 
 
 def refuse_deep(value: Any) -> None:
-    """Raise TooMuch for a value that is nested more than MAX_DEPTH deep; calls itself for no level."""
+    """Raise TooMuch for a value that is nested more than MAX_DEPTH deep; does not recurse."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         inner = [one for one in level if isinstance(one, dict | list)]

@@ -45,7 +45,7 @@ _MESSAGES = {
 
 
 def event_files(path: Path) -> list[Path]:
-    """The event files that `path` is or holds, oldest first; none when it is something else."""
+    """The event files that `path` is or contains, oldest first; empty if it is something else."""
     if path.is_dir():
         return sorted(path.glob(PATTERN))
     try:
@@ -58,7 +58,7 @@ def event_files(path: Path) -> list[Path]:
 
 
 def read_events(path: Path, files: list[Path]) -> History:
-    """The scalars of the files, as one run; a last event that was cut off while it was written is left out."""
+    """The scalars of the files, as one run; a last event that was cut off in writing is left out."""
     columns = Columns(path, row_word="event")
     notes: list[str] = []
     kind = "tensorboard"

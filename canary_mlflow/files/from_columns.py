@@ -1,4 +1,4 @@
-"""What was read becomes a history: a series per metric, and a sentence for each thing that was fixed."""
+"""Turns what was read into a history: a series per metric, and a sentence for each thing that was fixed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gates.model.records import Series
 
 
 def history_of(read: Columns, kind: str, notes: Iterable[str], *, planned: Any = None) -> History:
-    """What was collected, as a history."""
+    """The collected columns as a history."""
     planned = planned or read.planned
     return History(
         path=read.path,
@@ -31,7 +31,7 @@ def history_of(read: Columns, kind: str, notes: Iterable[str], *, planned: Any =
 
 
 def series_of(read: Columns) -> dict[str, Series]:
-    """The finished series by name. Raises UsageError where there is nothing to judge."""
+    """The finished series by name. Raises UsageError if there is nothing to judge."""
     if not read.rows:
         raise UsageError(f"{read.path}: holds no {read.row_word}; expected the history of a run; nothing to judge")
     if read.step_key is None:
@@ -64,8 +64,8 @@ def series_of(read: Columns) -> dict[str, Series]:
 
 
 def is_padded(column: Column, rows: int) -> bool:
-    """Whether an evaluation's NaN are the empty cells of a table: it is in every row of the file, NaN in most of them
-    and a number in later ones. pandas has no other word for what was not measured."""
+    """Whether an evaluation's NaNs are the empty cells of a table: it is in every row of the file, NaN in most of them
+    and a number in later ones. pandas writes NaN for what was not measured."""
     if not column.name.startswith("eval_") or len(column.values) < rows:
         return False
     values = np.array(column.values)
@@ -107,7 +107,7 @@ def notes_of(read: Columns) -> tuple[str, ...]:
 
 
 def _holes(read: Columns) -> int:
-    """How many rows lack the loss alone, where nearly all have one: pandas writes NaN as an empty cell."""
+    """How many rows lack only the loss, if nearly all have one: pandas writes NaN as an empty cell."""
     training = [column for column in read.columns.values() if is_canonical(column.name) and column.name[:5] != "eval_"]
     losses = [np.array(column.steps) for column in training if column.name == "loss"]
     others = [

@@ -1,4 +1,4 @@
-"""Two sides of files, judged as the gate judges; no MLflow and no torch."""
+"""Judges two sides of files as the gate does, without MLflow and torch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gates.model.sides import baseline_side, candidate_side, facts
 def judge_files(
     policy: Policy, baseline: Sequence[Path], candidate: Sequence[Path], history: Sequence[Path] = ()
 ) -> Decision:
-    """The verdict on the runs in these files, one each; `history`: earlier runs in the order of their time, which say
-    what runs differ by. Raises UsageError for one that cannot be read, and for a history that is too short."""
+    """The verdict on the runs in these files, one per file. `history`: earlier runs in order of time, which show how
+    much runs differ. Raises UsageError for a file that cannot be read, and for a history that is too short."""
     left, left_notes = read_side(baseline)
     right, right_notes = read_side(candidate)
     notes = [*left_notes, *right_notes]
@@ -49,7 +49,7 @@ def decide(policy: Policy, baseline: Version, candidate: Version, notes: Sequenc
 
 
 def _without_fresh_runs(policy: Policy) -> Iterator[str]:
-    """What the policy's plan would have done about machines that are slower on one day than on another."""
+    """A note on what the policy's plan would do about machines that are slower on some days."""
     if policy.looks.fresh_baseline is FreshBaseline.ALWAYS:
         yield (
             f"policy {policy.name} judges speed beside fresh runs of the baseline, which files do not have: a machine "

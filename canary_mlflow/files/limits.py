@@ -1,4 +1,4 @@
-"""How much of a file is read, and the refusal of more."""
+"""How much of a file is read, and the errors for more."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from canary_mlflow.errors import UsageError
 
 MAX_ROWS = 5_000_000
-"""More rows than optimizer steps of any run that this watches; reading them would only fill the memory."""
+"""More rows than any run has optimizer steps; reading more would only fill the memory."""
 MAX_BYTES = 4 << 30
-"""Of a history that is read row by row, unpacked."""
+"""Unpacked bytes of a history that is read row by row."""
 MAX_WHOLE = 128 << 20
 """Bytes of a history that is one JSON value: parsed, it takes some ten times that."""
 MAX_LINE = 4 << 20
@@ -32,7 +32,7 @@ SHOWN = 8  # columns named in an error
 
 
 def too_many_rows(path: Path) -> UsageError:
-    """The refusal of a file beyond MAX_ROWS."""
+    """The error for a file with more than MAX_ROWS rows."""
     return UsageError(
         f"{path}: more than {MAX_ROWS:,} rows; expected at most one row per optimizer step of one run; "
         "keep every tenth row, or split it into one file per run"
@@ -40,7 +40,7 @@ def too_many_rows(path: Path) -> UsageError:
 
 
 def too_many_columns(path: Path) -> UsageError:
-    """The refusal of a file beyond MAX_COLUMNS."""
+    """The error for a file with more than MAX_COLUMNS columns."""
     return UsageError(
         f"{path}: more than {MAX_COLUMNS:,} columns; expected one per metric; keep those of the training itself"
     )

@@ -1,4 +1,4 @@
-"""Which kind of history a file is, found by its content, not by its name."""
+"""Finds out which kind of history a file is, by its content, not by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watch over a finished history, as if it went on now; no MLflow and no torch."""
+"""Runs the watch over a finished history, as if it were going on now, without MLflow and torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """What the watch says of one file. `verdict`: healthy, warned, critical, failed, or unknown where there are too few
-    rows to judge; `rows`: how many it saw."""
+    """What the watch says about one file. `verdict`: healthy, warned, critical, failed, or unknown if there are too few
+    rows to judge. `rows`: how many it saw."""
 
     file: str
     kind: str
@@ -41,8 +41,8 @@ class Replayed:
 
 
 def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replayed:
-    """Watch one file. `algo`: sft, dpo, grpo …; "" is told from its columns. Raises UsageError where it cannot be read,
-    holds nothing that the watch looks at, or where the algorithm is not known."""
+    """Watch one file. `algo`: sft, dpo, grpo …; "" to tell it from the columns. Raises UsageError if the file cannot be
+    read or holds nothing that the watch looks at, or if the algorithm is unknown."""
     if algo and named_paradigm(algo) is None:
         raise UsageError(
             f"algo is {algo!r}; expected sft, dpo, kto, orpo, reward, grpo, rloo, ppo or the like; leave it out"

@@ -56,7 +56,7 @@ def read_csv(path: Path, rest: TextIO, header: str, notes: list[str]) -> History
 
 
 def _value(cell: str) -> Any:
-    """A cell's number; an empty one is absent. What stays text, the columns judge."""
+    """A cell's number, or its text, which the columns then judge; an empty cell is absent."""
     try:
         return float(cell)
     except ValueError:

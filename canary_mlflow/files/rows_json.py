@@ -33,7 +33,7 @@ def read_json(path: Path, body: Any, notes: list[str]) -> History:
 
 
 def read_jsonl(path: Path, rest: TextIO, first: str, notes: list[str]) -> History:
-    """One JSON object per line; a last line that was cut off while it was written is left out."""
+    """One JSON object per line; a last line that was cut off in writing is left out."""
     refuse_huge(path, b"\n")
     columns = Columns(path, row_word="line")
     number, kind = 1, "jsonl"
@@ -55,7 +55,7 @@ def read_jsonl(path: Path, rest: TextIO, first: str, notes: list[str]) -> Histor
 
 
 def _together(lines: list[str]) -> list[Any] | None:
-    """The lines' objects by one call of the parser; None where one of them is blank, bad or no object."""
+    """The lines' objects by one call of the parser; None if one of them is blank, invalid or not an object."""
     try:
         rows: list[Any] = json.loads(f"[{','.join(lines)}]")
     except (ValueError, RecursionError):  # also a number of thousands of digits

@@ -1,4 +1,4 @@
-"""Files become runs that the judge can weigh: one history each, with the JSON beside it where there is one."""
+"""Turns files into runs for the judge: one history per file, with the JSON beside it if there is one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OTHER_TIMES = (
 
 
 def read_side(paths: Sequence[Path]) -> tuple[Version, tuple[str, ...]]:
-    """One side of a comparison, and what the readers noted; a run is called by its path. Raises UsageError."""
+    """One side of a comparison, and what the readers noted; a run is named by its path. Raises UsageError."""
     called: dict[Path, Path] = {}
     read = [read_run(called.setdefault(path.resolve(), path)) for path in paths]  # one file, however it is written
     noted: dict[str, list[str]] = {}
@@ -61,12 +61,12 @@ def _files(paths: Sequence[str]) -> str:
 
 
 def read_run(path: Path) -> tuple[Run, tuple[str, ...]]:
-    """The run of one file, and the readers' notes. A run without a JSON that says otherwise came to its end."""
+    """The run of one file, and the readers' notes. Unless a JSON says otherwise, the run reached its end."""
     return run_of(read_history(path))
 
 
 def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
-    """The same of a history that was read already."""
+    """The same for a history that was already read."""
     path = history.path
     beside = sidecar_of(path)
     sidecar = read_sidecar(beside) if beside is not None and beside.exists() else Sidecar()
@@ -100,7 +100,7 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
 
 
 def cut_short(run: Run, history: History) -> Run:
-    """The run as one that broke off, where the file says how many steps it was to have and they are not there."""
+    """The run, marked as broken off if the file says how many steps it should have and some are missing."""
     planned, end = history.max_steps, history.series.get(FOREIGN + "train_runtime")
     if run.failure or planned is None or history.last_step + _gap(_longest(history)) > planned:
         return run
@@ -112,7 +112,7 @@ def cut_short(run: Run, history: History) -> Run:
 
 
 def broken_down(run: Run) -> Run:
-    """The run as one that ended by instability, where the last numbers of what is never undefined are none."""
+    """The run, marked as ended by instability if the last values of a metric that must be finite are not."""
     for name in metrics_with("never_nan"):
         series = run.series.get(name)
         if series is None or series.finite[-1] or int(series.steps[-1]) + _gap(series) < run.last_step:
@@ -164,6 +164,6 @@ def _derived(history: History) -> dict[str, Series]:
 
 
 def _scalars(sidecar: Sidecar, last_step: int) -> dict[str, Series]:
-    """A value that a run has once stands at its last step."""
+    """A value that a run has only once, as a series with one point at its last step."""
     steps = np.array([last_step], dtype=np.int64)
     return {name: Series(name=name, steps=steps, values=np.array([value])) for name, value in sidecar.metrics.items()}

@@ -39,7 +39,7 @@ def sidecar_of(path: Path) -> Path | None:
 
 
 def read_sidecar(path: Path) -> Sidecar:
-    """Read it. Raises UsageError for what is not a JSON object, and for values of known keys that cannot be meant."""
+    """Read that JSON. Raises UsageError for what is not a JSON object, and for impossible values of known keys."""
     try:
         body = read_json(path)
     except (OSError, ValueError) as error:  # ValueError: neither JSON nor UTF-8

@@ -1,4 +1,4 @@
-"""The one way in which a file of others is opened: a regular file, and no more of it than there may be."""
+"""The only way to open an untrusted file: it must be a regular file, and is read only up to a limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS = (
 
 
 class TooMuch(ValueError):
-    """More than is read of such a file; says what was found and what was expected."""
+    """A file is larger than is read of its kind; the message says what was found and expected."""
 
 
 def open_regular(path: Path, within: Path | None = None) -> BinaryIO:

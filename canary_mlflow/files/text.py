@@ -59,7 +59,7 @@ def text_lines(path: Path) -> Iterator[TextIO]:
 
 
 def rest_of(text: TextIO) -> str:
-    """All that is left of an open text, which is to be one value."""
+    """Everything that is left of an open text, which must be one value."""
     raw = text.buffer.raw  # type: ignore[attr-defined]  # what `opened` has put there
     raw.take_whole()
     return text.read()

@@ -41,7 +41,7 @@ def translate(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _derived(numbers: Mapping[str, float]) -> dict[str, float]:
-    """What verl logs in another unit than ours, from two of its numbers."""
+    """What verl logs in another unit than ours, computed from two of its numbers."""
     derived: dict[str, float] = {}
     length, kl = numbers.get("response_length/mean"), numbers.get("actor/kl_loss")
     if length is not None and kl is not None:
