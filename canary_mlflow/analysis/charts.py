@@ -29,9 +29,9 @@ def charts_of(
     *,
     rest: bool = True,
 ) -> list[Chart]:
-    """One chart per panel that has anything in it, and with `rest` one for every further series that changes.
+    """One chart per panel that is not empty, and with `rest` one for every further series that changes.
 
-    `runs`: (what to call it, the run).
+    `runs`: (name, run).
     """
     panels = [*PANELS, *(rest_of([run for _, run in runs]) if rest else ())]
     charts = (chart_of(panel, runs, band, marks, target_of(panel, params)) for panel in panels)
@@ -39,7 +39,7 @@ def charts_of(
 
 
 def told_apart(charts: Iterable[Chart]) -> Iterator[Chart]:
-    """No two charts under one slug: a trainer may log both `a/b` and `a_b`."""
+    """The charts with unique slugs: a trainer may log both `a/b` and `a_b`."""
     often: Counter[str] = Counter()
     for chart in charts:
         often[chart.slug] += 1
@@ -48,7 +48,7 @@ def told_apart(charts: Iterable[Chart]) -> Iterator[Chart]:
 
 
 def rest_of(runs: Sequence[Run]) -> Iterator[Panel]:
-    """A panel for each series that no panel of the live page shows and that is more than one number."""
+    """A panel for each series that no panel of the live page shows and that changes."""
     names = list(dict.fromkeys(name for run in runs for name in run.series if name not in SERIES))
     names.sort(key=lambda name: (name not in METRICS, name))
     changing = [name for name in names if any(name in run.series and changes(run.series[name]) for run in runs)]
@@ -109,7 +109,7 @@ def spread_of(panel: Panel, run: Run) -> Range | None:
 
 
 def range_of(name: str, runs: Sequence[Run]) -> Range | None:
-    """The champion's range of a series; None where none of its runs has it."""
+    """The champion's range of a series; None if none of its runs has it."""
     having = [run.series[name] for run in runs if name in run.series and run.series[name].finite.any()]
     if not having:
         return None
@@ -119,5 +119,5 @@ def range_of(name: str, runs: Sequence[Run]) -> Range | None:
 
 
 def missing_from(runs: Sequence[Run]) -> list[str]:
-    """What a reader looks for and no run recorded."""
+    """What a reader would look for but no run recorded."""
     return [label(name) for name in PROMISED if not any(name in run.series for run in runs)]

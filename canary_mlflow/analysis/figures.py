@@ -1,4 +1,4 @@
-"""Runs in numbers: each series, how the signals go together, and both sides' performance."""
+"""Runs in numbers: each series, how signals correlate, and both sides' performance."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def table_of(run: Run) -> pd.DataFrame:
 
 
 def correlation_of(runs: Sequence[Run]) -> Correlation:
-    """How the signals of the runs go together."""
+    """How the signals of the runs correlate."""
     import pandas as pd
 
     tables = [

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """`module`, of canary_mlflow.reports, is imported when it is asked for. `folder`: it writes several files."""
+    """A format of a report. `module`: in canary_mlflow.reports, imported on demand. `folder`: it writes several
+    files."""
 
     option: str
     module: str
@@ -39,7 +40,7 @@ FORMATS = (
 
 
 def made(wanted: Format, study: Study) -> list[tuple[str, bytes]]:
-    """(file name inside the folder, or empty; content)."""
+    """Make the files of a format: (file name inside the folder, or empty; content)."""
     from importlib import import_module
 
     make: Callable[[Study], object] = getattr(import_module(f"canary_mlflow.reports.{wanted.module}"), wanted.function)
@@ -62,8 +63,8 @@ def write(files: list[tuple[str, bytes]], place: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Through a neighbour of its own, so that two writers do not meet. A link stays; so does a device or a pipe, such
-    as /dev/stdout, which root could replace by a file."""
+    """Write through a uniquely named file beside it, so that two writers do not collide. A link stays a link; so does a
+    device or a pipe, such as /dev/stdout, which root could otherwise replace by a file."""
     if path.exists() and not path.is_file():
         path.write_bytes(content)
         return

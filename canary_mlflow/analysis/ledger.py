@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRow:
-    """A row with what speaks against it, by the keys that this machine trusts."""
+    """A row with what is wrong with it, by the keys that this machine trusts."""
 
     row: Row
     problems: Sequence[str]
@@ -37,7 +37,7 @@ Rows = list[ReadRow]
 
 
 def rows_of(client: MlflowClient, model: str, version: str) -> tuple[Rows, str]:
-    """The rows about a version's claim to be champion, in their order, and a sentence where there are none."""
+    """The rows about a version's claim to be champion, in order, and a sentence if there are none."""
     uri = plain_uri(registry_uri(client))
     try:
         found = from_server(client, model) if uri.startswith(("http://", "https://")) else from_database(uri, model)
@@ -50,7 +50,7 @@ def rows_of(client: MlflowClient, model: str, version: str) -> tuple[Rows, str]:
 
 
 def from_database(uri: str, model: str) -> Rows | None:
-    """Read-only; None where the guard was never installed."""
+    """The rows from the database, read-only; None if the guard was never installed."""
     with reading(uri) as connection:
         if not has_ledger(connection):
             return None
@@ -59,7 +59,7 @@ def from_database(uri: str, model: str) -> Rows | None:
 
 
 def digest_before(connection: Any, row: Row) -> str | None:
-    """The digest that a row must name as that of the row before it."""
+    """The digest that a row must have as that of the previous row."""
     if row.seq == 1:
         return FIRST
     before = table.row_at(connection, row.seq - 1)
@@ -67,7 +67,7 @@ def digest_before(connection: Any, row: Row) -> str | None:
 
 
 def from_server(client: MlflowClient, model: str) -> Rows | None:
-    """Page by page; None for a server without our routes."""
+    """The rows from a server, page by page; None for a server without our routes."""
     rows: list[Row] = []
     while True:
         after = rows[-1].seq if rows else 0
@@ -80,7 +80,7 @@ def from_server(client: MlflowClient, model: str) -> Rows | None:
 
 
 def keys_told(told: Mapping[str, Any]) -> PublicKeys:
-    """The keys that are trusted here, with what a server says that its ledger's rows say of them."""
+    """The keys that are trusted here, with what, by the server, its ledger's rows say about them."""
     return with_rows(trusted(), [Row(**plain) for plain in told["rows"]], told["first"].get)
 
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
 ALGORITHMS = ("ppo", "dpo", "sft")
-# Two runs that differ in one of these need other memory for another reason than their algorithm.
+# If two runs differ in one of these, their memory differs for another reason than their algorithm.
 LIKE = ("canary.model", "canary.tier", "canary.adapter", "canary.quantization", "canary.hardware.device")
-NEWEST = 100  # runs of an algorithm that are looked through
-USED = 20  # of them that are measured
+NEWEST = 100  # runs of an algorithm that are searched
+USED = 20  # of those that are used
 KEY = mlflow_key("peak_memory")
 
 

@@ -24,7 +24,7 @@ log = logging.getLogger("canary_mlflow")
 def publish_study(client: MlflowClient, decision: Decision) -> None:
     """`report.html` and `pictures/*.svg` of the session that was judged, next to its report.md.
 
-    The verdict stands already, and its exit code with it: what cannot be drawn or stored here is a warning.
+    The verdict and its exit code already stand, so what cannot be drawn or stored here is a warning.
     """
     if decision.session_id is None or decision.dry_run:
         return
@@ -35,7 +35,7 @@ def publish_study(client: MlflowClient, decision: Decision) -> None:
 
 
 def log_study(client: MlflowClient, decision: Decision, session: str) -> None:
-    """Read, draw, store."""
+    """Read the study, draw it and store it."""
     from canary_mlflow.reports import html, pictures
 
     study = study_of(client, subject_of(client, decision, session), every_chart=False)  # a second less

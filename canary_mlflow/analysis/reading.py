@@ -33,7 +33,7 @@ log = logging.getLogger("canary_mlflow")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recorded:
-    """A run with what MLflow says of it. `called`: its name among those of its side."""
+    """A run with what MLflow tells about it. `called`: its name among the runs of its side."""
 
     called: str
     run: Run
@@ -47,7 +47,7 @@ class Recorded:
 
 
 def study_of(client: MlflowClient, subject: Subject, *, every_chart: bool = True) -> Study:
-    """Read everything that a report shows; charts of the panels alone without `every_chart`. Raises StoreError."""
+    """Read everything that a report shows; without `every_chart`, only the panels' charts. Raises StoreError."""
     candidate, gone = recorded(client, subject.candidate, subject.known)
     baseline, lost = recorded(client, subject.baseline, subject.known)
     runs = [one.run for one in candidate]
@@ -81,7 +81,7 @@ def study_of(client: MlflowClient, subject: Subject, *, every_chart: bool = True
 def profile_of(
     client: MlflowClient, candidate: Sequence[str], baseline: Sequence[str], gone: Sequence[str]
 ) -> Profiled | None:
-    """What `profile=true` or `canary profile` found; None where nobody asked, or where it cannot be read any more."""
+    """What `profile=true` or `canary profile` found; None if nobody asked, or if it can no longer be read."""
     from mlflow.exceptions import MlflowException
 
     sides = [[run for run in side if run not in gone] for side in (candidate, baseline)]
@@ -117,7 +117,7 @@ def recorded(client: MlflowClient, ids: Sequence[str], known: Mapping[str, Run])
 
 
 def names_of(entities: Mapping[str, MlflowRun]) -> dict[str, str]:
-    """`seed 3`, else the run's name, with the beginning of its id where two would be called the same."""
+    """`seed 3`, else the run's name, with the beginning of its id if two would have the same name."""
     names = {run_id: name_of(run) for run_id, run in entities.items()}
     often = Counter(names.values())
     return {run_id: name if often[name] == 1 else f"{name} ({run_id[:8]})" for run_id, name in names.items()}
@@ -189,7 +189,7 @@ def params_of(runs: Sequence[Recorded]) -> Mapping[str, str]:
 
 
 def notes_of(runs: Sequence[Recorded]) -> list[str]:
-    """What is not there, in sentences."""
+    """Sentences on what is missing."""
     if not runs:
         return ["No runs: none of this subject's runs is in the store."]
     notes = [f"{one.called}: no step was recorded." for one in runs if not one.run.series]

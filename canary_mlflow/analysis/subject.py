@@ -1,4 +1,4 @@
-"""From what a user types (run, session, version, champion) to its runs and the verdict on them."""
+"""Resolves what a user types (run, session, version, champion) to its runs and the verdict on them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ SESSIONS = ("session", "revisions")  # roles of runs whose children are the evid
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What a report is about. `decision` None: `no_verdict` says why. `known`: runs that have been read already.
+    """What a report is about. `decision` None: `no_verdict` says why. `known`: runs that were already read.
 
-    `rows`: what the ledger says of a version; `ledger_said`: why it says nothing.
+    `rows`: what the ledger says about a version. `ledger_said`: why it says nothing.
     """
 
     label: str
@@ -56,7 +56,7 @@ def find_subject(client: MlflowClient, text: str, policy: str | None = None) -> 
     UsageError.
     """
     if policy:
-        load_policy(policy)  # also where a verdict is there already: a wrong name is not passed over
+        load_policy(policy)  # even if there is already a verdict: a wrong name must not pass unnoticed
     name = text.removeprefix("models:/")
     if "@" in name:
         model, _, alias = name.rpartition("@")
@@ -71,7 +71,7 @@ def find_subject(client: MlflowClient, text: str, policy: str | None = None) -> 
 
 
 def named_run(client: MlflowClient, text: str) -> MlflowRun:
-    """The run of this id. Raises NoSuchRun; UsageError for a model's name, which says too little."""
+    """The run with this id. Raises NoSuchRun; UsageError for a model's name, which is not specific enough."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -118,13 +118,13 @@ def of_version(client: MlflowClient, model: str, version: str, policy: str | Non
 
 
 def champion_now(client: MlflowClient, model: str) -> str:
-    """Who is champion: a verdict tells of its own day."""
+    """Who is champion now; a verdict only tells who was."""
     number = champion_number(client, model)
     return f"{model} has no champion now." if number is None else f"Champion of {model} now: version {number}."
 
 
 def evidence_of(client: MlflowClient, session: str | None) -> list[str]:
-    """The runs of a session, or the one run itself; none where it is gone."""
+    """The runs of a session, or the one run itself; empty if it is gone."""
     if not session:
         return []
     try:
@@ -135,7 +135,7 @@ def evidence_of(client: MlflowClient, session: str | None) -> list[str]:
 
 
 def of_session(client: MlflowClient, session: MlflowRun, policy: str | None) -> Subject:
-    """A session: as the version it left, else by its verdict.json, else beside the champion."""
+    """A session: as the version that it left, else by its verdict.json, else judged against the champion."""
     session_id, tags = session.info.run_id, session.data.tags
     model, version = tags.get("canary.model_name", ""), tags.get("canary.version", "")
     if model and version:
@@ -159,7 +159,7 @@ def of_session(client: MlflowClient, session: MlflowRun, policy: str | None) -> 
 
 
 def of_runs(client: MlflowClient, head: MlflowRun, policy: str | None) -> Subject:
-    """A run, or a session that nobody judged, beside the champion of its model."""
+    """A run, or a session that was never judged, against its model's champion."""
     side = run_side(client, head.info.run_id)
     model = model_of(client, head)
     ids = [run.run_id for run in side.evidence.runs]

@@ -1,4 +1,4 @@
-"""What went wrong in a run: what the watch said, or says now of a run that nobody watched, and how it broke off."""
+"""What went wrong in a run: what the watch said, or says now about a run that was not watched, and how it broke off."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def trouble(run: str, warning: WatchWarning, source: str) -> Trouble:
 
 
 def ending(run: str, found: Run) -> Iterator[Trouble]:
-    """How it broke off, where it did."""
+    """How the run broke off, if it did."""
     if found.failure:
         meaning, advice = ENDINGS.get(found.failure, ("", ""))
         yield Trouble(

@@ -1,4 +1,4 @@
-"""Runs that are given as unchanged: each once, healthy, of one work on one hardware."""
+"""Prepares runs that are given as unchanged: each once, healthy, with the same work and hardware."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gates.model.wording import listed
 
 
 def each_once(groups: Sequence[Sequence[Run]]) -> tuple[list[tuple[Run, ...]], list[str]]:
-    """The finished runs of each group, and why others are left out. A run of several groups, or a copy of one, counts
-    in the largest alone: counted twice, it would make the spread look surer than it is."""
+    """The finished runs of each group, and why others are left out. A run in several groups, or a copy of one, counts
+    only in the largest: counted twice, it would make the spread look more certain than it is."""
     everyone = candidate_side(Version(model="", version=None, runs=tuple(run for group in groups for run in group)))
     waiting = {run.run_id for run in everyone.finished}
     good = []
@@ -52,8 +52,8 @@ def _problem(policy: Policy, run: Run) -> str:
 
 
 def refuse_mixed(groups: Sequence[Sequence[Run]]) -> None:
-    """Raise UsageError unless all runs did one work on one hardware: their spread is stored for what they share, and
-    would be taken for that of either."""
+    """Raise UsageError unless all runs did the same work on the same hardware: otherwise their common spread would be
+    stored and used for either."""
     side = pooled(groups)
     keys = [*mismatches(side, side, "workload"), *mismatches(side, side, "hardware")]
     mixed = [f"{each.key}: {each.baseline}" for each in keys]

@@ -58,7 +58,7 @@ def from_file(client: MlflowClient, session: str, about: tuple[str, str] | None)
 
 
 def judged_now(client: MlflowClient, model: str, version: str, policy: str | None) -> tuple[Decision | None, str, str]:
-    """A version that nobody has judged: as a dry run of the gate would."""
+    """The verdict on a version that was never judged, as a dry run of the gate would give it."""
     try:
         rules = policy_for(client, model, version, policy)
     except UsageError as error:
@@ -73,7 +73,7 @@ def judged_now(client: MlflowClient, model: str, version: str, policy: str | Non
 def beside_champion(
     client: MlflowClient, side: Side, champion: Sequence[Run], model: str, policy: str | None, *, own: bool
 ) -> tuple[Decision | None, str]:
-    """What a gate would say of these runs; None with the reason where it could say nothing."""
+    """What the gate would say about these runs; None with the reason if it could say nothing."""
     if own:
         return None, "Not judged: these runs are evidence of the champion itself."
     if not side.evidence.runs:
@@ -94,12 +94,12 @@ def beside_champion(
 
 
 def rules_of(named: str | None, tier: str) -> Policy | None:
-    """The policy that was asked for, else the shipped one of the tier: a tag is no reason to open a file."""
+    """The policy that was asked for, else the shipped one of the tier; a tag must not name a file to open."""
     if named:
         return load_policy(named)
     return load_policy(tier) if tier in policy_names() else None
 
 
 def no_rules(subject: str) -> str:
-    """Why there is no verdict where no policy is named."""
+    """The sentence on why there is no verdict if no policy is named."""
     return f"Not judged: the runs of {subject} carry no tier with a policy; --policy smoke chooses the rules."

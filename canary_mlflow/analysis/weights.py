@@ -1,4 +1,4 @@
-"""Are these files the ones that a version was sealed with? Reads only."""
+"""Checks whether files are those with which a version was sealed. Reads only."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def sealed_files(client: MlflowClient, found: ModelVersion) -> dict[str, str]:
 
 
 def files_of(client: MlflowClient, found: ModelVersion) -> dict[str, str]:
-    """The same of the files as they are where the registry has them. Raises StoreError; UsageError where somebody gave
-    them up."""
+    """The same for the files as they are now in the registry's place. Raises StoreError; UsageError if they were given
+    up."""
     refuse_pruned(None, found)
     with files_at(client.get_model_version_download_uri(found.name, found.version)) as place:
         return file_digests(place)
 
 
 def files_in(folder: Path) -> dict[str, str]:
-    """The same of a folder. Raises UsageError, StoreError."""
+    """The same for a folder. Raises UsageError, StoreError."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: {'a file' if folder.exists() else 'not there'}; expected a folder with weights")
     return file_digests(folder)
