@@ -1,4 +1,4 @@
-"""Verdicts as people and machines read them: one function each, and this dict names them."""
+"""Verdicts as people and machines read them: one function for each format, named in this dict."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def next_step(decision: Decision) -> str:
 
 
 def clear_harm(decision: Decision) -> str:
-    """What to do first where an open question is not whether there is harm, and a space; '' for nothing."""
+    """What to do first if an INCONCLUSIVE shows harm beyond the limit, and a space; '' for nothing."""
     if decision.verdict.outcome is not Outcome.INCONCLUSIVE:
         return ""
     open_ones = [check for check in decision.verdict.checks if check.outcome is CheckOutcome.INCONCLUSIVE]
@@ -59,7 +59,7 @@ def clear_harm(decision: Decision) -> str:
 
 
 def after(decision: Decision) -> str:
-    """The same without what the figures show."""
+    """`next_step` without `clear_harm`."""
     if decision.question is Question.COMPARISON:
         return f"{after_comparison(decision)}Read-only: nothing was written and no champion moved."
     if decision.question is Question.REVISIONS:
@@ -86,7 +86,8 @@ def after(decision: Decision) -> str:
 
 
 def held_back(decision: Decision) -> str:
-    """What keeps a version from being promoted that its verdict would let, or any that nobody may; '' for nothing."""
+    """What keeps a version from being promoted although its verdict would allow it, or whatever its verdict; '' if
+    nothing does."""
     number, stays = decision.version, champion_stays(decision)
     if load := decision.hold(HeldBy.LOAD):
         never = "it is judged and shown, never promoted and never a baseline"
@@ -106,13 +107,13 @@ def held_back(decision: Decision) -> str:
 
 
 def over_newer(decision: Decision) -> str:
-    """What a command needs besides where the champion is the newer version."""
+    """The option that a command also needs if the champion is the newer version, with a space before it."""
     number, before = decision.version, decision.champion_before
     return " --promote" if number and before and int(number) < int(before) else ""
 
 
 def after_promotion(decision: Decision) -> str:
-    """PASS or bootstrap."""
+    """The next step after PASS or bootstrap."""
     if decision.dry_run:
         return f"Dry run, nothing was written: without --dry-run, version {decision.version} would be champion now."
     before = f" (before: version {decision.champion_before})" if decision.champion_before else ""
@@ -123,7 +124,7 @@ def after_promotion(decision: Decision) -> str:
 
 
 def after_block(decision: Decision) -> str:
-    """BLOCK of a version."""
+    """The next step after BLOCK of a version."""
     anchored = ""
     if decision.verdict.reason.startswith(SLOW_DRIFT):
         anchored = f", and so that the next ones are not held to the old anchor: {anchor_command(decision)}"
@@ -137,7 +138,7 @@ def after_block(decision: Decision) -> str:
 
 
 def after_session(decision: Decision) -> str:
-    """A session that left no version."""
+    """The next step after a session that left no version."""
     what = (
         "Look at the runs that failed" if decision.verdict.outcome is Outcome.BLOCK else "See why its runs ended early"
     )
@@ -146,7 +147,7 @@ def after_session(decision: Decision) -> str:
 
 
 def after_change(decision: Decision) -> str:
-    """A session that was judged only (register=false)."""
+    """The next step after a session that was only judged (register=false)."""
     done = "Judged only (register=false): no version was registered."
     verdict = decision.verdict
     if decision.champion_before is None:
@@ -177,7 +178,7 @@ def after_comparison(decision: Decision) -> str:
 
 
 def after_files(decision: Decision) -> str:
-    """Files that were judged: what would turn an open question into an answer."""
+    """What would turn an open question about judged files into an answer."""
     verdict = decision.verdict
     if verdict.outcome is Outcome.BLOCK:
         return "Look at what is marked BLOCK. Nothing was written."
@@ -193,7 +194,7 @@ def after_files(decision: Decision) -> str:
 
 
 def after_revisions(decision: Decision) -> str:
-    """Two revisions that were run beside each other."""
+    """The next step after two revisions were compared by runs of both."""
     done = "No version was registered, no champion moved; the runs are kept under this session."
     verdict = decision.verdict
     if verdict.reason_code is ReasonCode.FAILS_ALIKE:
@@ -239,12 +240,12 @@ def more_evidence(decision: Decision) -> str:
 
 
 def bless_command(decision: Decision) -> str:
-    """The explicit act that needs a reason."""
+    """The command that makes a version champion by hand; it needs a reason."""
     return f'canary bless {shlex.quote(decision.model)} {decision.version} --reason "…"'
 
 
 def dry(decision: Decision) -> str:
-    """Said after any sentence about what happened."""
+    """What to add after a sentence about what happened: that nothing was written; '' if something was."""
     if not decision.dry_run:
         return ""
     how = "Judged again" if decision.hold(HeldBy.OLDER) else "Dry run"
@@ -252,27 +253,27 @@ def dry(decision: Decision) -> str:
 
 
 def promote_command(decision: Decision) -> str:
-    """Puts a version in the place of a newer champion."""
+    """The command that puts a version in the place of a newer champion."""
     return f"canary gate {shlex.quote(decision.model)} {decision.version} --promote"
 
 
 def anchor_command(decision: Decision) -> str:
-    """Moves the anchor by hand."""
+    """The command that moves the anchor by hand."""
     return f'canary override {shlex.quote(decision.model)} {decision.version} --alias anchor --reason "…"'
 
 
 def accept_command(decision: Decision) -> str:
-    """Takes the facts of a version for those that are meant."""
+    """The command that accepts a version's facts as intended."""
     return f'canary accept-facts {shlex.quote(decision.model)} {decision.version} --reason "…"'
 
 
 def pairs_command(decision: Decision, pairs: int) -> str:
-    """Goes on with two revisions."""
+    """The command that adds pairs of runs to a comparison of two revisions."""
     return f"canary ab --continue {decision.session_id} --pairs {pairs}"
 
 
 def in_steps(decision: Decision) -> tuple[tuple[str, bool], ...]:
-    """`next_step` in pieces, (text, whether it is a command): joined they are the sentence."""
+    """`next_step` in pieces, (text, whether it is a command); joined, they give the sentence."""
     said = next_step(decision)
     pairs = max(decision.verdict.more_runs or 0, (decision.verdict.planned_runs or 0) + 1)
     top_up, bless = top_up_command(decision), bless_command(decision)
@@ -294,17 +295,17 @@ def open_ui(store: str, page: str) -> tuple[str, str]:
 
 
 def page_of(decision: Decision) -> str:
-    """Where our own pages show what was judged, below the server's address; '' where no page does."""
+    """The path, below the server's address, of our page that shows what was judged; '' if no page does."""
     if not decision.session_id or decision.question is Question.FILES:
         return ""
     return f"/canary/session/{quote(decision.session_id, safe='')}"
 
 
 def version_page(model: str, version: str) -> str:
-    """Where MLflow's UI shows a model version; its router reads the fragment."""
+    """The path at which MLflow's UI shows a model version; its router reads the fragment."""
     return f"/#/models/{quote(model, safe='')}/versions/{version}"
 
 
 def run_page(experiment_id: str, run_id: str) -> str:
-    """Where MLflow's UI shows a run."""
+    """The path at which MLflow's UI shows a run."""
     return f"/#/experiments/{experiment_id}/runs/{run_id}"

@@ -1,5 +1,5 @@
-"""What unchanged runs differ by, for people and as JSON values: spreads, the tiers that resolve them, how often the
-policy errs on these runs."""
+"""How much unchanged runs differ, for people and as JSON values: spreads, the tiers that resolve them, and how often
+the policy errs on these runs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ VAGUE = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What a set of unchanged runs says by one policy; `when`: the facts that the spreads hold for;
-    `margins`: of each tier's rules, on the scale of the spreads."""
+    """What a set of unchanged runs says under one policy. `when`: the facts for which the spreads hold.
+    `margins`: those of each tier's rules, on the scale of the spreads."""
 
     policy: Policy
     when: Mapping[str, str]
@@ -36,13 +36,13 @@ class Calibration:
 
 
 def notes_on(groups: Sequence[Sequence[Run]], spreads: Sequence[MetricSpread]) -> list[str]:
-    """What makes these runs a poor standard: too few, one far off its group, seeds that a group has more than once."""
+    """Why these runs are a poor standard: too few, one far from its group, seeds that a group has more than once."""
     odd = [f"{each.rule.name}: {problem}" for each in spreads for problem in each.odd]
     return [*_few(spreads), *odd, *_seeds(groups)]
 
 
 def unknown_place(when: Mapping[str, str]) -> list[str]:
-    """Where a spread that is stored would be taken for that of any run."""
+    """A warning if a stored spread would be used for any run."""
     if when:
         return []
     return ["the runs name neither hardware nor algorithm: stored, their spread is taken for any run's in that folder"]
@@ -92,7 +92,7 @@ def lines(found: Calibration) -> Iterator[str]:
 
 
 def as_dict(found: Calibration) -> dict[str, Any]:
-    """The same as JSON values; spreads and margins on the scale of the margin (log or unit)."""
+    """The table as JSON values; spreads and margins on the scale of the margin (log or unit)."""
     metrics = {
         each.rule.name: {
             "runs": each.runs,
@@ -118,14 +118,14 @@ def as_dict(found: Calibration) -> dict[str, Any]:
 
 
 def resolved_in(found: Calibration, each: MetricSpread) -> list[str]:
-    """The shipped tiers whose margin can be resolved whatever the spread may be, the widest margin first."""
+    """The shipped tiers whose margin can be resolved even at the spread's upper bound, the widest margin first."""
     if each.upper is None:  # equal runs: two may be so by chance
         return _resolved_at(found, each, each.sd) if each.runs - each.groups >= 2 else []
     return _resolved_at(found, each, each.upper)
 
 
 def perhaps_in(found: Calibration, each: MetricSpread) -> list[str]:
-    """Those that could resolve the measured spread, but not all that it may be."""
+    """The tiers whose margin can be resolved at the measured spread, but not at its upper bound."""
     sure = resolved_in(found, each)
     return [tier for tier in _resolved_at(found, each, each.sd) if tier not in sure]
 
@@ -147,14 +147,14 @@ def tier_names() -> list[str]:
 
 
 def _margin(each: MetricSpread) -> float:
-    """The margin as a fraction where it is a logarithm: that of 5 % is 0.0488."""
+    """The margin; a logarithm as a fraction: that of 5 % is 0.0488."""
     if not each.relative:
         return each.margin
     return -math.expm1(-each.margin) if each.rule.worse is Worse.LOWER else math.expm1(each.margin)
 
 
 def amount(value: float, rule: MetricRule, relative: bool) -> str:
-    """A spread or a margin: in percent where it is relative, else in the unit that verdicts have."""
+    """A spread or a margin: in percent if it is relative, else in the unit that verdicts use."""
     return f"{figure(100 * value)} %" if relative else quantity(value, rule.unit)
 
 

@@ -1,6 +1,6 @@
 """The verdict card: what every report says first, from one source. Terminal, pages, HTML and Markdown only lay it out.
 
-What decides, as text already: the numbers of two forms cannot differ.
+It holds finished text, so that the numbers in two formats cannot differ.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from canary_mlflow.reports.forest import in_letters
 from gates.model.rules import Role
 from gates.model.verdict import CheckOutcome, RootCause
 
-SHOWN = 6  # rows of a form that has all of them below
+SHOWN = 6  # rows on the card of a format that has all of them below it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """Where to look. `command`: what serves that address, '' where a server does. `needs`: what that server must be."""
+    """Where to look. `command`: what serves that address, '' if a server does. `needs`: what that server must be."""
 
     name: str
     address: str
@@ -33,7 +33,7 @@ class Card:
     """The verdict and its sentence; what differs exactly, what changed and the measured cause, each a sentence or '';
     the rows that decide; the next step in pieces, (text, whether it is a command); and where to look.
 
-    `word`: PASS, BLOCK, INCONCLUSIVE or bootstrap, for colours. `then`: what is told happened already.
+    `word`: PASS, BLOCK, INCONCLUSIVE or bootstrap, for colours. `then`: the steps tell what has already happened.
     """
 
     word: str
@@ -51,7 +51,7 @@ class Card:
 
     @property
     def paragraphs(self) -> tuple[str, ...]:
-        """Under the verdict, in reading order; those that there are."""
+        """The paragraphs under the verdict that are not empty, in reading order."""
         return tuple(filter(None, (self.reason, self.exact, self.changed, self.because)))
 
     @property
@@ -61,12 +61,12 @@ class Card:
 
     @property
     def label(self) -> str:
-        """What stands before it."""
+        """The label before the next step."""
         return "Then" if self.then else "Next"
 
 
 def card_of(decision: Decision, *, then: bool = False) -> Card:
-    """The card of a decision. `then`: it was taken before, so its next step is what happened."""
+    """The card of a decision. `then`: it was made earlier, so its next step is what happened then."""
     return Card(
         word=decision.word,
         heading=wording.heading(decision),
@@ -84,8 +84,8 @@ def card_of(decision: Decision, *, then: bool = False) -> Card:
 
 
 def deciding(decision: Decision) -> list[wording.Row]:
-    """The rows that the verdict rests on: those that block, else those that leave it open, else all that passed. None
-    where a hard gate or an obstacle decided without them."""
+    """The rows that the verdict rests on: those that block, else those that leave it open, else all that passed. Empty
+    if a hard gate or an obstacle decided without them."""
     rows = [row for row in wording.judged(decision) if not row.advisory]
     for outcome in (CheckOutcome.BLOCK, CheckOutcome.INCONCLUSIVE):
         if found := [row for row in rows if row.outcome is outcome]:
@@ -98,7 +98,7 @@ def deciding(decision: Decision) -> list[wording.Row]:
 
 
 def links(decision: Decision) -> tuple[Link, ...]:
-    """Our own page, and MLflow's where a server that may have no other keeps the store."""
+    """Our own page, and MLflow's if the store is on a server, which may not have our pages."""
     if not decision.store:
         return ()
     served = decision.store.startswith(("http://", "https://"))
@@ -113,7 +113,7 @@ def links(decision: Decision) -> tuple[Link, ...]:
 
 
 def card_to_dict(card: Card) -> dict[str, Any]:
-    """Plain JSON values: the texts that every form shows."""
+    """The card as plain JSON values: the texts that every format shows."""
     return {
         "word": card.word,
         "heading": card.heading,
@@ -133,11 +133,11 @@ def card_to_dict(card: Card) -> dict[str, Any]:
 
 
 def row_to_dict(row: wording.Row) -> dict[str, str]:
-    """A row's cells."""
+    """A row's cells as plain JSON values."""
     names = ("word", "metric", "baseline", "candidate", "change", "range", "limit", "meaning")
     return {**{name: getattr(row, name) for name in names}, "outcome": str(row.outcome), "plot": in_letters(row.forest)}
 
 
 def others(decision: Decision, shown: Sequence[wording.Row]) -> list[wording.Row]:
-    """The judged rows besides."""
+    """The judged rows that are not among `shown`."""
     return [row for row in wording.judged(decision) if row not in shown]

@@ -1,4 +1,4 @@
-"""Warnings by their cause: what several runs said, or several streams of one run, is said once."""
+"""Warnings by cause: a warning from several runs, or from several streams of one run, is shown once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEED = "seed "
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What one rule said: of these runs, about these streams, with the words of the first time."""
+    """What one rule said about these runs and streams, in the words of its first warning."""
 
     level: str
     rule: str
@@ -28,12 +28,12 @@ class Cause:
 
 
 def of_warnings(found: Iterable[RunWarning]) -> list[Cause]:
-    """The causes of what the watch said, the most serious first."""
+    """The causes of the watch's warnings, the most serious first."""
     return causes(Trouble(run=one.run, source="", **one.warning.to_dict()) for one in found)  # type: ignore[arg-type]
 
 
 def causes(found: Iterable[Trouble]) -> list[Cause]:
-    """The causes, the most serious first and of these the earliest."""
+    """The causes, the most serious first, then the earliest."""
     groups: dict[tuple[str, str, str], list[Trouble]] = {}
     for one in found:
         groups.setdefault((one.level, one.rule, one.meaning), []).append(one)

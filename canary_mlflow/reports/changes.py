@@ -13,7 +13,7 @@ LONGEST = 40  # characters of a value
 
 
 def changed(decision: Decision, most: int = SHOWN) -> str:
-    """`Changed: train.learning_rate 0.002 → 0.02; trl 1.15.0 → 1.16.0.`; '' where nothing was compared."""
+    """`Changed: train.learning_rate 0.002 → 0.02; trl 1.15.0 → 1.16.0.`; '' if nothing was compared."""
     verdict = decision.verdict
     if not verdict.baseline_runs or not verdict.candidate_runs:
         return ""
@@ -34,14 +34,14 @@ def difference(one: Difference) -> str:
 
 
 def compared(verdict: Verdict) -> list[str]:
-    """The groups that both sides recorded and nothing differs in; the workload is part of the configuration where there
-    is one."""
+    """The groups that both sides recorded and in which nothing differs; the workload belongs to the configuration if
+    that was compared."""
     other = {one.group for one in verdict.differences if not one.rounding}
     left_out = {WORKLOAD} if CONFIGURATION in verdict.compared else set()
     return [group for group in verdict.compared if group not in other | left_out]
 
 
 def unknown(verdict: Verdict) -> str:
-    """What is not recorded of both sides, so that nobody takes it for equal; '' for nothing."""
+    """The groups that are not recorded on both sides, so that nobody takes them for equal; '' if there are none."""
     missing = [group for group in GROUPS if group not in verdict.compared and group != WORKLOAD]
     return f" Not recorded on both sides: {', '.join(missing)}." if verdict.compared and missing else ""

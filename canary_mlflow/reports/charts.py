@@ -14,7 +14,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Curve:
-    """One series of one run, finite values only. `name`: canonical; `run`: how to call the run."""
+    """One series of one run, finite values only. `name`: canonical. `run`: the run's display name."""
 
     name: str
     label: str
@@ -25,7 +25,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Range:
-    """A lowest and a highest value at each step: the champion's, or one spread to each side of a mean."""
+    """The lowest and highest value at each step: the champion's, or a mean minus and plus one spread."""
 
     steps: Steps
     low: Values
@@ -44,9 +44,9 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chart:
-    """One picture. `slug`: its name as a file; `said`: sentences about what no curve can show.
+    """One picture. `slug`: its name as a file. `said`: sentences about what no curve can show.
 
-    `around`: (run, the spread around its first series), where the panel has one.
+    `around`: (run, the spread around its first series), if the panel has one.
     """
 
     title: str

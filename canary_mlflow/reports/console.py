@@ -1,4 +1,4 @@
-"""What rich lays out: paragraphs and labels, as plain text or on a terminal."""
+"""Paragraphs and labels laid out by rich, as plain text or on a terminal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-PLAIN_WIDTH = 132  # columns, where there is no terminal to ask
+PLAIN_WIDTH = 132  # columns, if there is no terminal to ask
 
 
 def as_text(made: Callable[[int], RenderableType], width: int = PLAIN_WIDTH) -> str:
-    """What is made for `width` columns, without colours and without blanks at the ends of lines."""
+    """What `made` returns for `width` columns as text, without colours and without blanks at the ends of lines."""
     console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
     console.print(made(console.width))
     with_padding = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
@@ -23,7 +23,7 @@ def as_text(made: Callable[[int], RenderableType], width: int = PLAIN_WIDTH) -> 
 
 
 def print_on(stream: IO[str], made: Callable[[int], RenderableType]) -> None:
-    """Print it on a stream; on a terminal, colours, NO_COLOR and the width are the terminal's."""
+    """Print it on a stream; on a terminal, with its width and colours, or none under NO_COLOR."""
     if not stream.isatty():
         stream.write(as_text(made))
         return

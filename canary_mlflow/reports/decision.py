@@ -1,4 +1,4 @@
-"""What was decided about a candidate: all that a report shows."""
+"""What was decided about a candidate: everything that a report shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Question(StrEnum):
 
     GATE = "gate"  # may this version become champion?
     SESSION = "session"  # what went wrong in a session that left no version?
-    CHANGE = "change"  # is what a session was made with safe? Beside the champion, but nothing is registered.
+    CHANGE = "change"  # is what a session was made with safe? Judged against the champion, but nothing is registered.
     COMPARISON = "comparison"  # how do these two differ? Read-only.
     REVISIONS = "revisions"  # how do runs of two revisions of the code differ?
     FILES = "files"  # what would the gate say about these files? Nothing is written.
@@ -30,17 +30,17 @@ LABELLED = (Question.COMPARISON, Question.REVISIONS, Question.FILES)  # their si
 class HeldBy(StrEnum):
     """What keeps a version from being promoted, whatever its verdict."""
 
-    LOAD = "not-promotable"  # a fault put in on purpose, a profiler: never, and never a baseline
-    OLDER = "older"  # than the champion, and nobody asked for it
-    ASKED = "asked"  # for a verdict alone
-    RUNS = "too-few-runs"  # than a champion must have
+    LOAD = "not-promotable"  # a deliberate fault, a profiler: never promoted, and never a baseline
+    OLDER = "older"  # older than the champion, and nobody asked to promote it
+    ASKED = "asked"  # only a verdict was asked for
+    RUNS = "too-few-runs"  # fewer than a champion must have
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
     """Something that keeps a version from being promoted, and why.
 
-    `runs`: how many a champion must have, where it has too few.
+    `runs`: how many a champion must have, if it has too few.
     """
 
     by: HeldBy
@@ -54,7 +54,7 @@ SLOW_DRIFT = "Slow drift, against the anchor"
 
 @dataclass(frozen=True, kw_only=True)
 class RunWarning:
-    """What the watch said while one of the candidate's runs went on; `run`: how to call that run."""
+    """A warning of the watch during one of the candidate's runs. `run`: that run's display name."""
 
     run: str
     warning: WatchWarning
@@ -65,8 +65,8 @@ class Decision:
     """A verdict and what followed from it.
 
     `champion_before` and `champion_after` are version numbers, or None while there is no champion. `bootstrapped`
-    says that the policy lets a version without baseline begin as champion: never a PASS. `holds`: what keeps the
-    version from being promoted. After a dry run nothing has been written, `promoted` is False and
+    says that the policy lets a version without a baseline become the first champion; that is never a PASS. `holds`:
+    what keeps the version from being promoted. After a dry run nothing has been written, `promoted` is False and
     `champion_after` equals `champion_before`.
     """
 
@@ -82,7 +82,7 @@ class Decision:
     champion_after: str | None = None
     session_id: str | None = None
     store: str = ""  # the tracking URI, for the way into the UI
-    page: str = ""  # the place in the UI
+    page: str = ""  # the path in the UI
     baseline_label: str = ""
     candidate_label: str = ""
     warnings: tuple[RunWarning, ...] = ()
@@ -90,12 +90,12 @@ class Decision:
     holds: tuple[Hold, ...] = ()
 
     def hold(self, by: HeldBy) -> Hold | None:
-        """What is known of this one; None where it does not hold the version."""
+        """The hold of this kind; None if there is none."""
         return next((hold for hold in self.holds if hold.by is by), None)
 
     @property
     def good(self) -> bool:
-        """Whether it may be champion, by its verdict: a PASS, or the first where the policy lets that begin."""
+        """Whether its verdict lets it be champion: a PASS, or a bootstrap by the policy."""
         return self.bootstrapped or self.verdict.outcome is Outcome.PASS
 
     @property
@@ -120,12 +120,12 @@ class Decision:
 
 
 def barred(holds: tuple[Hold, ...]) -> bool:
-    """Whether nobody can promote it without another verdict."""
+    """Whether these holds bar promotion until there is another verdict."""
     return any(hold.by in (HeldBy.LOAD, HeldBy.RUNS) for hold in holds)
 
 
 def decision_to_dict(decision: Decision) -> dict[str, Any]:
-    """Plain JSON values; the verdict as `gates` writes it, so that anyone can read it back."""
+    """The decision as plain JSON values; the verdict as `gates` writes it, so that it can be read back."""
     return {
         "question": str(decision.question),
         "decision": decision.word,
@@ -150,7 +150,7 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
 
 
 def holds_to_list(holds: tuple[Hold, ...]) -> list[dict[str, Any]]:
-    """Plain JSON values."""
+    """The holds as plain JSON values."""
     return [{"by": str(hold.by), "reason": hold.reason, "runs": hold.runs} for hold in holds]
 
 
@@ -160,7 +160,7 @@ def holds_from_list(found: Any) -> tuple[Hold, ...]:
 
 
 def decision_from_dict(found: Mapping[str, Any]) -> Decision:
-    """The inverse of `decision_to_dict`, warnings left out: they are read from the runs."""
+    """The inverse of `decision_to_dict`, without warnings, which are read from the runs."""
     return Decision(
         verdict=verdict_from_dict(found["verdict"]),
         model=str(found["model"]),

@@ -1,4 +1,4 @@
-"""Two sides beside each other without a judgement: exact facts, configuration, code, packages, data, hardware, work."""
+"""How two sides differ, without judging: exact facts, configuration, code, packages, data, hardware, work."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ EQUAL, OTHER, NOT_COMPARABLE = 0, 1, 3
 
 @dataclass(frozen=True, kw_only=True)
 class Diff:
-    """What differs. `compared`: the groups that both sides recorded. `obstacle`: why the facts of the two sides do not
-    compare, in a clause; '' where they do."""
+    """What differs. `compared`: the groups that both sides recorded. `obstacle`: why the facts of the two sides cannot
+    be compared, as a clause; '' if they can."""
 
     baseline: str
     candidate: str
@@ -30,27 +30,27 @@ class Diff:
     compared: tuple[str, ...]
     obstacle: str
     work: WorkDiff
-    facts: tuple[Mapping[str, str], Mapping[str, str]]  # of the first runs, whose work it is
+    facts: tuple[Mapping[str, str], Mapping[str, str]]  # of the first two runs whose work can be compared
 
     @property
     def exit_code(self) -> int:
-        """0 where nothing differs by more than rounding, 1 where something does, 3 where the sides do not compare."""
+        """0 if nothing differs by more than rounding, 1 if something does, 3 if the sides cannot be compared."""
         if self.obstacle:
             return NOT_COMPARABLE
         return OTHER if any(not one.rounding for one in self.differences) else EQUAL
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The difference as plain JSON values."""
         plain = {key: value for key, value in asdict(self).items() if key != "facts"}
         return {**plain, "exit_code": self.exit_code}
 
     def over(self, budget: Mapping[str, float]) -> list[str]:
-        """The counts of work that grew by more than the budget's share."""
+        """The counts of work that grew by more than their share in `budget`."""
         return beyond(*self.facts, budget)
 
 
 def between(baseline: Version, candidate: Version, labels: tuple[str, str]) -> Diff:
-    """The difference of two sides, by all their runs."""
+    """The difference between two sides, from all their runs."""
     found, compared = differences(baseline.runs, candidate.runs)
     pair = _comparable(baseline, candidate)
     return Diff(
@@ -65,7 +65,7 @@ def between(baseline: Version, candidate: Version, labels: tuple[str, str]) -> D
 
 
 def _comparable(baseline: Version, candidate: Version) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """The facts of the first two runs whose work compares; of none where none do."""
+    """The facts of the first two runs whose work can be compared; empty if there are none."""
     found = ((before.facts, now.facts) for before in baseline.runs for now in candidate.runs)
     return next((pair for pair in found if compare_work(*pair).kind), ({}, {}))
 

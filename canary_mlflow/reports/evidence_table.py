@@ -1,4 +1,4 @@
-"""The figures of each judged metric as a table for a terminal, as many columns as fit."""
+"""The figures of each judged metric as a table for a terminal, with as many columns as fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STYLES = {
     CheckOutcome.WARN: "yellow",
     CheckOutcome.NOT_JUDGED: "dim",
 }
-GAP = 2  # columns between those of the evidence
+GAP = 2  # characters between the columns of the evidence
 WORD, RANGES, PLOT, MEANING = "  ", "change [range]", "right is worse", "what it means"
 LEFT = (WORD, "metric", PLOT, MEANING)
 FIGURES = (WORD, "metric", "baseline", "candidate")
@@ -35,9 +35,9 @@ SHAPES = (
 
 
 def evidence(rows: Sequence[wording.Row], width: int, *, all_meanings: bool = True) -> Iterator[RenderableType]:
-    """The figures of each metric, as many columns as fit: the ranges first, then the drawing, then what it means. What
-    does not fit is said below, or said to be left out; the drawing says nothing else than the figures. What the
-    verdict's own reason says of a metric is said again with `all_meanings` alone."""
+    """The figures of each metric, with as many columns as fit: first the ranges, then the drawing, then the meaning.
+    What does not fit is printed below, or a line says that it is left out; the drawing adds nothing to the figures.
+    What the verdict's own reason says about a metric is repeated only with `all_meanings`."""
     shape = next((one for one in SHAPES if width >= columns_needed(rows, one)), SHAPES[-1])
     table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", pad_edge=True)
     for name in shape:
@@ -73,6 +73,6 @@ def cells_of(row: wording.Row, shape: Sequence[str]) -> list[str]:
 
 
 def columns_needed(rows: Sequence[wording.Row], shape: Sequence[str]) -> int:
-    """How wide the evidence is when nothing in it is cut or folded."""
+    """The width of the evidence, in characters, if nothing in it is cut or folded."""
     lines = [list(shape), *(cells_of(row, shape) for row in rows)]
     return sum(max(len(cell) for cell in column) + GAP for column in zip(*lines, strict=True))

@@ -1,5 +1,5 @@
-"""What differs exactly between two sides, in a sentence, with what was changed that may explain it: what a report says
-first after its verdict."""
+"""What differs exactly between two sides, in a sentence, with the changes that may explain it. A report says this first
+after its verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gates.facts.exact import FACTS, bare
 from gates.model.verdict import Difference
 
 SHOWN = 4  # facts that a sentence names
-LINKED = 4  # changes that it names
+LINKED = 4  # changes that the sentence names
 TOKENS = (("trl", "transformers", "tokenizers", "datasets"), ("data", "max_length", "packing"))
 NUMBERS = (
     ("trl", "transformers", "accelerate", "peft", "torch"),
@@ -33,7 +33,7 @@ RULES: tuple[tuple[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]], ..
 
 def exact(decision: Decision, most: int = SHOWN) -> str:
     """`Differs exactly: first loss 0.6931 → 2.773 (4 times) in seeds 0, 1, 2. May come from: transformers 4.47.1 →
-    4.48.1.`; '' where nothing differs by more than rounding."""
+    4.48.1.`; '' if nothing differs by more than rounding."""
     facts = differing(decision.verdict.differences)
     if not facts:
         return ""
@@ -47,7 +47,7 @@ def differing(found: Sequence[Difference]) -> list[Difference]:
 
 
 def origin(facts: Sequence[Difference], found: Sequence[Difference]) -> str:
-    """What changed that the facts may come from, in a sentence; '' where nothing is known to have changed."""
+    """A sentence on the changes that the facts may come from; '' if no change is known."""
     causes = dict.fromkeys(difference(cause) for one in facts for cause in explaining(one, found))
     if not causes:
         return ""
@@ -57,8 +57,8 @@ def origin(facts: Sequence[Difference], found: Sequence[Difference]) -> str:
 
 
 def explaining(fact: Difference, found: Sequence[Difference]) -> list[Difference]:
-    """What changed that a fact may follow from: the setting of its own name; else parts of the configuration and
-    packages by rule; else the code."""
+    """The changes that a fact may come from: the setting of the same name; else parts of the configuration and packages
+    by rule; else the code."""
     return list(next((causes for causes in map(list, _by_rule(fact, found)) if causes), []))
 
 

@@ -18,7 +18,7 @@ def change(value: float | None, *, relative: bool, unit: str) -> str:
 
 
 def interval(low: float | None, high: float | None, *, relative: bool, unit: str) -> str:
-    """`[-1.2, +4.0]` in the unit of the change before it; nothing when an end is unknown."""
+    """`[-1.2, +4.0]` in the unit of the change before it; '' if an end is unknown."""
     if low is None or high is None:
         return ""
     if relative:
@@ -27,7 +27,7 @@ def interval(low: float | None, high: float | None, *, relative: bool, unit: str
 
 
 def limit(margin: float | None, *, relative: bool, unit: str, both: bool) -> str:
-    """The largest change that is tolerated, with its direction; both where it holds both ways."""
+    """The largest tolerated change with its direction, or with both directions if it holds both ways."""
     return NOTHING if margin is None else wording.limit(margin, relative, unit, both)
 
 

@@ -1,4 +1,4 @@
-"""A run that goes on, on a terminal: how far it is, its curves in a line each, and what the watch says."""
+"""Follows a run on a terminal: how far it is, its curves in one line each, and what the watch says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IN_LINES = 3  # series in a line of plain text
 
 
 def screen(sight: Sight, now: int, trouble: str = "") -> RenderableType:
-    """Everything at once. `now` in ms; `trouble`: why there is no news."""
+    """The whole screen. `now`: in ms. `trouble`: why there is no news."""
     parts: list[RenderableType] = [heading(sight), progress(sight.run, now)]
     if sight.series:
         parts.append(curves(sight.series.values()))
@@ -56,7 +56,7 @@ def heading(sight: Sight) -> Text:
 
 
 def progress(run: RunFacts, now: int) -> RenderableType:
-    """A bar where the run says how many steps it has planned, and the time that is left at its pace."""
+    """A bar if the run says how many steps it plans, and the time left at its pace."""
     said = Text(f"  {standing(run, now)}")
     if not run.max_steps:
         return said
@@ -92,18 +92,19 @@ def curves(series: Iterable[Series]) -> Table:
 
 
 def scaled(series: Series) -> np.ndarray:
-    """The values as they are drawn: logarithms where the live page draws them so."""
+    """The values as they are drawn: logarithms if the live page has a logarithmic axis for them."""
     drawable = series.name in LOG and bool((series.values[np.isfinite(series.values)] > 0).all())
     return np.log(series.values) if drawable else series.values
 
 
 def value(number: float, unit: str) -> str:
-    """A value with its unit, also where it is none."""
+    """A value with its unit; NaN and infinities as words."""
     return quantity(number, unit) if math.isfinite(number) else str(number).replace("nan", "NaN")
 
 
 def sparkline(values: np.ndarray, width: int = WIDTH) -> str:
-    """At most `width` blocks, each the mean of its stretch from lowest to highest; ! where a value is not finite."""
+    """At most `width` blocks, each the mean of a stretch, scaled from the lowest to the highest mean; ! for a stretch
+    with a value that is not finite."""
     stretches = np.array_split(values, min(width, len(values))) if len(values) else []
     means = [float(stretch.mean()) for stretch in stretches]  # a NaN or Inf in it makes it one
     finite = [mean for mean in means if math.isfinite(mean)]
@@ -112,7 +113,7 @@ def sparkline(values: np.ndarray, width: int = WIDTH) -> str:
 
 
 def block(mean: float, low: float, high: float) -> str:
-    """The block for a value; in the middle where nothing moves."""
+    """The block for a value; the middle one if all values are equal."""
     if not math.isfinite(mean):
         return BROKEN
     share = (mean - low) / (high - low) if high > low else 0.5
@@ -120,13 +121,13 @@ def block(mean: float, low: float, high: float) -> str:
 
 
 def warned(warning: WatchWarning) -> Text:
-    """A warning, the level in its colour."""
+    """A warning, with its level in colour."""
     level = warning.level.name
     return Text.assemble((level, STYLES[level]), visible(sentence(warning).removeprefix(level)))
 
 
 def ending(sight: Sight) -> str:
-    """How it ended, in a sentence."""
+    """How the run ended, in a sentence."""
     run = sight.run
     why = f" ({visible(run.failure)})" if run.failure else ""
     watch = f"; the watch: {visible(run.level)}" if run.level else "; nobody watched it"

@@ -1,4 +1,4 @@
-"""One check's change on an axis in units of its own limit: harm to the right, whichever way the metric gets worse."""
+"""A check's change on an axis in units of its limit: harm is to the right, whichever way the metric gets worse."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from gates.model.verdict import Evidence
 
 FARTHEST = 2.5  # limits; what lies beyond is drawn at the edge
-WIDTH, HEIGHT = 360, 30  # of the picture, in its own units
+WIDTH, HEIGHT = 360, 30  # of the picture, in SVG units
 EDGE = 12.0
-COLUMNS = 21  # of the drawing in letters
+COLUMNS = 21  # characters of the text drawing
 AXIS, ZERO, LIMIT, RANGE, CENTRE, LEFT, RIGHT = "·│┃━●◂▸"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forest:
-    """Where change, interval and limits lie, in limits and within ±FARTHEST; `low`, `high` None where no interval is
-    known. `beyond_…`: it goes on there. `both`: the limit holds both ways."""
+    """Where change, interval and limits lie, in units of the limit and within ±FARTHEST. `low`, `high`: None if no
+    interval is known. `beyond_…`: it continues beyond that edge. `both`: the limit holds both ways."""
 
     centre: float | None
     low: float | None
@@ -34,7 +34,7 @@ class Forest:
 
 
 def forest(found: Evidence | None, *, both: bool) -> Forest | None:
-    """The marks of a check; None where it has no limit or no change to draw."""
+    """The marks of a check; None if it has no limit or no change to draw."""
     if found is None or not found.margin or found.change is None:
         return None
     ends = sorted(one / found.margin for one in (found.change_low, found.change_high) if one is not None)
@@ -51,17 +51,18 @@ def forest(found: Evidence | None, *, both: bool) -> Forest | None:
 
 
 def within(limits: float) -> float:
-    """A place on the axis."""
+    """A value in limits, clipped to the axis: ±FARTHEST."""
     return max(-FARTHEST, min(FARTHEST, limits))
 
 
 def x_of(limits: float) -> float:
-    """That place in the picture."""
+    """The x coordinate of a value in the picture, in SVG units."""
     return round(WIDTH / 2 + within(limits) / FARTHEST * (WIDTH / 2 - EDGE), 1)
 
 
 def in_letters(found: Forest | None) -> str:
-    """The same in COLUMNS letters: zero │, limit ┃, range ━, change ●, goes on ◂ ▸; '' for nothing to draw."""
+    """The marks as COLUMNS characters: zero │, limit ┃, range ━, change ●, continues ◂ ▸; '' if there is nothing to
+    draw."""
     if found is None or found.centre is None:
         return ""
     drawn = [AXIS] * COLUMNS
@@ -80,10 +81,10 @@ def in_letters(found: Forest | None) -> str:
 
 
 def column(limits: float) -> int:
-    """The letter of a place."""
+    """The column, from 0, of a value in limits."""
     return round((within(limits) + FARTHEST) / (2 * FARTHEST) * (COLUMNS - 1))
 
 
 def both_ways(policy: Mapping[str, Any], name: str) -> bool:
-    """Whether a rule of a verdict's policy takes either direction for harm."""
+    """Whether a rule of a verdict's policy treats either direction as harm."""
     return bool(policy.get("rules", {}).get(name, {}).get("worse") == "both")

@@ -1,4 +1,4 @@
-"""The study as one page: no request, no script, light or dark as its reader likes it, printable."""
+"""The study as one HTML page: no requests, no scripts, light or dark by the reader's setting, printable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def render(study: Study) -> str:
 
 
 def page(study: Study, drawn: Mapping[str, str]) -> str:
-    """The page around charts that have been drawn already: slug → SVG."""
+    """The page around charts that are already drawn: slug → SVG."""
     study = shown(study)
     decision = study.decision
     return template().render(
@@ -42,7 +42,7 @@ def page(study: Study, drawn: Mapping[str, str]) -> str:
 
 @cache
 def template() -> Template:
-    """The template, with what it may call. Everything that is put into it is escaped."""
+    """The template with the functions that it may call. Everything put into it is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     place = PackageLoader("canary_mlflow.reports")
@@ -78,14 +78,14 @@ def told(decision: Decision, *, then: bool) -> dict[str, Any]:
 
 
 def written(policy: Mapping[str, Any]) -> str:
-    """The policy as it would stand in a file."""
+    """The policy as YAML, as a file would have it."""
     import yaml
 
     return str(yaml.safe_dump(dict(policy), sort_keys=False, allow_unicode=True))
 
 
 def fingerprint(study: Study) -> list[tuple[str, str, list[str]]]:
-    """(group, key, the different values) of what the runs were made on and with."""
+    """(group, key, distinct values) of the runs' workload, hardware, environment and facts."""
     rows = []
     for group in ("workload", "hardware", "environment", "facts"):
         keys = sorted({key for run in study.candidates for key in getattr(run, group)})
@@ -96,7 +96,7 @@ def fingerprint(study: Study) -> list[tuple[str, str, list[str]]]:
 
 
 def profiled(study: Study) -> dict[str, Any]:
-    """Tables and pictures of the profile; empty where there is none."""
+    """Tables and pictures of the profile; empty if there is none."""
     found = study.profiled
     if found is None:
         return {}
@@ -107,12 +107,12 @@ def profiled(study: Study) -> dict[str, Any]:
 
 
 def as_address(svg: str) -> str:
-    """A picture inside the page: as an image, so that nothing in it can meet anything of the page."""
+    """A picture as a data: address: as an image, so that nothing in it can interfere with the page."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def described(chart: Chart) -> str:
-    """A chart in words, for who cannot see it."""
+    """A chart in words, for readers who cannot see it."""
     runs = list(dict.fromkeys(curve.run for curve in chart.curves))
     ends = [f"{curve.run} from {figure(curve.values[0])} to {figure(curve.values[-1])}" for curve in chart.curves[:4]]
     return f"{chart.title} over the steps of {figures.count(len(runs), 'run')}: {'; '.join(ends)}"

@@ -17,12 +17,12 @@ def render(decision: Decision) -> str:
 
 
 def render_study(study: Study) -> str:
-    """The same of a whole study, with the figures of its runs."""
+    """The same for a whole study, with the figures of its runs."""
     return json_text(stamped("report", {**study_to_dict(study), **with_card(study.decision)})) + "\n"
 
 
 def with_card(decision: Decision | None) -> dict[str, Any]:
-    """The card, and two of its sentences under their own names; None where nothing was judged."""
+    """The card, and two of its sentences under their own names; `card` is None if nothing was judged."""
     if decision is None:
         return {"exact": "", "changed": "", "card": None}
     card = card_to_dict(card_of(decision))

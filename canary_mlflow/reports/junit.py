@@ -31,7 +31,7 @@ def render(study: Study) -> str:
 
 
 def cases(study: Study) -> Iterator[TestCase]:
-    """One for each check; where nothing was checked, one that says so: an empty suite would read as a success."""
+    """One case for each check; if nothing was checked, one that says so: an empty suite would read as a success."""
     from junitparser import Skipped, TestCase
 
     decision = study.decision
@@ -62,5 +62,5 @@ def case_of(check: Check, row: wording.Row | None) -> TestCase:
 
 
 def clean(text: str) -> str:
-    """Text without the control characters that XML 1.0 does not have."""
+    """Text without the control characters that XML 1.0 does not allow."""
     return visible(text, keep="\t\n")

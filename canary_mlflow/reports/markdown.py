@@ -14,16 +14,16 @@ from gates.model.verdict import Check, CheckOutcome, Difference
 
 SHOWN_DIFFERENCES = 30
 
-# CommonMark lets a backslash stand before any sign of ASCII; MLflow's Showdown before none of < > & $ @ : ' ".
+# CommonMark allows a backslash before any ASCII punctuation; MLflow's Showdown before none of < > & $ @ : ' ".
 SIGNS = str.maketrans({
     **{sign: f"\\{sign}" for sign in "\\`*[]|~"},
     "&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;",
 })  # fmt: skip
-UNDERSCORE = re.compile(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")  # inside of a word it marks nothing
-BLOCK = re.compile(r"^(\s*\d{0,9})([#+=.)-])(?=[\s#+=.)-]|$)")  # a heading, a list's item, a rule
+UNDERSCORE = re.compile(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")  # inside a word it marks nothing
+BLOCK = re.compile(r"^(\s*\d{0,9})([#+=.)-])(?=[\s#+=.)-]|$)")  # a heading, a list item, a rule
 UNSAFE_CODE = re.compile(r"[`<>\[\]@!|\\&$]")
-# Both make links of bare addresses, of @names (who are told) and of #numbers, after Markdown itself. An entity hides
-# the sign from them; the blank without width (&#8203;) breaks the word, as Renovate writes release notes of others.
+# GitHub and MLflow link bare addresses, @names (and notify them) and #numbers, after Markdown itself. An entity hides
+# the sign from them; a zero-width space (&#8203;) breaks the word, as Renovate does in others' release notes.
 BAITS = (
     (re.compile("://"), "&#58;//"),
     (re.compile(r"(?i)\bwww\."), "www&#46;"),
@@ -41,7 +41,8 @@ def render(decision: Decision) -> str:
 
 
 def fit(text: str, limit: int, whole: str) -> str:
-    """Text of at most `limit` characters, cut after a full line; says how many lines are missing and where all are."""
+    """Text of at most `limit` characters, cut after a full line; says how many lines are missing and where to find them
+    (`whole`)."""
     if len(text) <= limit:
         return text
     rows = text.splitlines()
@@ -61,7 +62,7 @@ def cut_note(missing: int, whole: str) -> str:
 
 
 def lines(decision: Decision) -> Iterator[str]:
-    """The card, then the evidence: what matters most cannot be cut off."""
+    """The card, then the evidence, so that what matters most cannot be cut off."""
     decision = shown(decision)
     yield from card_lines(card_of(decision))
     yield from details(decision)
@@ -82,7 +83,8 @@ def card_lines(card: Card) -> Iterator[str]:
 
 
 def link(one: Link) -> str:
-    """A link where a server answers, else what to type and the address. Not of characters that end a link."""
+    """A link if a server answers, else what to type and the address. An address with characters that could end a link
+    is shown as code."""
     name = one.name[0].upper() + one.name[1:]
     needs = f" ({plain(one.needs)})" if one.needs else ""
     if one.command:
@@ -92,7 +94,7 @@ def link(one: Link) -> str:
 
 
 def details(decision: Decision) -> Iterator[str]:
-    """Everything behind the verdict that the card has not."""
+    """Everything behind the verdict that is not on the card."""
     decision = shown(decision)
     if rows := others(decision, card_of(decision).rows[:SHOWN]):
         yield ""
@@ -113,7 +115,7 @@ def details(decision: Decision) -> Iterator[str]:
 
 
 def table(rows: Sequence[wording.Row]) -> Iterator[str]:
-    """One line per metric; the drawing in letters, for GitHub and MLflow show no picture of a page's own."""
+    """One line per metric; the drawing is text, because GitHub and MLflow do not show pictures inside a page."""
     yield "| | metric | baseline | candidate | change [range] | limit | right is worse | what it means |"
     yield "|---|---|---:|---:|---:|---:|---|---|"
     for row in rows:
@@ -127,7 +129,7 @@ def table(rows: Sequence[wording.Row]) -> Iterator[str]:
 
 
 def hard_gates(checks: Sequence[Check]) -> Iterator[str]:
-    """Failed ones with their reason, the others in one line."""
+    """The hard gates: those that did not pass with their reason, the others in one line."""
     for check in checks:
         if check.outcome is not CheckOutcome.PASS:
             word = wording.WORDS[check.outcome]
@@ -138,7 +140,7 @@ def hard_gates(checks: Sequence[Check]) -> Iterator[str]:
 
 
 def differences(found: Sequence[Difference]) -> Iterator[str]:
-    """What is not the same around the two sides."""
+    """What differs between the two sides besides the metrics."""
     if not found:
         return
     yield ""
@@ -153,8 +155,8 @@ def differences(found: Sequence[Difference]) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Text that is shown as it is written: no HTML, table's cell, emphasis, link, picture, heading, list or formula,
-    and no word that GitHub or MLflow makes a link of, or notifies somebody for."""
+    """Text that is shown as written: no HTML, table cell, emphasis, link, picture, heading, list or formula, and no
+    word that GitHub or MLflow turns into a link or a notification."""
     text = visible(text).translate(SIGNS)
     text = UNDERSCORE.sub(r"\\_", text)
     text = BLOCK.sub(r"\1\\\2", text)
@@ -164,13 +166,13 @@ def plain(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """One line as code; as `plain` text where a sign in it could mean anything outside of code, so that nothing hangs
-    on how a reader's parser finds the end of code."""
+    """One line as code; as `plain` text if a character in it could mean something outside code, so that nothing depends
+    on how a parser finds the end of code."""
     text = visible(text)
     return plain(text) if UNSAFE_CODE.search(text) else f"`{text}`"
 
 
 def fenced(text: str) -> str:
-    """Lines as they are, in a block of code that nothing in them can end."""
+    """Lines unchanged, in a code block that nothing in them can end."""
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)
     return f"{fence}\n{text}\n{fence}"

@@ -1,4 +1,4 @@
-"""What figures mean: a row's in a few words, and how to read ranges and brackets."""
+"""What figures mean: a row's meaning in a few words, and how to read ranges and brackets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def meaning(decision: Decision, check: Check) -> str:
 
 
 def missing(check: Check) -> str:
-    """What it would take to decide."""
+    """What a decision would take, as a clause."""
     if check.reason_code is ReasonCode.NEAR_MARGIN and not check.more_runs:
         return "too close to the limit for any number of runs"
     if check.more_runs:
@@ -58,7 +58,7 @@ def detectable(found: Evidence) -> str:
 
 
 def how_to_read(decision: Decision) -> str:
-    """The rules behind ranges and brackets, where there are any."""
+    """The rules behind ranges and brackets; '' if there are none."""
     shown = [(check.role, check.evidence) for check in decision.verdict.checks if check.evidence is not None]
     text = ""
     if any(evidence.change_low is not None for _, evidence in shown):
@@ -77,8 +77,7 @@ def how_to_read(decision: Decision) -> str:
 
 
 def confidence(decision: Decision) -> str:
-    """` (90 % confidence)`: a range leaves `alpha_pass` out at each end, and half of that where both directions are
-    harm."""
+    """` (90 % confidence)`: a range leaves out `alpha_pass` at each end; half of that if both directions are harm."""
     alpha, rules = decision.verdict.policy.get("alpha_pass"), decision.verdict.policy.get("rules", {})
     if not isinstance(alpha, float):
         return ""

@@ -1,4 +1,4 @@
-"""How many runs would decide, and by which of the ways that there are they can be had."""
+"""How many runs would decide, and how to make them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_FRESH = "no fresh baseline, and the policy does not go on without one"
 
 
 def more_runs(decision: Decision, needed: int) -> str:
-    """How to get `needed` runs a side, by the ways that there are."""
+    """How to get `needed` runs per side, by each possible way."""
     verdict = decision.verdict
     if words := champion_is_short(verdict, needed):
         goes_on = verdict.look is not None and plan_reaches(verdict, 0)
@@ -30,13 +30,13 @@ def more_runs(decision: Decision, needed: int) -> str:
 
 
 def have(verdict: Verdict) -> str:
-    """`3 against 5`."""
+    """`3 against 5`: runs of the candidate and of the baseline."""
     return f"{len(verdict.candidate_runs)} against {len(verdict.baseline_runs)}"
 
 
 def champion_is_short(verdict: Verdict, needed: int) -> str:
-    """What to do where the champion has fewer runs than are needed, '' where it has not: its runs are added to only
-    where the policy always makes fresh ones."""
+    """What to do if the champion has fewer runs than needed; '' if it has enough. Topping up adds runs to the champion
+    only if the policy always makes fresh ones."""
     looks = verdict.policy.get("looks", {})
     grows = looks.get("fresh_baseline", "always") == "always" and plan_reaches(verdict, 0)
     if len(verdict.baseline_runs) >= needed or grows:
@@ -48,7 +48,7 @@ def champion_is_short(verdict: Verdict, needed: int) -> str:
 
 
 def top_up_command(decision: Decision) -> str:
-    """The command that adds runs; a policy of the user's own must be named again."""
+    """The command that adds runs; a user's policy must be named again."""
     policy = str(decision.verdict.policy.get("name", ""))
     own = "" if policy in (*policy_names(), "") else f" --policy FILE (that of policy {policy})"
     return f"canary gate {shlex.quote(decision.model)} {decision.version} --top-up{own}"
@@ -62,7 +62,8 @@ def no_number(code: ReasonCode) -> str:
 
 
 def noise(verdict: Verdict, where: str) -> str:
-    """Where to look for what keeps the open metrics open: of the machine, or of the seeds, which no quiet changes."""
+    """Where to look for the noise that keeps metrics open: the machine's, or the seeds', which a quiet machine does not
+    reduce."""
     rules = verdict.policy.get("rules", {})
     open_ones = [check.metric for check in verdict.checks if check.outcome is CheckOutcome.INCONCLUSIVE]
     metrics = {name: METRICS.get(rules.get(name, {}).get("metric", name)) for name in open_ones}
@@ -74,7 +75,7 @@ def noise(verdict: Verdict, where: str) -> str:
 
 
 def plan_reaches(verdict: Verdict, needed: int) -> bool:
-    """Whether topping up would make that many runs of the candidate; with 0 whether it would make any."""
+    """Whether topping up would make that many runs of the candidate; with 0, whether it would make any."""
     plan = verdict.policy.get("looks", {}).get("runs", (MAX_RUNS,))
     ended = any(note.startswith((NO_MORE, NO_FRESH)) for note in verdict.notes)
     made = len(plan) if verdict.look is None and (verdict.planned_runs or 0) >= plan[-1] else verdict.look or 0

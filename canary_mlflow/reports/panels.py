@@ -10,10 +10,10 @@ from gates.model.metrics import METRICS
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One chart. `lines`: canonical names, the champion's band belongs to the first. `spread`: the series around it.
+    """One chart. `lines`: canonical names; the champion's band belongs to the first. `spread`: the spread around it.
 
-    `target`: the params that may hold a value to aim at, the first that is set counts. `streams`: what the watch may
-    warn of that shows here, besides the lines.
+    `target`: params that may hold a target value; the first that is set counts. `streams`: further streams whose
+    warnings are marked here.
     """
 
     title: str
@@ -25,7 +25,7 @@ class Panel:
 
     @property
     def unit(self) -> str:
-        """The unit of its axis; '' for a series of the user's own."""
+        """The unit of its axis; '' for a user-defined series."""
         found = METRICS.get(self.lines[0])
         return "" if found is None else found.unit
 
@@ -62,12 +62,12 @@ SERIES = tuple(dict.fromkeys(name for panel in PANELS for name in (*panel.lines,
 
 
 def label(name: str) -> str:
-    """A series' name for people."""
+    """A series' display name."""
     return METRICS[name].label if name in METRICS else name.replace("_", " ")
 
 
 def target_of(panel: Panel, params: Mapping[str, str]) -> float | None:
-    """The value to aim at, where the run's configuration holds one."""
+    """The target value; None if the run's params hold none."""
     for key in panel.target:
         try:
             return float(params[key])

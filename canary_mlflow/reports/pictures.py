@@ -34,7 +34,7 @@ SETTINGS: Any = {  # Any: matplotlib's type lists every key there is
     "svg.hashsalt": "canary",  # the same picture from the same numbers
     "text.parse_math": False,  # a run may be called $x$
     "font.size": 9,
-    "axes.titley": 1.0,  # to look for free room above the axes takes a sixth of the time
+    "axes.titley": 1.0,  # fixed, because the search for free room above the axes takes a sixth of the time
     "axes.edgecolor": SOFT, "axes.labelcolor": SOFT, "xtick.color": SOFT, "ytick.color": SOFT, "text.color": INK,
     "figure.facecolor": PAPER, "axes.facecolor": PAPER, "legend.facecolor": PAPER, "legend.framealpha": 0.7,
 }  # fmt: skip
@@ -52,7 +52,7 @@ def pictures(study: Study) -> Iterator[tuple[str, bytes]]:
 
 
 def svg(chart: Chart) -> str:
-    """A chart as SVG in two sets of colours, of which the reader's browser chooses."""
+    """A chart as SVG in two sets of colours, from which the reader's browser chooses."""
     with drawn(chart) as figure:
         text = saved(figure, "svg").decode()
     text = text[text.index("<svg") :]  # without the prolog
@@ -67,7 +67,7 @@ def svg(chart: Chart) -> str:
 
 @contextmanager
 def settings() -> Iterator[None]:
-    """Our settings, for a while; a letter that no font has is no news."""
+    """Apply our settings inside a `with`, and silence warnings about letters that no font has."""
     from matplotlib import rc_context
 
     with rc_context(SETTINGS), warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -77,7 +77,7 @@ def settings() -> Iterator[None]:
 
 @contextmanager
 def drawn(chart: Chart) -> Iterator[Figure]:
-    """The chart as a figure of its own: no pyplot, no display, nothing global."""
+    """The chart as a separate figure: no pyplot, no display, nothing global."""
     from matplotlib.figure import Figure
 
     with settings():
@@ -87,9 +87,9 @@ def drawn(chart: Chart) -> Iterator[Figure]:
 
 
 def draw(axes: Axes, chart: Chart) -> None:
-    """Band, target, curves, marks."""
+    """Draw band, target, curves and marks."""
     names, runs = unique(one.label for one in chart.curves), unique(one.run for one in chart.curves)
-    if chart.band is not None:  # with an edge: of one run it is a line
+    if chart.band is not None:  # with an edge, because the band of one run is only a line
         axes.fill_between(chart.band.steps, chart.band.low, chart.band.high, color=BAND, alpha=0.3, linewidth=0.8)
     for run, around in chart.around:
         colour = RUNS[runs.index(run) % len(RUNS)]
@@ -113,12 +113,12 @@ def draw(axes: Axes, chart: Chart) -> None:
 
 
 def finish(axes: Axes, chart: Chart, runs: Sequence[str], names: Sequence[str]) -> None:
-    """Title, axes in plain figures, and above them what colours and strokes mean: a box inside would cover curves."""
+    """Add the title, axes in plain figures, and the legend above them: a box inside would cover curves."""
     from matplotlib.ticker import FuncFormatter
 
     unit = f" ({chart.unit})" if chart.unit else ""
     axes.set_title(clean(f"{chart.title}{unit}"), loc="left", fontsize=10)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.8g}"))  # no 1e-5 in the title's place
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.8g}"))  # an offset such as 1e-5 would meet the title
     axes.set_xlabel("step", loc="right", labelpad=1)
     axes.grid(color=SOFT, alpha=0.2, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
@@ -127,7 +127,7 @@ def finish(axes: Axes, chart: Chart, runs: Sequence[str], names: Sequence[str]) 
 
 
 def meanings(chart: Chart, runs: Sequence[str], names: Sequence[str]) -> list[Artist]:
-    """The legend: runs by colour, series by stroke where there are several, band and target."""
+    """The legend's entries: runs by colour, series by stroke if there are several, band and target."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -145,7 +145,7 @@ def meanings(chart: Chart, runs: Sequence[str], names: Sequence[str]) -> list[Ar
 
 
 def logarithmic(axes: Axes) -> None:
-    """A logarithmic axis, with more than powers of ten where it spans few of them."""
+    """Make the axis logarithmic, with ticks between the powers of ten if it spans few of them."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axes.set_yscale("log")
@@ -174,12 +174,12 @@ def heat(found: Correlation) -> Figure:
 
 
 def clean(text: str, most: int = 60) -> str:
-    """Text that XML and fonts can show."""
+    """Text that XML and fonts can show, at most `most` characters."""
     return visible(text, most=most)[:most]
 
 
 def unique(names: Iterator[str]) -> Sequence[str]:
-    """In their first order."""
+    """Each name once, in order of first appearance."""
     return list(dict.fromkeys(names))
 
 

@@ -1,4 +1,4 @@
-"""The chance of BLOCK and PASS, for people and as JSON values, with the spread that it rests on."""
+"""The chances of BLOCK and PASS, for people and as JSON values, with the spread that they rest on."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SOURCES = {
 
 @dataclass(frozen=True, kw_only=True)
 class KnownSpread:
-    """The spread that the chances are for: `kind` is a key of SOURCES, `entry` the name it is stored under, '' where it
-    is not; `df`: the degrees of freedom it is worth, None for the policy's; `notes`: what a user should know of those
-    that are stored."""
+    """The spread that the chances are for. `kind`: a key of SOURCES. `entry`: the name it is stored under, '' if it is
+    not stored. `df`: its degrees of freedom, None for the policy's. `notes`: what a user should know about stored
+    spreads."""
 
     sd: float
     kind: str
@@ -35,7 +35,7 @@ class KnownSpread:
 
 
 def lines(table: Sequence[Power], policy: Policy, rule: MetricRule, known: KnownSpread) -> Iterator[str]:
-    """The table for people, after whose spread it is and what the policy makes of a rule that does not decide."""
+    """The table for people, after the source of its spread and a note if the rule does not decide."""
     stored = f", stored as {known.entry!r}" if known.entry else ""
     yield f"{title(policy, rule, known)}; chance of BLOCK / PASS in %"
     yield f"spread: standard deviation between equal runs{stored}; --spread takes another ({_meaning(rule)})"
@@ -62,7 +62,7 @@ def lines(table: Sequence[Power], policy: Policy, rule: MetricRule, known: Known
 
 
 def as_dict(table: Sequence[Power], policy: Policy, rule: MetricRule, known: KnownSpread) -> dict[str, Any]:
-    """The same as JSON values; spread and margin as a policy states them."""
+    """The table as JSON values; spread and margin as a policy states them."""
     return {
         "policy": policy.name,
         "rule": rule.name,

@@ -1,4 +1,4 @@
-"""The chance of BLOCK and PASS over the true harm, as a picture."""
+"""The chances of BLOCK and PASS by true harm, as a picture."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ COLOURS = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#084594", "#041f4a", "#0
 
 
 def drawable(path: Path) -> bool:
-    """Whether the file's ending is of a kind that can be drawn."""
+    """Whether matplotlib can write a file with this suffix."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     return path.suffix.removeprefix(".").lower() in FigureCanvasBase.get_supported_filetypes()
 
 
 def draw(chances: Sequence[Power], title: str, path: Path) -> None:
-    """Write a PNG (or whatever the file's ending says, where it is `drawable`): one line per number of runs, BLOCK left
-    and PASS right. matplotlib comes with MLflow. Raises OSError."""
+    """Write a PNG, or another `drawable` format by the file's suffix: one line per number of runs, BLOCK on the left,
+    PASS on the right. matplotlib comes with MLflow. Raises OSError."""
     from matplotlib.figure import Figure  # without pyplot: no display, nothing global
 
     figure = Figure(figsize=(9.0, 4.0), layout="constrained")

@@ -1,5 +1,5 @@
-"""What the rules of a policy that decide can tell together: the smallest harm each one blocks, and the chance that an
-unchanged candidate passes them all."""
+"""What a policy's deciding rules can detect: the smallest harm that each blocks, and the chance that an unchanged
+candidate passes them all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WIDTH = 110
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One rule that decides: the spread it is judged with, and what it can tell for each number of runs."""
+    """A rule that decides: the spread it is judged with, and what it can detect with each number of runs."""
 
     rule: MetricRule
     spread: KnownSpread
@@ -37,8 +37,8 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """All of them. `subject`: what it is for, '' for runs in general; `facts`: which runs these are; `here`:
-    whether this machine said which hardware."""
+    """All rows. `subject`: what the table is for, '' for runs in general. `facts`: which runs these are. `here`:
+    whether the hardware in `facts` is this machine's."""
 
     policy: Policy
     subject: str
@@ -55,7 +55,7 @@ class Table:
 
     @property
     def together(self) -> tuple[float, ...]:
-        """For each size the chance that an unchanged candidate passes all rules: see ASSUMPTION."""
+        """For each size, the chance that an unchanged candidate passes all rules: see ASSUMPTION."""
         return tuple(math.prod(row.reached[at].unchanged for row in self.rows) for at in range(len(self.sizes)))
 
 
@@ -98,12 +98,12 @@ def _cells(row: Row) -> list[str]:
 
 
 def _percent(chance: float) -> str:
-    """A chance; one that is not quite certain never reads as certain."""
+    """A chance in percent; one below 1 is never shown as 100 %."""
     return f"{100 * chance:.0f} %" if chance < 0.995 else "> 99 %" if chance < 1 else "100 %"
 
 
 def _sources(rows: Sequence[Row]) -> str:
-    """`shipped with the policy`; of several kinds which rules have which."""
+    """`shipped with the policy`; if there are several kinds, which rules have which."""
     kinds = dict.fromkeys(row.spread.kind for row in rows)
     if len(kinds) == 1:
         return SOURCES[next(iter(kinds))]
@@ -114,7 +114,7 @@ def _sources(rows: Sequence[Row]) -> str:
 
 
 def as_dict(table: Table) -> dict[str, Any]:
-    """The same as JSON values; spreads, margins and harms as a policy states them: fractions on the log scale, else in
+    """The table as JSON values; spreads, margins and harms as a policy states them: fractions on the log scale, else in
     the metric's unit."""
     return {
         "policy": table.policy.name,

@@ -11,9 +11,9 @@ from canary_mlflow.shown import visible
 from canary_mlflow.tracking.profile import TRACE, Cost, Frame, Profile, Profiled
 
 SHOWN = 8  # of each list
-WIDTH, ROW = 1000, 17  # of the picture of calls, in its own units
+WIDTH, ROW = 1000, 17  # of the picture of calls and of one of its rows, in SVG units
 DEEPEST = 24
-LETTER = 6.2  # width of one
+LETTER = 6.2  # width of a letter, in SVG units
 KINDS = (("phase: ", "phase"), ("module: ", "module"), ("Optimizer.", "phase"), ("autograd::", "autograd"))
 
 
@@ -38,14 +38,14 @@ def lines(found: Profiled, *, full: bool = False) -> Iterator[str]:
 
 
 def tables(found: Profiled) -> Iterator[tuple[str, Sequence[Cost], dict[str, Cost]]]:
-    """(title, costs, the champion's by name)."""
+    """The tables: (title, costs, the champion's costs by name)."""
     for title, name in (("phase", "phases"), ("operator, itself", "operators"), ("module, its forward", "modules")):
         theirs = {cost.name: cost for cost in getattr(found.champion, name)} if found.champion else {}
         yield title, getattr(found.profile, name), theirs
 
 
 def as_dict(found: Profiled) -> dict[str, Any]:
-    """Plain JSON values."""
+    """The profile as plain JSON values."""
     return asdict(found)
 
 
@@ -72,7 +72,7 @@ def flame(profile: Profile) -> str:
 
 
 def _boxes(frame: Frame, left: float, depth: int, whole: float) -> Iterator[tuple[Frame, float, float, int]]:
-    """(call, left edge, width, depth)."""
+    """The boxes of a call and those below it: (call, left edge, width, depth)."""
     yield frame, left, WIDTH * frame.ms / whole, depth
     if depth < DEEPEST:
         for child in frame.children:
@@ -98,7 +98,7 @@ def _box(frame: Frame, left: float, width: float, depth: int, profile: Profile) 
 
 
 def memory(profile: Profile) -> str:
-    """How much tensors have grown since the step began, over its time, as an SVG."""
+    """How much tensors have grown since the step began, over the step's time, as an SVG."""
     if len(profile.memory) < 2:
         return ""
     last, top, height = profile.memory[-1][0], max(profile.peak_mib, 0.001), 110

@@ -1,4 +1,4 @@
-"""What goes and what stays, by model: one line for all that have the same reason."""
+"""What is removed and what is kept, by model: one line for all that have the same reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT = 8  # characters of a session's id
 
 
 def lines(fates: Sequence[Fate], *, done: bool) -> Iterator[str]:
-    """The table, and how much it is in all."""
+    """The table, and the total size."""
     for model, its in groupby(fates, key=lambda fate: fate.model):
         yield model
         yield from table(list(its), done=done)
@@ -33,7 +33,7 @@ def lines(fates: Sequence[Fate], *, done: bool) -> Iterator[str]:
 
 
 def table(fates: Sequence[Fate], *, done: bool) -> Iterator[str]:
-    """The lines of one model: what goes first."""
+    """The lines of one model, those to be removed first."""
     word = {True: "gone" if done else "goes", False: "stays"}
     groups: dict[tuple[bool, bool, str], list[Fate]] = {}
     for fate in fates:

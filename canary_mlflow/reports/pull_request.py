@@ -1,4 +1,4 @@
-"""The study as Markdown for a pull request: the verdict card, everything else folded."""
+"""The study as Markdown for a pull request: the verdict card, with everything else folded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def render(study: Study) -> str:
 
 
 def lines(study: Study) -> Iterator[str]:
-    """The card; then what can be unfolded."""
+    """The card, then the folded parts."""
     study = shown(study)
     decision = study.decision
     if decision is None:
@@ -39,7 +39,7 @@ def lines(study: Study) -> Iterator[str]:
 
 
 def folded(title: str, body: Iterable[str]) -> Iterator[str]:
-    """A part that opens on a click; nothing where there is nothing in it."""
+    """A part that opens on a click; nothing if it is empty."""
     found = list(body)
     if found:
         yield from ("", f"<details><summary>{plain(title)}</summary>", "", *found, "", "</details>", "")
@@ -53,7 +53,7 @@ def evidence(study: Study) -> Iterator[str]:
 
 
 def troubles(study: Study) -> Iterator[str]:
-    """What went wrong, each cause once: when, what it means, what to try."""
+    """What went wrong, by cause: when, what it means, what to try."""
     found = causes.causes(study.troubles)
     yield from (f"- {plain(causes.sentence(one))}" for one in found[:SHOWN])
     if len(found) > SHOWN:
@@ -61,7 +61,7 @@ def troubles(study: Study) -> Iterator[str]:
 
 
 def performance(study: Study) -> Iterator[str]:
-    """Both sides."""
+    """The performance metrics of both sides."""
     if not study.performance:
         return
     yield "| metric | baseline | candidate | change |"
@@ -72,7 +72,7 @@ def performance(study: Study) -> Iterator[str]:
 
 
 def memory(study: Study) -> Iterator[str]:
-    """By algorithm."""
+    """Peak memory by algorithm."""
     if study.memory.peaks:
         yield f"| {plain(study.memory.like)} | peak memory, median | range | runs |"
         yield "|---|---:|---:|---:|"

@@ -1,4 +1,4 @@
-"""What explains a verdict by what was measured, in a sentence: the paragraph after what changed."""
+"""The measured causes of a verdict, in a sentence: the paragraph after what changed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from canary_mlflow.reports.decision import Decision
 from gates.model.verdict import Outcome
 from gates.model.wording import sentence_case
 
-SHOWN = 2  # besides the first, only what explains much
+SHOWN = 2  # causes; after the first, only those that explain much
 
 
 def because(decision: Decision, most: int = SHOWN) -> str:
-    """`Measured cause: waiting for data 4 → 29 ms explains 92 % of the slower step (time.data_wait).`; '' where nothing
-    explains it, or nothing is to be explained."""
+    """`Measured cause: waiting for data 4 → 29 ms explains 92 % of the slower step (time.data_wait).`; '' if nothing
+    explains the verdict, or if it is PASS."""
     found = decision.verdict.causes[: max(1, most)]
     if decision.verdict.outcome is Outcome.PASS or not found:
         return ""
@@ -20,7 +20,7 @@ def because(decision: Decision, most: int = SHOWN) -> str:
 
 
 def listed(decision: Decision) -> list[str]:
-    """All of them, a sentence each; of a verdict that is not PASS and has none, that there is none."""
+    """All causes, one sentence each; if a verdict other than PASS has none, a sentence that says so."""
     verdict = decision.verdict
     if verdict.outcome is Outcome.PASS or not verdict.baseline_runs:
         return []

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from canary_mlflow.tracking.samples import Answer
 
 SHORT = 200  # characters of a text
-TIMES = 3  # of a fixed prompt: first, middle, last
+TIMES = 3  # answers to a fixed prompt: first, middle, last
 
 
 def lines(found: Sampled, *, full: bool = False) -> Iterator[str]:
@@ -36,7 +36,7 @@ def lines(found: Sampled, *, full: bool = False) -> Iterator[str]:
 
 
 def _drawn(found: Sampled, kind: str, most: int) -> Iterator[str]:
-    """The answers of the last step that has some, and the champion's."""
+    """The answers of this kind at the last step that has some, and the champion's."""
     for name, answers in (("", found.answers), ("champion ", found.champion)):
         some = [one for one in answers if one.kind == kind]
         for one in (one for one in some if one.step == some[-1].step):
@@ -53,7 +53,7 @@ def _line(name: str, one: Answer, most: int) -> str:
 
 
 def _spread(answers: list[Answer]) -> list[Answer]:
-    """The first, the last, and what lies in the middle."""
+    """The first, middle and last answers."""
     if len(answers) <= TIMES:
         return answers
     return [answers[0], answers[len(answers) // 2], answers[-1]]

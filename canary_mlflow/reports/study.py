@@ -1,4 +1,4 @@
-"""Everything that a full report shows about a run, a session or a version: values only, whatever the format."""
+"""Everything that a full report shows about a run, a session or a version, as values for any format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from canary_mlflow.tracking.profile import Profiled
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """A series in numbers, of its finite values; None where it has none. `not_finite`: values that are no number."""
+    """Statistics of a series' finite values; None if it has none. `not_finite`: how many values are not finite."""
 
     values: int
     not_finite: int
@@ -28,7 +28,8 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPart:
-    """One run: what it was, how it ended, its series in numbers by canonical name. `side`: candidate or baseline."""
+    """One run: what it was, how it ended, the statistics of its series by canonical name. `side`: candidate or
+    baseline."""
 
     run_id: str
     run: str
@@ -54,9 +55,9 @@ class RunPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Correlation:
-    """Spearman's rank correlation of the signals over the steps that both have, the mean over `runs` runs.
+    """Spearman's rank correlation of each two signals over the steps that both have: the mean over `runs` runs.
 
-    `rows[i][j]` belongs to `names[i]` and `names[j]`; None where no run has enough steps. `said` where there is none.
+    `rows[i][j]` belongs to `names[i]` and `names[j]`; None if no run has enough steps. `said`: why there is none.
     """
 
     names: Sequence[str] = ()
@@ -69,7 +70,7 @@ class Correlation:
 class Trouble:
     """An instability: when, where, how bad, what was seen, what it usually means, what to try.
 
-    `step` None where only the end of a run shows it. `source`: who says so.
+    `step`: None if only the end of a run shows it. `source`: who reports it.
     """
 
     run: str
@@ -110,7 +111,7 @@ class Peak:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Peak memory by algorithm, of runs alike in all else that `like` names; `said`: what is missing, and why."""
+    """Peak memory by algorithm, of runs that are alike in what `like` names. `said`: what is missing, and why."""
 
     like: str = ""
     peaks: Sequence[Peak] = ()
@@ -119,7 +120,8 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerRow:
-    """A row of the ledger. `problems`: sentences against it; `stranger`: only that its key is not known here."""
+    """A row of the ledger. `problems`: sentences on what is wrong with it. `stranger`: the only problem is that its key
+    is not known here."""
 
     seq: int
     kind: str
@@ -134,9 +136,9 @@ class LedgerRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A report's matter. `decision` None where nothing was judged: `no_verdict` says why. `origin`: whence it is.
+    """The content of a report. `decision`: None if nothing was judged; `no_verdict` says why. `origin`: its source.
 
-    `gone`: runs of the evidence that the store no longer holds. `notes`: what a reader must know besides.
+    `gone`: runs of the evidence that the store no longer holds. `notes`: what else a reader must know.
     """
 
     subject: str
@@ -165,7 +167,8 @@ class Study:
 
 
 def study_to_dict(study: Study) -> dict[str, Any]:
-    """Plain JSON values in full precision; where something was judged, the keys of every other report besides."""
+    """The study as plain JSON values in full precision; if something was judged, also with the keys of every other
+    report."""
     decision = study.decision
     return {
         "subject": study.subject,

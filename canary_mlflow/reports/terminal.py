@@ -1,4 +1,4 @@
-"""The study on a terminal: the report of the verdict, then what only a study knows."""
+"""The study on a terminal: the verdict's report, then what only a study has."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, indented, labell
 from canary_mlflow.reports.study import Study
 from canary_mlflow.shown import shown
 
-SHOWN = 10  # of each list, where not all is asked for
+SHOWN = 10  # lines of each list, unless all are asked for
 
 
 def render(study: Study, *, width: int = PLAIN_WIDTH, full: bool = False) -> str:
-    """As plain text of at most `width` columns."""
+    """The study as plain text of at most `width` columns."""
     return as_text(lambda columns: Group(*parts(study, columns, full=full)), width)
 
 
 def show(study: Study, stream: IO[str], *, full: bool = False) -> None:
-    """Print it on a stream."""
+    """Print the study on a stream."""
     print_on(stream, lambda columns: Group(*parts(study, columns, full=full)))
 
 
@@ -45,21 +45,21 @@ def parts(study: Study, width: int, *, full: bool = False) -> Iterator[Renderabl
 
 
 def section(title: str, lines: Iterable[str], most: int | None) -> Iterator[RenderableType]:
-    """A labelled list of at most so many lines; nothing where it is empty."""
+    """A labelled list of at most `most` lines (None: all); nothing if it is empty."""
     found = list(lines)
     if found:
         yield labelled(title, "\n".join(found if most is None else text.cut(found, most)))
 
 
 def troubles(study: Study) -> Iterator[str]:
-    """What went wrong, each cause once: when, what it means, what to try."""
+    """What went wrong, by cause: when, what it means, what to try."""
     yield from (causes.sentence(one) for one in causes.causes(study.troubles))
     if not study.troubles:
         yield "nothing seen" if study.candidates else "no run to look at"
 
 
 def performance(study: Study) -> Iterator[str]:
-    """The metrics that have both sides, else the candidate's."""
+    """Each performance metric on both sides, or the candidate's alone."""
     for one in study.performance:
         now = figures.quantity(one.candidate, one.unit)
         if one.baseline is None:
@@ -70,7 +70,7 @@ def performance(study: Study) -> Iterator[str]:
 
 
 def memory(study: Study) -> Iterator[str]:
-    """By algorithm."""
+    """Peak memory by algorithm."""
     for one in study.memory.peaks:
         yield f"{one.algo.upper()}: peak {figures.quantity(one.median, 'MiB')} ({figures.count(one.runs, 'run')})"
     yield from study.memory.said
@@ -89,5 +89,5 @@ def profile(study: Study) -> Iterator[str]:
 
 
 def gone(study: Study) -> list[str]:
-    """The runs that the store has lost."""
+    """A sentence on the runs that are no longer in the store; empty if there are none."""
     return [f"No longer in the store: {', '.join(study.gone)}."] if study.gone else []

@@ -1,4 +1,4 @@
-"""The report on a terminal: verdict, what changed, what decides, what to do; everything else with `full`."""
+"""The report on a terminal: verdict, what changed, what decides, what to do; with `full`, everything else too."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def report(decision: Decision, width: int, *, full: bool = False) -> RenderableT
 
 
 def parts(decision: Decision, width: int, *, full: bool = False) -> Iterator[RenderableType]:
-    """Verdict, what changed, hard gates that block, the figures, what is left to say, next step, way into the UI."""
+    """Verdict, what changed, hard gates that block, the figures, everything else, next step, links to the UI."""
     decision = shown(decision)
     if full:
         yield from everything(decision, width)
@@ -61,8 +61,8 @@ def parts(decision: Decision, width: int, *, full: bool = False) -> Iterator[Ren
 
 
 def short(decision: Decision, width: int, most: int, *, gap: bool) -> Iterator[RenderableType]:
-    """What decides, and a line for each cause besides. `most`: differences that it lists; `gap`: whether a line is left
-    free below the figures."""
+    """What decides, and one line for each other cause. `most`: differences to list. `gap`: whether a blank line follows
+    the figures."""
     above, below = [*head(decision, most), *blockers(decision)], [*rest(decision), *steps(decision)]
     rows = wording.judged(decision)
     space = LINES[decision.verdict.outcome] - lines_of([*above, *below], width) - 2 - gap
@@ -79,7 +79,7 @@ def short(decision: Decision, width: int, most: int, *, gap: bool) -> Iterator[R
 
 
 def lines_of(found: Sequence[RenderableType], width: int) -> int:
-    """How many lines that takes."""
+    """How many lines these parts take at `width` columns."""
     return len(as_text(lambda _: Group(*found), width).splitlines())
 
 
@@ -103,7 +103,7 @@ def everything(decision: Decision, width: int) -> Iterator[RenderableType]:
 
 
 def head(decision: Decision, most: int = changes.SHOWN) -> Iterator[RenderableType]:
-    """The card down to its rows; `most`: how many differences and causes there is space for."""
+    """The card down to its rows. `most`: how many differences and causes there is space for."""
     card = card_of(decision)
     yield Text.assemble((card.heading, HEADINGS[card.word]), "  ", (card.title, "bold"))
     yield indented(card.reason)
@@ -113,7 +113,7 @@ def head(decision: Decision, most: int = changes.SHOWN) -> Iterator[RenderableTy
 
 
 def blockers(decision: Decision) -> Iterator[RenderableType]:
-    """The hard gates that block besides the one that the verdict's reason tells of."""
+    """The hard gates that block, except those that the verdict's reason already names."""
     blocked = [check for check in wording.hard_gates(decision) if check.outcome is CheckOutcome.BLOCK]
     for check in blocked:
         if wording.sentence(check.reason).rstrip(".") not in wording.reason(decision):
@@ -121,8 +121,8 @@ def blockers(decision: Decision) -> Iterator[RenderableType]:
 
 
 def chosen(decision: Decision, rows: Sequence[wording.Row], space: int) -> list[wording.Row]:
-    """The rows that a short report shows: all that do not pass, where no hard gate decided, and of the others that
-    decide as many as there is space for."""
+    """The rows that a short report shows: all that do not pass, if no hard gate decided, and as many of the other
+    deciding ones as there is space for."""
     hard = any(check.outcome is CheckOutcome.BLOCK for check in wording.hard_gates(decision))
     deciding = [row for row in rows if not row.advisory]
     if hard:
@@ -130,7 +130,7 @@ def chosen(decision: Decision, rows: Sequence[wording.Row], space: int) -> list[
         return deciding if len(deciding) <= space else blocked[: max(FEWEST_ROWS, space)]
     first = [row for row in deciding if row.outcome is not CheckOutcome.PASS]
     warned = [row for row in rows if row.advisory and row.outcome is CheckOutcome.WARN]
-    space -= sum(not row.told for row in first)  # a line each for what they mean
+    space -= sum(not row.told for row in first)  # one line for the meaning of each
     picked = [*first, *(row for row in deciding if row not in first), *warned][: max(FEWEST_ROWS, space)]
     return [row for row in rows if row in picked]
 
@@ -148,7 +148,7 @@ def left_out(rows: Sequence[wording.Row]) -> Iterator[RenderableType]:
 
 
 def rest(decision: Decision) -> Iterator[RenderableType]:
-    """What a short report says besides: one line for each cause."""
+    """What else a short report says: one line for each cause."""
     said = [wording.runs_note(decision), *hard_gates(decision, names=False)]
     yield labelled("runs", "; ".join(said))
     yield from labelled_lines("also", obstacles(decision))
@@ -163,7 +163,7 @@ def rest(decision: Decision) -> Iterator[RenderableType]:
 
 
 def hard_gates(decision: Decision, *, names: bool) -> list[str]:
-    """The hard gates that hold, by name or by number, and those of which the runs say nothing."""
+    """The hard gates that passed, by name or as a number, and those about which the runs say nothing."""
     checks = wording.hard_gates(decision)
     passed = [check.metric for check in checks if check.outcome is CheckOutcome.PASS]
     unknown = [check.metric for check in checks if check.outcome is CheckOutcome.NOT_JUDGED]
@@ -172,18 +172,18 @@ def hard_gates(decision: Decision, *, names: bool) -> list[str]:
 
 
 def obstacles(decision: Decision) -> list[str]:
-    """What else makes the comparison impossible."""
+    """Sentences on what else makes the comparison impossible."""
     return [wording.sentence(check.reason) for check in wording.obstacles(decision)]
 
 
 def cut(lines: Sequence[str], most: int) -> list[str]:
-    """The first ones, and how many more there are."""
+    """The first `most` lines, and how many more there are."""
     more = len(lines) - most
     return [*lines[:most], *([f"and {more} more"] if more > 0 else [])]
 
 
 def labelled_lines(label: str, lines: Sequence[str]) -> Iterator[RenderableType]:
-    """A label with lines beside it; nothing where there are none."""
+    """A label with lines beside it; nothing if there are none."""
     if any(lines):
         yield labelled(label, "\n".join(lines))
 
@@ -197,7 +197,7 @@ def steps(decision: Decision) -> Iterator[RenderableType]:
 
 
 def next_step(card: Card) -> Text:
-    """The sentence, its commands set apart."""
+    """The sentence on the next step, with its commands in colour."""
     return Text.assemble(*((piece, "cyan" if command else "") for piece, command in card.steps))
 
 
@@ -208,7 +208,7 @@ def where(link: Link) -> str:
 
 
 def details(decision: Decision) -> str:
-    """How to see all of it."""
+    """The command or option that shows everything."""
     if decision.session_id and decision.question is not Question.FILES:
         return f"canary report {decision.session_id} --full"
     return "--full"

@@ -1,4 +1,4 @@
-"""Times as reports and pages say them."""
+"""Times as reports and pages show them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
 
 
 def moment(milliseconds: float | None) -> str:
-    """`2026-11-21 14:43` (UTC); empty for none."""
+    """`2026-11-21 14:43` (UTC); '' for none."""
     if not milliseconds:
         return ""
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M}"
@@ -34,5 +34,5 @@ def ago(milliseconds: float | None, now: float) -> str:
 
 
 def iso(text: str) -> str:
-    """The ledger's own time, to the minute."""
+    """A ledger time (ISO 8601) to the minute."""
     return text[:16].replace("T", " ")

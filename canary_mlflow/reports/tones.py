@@ -1,4 +1,4 @@
-"""The colour that goes with a word, on the live pages and in reports."""
+"""The colour of a word such as PASS, on the live pages and in reports."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ TONES = {
 
 
 def tone(word: str) -> str:
-    """The colour that goes with a word; the word itself always stands beside it."""
+    """The name of a word's colour; the word itself is always shown too."""
     return TONES.get(str(word).strip("()").upper(), "quiet")

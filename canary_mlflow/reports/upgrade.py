@@ -1,4 +1,4 @@
-"""What an upgrade would do, in lines: the verdict first, then the package, the release, and what to set."""
+"""What an upgrade would do, as lines: the verdict first, then the package, the release, and what to set."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def explained(culprit: Culprit) -> str:
 
 
 def _defaults(defaults: Sequence[Default]) -> Iterator[str]:
-    """The defaults to set first; of the others that there are some."""
+    """The old defaults to set, then the first changed defaults, and how many more there are."""
     if guilty := [one for one in defaults if one.explains]:
         old = ", ".join(f"{one.name}={one.before}" for one in guilty)
         yield f"  Set {old} as it was by default: then nothing of this blocks."
@@ -60,7 +60,7 @@ def _defaults(defaults: Sequence[Default]) -> Iterator[str]:
 
 
 def planned(plan: Plan, minutes: float, there: int) -> Iterator[str]:
-    """What a dry run says."""
+    """What a dry run says. `minutes`: for one environment. `there`: environments that already exist."""
     count = len(plan.changes)
     yield f"{count} {'package' if count == 1 else 'packages'} would move: {', '.join(map(str, plan.changes)) or 'none'}"
     probes = 2 + most_probes(len(plan.changes))
@@ -71,7 +71,7 @@ def planned(plan: Plan, minutes: float, there: int) -> Iterator[str]:
 
 
 def most_probes(changes: int) -> int:
-    """About how many sets a search over so many packages and the releases of one tries."""
+    """About how many environments a search over `changes` packages, and then over the releases of one, tries."""
     return 1 + 2 * max(0, (changes - 1).bit_length()) + 5
 
 

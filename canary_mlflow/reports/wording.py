@@ -1,4 +1,4 @@
-"""The sentences and rows that every report for people shares."""
+"""The sentences and rows that all reports for people share."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ WORSE = "worse"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One metric's evidence, ready to print. `told`: the verdict's own reason says what it means. `forest`: where its
-    change lies; None where there is none."""
+    """One metric's evidence, ready to print. `told`: whether the verdict's own reason says what it means. `forest`:
+    where its change lies; None if there is none."""
 
     outcome: CheckOutcome
     word: str
@@ -69,14 +69,14 @@ def title(decision: Decision) -> str:
 
 
 def heading(decision: Decision) -> str:
-    """The word that stands first."""
+    """The first word of the report; for a comparison, a phrase."""
     if decision.question is Question.COMPARISON:
         return f"COMPARISON, a gate would say {decision.verdict.outcome}"
     return decision.word.upper()
 
 
 def reason(decision: Decision) -> str:
-    """Why, in a sentence; a bootstrap is explained, because nothing was compared."""
+    """The verdict's reason as a sentence; a bootstrap is explained, because nothing was compared."""
     if decision.bootstrapped:
         return (
             "The hard gates found nothing wrong, and there is no champion yet. Nothing was compared, so this is no "
@@ -86,8 +86,8 @@ def reason(decision: Decision) -> str:
 
 
 def better(decision: Decision) -> str:
-    """A sentence, with a blank before it, on what a PASS has improved: a metric that decides, by a quarter of its limit
-    or more, over the whole range of its change; '' for nothing."""
+    """A sentence, after a blank, on what improved in a PASS: deciding metrics that gained at least a quarter of their
+    limit, and whose whole range is better; '' for nothing."""
     if decision.verdict.outcome is not Outcome.PASS:
         return ""
     found = []
@@ -106,7 +106,7 @@ def better(decision: Decision) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital first letter and a full stop."""
+    """The text with a capital first letter and a full stop."""
     text = text.strip()
     if not text:
         return text
@@ -114,14 +114,14 @@ def sentence(text: str) -> str:
 
 
 def judged(decision: Decision) -> list[Row]:
-    """The metrics that were weighed: those that decide first, and of these what needs attention."""
+    """The rows of the judged metrics: first those that decide, and within each group those that need attention."""
     checks = [check for check in decision.verdict.checks if check.role is not Role.HARD and is_judged(check)]
     checks.sort(key=lambda check: (check.role is not Role.GATE, ORDER.index(check.outcome)))
     return [row(decision, check) for check in checks]
 
 
 def not_judged(decision: Decision) -> list[Check]:
-    """The metrics that the policy names and these runs do not have."""
+    """The checks of metrics that the policy names but these runs lack."""
     return [check for check in decision.verdict.checks if check.role is not Role.HARD and not is_judged(check)]
 
 
@@ -132,12 +132,12 @@ def hard_gates(decision: Decision) -> list[Check]:
 
 
 def obstacles(decision: Decision) -> list[Check]:
-    """What makes a comparison impossible, beyond the one that the verdict's own reason names."""
+    """The checks that make a comparison impossible, without the first, which the verdict's reason names."""
     return [check for check in decision.verdict.checks if check.role is Role.HARD and in_the_way(check)][1:]
 
 
 def in_the_way(check: Check) -> bool:
-    """Whether a check speaks about the comparison (no baseline, other hardware), not about the candidate."""
+    """Whether a check is about the comparison (no baseline, other hardware), not about the candidate."""
     return check.outcome is CheckOutcome.INCONCLUSIVE
 
 
@@ -190,7 +190,7 @@ def runs_note(decision: Decision) -> str:
 
 
 def advice_note(decision: Decision) -> str:
-    """What decides nothing, in short: `beyond the limit: step_time; open: loss; ok: 7`."""
+    """The checks that decide nothing, in short: `beyond the limit: step_time; open: loss; ok: 7`."""
     groups: dict[str, list[str]] = {"beyond the limit": [], WORSE: [], "undecided": []}
     checks = [check for check in decision.verdict.checks if check.role is Role.ADVISORY and is_judged(check)]
     for check in checks:
@@ -205,13 +205,13 @@ def advice_note(decision: Decision) -> str:
 
 
 def is_worse(decision: Decision, check: Check) -> bool:
-    """Whether a check decides nothing and yet shows harm: the whole range of its change is worse."""
+    """Whether a check decides nothing but shows harm: the whole range of its change is worse."""
     undecided = check.outcome in (CheckOutcome.INCONCLUSIVE, CheckOutcome.NOT_JUDGED)
     return undecided and standing(decision, check) is not Standing.OPEN
 
 
 def by_reason(checks: Sequence[Check]) -> list[tuple[list[str], str]]:
-    """The metrics that share a reason, with it: one cause, one line."""
+    """(metrics, the reason that they share): one line for each cause."""
     found: dict[str, list[str]] = {}
     for check in checks:
         found.setdefault(check.reason, []).append(check.metric)
