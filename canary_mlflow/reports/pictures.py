@@ -118,7 +118,7 @@ def finish(axes: Axes, chart: Chart, runs: Sequence[str], names: Sequence[str]) 
 
     unit = f" ({chart.unit})" if chart.unit else ""
     axes.set_title(clean(f"{chart.title}{unit}"), loc="left", fontsize=10)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.8g}"))  # an offset such as 1e-5 would meet the title
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.8g}"))  # no 1e-5 beside the title
     axes.set_xlabel("step", loc="right", labelpad=1)
     axes.grid(color=SOFT, alpha=0.2, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
