@@ -1,4 +1,4 @@
-"""What the runs of a page answered, beside the champion's: read from their own folders, never fetched."""
+"""The answers of a page's runs beside the champion's, read from the runs' own folders and never fetched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """One run's answers: fixed prompts, and of the last step that has some the best and the worst by reward."""
+    """One run's answers: to fixed prompts, and the best and worst by reward at the last step that has some."""
 
     name: str
     fixed: Sequence[Asked]
@@ -31,7 +31,7 @@ class Answers:
 
 
 def answers_of(runs: Sequence[tuple[str, RunFacts]], champion: Sequence[RunFacts]) -> list[Answers]:
-    """Of each run that has a table, by its name; a table that cannot be read is left out."""
+    """The answers of each (name, run) that has a table; a table that cannot be read is left out."""
     theirs = next((found for run in champion if (found := table(run))), [])
     last = {one.prompt: one for one in theirs if one.kind == "fixed"}
     made = []
@@ -48,19 +48,19 @@ def answers_of(runs: Sequence[tuple[str, RunFacts]], champion: Sequence[RunFacts
 
 
 def spread(own: Sequence[Answer], champion: Answer | None) -> list[tuple[str, Answer]]:
-    """First, last and the champion's, those that there are."""
+    """(name, answer) of the first and the last, or one if they are of the same step, and of the champion's if any."""
     ends = own[:1] if own[0].step == own[-1].step else (own[0], own[-1])
     return [*((f"step {one.step}", one) for one in ends), *([("champion", champion)] if champion else [])]
 
 
 def latest(found: Sequence[Answer], kind: str) -> list[Answer]:
-    """Those of the last step that has some, the lowest reward first."""
+    """The answers of this kind at the last step that has some, the lowest reward first."""
     some = [one for one in found if one.kind == kind]
     return sorted((one for one in some if one.step == some[-1].step), key=lambda one: one.reward or 0.0)
 
 
 def table(run: RunFacts) -> list[Answer]:
-    """A run's table of samples; none where it has none that this server can read."""
+    """A run's table of samples; empty if it has none that this server can read."""
     from mlflow.utils.file_utils import local_file_uri_to_path
     from mlflow.utils.uri import is_local_uri
 

@@ -1,4 +1,4 @@
-"""What differs between the reference of a page and its other sides, and what is equal: as `canary diff` computes it."""
+"""What differs and what is equal between a page's reference and its other sides, as `canary diff` computes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gates.facts.differences import GROUPS, WORKLOAD
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """Two sides: their names, what both recorded, and the groups of which they did not."""
+    """Two sides: their names, what both recorded, and the groups that they did not both record."""
 
     baseline: str
     candidate: str
@@ -28,14 +28,14 @@ class Sides:
 
     @property
     def equal(self) -> int:
-        """How many do not."""
+        """How many values are equal."""
         return sum(len(group.equal) for group in self.groups)
 
 
 def sides_of(
     tracking: str, reference: tuple[str, Sequence[str]], others: Sequence[tuple[str, Sequence[str]]]
 ) -> list[Sides]:
-    """The reference beside each of the others; each a name and the ids of its runs. One without runs is left out."""
+    """The reference beside each of the others, each given as a name and run ids. One without runs is left out."""
     ids = [*reference[1], *(run_id for _, runs in others for run_id in runs)]
     with reading(tracking) as connection:
         facts, params = read_facts(connection, ids, latest=()), read_all_params(connection, ids)

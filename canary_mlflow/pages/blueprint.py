@@ -1,4 +1,4 @@
-"""The routes under /canary as one part of MLflow's app: HTML and JSON, nothing that writes."""
+"""The routes under /canary as one blueprint of MLflow's app: HTML and JSON, read-only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flask import Blueprint, Flask, Response
 
 STATIC_PREFIX = "_MLFLOW_STATIC_PREFIX"
-NAMED = "/session/"  # and then whatever names a session
+NAMED = "/session/"  # followed by anything that names a session
 NOT_FOUND = (NoSuchRun, NoSuchModel, NoSuchVersion)
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -32,26 +32,26 @@ HEADERS = {
 
 
 def prefix() -> str:
-    """Where the pages are, under the server's own prefix if it has one."""
+    """The path of the pages, under the server's own prefix if it has one."""
     return f"{os.environ.get(STATIC_PREFIX, '').rstrip('/')}/canary"
 
 
 def paths() -> list[str]:
-    """Every path that answers, the assets' included."""
+    """Every path that answers, including those of the assets."""
     static = Path(__file__).parent / "static"
     assets = [file.relative_to(static).as_posix() for file in static.rglob("*") if file.is_file()]
     return [*(prefix() + path for path in ("", *ROUTES)), *(f"{prefix()}/static/{name}" for name in assets)]
 
 
 def add_pages(app: Flask, readers: Readers | None = None) -> None:
-    """Put the pages on MLflow's app, once."""
+    """Add the pages to MLflow's app, once."""
     app.config[READERS] = readers or Readers()
     if "canary_pages" not in app.blueprints:
         app.register_blueprint(blueprint(), url_prefix=prefix())
 
 
 def blueprint() -> Blueprint:
-    """All routes, with what their templates may call."""
+    """All routes, with the functions that their templates may call."""
     from flask import Blueprint
 
     made = Blueprint("canary_pages", __name__, template_folder="templates", static_folder="static")
@@ -67,14 +67,14 @@ def blueprint() -> Blueprint:
 
 
 def helpers() -> dict[str, Any]:
-    """What templates may call."""
+    """The functions and values that templates may use."""
     now = time.time() * 1000
     words: dict[str, Any] = {"moment": moment, "duration": duration, "iso": iso, "tone": tone, "x_of": x_of}
     return {**words, "ago": lambda at: ago(at, now), "now": now, "home": prefix().removesuffix("canary")}
 
 
 def guarded(response: Response) -> Response:
-    """No script, style or request but our own; nothing kept in a cache but the assets."""
+    """The response with headers that allow only our own scripts, styles and requests, and caching only of assets."""
     for name, value in HEADERS.items():
         response.headers[name] = value
     if response.mimetype in ("text/html", "application/json"):
@@ -83,7 +83,7 @@ def guarded(response: Response) -> Response:
 
 
 def sorry(error: CanaryError) -> Any:
-    """An expected error as a sentence, in the form that was asked for."""
+    """An expected error as a sentence, in the format that was asked for."""
     from flask import request
 
     code = 404 if isinstance(error, NOT_FOUND) else 403 if isinstance(error, Refused) else 503

@@ -1,4 +1,4 @@
-"""When a run was at which step, and how many tokens it had seen by then: the other two axes of its curves."""
+"""The time at which a run reached each step, and the tokens that it had seen: the other two axes of its curves."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.histories import series_of
 from canary_mlflow.tracking.schema import mlflow_key
 
-EVERY_STEP = ("step_time", "loss", "learning_rate")  # the first that a run has tells the time of its steps
-MOST = 400  # points of a clock; the time between two goes evenly
+EVERY_STEP = ("step_time", "loss", "learning_rate")  # the first one that a run has gives the times of its steps
+MOST = 400  # points of a clock; time between two points is interpolated
 
 
 def clocks_of(connection: sa.Connection, runs: Sequence[RunFacts]) -> dict[str, Any]:
-    """By run: `steps`, `seconds` since its first row, and `tokens` in all, None where a run records none. A run
-    without a row has no clock."""
+    """By run: `steps`, `seconds` since its first row, and `tokens` in total, None if a run records none. A run
+    without rows has no clock."""
     told = {run.run_id: key for run in runs if (key := next(filter(run.latest.get, map(mlflow_key, EVERY_STEP)), ""))}
     tokens = mlflow_key("tokens")
     found = kept_points(connection, {run_id: [key, tokens] for run_id, key in told.items()})
@@ -44,12 +44,12 @@ def clocks_of(connection: sa.Connection, runs: Sequence[RunFacts]) -> dict[str, 
 
 
 def in_all(steps: Steps, counted: Steps, tokens: Values) -> Values:
-    """Tokens up to each step; a step that was not counted had as many as the one before."""
+    """Tokens up to each step; a step without a count is taken to have as many as the one before."""
     each = tokens[np.maximum(np.searchsorted(counted, steps, side="right") - 1, 0)]
     return np.asarray(np.cumsum(each * np.diff(steps, prepend=steps[0] - 1)))
 
 
 def middle(clocks: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The one clock for a band of several runs: of the run that took the middle time; None where there is none."""
+    """One clock for a band of several runs: that of the run with the middle time; None if there is no clock."""
     ordered = sorted(clocks.values(), key=lambda clock: (len(clock["steps"]), clock["seconds"][-1]))
     return ordered[len(ordered) // 2] if ordered else None

@@ -1,4 +1,4 @@
-"""The curves of a run, and the band of the champion's runs behind them, as small as a screen needs them."""
+"""The curves of a run, and the band of the champion's runs behind them, with no more points than a screen needs."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from canary_mlflow.tracking.schema import mlflow_key
 from gates.model.records import Series
 
 MOST = 800  # points of one curve: more than a chart has pixels on most screens
-OVERLAP = 100  # steps that are sent again: a slow rank's values come after those of later steps
-BAND = 400  # stretches of the champion's band
+OVERLAP = 100  # steps that are sent again: a slow rank's values arrive after those of later steps
+BAND = 400  # points of the champion's band
 
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """What several runs did at the same step: their lowest and highest value."""
+    """The lowest and highest value of several runs at each step."""
 
     steps: Steps
     low: Values
     high: Values
 
     def at(self, step: int) -> tuple[float, float] | None:
-        """The range at a step, or in the stretch that it lies in; None beyond the band's ends."""
+        """(low, high) at a step, or in the stretch that contains it; None beyond the band's ends."""
         where = int(np.searchsorted(self.steps, step, side="right")) - 1
         if where < 0 or step > int(self.steps[-1]) + (int(self.steps[-1]) - int(self.steps[0])) // len(self.steps):
             return None
@@ -50,10 +50,10 @@ def read_series(
     *,
     drawn: bool = False,
 ) -> dict[str, dict[str, Series]]:
-    """Series by run and canonical name, in one bulk read; those without a point are left out. `drawn`: what is kept of
-    long series will do."""
+    """Series by run and canonical name, in one bulk read; those without points are left out. `drawn`: stored points of
+    long series are good enough."""
     keys = {mlflow_key(name): name for name in names}
-    new = after is not None and until is None  # few rows, and none that is kept
+    new = after is not None and until is None  # few rows, none of them stored
     read = kept_points if drawn and not new else points_over
     points = read(connection, {run_id: list(keys) for run_id in run_ids}, after, until)
     found: dict[str, dict[str, Series]] = {run_id: {} for run_id in run_ids}
@@ -64,7 +64,7 @@ def read_series(
 
 
 def curves(connection: sa.Connection, run: RunFacts, after: int | None) -> dict[str, Any]:
-    """All curves of the run as JSON values; with `after`, only what is new since that step."""
+    """All curves of the run as JSON values; with `after`, only those points that are new since that step."""
     since = None if after is None else after - OVERLAP
     recorded = [name for name in SERIES if mlflow_key(name) in run.latest]
     series = read_series(connection, [run.run_id], recorded, since, drawn=True)[run.run_id]
@@ -78,15 +78,15 @@ def curves(connection: sa.Connection, run: RunFacts, after: int | None) -> dict[
 
 
 def curve(series: Series) -> dict[str, Any]:
-    """One line: its finite values with all peaks, and where it had none."""
+    """One line: its finite values with all peaks, and the steps whose values are not finite."""
     finite = series.finite_only()
     steps, values = keep_peaks(finite.steps, finite.values, MOST)
     return {"steps": steps.tolist(), "values": figures(values), **broken_of(series)}
 
 
 def mean_curve(series: Series) -> dict[str, Any]:
-    """One line that can be told from its noise: of a long series the mean of each stretch, with its lowest and highest
-    value beside it."""
+    """One line that stands out from its noise: for a long series, the mean of each stretch with its lowest and highest
+    value."""
     finite = series.finite_only()
     if len(finite.steps) <= MOST:
         return {"steps": finite.steps.tolist(), "values": figures(finite.values), **broken_of(series)}
@@ -96,7 +96,7 @@ def mean_curve(series: Series) -> dict[str, Any]:
 
 
 def broken_of(series: Series) -> dict[str, Any]:
-    """Where it is no number; nothing for one that always is."""
+    """The steps whose values are not finite, and a sentence on them; empty if all are finite."""
     broken = series.steps[~series.finite]
     if not len(broken):
         return {}
@@ -104,7 +104,7 @@ def broken_of(series: Series) -> dict[str, Any]:
 
 
 def spreads(series: Mapping[str, Series]) -> dict[str, Any]:
-    """Mean minus and plus spread, for the panels that have both."""
+    """Mean minus and plus spread, for panels that have both."""
     found = {}
     for panel in PANELS:
         mean, spread = series.get(panel.lines[0]), series.get(panel.spread)
@@ -119,7 +119,7 @@ def spreads(series: Mapping[str, Series]) -> dict[str, Any]:
 
 
 def keep_some(steps: Steps) -> list[int]:
-    """Enough of the steps to mark where they are."""
+    """Some of the steps, enough to mark where they are."""
     return list(map(int, steps[:: max(1, len(steps) // 100)]))
 
 
@@ -131,7 +131,7 @@ def said_of(broken: int, all_of_them: int, first: int) -> str:
 
 
 def figures(values: Values) -> list[float]:
-    """Six figures each: no screen shows more."""
+    """The values to six significant digits: no screen shows more."""
     return [float(f"{value:.6g}") for value in values]
 
 

@@ -1,4 +1,4 @@
-"""The server's two databases, which its pages only read."""
+"""The addresses of the server's two databases, which its pages only read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from canary_mlflow.registry.plugin import SERVER_BACKEND, SERVER_REGISTRY, plain
 
 
 def tracking_uri() -> str:
-    """The database of the runs, as `mlflow server` tells its workers."""
+    """The URI of the runs' database, as `mlflow server` gives it to its workers."""
     return os.environ[SERVER_BACKEND]
 
 
 def registry_uri() -> str:
-    """The database of models, aliases and ledger."""
+    """The URI of the database of models, aliases and ledger."""
     return plain_uri(os.environ.get(SERVER_REGISTRY) or tracking_uri())

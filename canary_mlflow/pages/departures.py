@@ -1,4 +1,4 @@
-"""How far a series goes from what the reference's runs did, and from which step on: to rank charts, judges nothing."""
+"""How far a series departs from the reference's runs, and from which step on: ranks charts, judges nothing."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from canary_mlflow.pages.limits import tolerated
 from gates.model.records import Series
 from gates.model.rules import MetricRule
 
-SMOOTH = 5  # rows whose median counts: one row that leaps has not left
-STAYS = 5  # rows in a row outside
-NOISE = 3  # spreads from row to row that lie outside of a band by chance
-LITTLE = 0.05  # of the level, or of 1 where that is 0: less is not worth a look, with or without a rule
-FARTHEST = 1e9  # of a series that is no number any more
+SMOOTH = 5  # rows in a running median: a single outlier is not a departure
+STAYS = 5  # consecutive rows outside
+NOISE = 3  # row-to-row standard deviations that may lie outside a band by chance
+LITTLE = 0.05  # of the level, or of 1 if that is 0: less is not worth a look, with or without a rule
+FARTHEST = 1e9  # for a series that is no longer a number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usual:
-    """What the reference's runs did. `width`: how far outside is far: the largest of their own distance from each
-    other, their noise from row to row, and what the gate tolerates; so that one run alone has a width too."""
+    """What the reference's runs did. `width`: the unit of distance outside the band: the largest of the runs' distance
+    from each other, their row-to-row noise, and what the gate tolerates, so that a single run has a width too."""
 
     band: Band
     width: float
     runs: int
 
     def drawn(self, first: int | None = None, last: int | None = None) -> tuple[Steps, Values, Values]:
-        """Steps, lowest and highest values, as few as a screen needs; of a stretch, or of all."""
+        """Steps, lowest and highest values, no more than a screen needs, of all steps or from `first` to `last`."""
         steps = self.band.steps
         start = 0 if first is None else int(np.searchsorted(steps, first))
         end = len(steps) if last is None else int(np.searchsorted(steps, last, side="right"))
@@ -40,8 +40,8 @@ class Usual:
 
 @dataclass(frozen=True, kw_only=True)
 class Departure:
-    """`farthest`: the largest distance outside, in widths. `step`: where it went out and stayed, None where it did not;
-    `up`: on which side."""
+    """`farthest`: the largest distance outside, in widths. `step`: where it left the band and stayed out, None if it
+    did not. `up`: whether it left above."""
 
     farthest: float
     step: int | None = None
@@ -49,7 +49,7 @@ class Departure:
 
 
 def usual_of(runs: Sequence[Series], rule: MetricRule | None = None) -> Usual | None:
-    """The band of one series, which the gate judges by `rule`; None where no run has a finite value."""
+    """The band and width of a series that the gate judges by `rule`; None if no run has a finite value."""
     finite = [run.finite_only() for run in runs]
     finite = [run for run in finite if len(run.steps)]
     if not finite:
@@ -62,12 +62,12 @@ def usual_of(runs: Sequence[Series], rule: MetricRule | None = None) -> Usual | 
 
 
 def row_noise(values: Values) -> float:
-    """A robust standard deviation of what one row differs from its neighbours by."""
+    """A robust standard deviation of the noise from row to row."""
     return 1.4826 * float(np.median(np.abs(np.diff(values)))) / np.sqrt(2) if len(values) > 2 else 0.0
 
 
 def departure(usual: Usual, series: Series) -> Departure:
-    """Of a whole series, or of a stretch of it. Steps that the reference never reached say nothing."""
+    """The departure of a series, or of a stretch of it. Steps that the reference never reached are ignored."""
     if not series.finite.all():
         return Departure(farthest=FARTHEST, step=int(series.steps[~series.finite][0]), up=True)
     at = np.searchsorted(usual.band.steps, series.steps, side="right") - 1

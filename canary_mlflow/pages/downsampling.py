@@ -1,4 +1,4 @@
-"""Long series in as many points as a screen has: the lowest and the highest of every stretch stay."""
+"""Long series in no more points than a screen has, keeping the lowest and highest value of every stretch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Values = NDArray[np.float64]
 
 
 def keep_peaks(steps: Steps, values: Values, most: int) -> tuple[Steps, Values]:
-    """At most `most` (at least 4) of the points, in their order: first, last, and of each of equally many points the
-    lowest and the highest. Values are finite."""
+    """At most `most` (at least 4) of the points, in order: the first, the last, and the lowest and highest of each of
+    several equal stretches. Values are finite."""
     n = len(values)
     if n <= most:
         return steps, values
@@ -37,8 +37,8 @@ def keep_envelope(steps: Steps, low: Values, high: Values, most: int) -> tuple[S
 
 
 def keep_means(steps: Steps, values: Values, most: int) -> tuple[Steps, Values, Values, Values]:
-    """At most `most` stretches, each at its last step: mean, lowest and highest value. The last value stands alone,
-    as it is. Values are finite, and more than `most`."""
+    """(steps, means, lowest, highest) of at most `most` stretches, each at its last step. The last value is a stretch
+    by itself. Values are finite, and more than `most`."""
     starts = np.append(np.linspace(0, len(values) - 1, most - 1, endpoint=False).astype(np.int64), len(values) - 1)
     counts = np.diff(np.append(starts, len(values)))
     mean = np.add.reduceat(values, starts) / counts

@@ -1,4 +1,4 @@
-"""Earlier sessions of the same model, to compare one with: the one before it, and one of a week ago."""
+"""Earlier sessions of the same model to compare a session with: the previous one, and one from a week before."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from canary_mlflow.pages.models import newest_sessions
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.read_only import reading
 
-MOST = 200  # versions looked through
-WEEK = 6.5 * 86_400_000  # ms; a nightly does not begin at the same minute
+MOST = 200  # versions searched
+WEEK = 6.5 * 86_400_000  # ms; half a day less, because a nightly does not always begin at the same minute
 
 
 def earlier_than(tracking: str, registry: str, session: RunFacts) -> Sequence[tuple[str, RunFacts]]:
-    """What to call each, and the session; those that there are. Only sessions that left a version are found."""
+    """(name, session) of each one found. Only sessions that left a version are found."""
     model = session.tags.get("canary.model_name", "")
     if not model:
         return []

@@ -1,4 +1,4 @@
-"""What the tracking database says of runs, in a fixed number of statements whatever the number of runs."""
+"""What the tracking database says about runs, in a fixed number of statements for any number of runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RUNS = sa.table("runs", *map(sa.column, ("run_uuid", "name", "status", "start_ti
 TAGS = sa.table("tags", *map(sa.column, ("run_uuid", "key", "value")))
 EXPERIMENTS = sa.table("experiments", sa.column("experiment_id"))
 PARAMS = sa.table("params", *map(sa.column, ("run_uuid", "key", "value")))
-NEAR = 4000  # runs among which those of a session are looked for
+NEAR = 4000  # runs among which a session's are searched
 CLOCKS = 600_000  # ms that the clocks of two hosts may differ by
-SHORTEST = 6  # characters of an id that is not given whole
+SHORTEST = 6  # characters of an abbreviated id
 LATEST = sa.table("latest_metrics", *map(sa.column, ("run_uuid", "key", "value", "timestamp", "step", "is_nan")))
 
 
@@ -30,7 +30,7 @@ def read_facts(
     tags: Iterable[str] | None = None,
     latest: Iterable[str] | None = None,
 ) -> dict[str, RunFacts]:
-    """The runs that are there, by id, in the given order. `tags`, `latest`: only these keys (None: all)."""
+    """The runs that exist, by id, in the given order. `tags`, `latest`: only these keys (None: all)."""
     if not run_ids:
         return {}
     labels, values = read_tags(connection, run_ids, tags), read_latest(connection, run_ids, latest)
@@ -69,20 +69,20 @@ def read_tags(
 def read_latest(
     connection: sa.Connection, run_ids: Sequence[str], keys: Iterable[str] | None
 ) -> dict[str, dict[str, Latest]]:
-    """Last values by run and MLflow key."""
+    """Latest values by run and MLflow key."""
     found: dict[str, dict[str, Latest]] = defaultdict(dict)
     query = sa.select(LATEST).where(LATEST.c.run_uuid.in_(run_ids))
     if keys is not None:
         query = query.where(LATEST.c.key.in_(tuple(keys)))
     for run_id, key, value, timestamp, step, is_nan in connection.execute(query):
-        infinite = abs(value) >= sys.float_info.max  # what SQL stores make of an infinity
+        infinite = abs(value) >= sys.float_info.max  # how SQL stores save an infinity
         number = math.nan if is_nan else math.copysign(math.inf, value) if infinite else value
         found[run_id][key] = Latest(step=step, value=number, timestamp=timestamp)
     return found
 
 
 def read_params(connection: sa.Connection, run_id: str, keys: Sequence[str]) -> dict[str, str]:
-    """Some params of a run."""
+    """The params of a run with these keys."""
     query = sa.select(PARAMS.c.key, PARAMS.c.value).where(PARAMS.c.run_uuid == run_id, PARAMS.c.key.in_(keys))
     return {key: value for key, value in connection.execute(query)}
 
@@ -97,7 +97,7 @@ def read_all_params(connection: sa.Connection, run_ids: Sequence[str]) -> dict[s
 
 
 def named_like(connection: sa.Connection, word: str) -> str:
-    """The newest run of that name, or the only one whose id begins so; '' for none."""
+    """The id of the newest run with that name, or of the only run whose id begins with it; '' for none."""
     alive = RUNS.c.lifecycle_stage == "active"
     newest = sa.select(RUNS.c.run_uuid).where(RUNS.c.name == word, alive).order_by(RUNS.c.start_time.desc()).limit(1)
     if (found := connection.execute(newest).scalars().first()) is not None:
@@ -110,7 +110,8 @@ def named_like(connection: sa.Connection, word: str) -> str:
 
 
 def near_in_time(connection: sa.Connection, session_ids: Sequence[str]) -> list[str] | None:
-    """The runs that started while one of the sessions went on, oldest first; None for too many. Clocks may differ."""
+    """The ids of the runs that started during one of the sessions, oldest first, allowing for clocks that differ; None
+    if there are too many."""
     times = sa.select(RUNS.c.start_time, RUNS.c.end_time).where(RUNS.c.run_uuid.in_(session_ids))
     spans = [(row.start_time, row.end_time) for row in connection.execute(times)]
     if not spans or any(start is None for start, _ in spans):
@@ -124,11 +125,11 @@ def near_in_time(connection: sa.Connection, session_ids: Sequence[str]) -> list[
 
 
 def children_of(connection: sa.Connection, session_ids: Sequence[str]) -> dict[str, list[str]]:
-    """The ids of the sessions' runs that are not deleted, oldest first: those in each session's own experiment, as for
-    the gate. A run of another may name any session as its own.
+    """The ids of each session's runs that are not deleted, oldest first. As for the gate, only runs in the session's
+    own experiment count, because any run may name any session as its parent.
 
-    The store has no index from a session to its runs. So they are looked for among the runs of its time, and only where
-    those are too many among all.
+    The store has no index from a session to its runs. So the search covers the runs that started during it, or all
+    runs if those are too many.
     """
     found: dict[str, list[str]] = defaultdict(list)
     near = near_in_time(connection, session_ids)
@@ -151,7 +152,7 @@ def children_of(connection: sa.Connection, session_ids: Sequence[str]) -> dict[s
 
 
 def at_home(connection: sa.Connection, children: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Of each session the runs that are in its experiment."""
+    """The runs of each session that are in its experiment."""
     ids = [*children, *(run_id for runs in children.values() for run_id in runs)]
     query = sa.select(RUNS.c.run_uuid, RUNS.c.experiment_id).where(RUNS.c.run_uuid.in_(ids))
     home = {run_id: number for run_id, number in connection.execute(query)} if ids else {}

@@ -1,4 +1,4 @@
-"""What somebody writes into an address (a run's id, a session's, a version, an alias, a name) and the page it means."""
+"""Finds the page for what is in an address: the id of a run or a session, a version, an alias, or a name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 300  # characters
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A model, or a session (a run on its own is one too); `run`: the one of it that was asked for."""
+    """A model, or a session (or a run without one). `run`: the run of the session that was asked for."""
 
     model: str = ""
     head: RunFacts | None = None
@@ -27,7 +27,7 @@ class Place:
 
 
 def find(tracking: str, registry: str, word: str) -> Place:
-    """Raises NoSuchRun, NoSuchVersion, StoreError."""
+    """The place that a word names. Raises NoSuchRun, NoSuchVersion, StoreError."""
     name = word.removeprefix("models:/")
     with reading(tracking) as connection:
         if read_facts(connection, [name], tags=(), latest=()):
@@ -46,7 +46,7 @@ def find(tracking: str, registry: str, word: str) -> Place:
 
 
 def version_in(connection: sa.Connection, name: str) -> str:
-    """The session of MODEL/VERSION or MODEL@ALIAS; '' for another form. Raises NoSuchVersion for one that has none."""
+    """The session of MODEL/VERSION or MODEL@ALIAS; '' for any other word. Raises NoSuchVersion if there is none."""
     model, at, alias = name.rpartition("@")
     if not at:
         model, at, alias = name.rpartition("/")

@@ -1,4 +1,4 @@
-"""A verdict's checks on one axis: each change with its interval and its runs, in units of its own limit."""
+"""A verdict's checks on one axis: each change with its interval and its runs, in units of its limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gates.model.verdict import Check
 
 @dataclass(frozen=True, kw_only=True)
 class Dot:
-    """One run of a row: where it lies in limits, its value as text, and whose it is."""
+    """One run of a row: its position in limits, its value as text, and which run and side it is."""
 
     at: float
     run_id: str
@@ -28,7 +28,7 @@ class Dot:
 
 @dataclass(frozen=True, kw_only=True)
 class ForestRow:
-    """One check: its cells as every report has them, its runs, and the evidence itself."""
+    """One check: its cells as in every report, its runs, and the evidence."""
 
     check: Check
     cells: wording.Row
@@ -39,7 +39,7 @@ class ForestRow:
 def forest(
     decision: Decision, policy: Policy | None, baseline: Sequence[Run], candidate: Sequence[Run]
 ) -> list[ForestRow]:
-    """The rows of the judged metrics, in the order of every report. Runs that are gone leave their dots out."""
+    """The rows of the judged metrics, in the order of every report. Runs that are gone have no dots."""
     checks = {check.metric: check for check in decision.verdict.checks if check.role is not Role.HARD}
     rules = {rule.name: rule for rule in policy.rules} if policy is not None else {}
     return [
@@ -56,7 +56,7 @@ def forest_row(
     baseline: Sequence[Run],
     candidate: Sequence[Run],
 ) -> ForestRow:
-    """One row."""
+    """The row of a check."""
     found = check.evidence
     margin = found.margin if found is not None else None
     known = margin and policy is not None and rule is not None
@@ -67,7 +67,7 @@ def forest_row(
 def dots_of(
     policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], margin: float
 ) -> list[Dot]:
-    """Every run's change against the middle of the baseline."""
+    """A dot for each run: its change against the middle of the baseline, in limits."""
     left, right = read(policy, rule, baseline)[0], read(policy, rule, candidate)[0]
     if not left or not right:
         return []
@@ -86,7 +86,7 @@ def dots_of(
 
 
 def facts_of(check: Check) -> list[tuple[str, str]]:
-    """The rest of the evidence, in words and figures."""
+    """(label, text) for the rest of the evidence."""
     found = check.evidence
     if found is None:
         return []
@@ -103,5 +103,5 @@ def facts_of(check: Check) -> list[tuple[str, str]]:
 
 
 def probability(p: float | None) -> str:
-    """`0.012`."""
+    """`0.012`, or `under 0.0001`; '' for None."""
     return "" if p is None else "under 0.0001" if p < 0.0001 else f"{p:.2g}"

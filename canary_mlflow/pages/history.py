@@ -1,4 +1,4 @@
-"""A model through time: its champions, every verdict and act, and how its metrics went from version to version."""
+"""A model's history: its champions, every verdict and act, and its metrics from version to version."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.read_only import has_ledger, reading
 
 BY_HAND = (Kind.BLESS, Kind.OVERRIDE, Kind.ROLLBACK, Kind.ADOPT, Kind.FACTS, Kind.REQUEST)
-SHOWN = (Kind.FACTS, Kind.REQUEST)  # about no alias, and decided about the champion all the same
-MOST = 500  # sessions looked through for verdicts that are in no row
+SHOWN = (Kind.FACTS, Kind.REQUEST)  # not about an alias, but still part of a decision about the champion
+MOST = 500  # sessions searched for verdicts that are in no row
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A ledger row, read once. `facts` is empty where its text is none."""
+    """A ledger row, parsed once. `facts`: empty if the row's text cannot be read."""
 
     row: Row
     facts: Mapping[str, Any]
 
     @property
     def time(self) -> str:
-        """ISO 8601; empty where the row does not say."""
+        """The row's time in ISO 8601; '' if it has none."""
         return str(self.facts.get("time", ""))
 
     @property
@@ -44,13 +44,13 @@ class Entry:
 
     @property
     def judged(self) -> bool:
-        """Whether it holds a verdict."""
+        """Whether the row holds a verdict."""
         return isinstance(self.facts.get("verdict"), dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reign:
-    """A version while it was champion; `until` None for the one that still is."""
+    """A version's time as champion. `until`: None if it still is."""
 
     entry: Entry
     until: Entry | None
@@ -68,7 +68,7 @@ class Trend:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """Everything about one model. `guarded`: there is a ledger at all."""
+    """Everything about one model. `guarded`: whether there is a ledger."""
 
     model: str
     champion: int | None
@@ -80,7 +80,7 @@ class History:
 
     @property
     def verdicts(self) -> Sequence[Entry]:
-        """The rows that judged something, oldest first."""
+        """The rows that hold a verdict, oldest first."""
         return [entry for entry in self.entries[::-1] if entry.judged]
 
     @property
@@ -115,7 +115,7 @@ def read_history(registry: str, model: str) -> History:
 
 
 def facts_of(row: Row) -> dict[str, Any]:
-    """What the row says; nothing where its text is not a JSON object."""
+    """What the row says; empty if its text is not a JSON object."""
     try:
         found = row.facts
     except ValueError:
@@ -124,7 +124,7 @@ def facts_of(row: Row) -> dict[str, Any]:
 
 
 def trends_of(entries: Sequence[Entry]) -> list[Trend]:
-    """The candidate's number of each judged metric, verdict by verdict, as it was signed."""
+    """The candidate's value of each judged metric in each verdict, as signed."""
     points: dict[str, list[tuple[int, int, float, str]]] = {}
     units: dict[str, str] = {}
     for entry in entries:
@@ -140,8 +140,8 @@ def trends_of(entries: Sequence[Entry]) -> list[Trend]:
 
 
 def without_row(tracking: str, history: History) -> list[RunFacts]:
-    """Sessions that were judged for the model and left no version, so that no row says it; newest first, of the last
-    500. Raises StoreError."""
+    """Judged sessions of the model that left no version and so have no row; newest first, among the last MOST. Raises
+    StoreError."""
     known = {entry.facts.get("session") for entry in history.entries}
     mine = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == "canary.model_name", TAGS.c.value == history.model)
     query = sa.select(RUNS.c.run_uuid).where(RUNS.c.run_uuid.in_(mine), RUNS.c.lifecycle_stage == "active")

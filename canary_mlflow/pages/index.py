@@ -1,7 +1,7 @@
-"""All sessions, or all runs, a page at a time: searched, filtered and sorted in the database that holds them.
+"""All sessions, or all runs, a page at a time: searched, filtered and sorted in their database.
 
-MLflow's tables have no index over times, names or values. So nothing is counted, and a page reads no more than it
-needs: either the runs in their order until it is full, or those that a tag, a param or a name has found.
+MLflow's tables have no index over times, names or values. So nothing is counted, and a page reads only what it needs:
+either the runs in order until it is full, or those found by a tag, a param or a name.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from canary_mlflow.tracking.read_only import reading
 from canary_mlflow.tracking.session import PARENT_TAG
 
 PAGE = 50
-CHUNKS = (400, 2000, 4000)  # runs looked through for one page, at once
-LEAD = 200  # runs before a page among which children of its sessions are
+CHUNKS = (400, 2000, 4000)  # runs read at once in the search for one page
+LEAD = 200  # runs before a page that may be children of its sessions
 NAMED = 5  # params that the page names
-MATCHES = 5000  # runs that a name may find
+MATCHES = 5000  # runs that a name may match
 ROLE, LEVEL, VERDICT, MODEL, TIER = ("canary.role", "canary.watch.level", "canary.verdict", "canary.model_name",
                                      "canary.tier")  # fmt: skip
 KEYS = (ROLE, LEVEL, VERDICT, MODEL, TIER, PARENT_TAG)
@@ -40,8 +40,8 @@ ORDERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What to look for. `what`: sessions or runs; `q`: part of a name, of an id or of a model's name, or KEY=VALUE of
-    the configuration; `skip`: how many runs of the order, or matches, lie before the page."""
+    """What to look for. `what`: sessions or runs. `q`: part of a name, an id or a model's name, or KEY=VALUE of the
+    configuration. `skip`: how many runs or matches come before the page."""
 
     what: str = "sessions"
     q: str = ""
@@ -55,7 +55,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One session or run. `warned`: how many of its runs the watch spoke of, None where that was not looked up."""
+    """One session or run. `warned`: how many of its runs the watch warned about, None if that was not looked up."""
 
     head: RunFacts
     warned: int | None
@@ -63,8 +63,8 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Index:
-    """One page. `further`: where the next begins, None where this is the last; `full`: whether this one has all that it
-    has room for, or ended because it had looked through enough. `keys`: the params that KEY=VALUE was taken for."""
+    """One page. `further`: where the next begins, None if this is the last. `full`: whether this one is full; if not,
+    the search reached its bound or the end. `keys`: the params that KEY in KEY=VALUE matched."""
 
     asked: Asked
     lines: Sequence[Line]
@@ -77,18 +77,18 @@ class Index:
 def read_index(
     tracking: str, asked: Asked, experiments: Sequence[str] | None = None, models: Sequence[str] = ()
 ) -> Index:
-    """The page. `experiments`: those that the reader may see, None for all. Raises StoreError."""
+    """The page that was asked for. `experiments`: those that the reader may see, None for all. Raises StoreError."""
     with reading(tracking) as connection:
         query, walk, keys = source(connection, asked)
         if experiments is not None:
-            numbers = [int(one) for one in experiments]  # PostgreSQL compares no text with a number
+            numbers = [int(one) for one in experiments]  # PostgreSQL does not compare text with a number
             query = query.where(RUNS.c.experiment_id.in_(numbers))
         lines, further, full = collected(connection, asked, query, walk=walk)
     return Index(asked=asked, lines=lines, further=further, full=full, keys=keys, models=models)
 
 
 def source(connection: sa.Connection, asked: Asked) -> tuple[sa.Select[Any], bool, Sequence[str]]:
-    """The ids to look through in their order; whether they are all runs, so that children lie beside their session; and
+    """A query of the ids to search, in order; whether it covers all runs, so that children are near their session; and
     the params that were asked for."""
     query = sa.select(RUNS.c.run_uuid).where(RUNS.c.lifecycle_stage == "active").order_by(*ORDERS[asked.sort])
     if asked.verdict == RUNNING:
@@ -105,7 +105,7 @@ def source(connection: sa.Connection, asked: Asked) -> tuple[sa.Select[Any], boo
 
 
 def matching(connection: sa.Connection, word: str) -> tuple[list[str], Sequence[str]]:
-    """Runs that a word finds, with the sessions they belong to; and the params that it named."""
+    """The runs that a word matches, with their sessions; and the params that it names."""
     name, given, value = (part.strip() for part in word.partition("="))
     if given and name and value and (keys := params_named(connection, name)):
         found = with_param(connection, keys, value)
@@ -123,12 +123,12 @@ def matching(connection: sa.Connection, word: str) -> tuple[list[str], Sequence[
 
 
 def escaped(word: str) -> str:
-    """A word that means itself in LIKE."""
+    """A word escaped for LIKE."""
     return word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def params_named(connection: sa.Connection, name: str) -> list[str]:
-    """The params that are called so, or whose name ends so after a dot or a slash. One look into the index for each."""
+    """The params with this name, or whose name ends with it after a dot or a slash. One index lookup for each key."""
     first = sa.select(sa.func.min(PARAMS.c.key).label("key")).cte("keys", recursive=True)
     after = sa.select(sa.func.min(PARAMS.c.key)).where(PARAMS.c.key > first.c.key).scalar_subquery()
     keys = first.union_all(sa.select(after).where(first.c.key.is_not(None)))
@@ -137,13 +137,13 @@ def params_named(connection: sa.Connection, name: str) -> list[str]:
 
 
 def with_param(connection: sa.Connection, keys: Sequence[str], value: str) -> list[str]:
-    """The runs in which one of the params has the value, as text or as a number that is written otherwise."""
+    """The runs in which one of the params has the value, as text or as the same number written in another way."""
     query = sa.select(PARAMS.c.run_uuid).where(PARAMS.c.key.in_(keys), PARAMS.c.value.in_(written(value)))
     return list(dict.fromkeys(connection.execute(query.limit(MATCHES)).scalars()))
 
 
 def written(value: str) -> list[str]:
-    """2e-2, 0.02, 2e-02 and 2.0e-2: the ways in which the number is usually written."""
+    """The usual ways to write a number, such as 2e-2, 0.02, 2e-02 and 2.0e-2."""
     try:
         number = float(value)
     except ValueError:
@@ -156,7 +156,7 @@ def written(value: str) -> list[str]:
 
 
 def parents_of(connection: sa.Connection, ids: Sequence[str]) -> list[str]:
-    """The sessions of runs."""
+    """The ids of the runs' sessions that are not among `ids`."""
     tags = read_tags(connection, ids, (PARENT_TAG,)) if ids else {}
     return list(dict.fromkeys(parent for one in tags.values() if (parent := one.get(PARENT_TAG)) and parent not in ids))
 
@@ -164,7 +164,7 @@ def parents_of(connection: sa.Connection, ids: Sequence[str]) -> list[str]:
 def collected(
     connection: sa.Connection, asked: Asked, query: sa.Select[Any], *, walk: bool
 ) -> tuple[list[Line], int | None, bool]:
-    """A page of what is wanted; where the next begins, and whether this one is full."""
+    """The lines of a page, where the next begins (None for none), and whether this one is full."""
     near = walk and asked.sort == "new" and asked.what == "sessions"
     children: dict[str, int] = defaultdict(int)
     if near and asked.skip:
@@ -192,14 +192,14 @@ def collected(
 
 
 def count_warned(tags: Mapping[str, Mapping[str, str]], children: dict[str, int]) -> None:
-    """Add the runs that the watch spoke of to their sessions."""
+    """Count, in `children`, the runs of each session that the watch warned about."""
     for own in tags.values():
         if own.get(LEVEL, "") in WARNED and (parent := own.get(PARENT_TAG)):
             children[parent] += 1
 
 
 def wanted(asked: Asked, tags: Mapping[str, str], warned: int | None) -> bool:
-    """Whether a run is of the kind, and passes the filters."""
+    """Whether a run is of the kind that was asked for and passes the filters."""
     if tags.get(ROLE) != ("session" if asked.what == "sessions" else "run"):
         return False
     if asked.warned and not (warned if asked.what == "sessions" else tags.get(LEVEL, "") in WARNED):
@@ -210,6 +210,6 @@ def wanted(asked: Asked, tags: Mapping[str, str], warned: int | None) -> bool:
 
 
 def lines_of(connection: sa.Connection, kept: Mapping[str, int | None]) -> list[Line]:
-    """What is shown of each."""
+    """The lines of the runs that were kept."""
     found = read_facts(connection, list(kept), tags=SHOWN, latest=())
     return [Line(head=run, warned=kept[run_id]) for run_id, run in found.items()]

@@ -1,4 +1,4 @@
-"""What a gate would say of two sessions that somebody compares: computed as the page is read, and written nowhere."""
+"""What the gate would say about two compared sessions: computed when the page is read, and not stored."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from gates.judge import judge
 from gates.model.records import Version
 from gates.model.verdict import Difference, Verdict
 
-MOST = 2_000_000  # values that are read for it: two seconds
+MOST = 2_000_000  # values to read: two seconds
 
 
 def gate_would_say(
     tracking: str, registry: str, heads: Sequence[RunFacts], labels: Sequence[str]
 ) -> tuple[Decision | None, str]:
-    """The decision as `canary compare` makes it, or why there is none here, in a sentence. Raises StoreError."""
+    """The decision as `canary compare` makes it, or a sentence on why there is none. Raises StoreError."""
     left, right = heads
     if any(one.tags.get("canary.role") != "session" for one in heads):
         return None, "Not judged: a verdict needs two sessions."
@@ -70,7 +70,7 @@ def verdict_on(
     tier: str,
     known: tuple[Difference, ...],
 ) -> Verdict:
-    """Of runs that have ended, and so change no more. Raises UsageError for a tier that has no policy."""
+    """The verdict on runs that have ended and so no longer change. Raises UsageError for a tier without a policy."""
     policy = rules_for(None, tier, "these sessions")
     with reading(tracking) as connection:
         sides = [version_of(connection, ids, name) for ids, name in ((left, before), (right, model))]
@@ -78,7 +78,7 @@ def verdict_on(
 
 
 def version_of(connection: sa.Connection, ids: Sequence[str], model: str) -> Version:
-    """One side, with all that its runs recorded."""
+    """One side, with everything that its runs recorded."""
     facts, params = read_facts(connection, ids), read_all_params(connection, ids)
     keys: Mapping[str, list[str]] = {run_id: sorted(one.latest) for run_id, one in facts.items()}
     points = points_over(connection, keys)
@@ -87,7 +87,7 @@ def version_of(connection: sa.Connection, ids: Sequence[str], model: str) -> Ver
 
 
 def accepted(registry: str, model: str) -> tuple[Difference, ...]:
-    """The differing facts that somebody answers for."""
+    """The differing facts that were accepted for the model."""
     with reading(registry) as connection:
         if not model or not has_ledger(connection):
             return ()

@@ -1,10 +1,10 @@
-"""Long series as columns in files beside the database, so that a page need not ask for each of a million rows again.
+"""Caches long series as columns in files beside the database, so that a page need not read a million rows again.
 
-A file is never trusted: each look counts its rows in the database, which an index answers, and compares some of them,
-chosen at random. Rows that came late or were removed change the count. As many of both, or a value that somebody
-changes in place, for which MLflow has no call, are found once they are among those compared. Whatever differs is read
-and kept anew.
-Every file may be removed at any time; where none can be written, all is read from the database.
+A file is never trusted: each read counts its rows in the database, which an index answers, and compares some of them,
+chosen at random. Rows that came late or were removed change the count. Equal numbers of both, or a value changed in
+place, for which MLflow has no call, are found once they are among those compared. Whatever differs is read and stored
+again.
+Every file may be removed at any time; if none can be written, everything is read from the database.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from canary_mlflow.tracking.places import cache_dir
 from canary_mlflow.tracking.points import Points, points_over
 
 METRICS = sa.table("metrics", *map(sa.column, ("run_uuid", "key", "step")))
-WORTH = 5_000  # rows; a database gives fewer as fast
-MORE = 20  # kept anew once a 20th more has come: in all, each row is written 20 times at most
-LATE = 100  # steps at the end that are not kept: a slow rank's values come after those of later steps
+WORTH = 5_000  # rows; with fewer, a database is as fast
+MORE = 20  # written again when it has grown by a 20th: in total, each row is written at most 20 times
+LATE = 100  # steps at the end that are not stored: a slow rank's values arrive after those of later steps
 COMPARED = 32  # steps of each run whose rows are compared with the database
 MOST = 1 << 30  # bytes of all files, and what stays free on the disk; the file that was used longest ago goes first
 
@@ -36,7 +36,7 @@ Found = dict[tuple[str, str], Points]
 
 
 def kept_points(connection: sa.Connection, keys: Keys, after: int | None = None, until: int | None = None) -> Found:
-    """What `points_over` gives, of which the files give what they have."""
+    """What `points_over` returns, from the files as far as they have it."""
     store = connection.engine.url.render_as_string(hide_password=True)
     files = {(run_id, key): file_of(store, run_id, key) for run_id, names in keys.items() for key in names}
     parts: Found = {}
@@ -56,7 +56,7 @@ def kept_points(connection: sa.Connection, keys: Keys, after: int | None = None,
 
 
 def rest_of(connection: sa.Connection, keys: Keys, parts: Found, after: int | None, until: int | None) -> Found:
-    """The parts with what follows them in the database; everything where there is none."""
+    """The parts followed by the later rows from the database; all rows of a series without a part."""
     from_where: dict[tuple[str, int | None], list[str]] = defaultdict(list)
     for run_id, names in keys.items():
         for key in names:
@@ -73,7 +73,7 @@ def rest_of(connection: sa.Connection, keys: Keys, parts: Found, after: int | No
 
 
 def confirmed(connection: sa.Connection, parts: Found, after: int | None) -> Found:
-    """The parts that the database still holds, as far as can be seen without reading them again."""
+    """The parts that still match the database, as far as can be told without reading it all again."""
     by_run: dict[str, list[str]] = defaultdict(list)
     for run_id, key in parts:
         by_run[run_id].append(key)
@@ -94,7 +94,7 @@ def confirmed(connection: sa.Connection, parts: Found, after: int | None) -> Fou
 
 
 def counted(connection: sa.Connection, run_id: str, key: str, after: int | None, last: int) -> int:
-    """How many rows the database has from after one step to another."""
+    """How many rows the database has after step `after` (None: from the first) up to step `last`."""
     mine = [METRICS.c.run_uuid == run_id, METRICS.c.key == key, METRICS.c.step <= last]
     if after is not None:
         mine.append(METRICS.c.step > after)
@@ -102,25 +102,25 @@ def counted(connection: sa.Connection, run_id: str, key: str, after: int | None,
 
 
 def in_order(points: Points) -> Points:
-    """By step, then by time, then by value."""
+    """The rows by step, then by time, then by value."""
     return points[np.lexsort((points[:, 2], points[:, 1], points[:, 0]))]
 
 
 def between(points: Points, after: int | None, until: int | None) -> Points:
-    """The rows of a stretch."""
+    """The rows after step `after` up to step `until` (None: no bound)."""
     start = 0 if after is None else int(np.searchsorted(points[:, 0], after, side="right"))
     end = len(points) if until is None else int(np.searchsorted(points[:, 0], until, side="right"))
     return points[start:end]
 
 
 def worth_keeping(points: Points, kept: Points | None) -> bool:
-    """Whether so many rows are no longer late, and so many of them new."""
+    """Whether enough rows are settled, and enough of those are new."""
     known = 0 if kept is None else len(kept)
     return len(points) > WORTH and settled(points) - known > max(known // MORE, WORTH // MORE)
 
 
 def settled(points: Points) -> int:
-    """How many of the rows, which go by step, are no longer late."""
+    """How many of the rows, sorted by step, are at least LATE steps before the last."""
     return int(np.searchsorted(points[:, 0], points[-1, 0] - LATE, side="right"))
 
 
@@ -130,13 +130,13 @@ def root() -> Path:
 
 
 def file_of(store: str, run_id: str, key: str) -> Path:
-    """The place of one series."""
+    """The file of one series."""
     name = hashlib.sha256("\0".join((store, run_id, key)).encode()).hexdigest()[:32]
     return root() / f"{name}.npy"
 
 
 def load(file: Path) -> Points:
-    """The rows of a file; none where it is missing or is not what was written."""
+    """The rows of a file; empty if it is missing or damaged."""
     try:
         found = np.load(file, allow_pickle=False)
         os.utime(file)
@@ -147,7 +147,7 @@ def load(file: Path) -> Points:
 
 
 def keep(file: Path, points: Points) -> None:
-    """Write the rows that are no longer late, whole or not at all; a folder that takes none costs nothing."""
+    """Write the settled rows, all or none; a folder that cannot be written is no error."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if shutil.disk_usage(file.parent).free < MOST:
@@ -163,7 +163,7 @@ def keep(file: Path, points: Points) -> None:
 
 
 def make_room(folder: Path) -> None:
-    """Remove what was used longest ago until the rest is within its bound."""
+    """Remove the least recently used files until the rest is within MOST."""
     with contextlib.suppress(OSError):
         files = sorted((one.stat().st_mtime, one.stat().st_size, one) for one in folder.iterdir() if one.is_file())
         size = sum(one[1] for one in files)

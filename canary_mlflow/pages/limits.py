@@ -1,4 +1,4 @@
-"""What a value must not go beyond, and who says so."""
+"""The limits that values must not go beyond, and who sets them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gates.model.wording import quantity
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """A fixed limit. `side`: above, below or both (the value's size counts); `source`: whose it is."""
+    """A fixed limit. `side`: above, below or both (the absolute value counts). `source`: who sets it."""
 
     value: float
     source: str
@@ -37,7 +37,7 @@ class Limit:
 def limits_of(tags: Mapping[str, str]) -> Mapping[str, Limit]:
     """The limits of a run by canonical name: those of its tier's gate and of the policy that watches it.
 
-    What is not set is not there. Only shipped policies are read: a tag is no reason to open a file.
+    Limits that are not set are absent. Only shipped policies are read: a tag must not name a file to open.
     """
     watch, tier = tags.get("canary.watch.policy", ""), tags.get("canary.tier", "")
     return shipped_limits(
@@ -66,13 +66,13 @@ def shipped_limits(watch: str, tier: str) -> Mapping[str, Limit]:
 
 @lru_cache(maxsize=16)
 def shipped_rules(tier: str) -> Mapping[str, MetricRule]:
-    """How the tier's gate judges the level of each metric; of an unknown tier the smoke tier's."""
+    """How the tier's gate judges the level of each metric; for an unknown tier, the smoke tier's."""
     rules = load_policy(tier if tier in policy_names() else "smoke").rules
     return {rule.metric: rule for rule in rules if rule.name == rule.metric}
 
 
 def tolerated(rule: MetricRule | None, level: float) -> float:
-    """The distance from a level that the gate does not call harm, in the metric's unit; 0 where no rule judges it."""
+    """The distance from a level that the gate tolerates, in the metric's unit; 0 if no rule judges it."""
     if rule is None:
         return 0.0
     return rule.margin * level if rule.scale is Scale.LOG else rule.margin

@@ -18,12 +18,12 @@ MODELS = sa.table("registered_models", *map(sa.column, ("workspace", "name")))
 ALIASES = sa.table("registered_model_aliases", *map(sa.column, ("workspace", "name", "alias", "version")))
 VERSIONS = sa.table("model_versions", *map(sa.column, ("workspace", "name", "version", "current_stage")))
 VERSION_TAGS = sa.table("model_version_tags", *map(sa.column, ("workspace", "name", "version", "key", "value")))
-DELETED = "Deleted_Internal"  # what MLflow leaves of a deleted version
+DELETED = "Deleted_Internal"  # the stage that MLflow gives a deleted version
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """A registered model. `last`: the newest ledger row about it, None where there is none."""
+    """A registered model. `last`: the newest ledger row about it, None if there is none."""
 
     name: str
     versions: int
@@ -33,7 +33,7 @@ class ModelFacts:
 
 
 def read_models(connection: sa.Connection) -> list[ModelFacts]:
-    """All models of the active workspace, in the order of their names."""
+    """All models of the active workspace, sorted by name."""
     place = active_workspace()
     names = names_of_models(connection)
     alive = sa.select(VERSIONS.c.name, VERSIONS.c.version).where(
@@ -63,7 +63,7 @@ def names_of_models(connection: sa.Connection) -> list[str]:
 
 
 def read_champions(connection: sa.Connection, model: str | None = None) -> list[tuple[str, int]]:
-    """(model, version) of every champion of the active workspace, or of one model's."""
+    """(model, version) of every champion of the active workspace, or only of one model's."""
     query = sa.select(ALIASES.c.name, ALIASES.c.version).where(
         ALIASES.c.alias == CHAMPION, ALIASES.c.workspace == active_workspace()
     )
@@ -73,7 +73,7 @@ def read_champions(connection: sa.Connection, model: str | None = None) -> list[
 
 
 def champion_session(connection: sa.Connection, model: str) -> tuple[int | None, str]:
-    """The champion's version and the session that is its evidence; None and empty where there is none."""
+    """The champion's version and the session that is its evidence; (None, '') if there is no champion."""
     found = read_champions(connection, model)
     if not found:
         return None, ""
@@ -82,7 +82,7 @@ def champion_session(connection: sa.Connection, model: str) -> tuple[int | None,
 
 
 def session_of(connection: sa.Connection, model: str, version: int) -> str:
-    """The session that is a version's evidence; '' where none is known."""
+    """The session that is a version's evidence; '' if none is known."""
     query = sa.select(VERSION_TAGS.c.value).where(
         VERSION_TAGS.c.workspace == active_workspace(),
         VERSION_TAGS.c.name == model,
@@ -93,7 +93,7 @@ def session_of(connection: sa.Connection, model: str, version: int) -> str:
 
 
 def newest_sessions(connection: sa.Connection, model: str, most: int) -> list[str]:
-    """The sessions that are the evidence of a model's versions, the newest version first."""
+    """The sessions that are the evidence of a model's versions, newest version first, from at most `most` versions."""
     query = (
         sa.select(VERSION_TAGS.c.value)
         .where(VERSION_TAGS.c.workspace == active_workspace(), VERSION_TAGS.c.name == model)
@@ -104,7 +104,7 @@ def newest_sessions(connection: sa.Connection, model: str, most: int) -> list[st
 
 
 def version_behind(connection: sa.Connection, model: str, alias: str) -> int | None:
-    """The version that an alias names."""
+    """The version that an alias names; None if it names none."""
     query = sa.select(ALIASES.c.version).where(
         ALIASES.c.workspace == active_workspace(), ALIASES.c.name == model, ALIASES.c.alias == alias
     )

@@ -1,4 +1,4 @@
-"""The first page: warnings now, what runs, what was judged last, every model with its champion."""
+"""The first page: current warnings, what is running, what was judged last, every model with its champion."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from canary_mlflow.tracking.read_only import has_ledger, reading
 from canary_mlflow.tracking.session import PARENT_TAG
 from canary_mlflow.tracking.watching import FOUND
 
-RECENT = 20  # shown
-DENSE = 40  # sessions shown that go on; those that were warned of first
-NEWEST, AT_ONCE = 2000, 200  # runs looked through for them
+RECENT = 20  # finished sessions shown
+DENSE = 40  # running sessions shown, those with warnings first
+NEWEST, AT_ONCE = 2000, 200  # runs searched for them
 ROLE = "canary.role"
 TAG_KEYS = (
     ROLE, PARENT_TAG, FOUND, "mlflow.runName", "canary.algo", "canary.model", "canary.tier", "canary.seed",
@@ -34,9 +34,9 @@ STEP_KEYS = ("perf/step_time", "stability/loss", "stability/learning_rate")  # o
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """A session with its runs, or a run on its own (`head` is it, and `runs` holds it alone).
+    """A session with its runs, or a run without a session (it is `head`, and alone in `runs`).
 
-    `row`: the ledger row that judged it; None where there is none, as of a session that left no version.
+    `row`: the ledger row that judged it; None if there is none, as for a session that left no version.
     """
 
     head: RunFacts
@@ -50,17 +50,17 @@ class Session:
 
     @property
     def word(self) -> str:
-        """The verdict in a word; empty where there is none."""
+        """The verdict in a word; '' if there is none."""
         return self.head.tags.get("canary.verdict", "")
 
     @property
     def model(self) -> str:
-        """The registered model; empty for a run on its own."""
+        """The registered model; '' for a run without a session."""
         return self.head.tags.get("canary.model_name", "")
 
     @property
     def warned(self) -> int:
-        """Warnings of all its runs."""
+        """The number of warnings of all its runs."""
         return sum(run.warned for run in self.runs)
 
 
@@ -76,7 +76,7 @@ class Overview:
 
     @property
     def warning(self) -> Sequence[RunFacts]:
-        """The runs that go on and were warned of."""
+        """The runs that have not ended and have warnings."""
         return [run for session in self.running for run in session.runs if run.running and run.warned]
 
 
@@ -103,12 +103,12 @@ def read_overview(
 
 
 def version_of(session: RunFacts) -> int:
-    """The version that a session left; 0 where it left none."""
+    """The version that a session left; 0 if it left none."""
     return count(session.tags.get("canary.version", ""))
 
 
 def read_running(connection: sa.Connection) -> list[RunFacts]:
-    """The sessions, and runs on their own, that have not ended: those that were warned of, then the newest, first."""
+    """The sessions, and runs without one, that have not ended: first those with warnings, then the newest."""
     found = read_facts(connection, newest(connection, RUNS.c.status.in_(OPEN)), tags=ORDER_KEYS, latest=())
     ours = {run_id: run for run_id, run in found.items() if run.tags.get(ROLE) in ("run", "session")}
     ours |= parents_of(connection, ours)
@@ -117,7 +117,7 @@ def read_running(connection: sa.Connection) -> list[RunFacts]:
 
 
 def read_recent(connection: sa.Connection) -> list[RunFacts]:
-    """The last sessions, and runs on their own, that have ended, among the newest runs of all."""
+    """The last sessions, and runs without one, that have ended, among the newest runs."""
     ended = newest(connection, RUNS.c.status.not_in(OPEN))
     heads: list[RunFacts] = []
     for start in range(0, len(ended), AT_ONCE):
@@ -137,7 +137,7 @@ def newest(connection: sa.Connection, which: sa.ColumnElement[bool]) -> list[str
 
 
 def parents_of(connection: sa.Connection, runs: Mapping[str, RunFacts]) -> dict[str, RunFacts]:
-    """The parents that are not among the runs."""
+    """The runs' parents that are not among the runs, by id."""
     missing = {run.parent for run in runs.values() if run.parent} - set(runs)
     return read_facts(connection, sorted(missing), tags=TAG_KEYS, latest=())
 

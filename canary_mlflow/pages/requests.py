@@ -1,4 +1,4 @@
-"""What a request for a page asks, who may see what, and the form of an answer in JSON."""
+"""What a request for a page asks, who may see what, and how JSON is answered."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ READERS = "CANARY_READERS"
 
 @dataclass(frozen=True, kw_only=True)
 class Readers:
-    """Who may see what; without users, everybody everything."""
+    """Who may see what; without users, everybody may see everything."""
 
     model: Callable[[str], bool] = lambda name: True
     experiment: Callable[[str], bool] = lambda number: True
 
 
 def readers() -> Readers:
-    """Who may see what, of this app."""
+    """The current app's `Readers`."""
     from flask import current_app
 
     found: Readers = current_app.config[READERS]
@@ -42,7 +42,7 @@ def argument(name: str, most: int = 256) -> str:
 
 
 def whole_number(name: str) -> int | None:
-    """A query parameter that may be missing. Raises UsageError."""
+    """An optional query parameter; None if it is missing. Raises UsageError."""
     from flask import request
 
     text = request.args.get(name)
@@ -54,7 +54,7 @@ def whole_number(name: str) -> int | None:
 
 
 def as_answer(value: Mapping[str, Any]) -> Response:
-    """JSON without NaN, as short as it can be."""
+    """A JSON response without NaN and without blanks."""
     from flask import current_app
 
     return current_app.response_class(

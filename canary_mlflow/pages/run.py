@@ -1,4 +1,4 @@
-"""A run's page: how far it is, what the watch said, the latest values, and whose band lies behind its curves."""
+"""A run's page: how far it is, what the watch said, the latest values, and the band behind its curves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gates.model.wording import quantity
 
 @dataclass(frozen=True, kw_only=True)
 class Champion:
-    """Whose band it is. `said`: the sentence about it, also where there is none; `run_ids` empty then."""
+    """The champion behind a band. `said`: a sentence about it, or on why there is none; then `run_ids` is empty."""
 
     said: str
     version: int | None = None
@@ -34,7 +34,7 @@ class Champion:
 
 @dataclass(frozen=True, kw_only=True)
 class ValueRow:
-    """The latest value of one series. `state`: ok, beyond, not finite; empty where no limit is set."""
+    """The latest value of one series. `state`: ok, beyond, not finite; '' if no limit is set."""
 
     name: str
     group: str
@@ -49,7 +49,7 @@ class ValueRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPage:
-    """Everything on the page but the curves. `siblings`: the other runs of the session."""
+    """Everything on the page except the curves. `siblings`: the other runs of the session."""
 
     run: RunFacts
     session: RunFacts | None
@@ -62,7 +62,7 @@ class RunPage:
 
 
 def find_run(connection: sa.Connection, run_id: str) -> RunFacts:
-    """The run. Raises NoSuchRun for one that is not there, or deleted."""
+    """The run with this id. Raises NoSuchRun if there is none or it is deleted."""
     run = read_facts(connection, [run_id]).get(run_id)
     if run is None:
         raise NoSuchRun(f"run {run_id[:64]!r}: not in this store; expected the id of a run; see the overview")
@@ -77,7 +77,7 @@ def read_run(tracking: str, registry: str, run_id: str) -> RunPage:
         run = find_run(connection, run_id)
         session = read_facts(connection, [run.parent], latest=()).get(run.parent) if run.parent else None
         if session is not None and session.experiment != run.experiment:
-            session = None  # a run may name any as its own, also one that its reader may not see
+            session = None  # a run may name any session as its parent, even one that its reader may not see
         siblings = siblings_of(connection, run) if session is not None else []
         params = read_params(connection, run_id, target_keys())
     model = ((session or run).tags).get("canary.model_name", "")
@@ -105,7 +105,7 @@ def siblings_of(connection: sa.Connection, run: RunFacts) -> list[RunFacts]:
 
 
 def champion_of(tracking: str, registry: str, run: RunFacts, model: str) -> Champion:
-    """Whose runs a run is shown beside; a sentence where there are none to show."""
+    """The champion whose runs a run is shown with, or a sentence on why there is none."""
     if not model:
         return Champion(said="No band of a champion: this run belongs to no session of a registered model.")
     unreadable = f"No band of a champion: you may not read that of {model}."
@@ -138,12 +138,12 @@ def champion_of(tracking: str, registry: str, run: RunFacts, model: str) -> Cham
 
 
 def workload(run: RunFacts) -> dict[str, str]:
-    """What makes two runs comparable."""
+    """The workload tags: two runs can be compared if they are equal."""
     return {key: value for key, value in run.tags.items() if key.startswith("canary.workload.")}
 
 
 def value_rows(run: RunFacts, bands: Mapping[str, Band]) -> list[ValueRow]:
-    """Latest values, those with a limit first, in the order of the schema."""
+    """The latest values: first those with a limit, each group in the order of the metrics table."""
     limits = limits_of(run.tags)
     rows = []
     for metric in METRICS.values():
@@ -169,14 +169,14 @@ def value_rows(run: RunFacts, bands: Mapping[str, Band]) -> list[ValueRow]:
 
 
 def state_of(value: float, limit: Limit | None) -> str:
-    """ok, beyond, not finite; empty where no limit is set."""
+    """ok, beyond, not finite; '' if no limit is set."""
     if not math.isfinite(value):
         return "not finite"
     return "" if limit is None else "beyond" if limit.broken_by(value) else "ok"
 
 
 def range_at(band: Band | None, latest: Latest, unit_of: str) -> str:
-    """`20.1 ms to 22.4 ms`; nothing where the champion has nothing there."""
+    """`20.1 ms to 22.4 ms`: the champion's range at that step; '' if it has none there."""
     found = band.at(latest.step) if band is not None else None
     if found is None:
         return ""
@@ -185,5 +185,5 @@ def range_at(band: Band | None, latest: Latest, unit_of: str) -> str:
 
 
 def spelled(value: float) -> str:
-    """A value that is not a number."""
+    """A value that is not finite, in text."""
     return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"

@@ -1,4 +1,4 @@
-"""A session's page, and two to six of them beside each other: all runs in one chart each, ranked by how far they go."""
+"""The page of a session, or of two to six compared: all runs in each chart, the charts ranked by departure."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from gates.model.records import Series
 MOST_RUNS = 12  # lines in one chart
 SIDES = "abcdef"
 ASKED = 20  # series that one request may name
-GROWN = 20  # a reference that goes on is read again when it is a 20th longer
+GROWN = 20  # a reference that is still running is read again when it is a 20th longer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """One run of the page, its name there, and the side it belongs to, counted from 0."""
+    """One run of the page, its name there, and the side that it belongs to, counted from 0."""
 
     run: RunFacts
     name: str
@@ -39,8 +39,8 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionPage:
-    """Everything but curves, verdict and samples. `left_out`: runs beyond those that a chart has room for. `panels`:
-    the charts from the beginning; `others`: every further series that a run has recorded."""
+    """Everything except curves, verdict and samples. `left_out`: how many runs a chart has no room for. `panels`: the
+    charts shown at first. `others`: every other series that a run has recorded."""
 
     heads: Sequence[RunFacts]
     runs: Sequence[Shown]
@@ -54,20 +54,20 @@ class SessionPage:
 
     @property
     def running(self) -> bool:
-        """Whether more may come."""
+        """Whether anything has not ended, so that more may come."""
         return any(one.running for one in self.heads) or any(one.run.running for one in self.runs)
 
     @property
     def level(self) -> str:
-        """Whether anybody watched."""
+        """The watch's level for the first run that has one; '' if none was watched."""
         return next((one.run.level for one in self.runs if one.run.level), "")
 
 
 def read_page(
     tracking: str, registry: str, heads: Sequence[RunFacts], *, compare: bool = False, refresh: bool = False
 ) -> SessionPage:
-    """The page of one session beside its champion; with `compare` of several, the first of which is the reference.
-    `refresh`: only what its curves need, so without targets and differences. Raises StoreError."""
+    """The page of one session with its champion; with `compare`, of several, the first of which is the reference.
+    `refresh`: only what the curves need, without targets and differences. Raises StoreError."""
     runs, left_out = runs_of(tracking, heads, compare=compare)
     model = heads[0].tags.get("canary.model_name", "")
     own = [one.run for one in runs if one.side == 0]
@@ -100,7 +100,7 @@ def read_page(
 
 
 def runs_of(tracking: str, heads: Sequence[RunFacts], *, compare: bool) -> tuple[list[Shown], int]:
-    """The runs of all sides, and how many there is no room for."""
+    """The runs of all sides that there is room for, and how many were left out."""
     sessions = [one.run_id for one in heads if one.tags.get("canary.role") == "session"]
     with reading(tracking) as connection:
         children = children_of(connection, sessions) if sessions else {}
@@ -117,12 +117,12 @@ def runs_of(tracking: str, heads: Sequence[RunFacts], *, compare: bool) -> tuple
 
 
 def name_of(head: RunFacts) -> str:
-    """What to call a session."""
+    """A session's display name."""
     return head.name or head.run_id[:8]
 
 
 def panels_of(recorded: Sequence[str], runs: Sequence[RunFacts]) -> list[Panel]:
-    """The charts of what was recorded: the usual ones, and one for each other series that the watch spoke of."""
+    """The charts of what was recorded: the usual ones, and one for each other series that the watch warned about."""
     known = set(recorded)
     usual = [panel for panel in PANELS if known & set(panel.lines)]
     marked = {name for panel in usual for name in panel.marked}
@@ -138,7 +138,7 @@ def panel_of(name: str) -> Panel:
 def beside_of(
     tracking: str, runs: Sequence[Shown], reference: Champion, heads: Sequence[RunFacts], *, compare: bool
 ) -> list[Sides]:
-    """What differs from the reference, and what does not, side by side."""
+    """What differs from the reference and what is equal, for each other side."""
     if not reference.run_ids:
         return []
     others = [
@@ -161,8 +161,8 @@ def curves_of(
     after: int | None = None,
     until: int | None = None,
 ) -> dict[str, Any]:
-    """The curves of all runs as JSON values, with the reference's band and how far each series goes from it; with
-    `after`, of what is new since that step alone, and with `until` of that stretch, in all its detail."""
+    """The curves of all runs as JSON values, with the reference's band and each series' departure from it; with
+    `after`, only what is new since that step; with `until` too, that stretch in full detail."""
     wanted = list(names) or list(dict.fromkeys([*SERIES, *(name for one in page.panels for name in one.lines)]))
     recorded = {one.run.run_id: set(one.run.latest) for one in page.runs}
     since = None if after is None else after - (OVERLAP if until is None else 1)
@@ -186,14 +186,14 @@ def curves_of(
 
 
 def away(known: Mapping[str, Usual], series: Mapping[str, Series]) -> dict[str, Any]:
-    """How far each series goes from the reference, in widths, and where it left."""
+    """How far each series departs from the reference, in widths, and where it left."""
     gone = {name: departure(known[name], found) for name, found in series.items() if name in known}
     return {name: {"far": round(one.farthest, 3), "step": one.step, "up": one.up} for name, one in gone.items()}
 
 
 def steps_of(page: SessionPage) -> int:
-    """How far the reference is, where it may grow; a champion's runs do not. While it goes on, in stretches that become
-    longer with it: its band is made of all its steps, and not of each new one again."""
+    """How many steps the reference has. While it runs, this is a number that changes only when the reference is about
+    a 20th longer, so that its band is not computed again for each new step."""
     runs = [one.run for one in page.runs if one.run.run_id in page.reference.run_ids]
     steps = sum(run.step for run in runs)
     return int(GROWN * math.log1p(steps)) if any(run.running for run in runs) else steps
@@ -203,7 +203,7 @@ def steps_of(page: SessionPage) -> int:
 def reference_of(
     tracking: str, run_ids: tuple[str, ...], names: tuple[str, ...], steps: int, tier: str
 ) -> Mapping[str, Usual]:
-    """What the reference's runs did, by name. `steps`: read again when there are more."""
+    """What the reference's runs did, by name. `steps`: a cache key; the runs are read again when it changes."""
     if not run_ids:
         return {}
     with reading(tracking) as connection:

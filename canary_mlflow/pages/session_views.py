@@ -1,4 +1,4 @@
-"""The routes about a session and about several beside each other: pages, curves, clocks, and CSV."""
+"""The routes of a session and of several compared: pages, curves, clocks, and CSV."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def session() -> Any:
-    """What somebody asks for by ?id=: a session with all its runs, or the page of a model."""
+    """The page for ?id=: a session with all its runs, or a model."""
     word = argument("id", MOST)
     place = find(tracking_uri(), registry_uri(), word)
     if place.head is None:
@@ -61,7 +61,7 @@ def session() -> Any:
 
 
 def find_session(word: str) -> Any:
-    """The same as a part of the address, to be sent to somebody."""
+    """Redirect an address that can be shared, /session/WORD, to `session`."""
     from flask import redirect, url_for
 
     if len(word) > MOST:
@@ -70,7 +70,7 @@ def find_session(word: str) -> Any:
 
 
 def compare() -> Any:
-    """Two to six runs or sessions in one chart each: ?a=…&b=…, or those chosen in the index: ?with=ID&with=ID."""
+    """Two to six runs or sessions in common charts: ?a=…&b=…, or those chosen in the index: ?with=ID&with=ID."""
     from flask import redirect, request, url_for
 
     if chosen := request.args.getlist("with"):
@@ -104,7 +104,7 @@ def compare() -> Any:
 
 
 def compared(*, refresh: bool = False) -> tuple[SessionPage, list[tuple[str, str]]]:
-    """What ?a=…&b=… name, beside each other. Raises UsageError, NoSuchRun, Refused."""
+    """The page that compares what ?a=…&b=… name. Raises UsageError, NoSuchRun, Refused."""
     from flask import request
 
     asked = [(name, argument(name, MOST)) for name in SIDES if request.args.get(name)]
@@ -122,8 +122,8 @@ def compared(*, refresh: bool = False) -> tuple[SessionPage, list[tuple[str, str
 
 
 def session_json() -> Response:
-    """The curves of a session's runs (?id=), or of what is compared (?a=…&b=…), ranked. ?names=a,b: of these series;
-    ?after=STEP: what is new; ?from=STEP&to=STEP: all detail of a stretch."""
+    """The curves of a session's runs (?id=), or of what is compared (?a=…&b=…), ranked. ?names=a,b: only these series;
+    ?after=STEP: only what is new; ?from=STEP&to=STEP: a stretch in full detail."""
     after, until = whole_number("after"), whole_number("to")
     if until is not None:
         after = whole_number("from") or 0
@@ -133,7 +133,7 @@ def session_json() -> Response:
 
 
 def clock_json() -> Response:
-    """When each run was at which step, by its id; `reference`: the clock of the band."""
+    """The clock of each run, by id: when it was at which step. `reference`: the clock of the band."""
     page = asked_for()
     with reading(tracking_uri()) as connection:
         runs = clocks_of(connection, [one.run for one in page.runs])
@@ -157,7 +157,7 @@ def session_csv() -> Response:
 
 
 def asked_for() -> SessionPage:
-    """What the curves are of. Raises UsageError, NoSuchRun, Refused."""
+    """The page whose curves were asked for. Raises UsageError, NoSuchRun, Refused."""
     from flask import request
 
     if not request.args.get("id"):
@@ -169,14 +169,14 @@ def asked_for() -> SessionPage:
 
 
 def names_asked() -> list[str]:
-    """The series of ?names=, as many as one request may name."""
+    """The series in ?names=, at most ASKED."""
     from flask import request
 
     return [one for one in request.args.get("names", "").split(",") if one][:ASKED]
 
 
 def readable(heads: list[RunFacts]) -> list[RunFacts]:
-    """They, unless one is about what the reader may not see. Raises Refused."""
+    """The same runs. Raises Refused if the reader may not see one of them."""
     for one in heads:
         if not readers().experiment(one.experiment):
             raise Refused(f"run {one.run_id}: in an experiment that you may not read")
@@ -184,7 +184,7 @@ def readable(heads: list[RunFacts]) -> list[RunFacts]:
 
 
 def warnings_of(page: SessionPage) -> list[RunWarning]:
-    """What the watch said of its runs."""
+    """The watch's warnings about the page's runs."""
     return [RunWarning(run=shown.name, warning=one) for shown in page.runs for one in shown.run.warnings]
 
 

@@ -1,4 +1,4 @@
-"""Whether a row of the ledger is still what was signed, checked as the page is read."""
+"""Whether a row of the ledger is still what was signed, checked when the page is read."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from canary_mlflow.ledger.writing import keys_in
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """Whether the ledger's row holds; `problems` are sentences, none of which is good."""
+    """Whether a ledger row is intact. `problems`: sentences; empty if it is."""
 
     key_id: str
     problems: Sequence[str]
 
     @property
     def stranger(self) -> bool:
-        """Whether nothing speaks against it but that this machine does not know the key."""
+        """Whether the only problem is that this machine does not know the key."""
         return len(self.problems) == 1 and "is not among the trusted ones" in self.problems[0]
 
 
 def signature_of(connection: Any, row: Row, before: Row | None) -> Signature:
-    """Digest, signature and chain of one row, checked now with the keys that this machine trusts."""
+    """The check of one row's digest, signature and chain against the keys that this machine trusts."""
     previous = FIRST if row.seq == 1 else before.digest if before is not None else None
     try:
         problems = list(faults(row, previous, keys_in(connection)))

@@ -1,4 +1,4 @@
-"""What a page shows as strips, a row for each run: what its time went into, and values that tell runs apart."""
+"""What a page shows as strips, one row per run: where its time went, and values that tell runs apart."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ HEAT = ("reward_mean", "response_length")
 
 @dataclass(frozen=True, kw_only=True)
 class Strip:
-    """One figure. `shares`: its series are parts of a whole, stacked; otherwise it has one, whose value is a shade.
-    `inside`: of two of its series, the first is part of the second too, and is taken out of it."""
+    """One figure. `shares`: its series are parts of a whole, stacked; otherwise it has one series, shown as a shade.
+    `inside`: two of its series, the first of which is also part of the second and is subtracted from it."""
 
     title: str
     names: tuple[str, ...]
@@ -32,18 +32,18 @@ class Strip:
 
     @property
     def labels(self) -> Sequence[str]:
-        """What to call its series."""
+        """The display names of its series."""
         return [name.removeprefix("time_").replace("_", " ") for name in self.names]
 
     @property
     def unit(self) -> str:
-        """Of a shade's value."""
+        """The unit of its first series."""
         return METRICS[self.names[0]].unit
 
 
 def strips_of(recorded: Collection[str]) -> list[Strip]:
-    """Those whose series were recorded. A trainer that times its iterations has phases of them, not of its steps; the
-    passes of the reference model are part of its scoring."""
+    """The strips whose series were recorded. A trainer that times its iterations has phases of iterations, not of
+    steps; the passes of the reference model are part of its scoring."""
     own = "time_update" in recorded
     phases = tuple(name for name in (OF_ITERATIONS if own else OF_STEPS) if name in recorded)
     both = ("time_reference", "time_score")

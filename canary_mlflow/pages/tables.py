@@ -1,4 +1,4 @@
-"""Series as CSV: every row that was recorded, none thinned out."""
+"""Series as CSV: every recorded row, without thinning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STARTS_A_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def lines_of(tracking: str, runs: Sequence[tuple[str, str]], names: Sequence[str]) -> Iterator[str]:
-    """One line for each step of each run, (id, name), and one before them. One run at a time is in memory."""
+    """A header line, then one line for each step of each run (id, name). Only one run at a time is in memory."""
     yield line(["run", "name", "step", *map(text, names)])
     for run_id, name in runs:
         with reading(tracking) as connection:
@@ -36,12 +36,12 @@ def lines_of(tracking: str, runs: Sequence[tuple[str, str]], names: Sequence[str
 
 
 def text(word: str) -> str:
-    """A name that no spreadsheet takes for a formula."""
+    """A name that no spreadsheet reads as a formula."""
     return f"'{word}" if word.startswith(STARTS_A_FORMULA) else word
 
 
 def line(cells: Sequence[str]) -> str:
-    """One line, quoted where it must be."""
+    """One CSV line, quoted where necessary."""
     made = io.StringIO()
     csv.writer(made, lineterminator="\n").writerow(cells)
     return made.getvalue()

@@ -1,4 +1,4 @@
-"""A row of the ledger, or the verdict on a session, as a page: the judgement with its evidence."""
+"""The page of a ledger row, or of the verdict on a session: the judgement with its evidence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class VerdictPage:
     """A judgement or an act. `decision` None for an act by hand; `row` None for a session that left no version.
 
     `gone`: runs of the evidence that the store no longer holds. `holds`: who is champion now. `session`, `baseline`:
-    the session that was judged and the one that it was judged against, '' where the store no longer has it.
+    the session that was judged and the one that it was judged against, '' if the store no longer has it.
     """
 
     model: str
@@ -58,7 +58,7 @@ class VerdictPage:
 
 
 def read_ledger_page(tracking: str, registry: str, seq: int, may_read_model: Callable[[str], bool]) -> VerdictPage:
-    """The page of a ledger row. Raises NoSuchVersion for a row that is not there, Refused, StoreError."""
+    """The page of a ledger row. Raises NoSuchVersion if there is no such row, Refused, StoreError."""
     with reading(registry) as connection:
         row = table.row_at(connection, seq) if has_ledger(connection) else None
         if row is None or row.workspace not in ("", active_workspace()):
@@ -76,7 +76,7 @@ def read_ledger_page(tracking: str, registry: str, seq: int, may_read_model: Cal
 def read_session_page(
     tracking: str, registry: str, session_id: str, may_read_model: Callable[[str], bool]
 ) -> VerdictPage:
-    """The verdict on a session: the ledger's row about its version, else its verdict.json, which is all there is of one
+    """The verdict on a session: the ledger's row about its version, else its verdict.json, the only record of a session
     that left no version. Raises NoSuchRun, Refused, StoreError."""
     with reading(tracking) as connection:
         session = find_run(connection, session_id)
@@ -84,14 +84,14 @@ def read_session_page(
     seq = row_about(registry, decision)
     if seq is not None:
         page = read_ledger_page(tracking, registry, seq, may_read_model)
-        if page.facts.get("session") == session_id:  # the file is anybody's, and may name another's version
+        if page.facts.get("session") == session_id:  # anybody may write the file, and it may name another's version
             return page
     own = replace(decision, session_id=session_id)
     return complete(tracking, registry, decision.model, None, found, own, None, None)
 
 
 def judged(registry: str, session: RunFacts) -> tuple[int | None, Decision] | None:
-    """The verdict on a session, with its row of the ledger where it has one; None where there is none to be read."""
+    """(the number of its ledger row or None, the decision) of a session; None if no verdict can be read."""
     try:
         _, decision = verdict_file(session)
     except NoSuchRun:
@@ -107,7 +107,7 @@ def judged(registry: str, session: RunFacts) -> tuple[int | None, Decision] | No
 
 
 def row_about(registry: str, decision: Decision) -> int | None:
-    """The ledger's newest row about the version that was judged."""
+    """The number of the ledger's newest row about the version that was judged."""
     version = decision.version or ""
     if not count(version):
         return None
@@ -120,7 +120,7 @@ def row_about(registry: str, decision: Decision) -> int | None:
 
 
 def verdict_file(session: RunFacts) -> tuple[dict[str, Any], Decision]:
-    """verdict.json among the session's artifacts, and what it decided. Raises NoSuchRun where none can be read."""
+    """verdict.json from the session's artifacts, and the decision in it. Raises NoSuchRun if none can be read."""
     from mlflow.utils.file_utils import local_file_uri_to_path
     from mlflow.utils.uri import is_local_uri
 
@@ -148,7 +148,7 @@ def complete(
     signature: Signature | None,
     holds: int | None,
 ) -> VerdictPage:
-    """The page with what the runs add to it: dots, names and warnings."""
+    """The page with what the runs add: dots, names and warnings."""
     ids = [] if decision is None else [*decision.verdict.baseline_runs, *decision.verdict.candidate_runs]
     rows: Sequence[ForestRow] = ()
     runs: dict[str, RunFacts] = {}
@@ -181,7 +181,7 @@ def complete(
 
 
 def forest_rows(connection: sa.Connection, decision: Decision, runs: Mapping[str, RunFacts]) -> list[ForestRow]:
-    """The checks with the dots of those runs that are still there."""
+    """The checks with dots for the runs that still exist."""
     policy = policy_of(decision.verdict)
     judged = {check.metric for check in decision.verdict.checks if check.role is not Role.HARD and check.evidence}
     rules = [rule for rule in policy.rules if rule.name in judged] if policy else []
@@ -196,7 +196,7 @@ def forest_rows(connection: sa.Connection, decision: Decision, runs: Mapping[str
 
 
 def policy_of(verdict: Verdict) -> Policy | None:
-    """The rules that it was judged by; None where an older version wrote them in another form."""
+    """The policy of a verdict; None if an older version wrote it in another form."""
     try:
         return parse_policy(verdict.policy)
     except PolicyError:
@@ -204,7 +204,7 @@ def policy_of(verdict: Verdict) -> Policy | None:
 
 
 def warned(decision: Decision, runs: Mapping[str, RunFacts]) -> Decision:
-    """With what the watch said of the candidate's runs."""
+    """The decision with the watch's warnings about the candidate's runs."""
     found = [runs[run_id] for run_id in decision.verdict.candidate_runs if run_id in runs]
     return replace(
         decision, warnings=tuple(RunWarning(run=run.short, warning=one) for run in found for one in run.warnings)
@@ -212,7 +212,7 @@ def warned(decision: Decision, runs: Mapping[str, RunFacts]) -> Decision:
 
 
 def decision_of(row: Row, facts: Mapping[str, Any]) -> Decision | None:
-    """The judgement that a row records; None for an act by hand, and for a text that cannot be read."""
+    """The decision that a row records; None for an act by hand or a text that cannot be read."""
     try:
         verdict = verdict_from_dict(facts["verdict"])
     except (KeyError, TypeError, ValueError):

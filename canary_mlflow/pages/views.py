@@ -1,4 +1,4 @@
-"""The pages themselves: each route reads what it shows and hands it to its template, or answers in JSON."""
+"""The routes of the pages: each reads what it shows and passes it to its template, or answers in JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def may_see(page: RunPage) -> RunPage:
-    """The page, unless it is about what the reader may not see. Raises Refused."""
+    """The same page. Raises Refused if the reader may not see its run."""
     if not readers().experiment(page.run.experiment):
         raise Refused(f"run {page.run.run_id}: in an experiment that you may not read")
     return page
@@ -65,7 +65,7 @@ def sessions() -> str:
 
 
 def asked_index() -> Asked:
-    """What the address asks of the index. Raises UsageError."""
+    """What the query parameters ask of the index. Raises UsageError."""
     from flask import request
 
     given = {name: request.args.get(name, "") for name in ("what", "q", "verdict", "model", "tier", "sort")}
@@ -94,7 +94,7 @@ def model_names() -> list[str]:
 
 
 def run() -> str:
-    """A run."""
+    """The page of a run."""
     page = may_see(read_run(tracking_uri(), registry_uri(), argument("id", 64)))
     targets = {panel.title: target_of(panel, page.params) for panel in PANELS}
     strips = strips_of({name_of_key(key) for key in page.run.latest})
@@ -122,7 +122,7 @@ def band_json() -> Response:
 
 
 def verdict() -> str:
-    """A ledger row (?row=), or the verdict on a session (?session=), which has no row where it left no version."""
+    """A ledger row (?row=), or the verdict on a session (?session=), which has no row if it left no version."""
     row = whole_number("row")
     if row is not None:
         page = read_ledger_page(tracking_uri(), registry_uri(), row, readers().model)
@@ -145,7 +145,7 @@ def verdict() -> str:
 
 
 def model() -> str:
-    """A model's history."""
+    """The page of a model's history."""
     name = argument("name")
     if not readers().model(name):
         raise Refused(f"model {name!r}: one that you may not read")
