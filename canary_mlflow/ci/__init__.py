@@ -1,1 +1,1 @@
-"""The report where a change is discussed: the pull request."""
+"""Puts the report where a change is discussed: on the pull request."""

@@ -1,4 +1,4 @@
-"""GitHub's places for a verdict: the job's summary and outputs, one comment that is renewed, and a check.
+"""GitHub's places for a verdict: the job's summary and outputs, one comment that is updated, and a check.
 
 REST API: docs.github.com/rest, "Issue comments" and "Check runs". Reads what GitHub puts into a job's environment.
 """
@@ -22,7 +22,7 @@ from canary_mlflow.reports.markdown import fit
 from canary_mlflow.shown import visible
 from gates.model.verdict import Outcome
 
-LIMIT = 65_000  # characters of a comment and of a check's summary; GitHub takes 65,535
+LIMIT = 65_000  # characters of a comment and of a check's summary; GitHub accepts 65,535
 PAGE = 100
 SECONDS = 20.0
 FORK = (
@@ -33,13 +33,13 @@ CONCLUSIONS = {
     "bootstrap": "success",
     Outcome.BLOCK: "failure",
     Outcome.INCONCLUSIVE: "neutral",
-    "": "failure",  # no verdict: the canary did not run to its end
+    "": "failure",  # no verdict: the canary did not finish
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a job is. `pull_request`: its number, None outside of one; `fork`: it comes from another repository.
+    """Where a job runs. `pull_request`: its number, None outside one. `fork`: it comes from another repository.
 
     `sha`: the commit that a check belongs to.
     """
@@ -56,7 +56,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What to publish. `name`: of the check and of the comment. `word`: the verdict; empty for none."""
+    """What to publish. `name`: that of the check and of the comment. `word`: the verdict; '' for none."""
 
     name: str
     word: str
@@ -65,7 +65,7 @@ class Message:
 
 
 def place_of(environment: Mapping[str, str]) -> Place | None:
-    """The job's place; None outside of GitHub. Raises UsageError for an event file that is none."""
+    """The job's place; None outside GitHub. Raises UsageError for an invalid event file."""
     if environment.get("GITHUB_ACTIONS") != "true":
         return None
     event = read_event(environment.get("GITHUB_EVENT_PATH", ""))
@@ -76,7 +76,7 @@ def place_of(environment: Mapping[str, str]) -> Place | None:
     return Place(
         api=environment.get("GITHUB_API_URL", "https://api.github.com"),
         repository=repository,
-        # GITHUB_SHA of a pull request is a merge that nobody sees; checks show on its head.
+        # GITHUB_SHA of a pull request is a merge commit that nobody sees; checks are shown on its head.
         sha=head.get("sha") or environment.get("GITHUB_SHA", ""),
         pull_request=pull_request.get("number"),
         fork=bool(pull_request) and table(head, "repo").get("full_name") != repository,
@@ -87,7 +87,7 @@ def place_of(environment: Mapping[str, str]) -> Place | None:
 
 
 def read_event(path: str) -> dict[str, Any]:
-    """What has started the workflow."""
+    """The event that started the workflow."""
     if not path:
         return {}
     try:
@@ -100,7 +100,7 @@ def read_event(path: str) -> dict[str, Any]:
 
 
 def table(of: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The object under a key. Raises UsageError for anything else; none where nothing is."""
+    """The object under a key; empty if there is nothing. Raises UsageError for anything else."""
     found = of.get(key) or {}
     if not isinstance(found, dict):
         raise UsageError(f"GITHUB_EVENT_PATH: {key} is {found!r:.40}; expected an object, as in GitHub's own events")
@@ -108,9 +108,9 @@ def table(of: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def publish(place: Place, message: Message, token: str, outputs: Mapping[str, str]) -> Iterator[str]:
-    """Write summary and outputs; with a token also comment and check. Yields a sentence for what could not be written.
+    """Write summary and outputs; with a token, also comment and check. Yields a sentence on what could not be written.
 
-    A pull request from a fork has a token that may not write: the summary is there all the same.
+    A pull request from a fork has a token that may not write; it still gets the summary.
     """
     said = "".join(f"{key}={visible(value)}\n" for key, value in outputs.items())
     for file, text in ((place.summary, f"{message.text}\n"), (place.output, said)):
@@ -131,7 +131,7 @@ def publish(place: Place, message: Message, token: str, outputs: Mapping[str, st
 
 
 def append(path: Path, text: str) -> Iterator[str]:
-    """Add to one of the job's files; yields a sentence where it cannot."""
+    """Append to one of the job's files; yields a sentence if that fails."""
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(text)
@@ -140,7 +140,7 @@ def append(path: Path, text: str) -> Iterator[str]:
 
 
 def session(token: str) -> requests.Session:
-    """A client that tries again where GitHub asks for it."""
+    """A client that retries when GitHub asks for it."""
     client = requests.Session()
     client.headers.update(
         {
@@ -156,7 +156,7 @@ def session(token: str) -> requests.Session:
 
 
 def comment(client: requests.Session, place: Place, message: Message) -> None:
-    """One comment for each name, renewed in its place. Nothing outside of a pull request."""
+    """Write the comment of this name, or update it in place. Does nothing outside a pull request."""
     if place.pull_request is None:
         return
     marker = f"<!-- canary-mlflow: {escape(visible(message.name))} -->"
@@ -170,7 +170,7 @@ def comment(client: requests.Session, place: Place, message: Message) -> None:
 
 
 def check(client: requests.Session, place: Place, message: Message) -> None:
-    """A check of its own: INCONCLUSIVE is neutral there, which a job cannot be."""
+    """Write a separate check, in which INCONCLUSIVE is neutral, which a job cannot be."""
     body = {
         "name": f"canary: {visible(message.name)}",
         "head_sha": place.sha,
@@ -183,7 +183,7 @@ def check(client: requests.Session, place: Place, message: Message) -> None:
 
 
 def all_of(client: requests.Session, address: str) -> Iterator[dict[str, Any]]:
-    """All pages of a list."""
+    """The entries of all pages of a list."""
     page = 1
     while True:
         found = ask(client, "GET", f"{address}?per_page={PAGE}&page={page}")
@@ -194,7 +194,7 @@ def all_of(client: requests.Session, address: str) -> Iterator[dict[str, Any]]:
 
 
 def ask(client: requests.Session, method: str, address: str, body: Mapping[str, Any] | None = None) -> Any:
-    """GitHub's answer. Raises StoreError with what it says, and with the permission that is usually missing."""
+    """GitHub's answer. Raises StoreError with its message and the permission that is usually missing."""
     try:
         answer = client.request(method, address, json=body, timeout=SECONDS)
     except requests.RequestException as error:

@@ -1,4 +1,4 @@
-"""The job of a CI system that this process is part of, as it says itself in its environment."""
+"""The CI job that this process is part of, as its environment tells."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 JOB_TAG = "canary.ci.job"
 URL_TAG = "canary.ci.url"
-PART = "CANARY_CI_PART"  # which of a job's parallel parts (a matrix), where GitHub gives all of them one name
+PART = "CANARY_CI_PART"  # which of a job's parallel parts (a matrix): GitHub gives all of them the same name
 
 
 def ci_tags(environment: Mapping[str, str]) -> dict[str, str]:
-    """Tags of a session by which its job finds it again, and a reader the job; none outside of CI.
+    """A session's tags by which its job finds it again and a reader finds the job; empty outside CI.
 
     Variables: docs.github.com, "Default environment variables"; docs.gitlab.com, "Predefined CI/CD variables".
     """
@@ -24,7 +24,7 @@ def ci_tags(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def ci_job(environment: Mapping[str, str]) -> str:
-    """One attempt of one job, the same in all its steps; empty outside of CI."""
+    """A name for one attempt of one job, the same in all its steps; '' outside CI."""
     if environment.get("GITHUB_ACTIONS") == "true" and environment.get("GITHUB_REPOSITORY"):
         names = ("GITHUB_REPOSITORY", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_JOB", PART)
         return "github/" + "/".join(environment.get(name, "") for name in names)

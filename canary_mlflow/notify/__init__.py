@@ -1,1 +1,1 @@
-"""Webhooks: what became of a model, told to whoever asked for it. Nothing leaves unless a file of webhooks is named."""
+"""Webhooks: news of a model for those who asked for it. Nothing is sent unless a webhook is configured."""

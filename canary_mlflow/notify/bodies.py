@@ -1,4 +1,4 @@
-"""An event as the bytes of a request, with the headers that go with it; signed as MLflow signs its own webhooks."""
+"""An event as the body and headers of a request, signed as MLflow signs its own webhooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from canary_mlflow.notify.events import Event
 from canary_mlflow.notify.webhooks import Webhook
 
-MOST = 2900  # characters; Slack takes 3,000 in a section
+MOST = 2900  # characters; Slack accepts 3,000 in a section
 
 
 def request(webhook: Webhook, event: Event) -> tuple[bytes, dict[str, str]]:
@@ -34,13 +34,13 @@ def request(webhook: Webhook, event: Event) -> tuple[bytes, dict[str, str]]:
 
 
 def signature(secret: str, delivery: str, at: str, body: str) -> str:
-    """Of one request."""
+    """The signature of one request."""
     digest = hmac.new(secret.encode(), f"{delivery}.{at}.{body}".encode(), hashlib.sha256).digest()
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
 def plain(event: Event) -> dict[str, Any]:
-    """As MLflow's own: entity, action, timestamp, data."""
+    """An event in the form of MLflow's own webhooks: entity, action, timestamp, data."""
     entity, _, action = str(event.kind).partition(".")
     return {
         "entity": entity,
@@ -53,8 +53,8 @@ def plain(event: Event) -> dict[str, Any]:
 
 
 def slack(event: Event) -> dict[str, Any]:
-    """For an incoming webhook of Slack (api.slack.com/messaging/webhooks): plain text, in which nothing is a link or a
-    mention; `&`, `<` and `>` are what Slack's own marks are made of."""
+    """An event for an incoming Slack webhook (api.slack.com/messaging/webhooks): plain text, in which nothing is a link
+    or a mention; Slack's own markup is made of `&`, `<` and `>`."""
     text = event.text[:MOST].replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return {
         "text": text.replace("@", "@\u200b"),

@@ -1,5 +1,5 @@
-"""Requests leave in a thread of their own, tried again when a receiver does not take them. Nobody waits for them but
-the end of the process, and that for a while only."""
+"""Sends requests in a separate thread, with retries if a receiver does not accept them. Only the end of the process
+waits for them, and only for a while."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ log = logging.getLogger(__name__)
 TRIES = 5
 FIRST_WAIT = 1.0  # seconds before the second try; then twice as long each time
 SECONDS = 10.0  # for one try
-PATIENCE = 20.0  # seconds that the end of a process waits for what has not left yet
-WAITING = 1000  # messages; more are dropped, with a word
+PATIENCE = 20.0  # seconds that the end of a process waits for unsent messages
+WAITING = 1000  # messages; more are dropped and logged
 AGAIN = (408, 425, 429, 500, 502, 503, 504)
 
 
 class Outbox:
-    """A queue and its thread, made when something is first put into it."""
+    """A queue and its thread, which starts with the first job."""
 
     def __init__(self) -> None:
         self._jobs: queue.Queue[Callable[[], object]] = queue.Queue(WAITING)
         self._lock = threading.Lock()
-        self._process = 0  # whose thread it is: a fork has none
+        self._process = 0  # the process that has the thread: a fork has none
 
     def put(self, job: Callable[[], object]) -> None:
-        """Have a job done, in the caller's context (of a workspace); never waits, never raises."""
+        """Queue a job, to be done in the caller's context (of a workspace); never waits, never raises."""
         context = contextvars.copy_context()
         try:
             self._jobs.put_nowait(lambda: context.run(job))
@@ -52,7 +52,7 @@ class Outbox:
                 atexit.register(self.close)
 
     def close(self, patience: float = PATIENCE) -> None:
-        """Wait until everything has left, at most so many seconds."""
+        """Wait until everything is sent, at most `patience` seconds."""
         until = time.monotonic() + patience
         while self._jobs.unfinished_tasks and time.monotonic() < until:
             time.sleep(0.02)
@@ -64,7 +64,7 @@ class Outbox:
             job = self._jobs.get()
             try:
                 job()
-            except Exception as error:  # noqa: BLE001  # what comes next is to be told all the same
+            except Exception as error:  # noqa: BLE001  # later jobs must still run
                 log.error("canary: webhooks: %s", one_line(error))
             finally:
                 self._jobs.task_done()
@@ -74,7 +74,7 @@ OUTBOX = Outbox()
 
 
 def tell(*events: Event) -> None:
-    """Tell everybody who wants to know; what is wrong with that is logged and is never the caller's matter."""
+    """Queue the events for all webhooks that want them; errors are logged and never reach the caller."""
     try:
         webhooks = configured()
     except CanaryError as error:
@@ -87,7 +87,7 @@ def tell(*events: Event) -> None:
 
 
 def deliver(webhook: Webhook, event: Event, tries: int = TRIES) -> str:
-    """Send it, and again where it is not taken; '' where it was, else why not, which is logged too."""
+    """Send an event, with retries; '' if it was accepted, else why not, which is logged too."""
     problem = ""
     for number in range(tries):
         if number:
@@ -95,13 +95,13 @@ def deliver(webhook: Webhook, event: Event, tries: int = TRIES) -> str:
         problem, again = attempt(webhook, event)
         if not problem or not again:
             break
-    if problem and first(f"lost {webhook.name}"):  # of a session once
+    if problem and first(f"lost {webhook.name}"):  # once per session
         log.error("canary: webhook %s: %s was not delivered: %s", webhook.name, event.kind, problem)
     return problem
 
 
 def attempt(webhook: Webhook, event: Event) -> tuple[str, bool]:
-    """One request: what went wrong ('' for nothing), and whether another may do better."""
+    """Send one request: (what went wrong, '' for nothing; whether another try may succeed)."""
     import requests
 
     body, headers = request(webhook, event)
@@ -109,7 +109,7 @@ def attempt(webhook: Webhook, event: Event) -> tuple[str, bool]:
         with requests.Session() as session:
             answer = session.post(webhook.url, data=body, headers=headers, timeout=SECONDS, allow_redirects=False)
     except requests.RequestException as error:
-        return f"{webhook.place}: {type(error).__name__}", True  # its words hold the whole address
+        return f"{webhook.place}: {type(error).__name__}", True  # its text contains the whole address, a secret
     if answer.status_code < 300:
         return "", False
     return f"{webhook.place}: answered {answer.status_code}", answer.status_code in AGAIN

@@ -1,4 +1,4 @@
-"""What can be told, as values: of a row of the ledger, of a warning of the watch, of an audit that failed."""
+"""What webhooks can be told, as values: from a ledger row, a warning of the watch, or a failed audit."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from gates.watch import WatchWarning
 
 JUDGED = ("verdict", "bootstrap")  # kinds of rows
-TOLD = 5  # findings of an audit
+TOLD = 5  # findings of an audit that an event lists
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """`cause`: what it comes from, the same whoever tells it again: a receiver that has seen it is told nothing new.
+    """`cause`: where it comes from, the same each time it is told: a receiver that has seen it learns nothing new.
 
     `text`: the whole in a sentence. `model`: '' for none. Every text in it is neutral: written out, bounded.
     """
@@ -35,17 +35,17 @@ class Event:
 
     @property
     def id(self) -> str:
-        """Of a delivery, told by its cause."""
+        """The id of the delivery, derived from kind and cause."""
         return hashlib.sha256(f"{self.kind}\n{self.cause}".encode()).hexdigest()[:32]
 
 
 def neutral(event: Event) -> Event:
-    """As it may be shown to anybody."""
+    """The event with texts that are safe to show to anybody."""
     return shown(event)
 
 
 def of_row(row: Row) -> Iterator[Event]:
-    """The verdict that a row records, and the champion that it makes."""
+    """The events of a row: the verdict that it records, and the champion that it makes."""
     facts = row.facts
     cause = f"ledger row {row.seq} {row.digest}"
     about = f"{row.model} version {row.version}"
@@ -75,7 +75,7 @@ def of_row(row: Row) -> Iterator[Event]:
 
 
 def of_decision(decision: Decision) -> Iterator[Event]:
-    """The same of a verdict that no ledger records: of a session without a version, of a registry without a guard."""
+    """The same for a verdict that no ledger records: of a session without a version, or a registry without a guard."""
     verdict, about = decision.verdict, f"{decision.model} version {decision.version}"
     if decision.version is None:
         about = f"{decision.model}, session {decision.session_id}"
@@ -97,7 +97,7 @@ def of_decision(decision: Decision) -> Iterator[Event]:
 
 
 def of_warning(warning: WatchWarning, run_id: str) -> Event:
-    """The watch has called a run critical, or stops it: one cause for each session (without one, run), rule, stream."""
+    """The watch calls a run critical or stops it. One cause for each session (or run without one), rule and stream."""
     stopped = warning.level.name == "STOP"
     data = {"run_id": run_id, **warning.to_dict()}
     what = "stops" if stopped else "calls critical"
@@ -108,7 +108,7 @@ def of_warning(warning: WatchWarning, run_id: str) -> Event:
 
 
 def of_audit(place: str, findings: Sequence[str], head: str) -> Event:
-    """An audit has found something: once for the same findings."""
+    """An audit found something; the same findings have the same cause."""
     data = {"store": place, "findings": list(findings[:TOLD]), "number": len(findings), "head": head}
     said = f"The audit of {place} has {len(findings)} findings, the first: {findings[0]}"
     cause = "\n".join([place, *sorted(findings)])
@@ -116,7 +116,7 @@ def of_audit(place: str, findings: Sequence[str], head: str) -> Event:
 
 
 def trial() -> Event:
-    """What `canary webhooks test` sends."""
+    """The event that `canary webhooks test` sends."""
     import time
 
     return Event(kind=Kind.TEST, cause=f"test {time.time_ns()}", text="A test from canary webhooks test")

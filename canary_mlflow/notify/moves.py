@@ -1,5 +1,5 @@
-"""Rows that the ledger has just got: MLflow's own webhooks hear of the tags and the alias that followed, ours of the
-verdict and the move. Called after the transaction, whose outcome nothing here can change."""
+"""Announces new ledger rows: to MLflow's own webhooks the tags and the alias that followed, to ours the verdict and the
+move. Called after the transaction, whose outcome nothing here can change."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ log = logging.getLogger(__name__)
 
 
 def announce(store: Any, rows: Sequence[Row], tags: Mapping[str, str] | None = None) -> None:
-    """Tell of the rows of one transaction. `tags`: those that were set on the version; None where MLflow's own handler
-    tells its webhooks, as of an alias that a client has set. Raises nothing."""
+    """Announce the rows of one transaction. `tags`: those that were set on the version; None if MLflow's own handler
+    tells its webhooks, as for an alias that a client set. Raises nothing."""
     for row in rows:
         tell(*of_row(row))
     if tags is not None:
         try:
             tell_mlflow(store, rows, tags)
-        except Exception as error:  # noqa: BLE001  # the champion has moved, whatever becomes of the news
+        except Exception as error:  # noqa: BLE001  # the champion has moved, even if the news fails
             log.error("canary: MLflow's webhooks: %s", one_line(error))
 
 
 def tell_mlflow(store: Any, rows: Sequence[Row], tags: Mapping[str, str]) -> None:
-    """What MLflow's handlers of the same calls send (mlflow/server/handlers.py), to the webhooks of its registry:
-    MLflow looks up who listens, then signs, sends and tries again in threads of its own."""
+    """Send to MLflow's registry webhooks what MLflow's handlers of the same calls send (mlflow/server/handlers.py).
+    MLflow looks up the receivers, then signs, sends and retries in its own threads."""
     from mlflow.webhooks.delivery import deliver_webhook
 
     for event, payload in told(store, rows, tags):
@@ -39,7 +39,7 @@ def tell_mlflow(store: Any, rows: Sequence[Row], tags: Mapping[str, str]) -> Non
 
 
 def told(store: Any, rows: Sequence[Row], tags: Mapping[str, str]) -> Iterator[tuple[Any, Any]]:
-    """Event and payload of each tag, then of each alias."""
+    """(event, payload) of each tag, then of each alias."""
     from mlflow.entities.webhook import WebhookAction, WebhookEntity, WebhookEvent
 
     model, version = rows[-1].model, str(rows[-1].version)

@@ -1,4 +1,4 @@
-"""What a command may see again and again, such as a damaged ledger each night, is told once for each cause."""
+"""Tells what a command may see repeatedly, such as a damaged ledger each night, only once for each cause."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from canary_mlflow.notify.events import Event
 from canary_mlflow.notify.webhooks import FILE
 
 NAME = "told"
-MOST = 1 << 20  # bytes; an older list is begun anew
+MOST = 1 << 20  # bytes; a longer list is started again
 
 
 def tell_once(event: Event) -> None:
-    """Tell it unless this machine has told it before. Where that cannot be kept, it is told each time."""
+    """Tell an event unless this machine has told it before. If that cannot be recorded, it is told each time."""
     if not os.environ.get(FILE, ""):
-        return  # nobody is there to hear it, and whoever comes later shall
+        return  # there is no receiver yet, and a later one must be told
     file = key_folder() / NAME
     try:
         known = file.read_text(encoding="ascii", errors="replace").split() if file.stat().st_size < MOST else []

@@ -1,4 +1,4 @@
-"""What a session's own webhook hears of its verdict: the card, as text."""
+"""Tells a session's own webhook the verdict: the card, as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def tell_outcome(decision: Decision, tier: str) -> None:
-    """Tell the session's webhook of a verdict that it asked for: of a nightly's, whatever it is, by the word NIGHTLY.
+    """Tell the session's webhook a verdict that it asked for; the word NIGHTLY asks for every verdict of a nightly.
     Raises nothing: the verdict stands."""
     try:
         found = asked()
@@ -34,12 +34,12 @@ def tell_outcome(decision: Decision, tier: str) -> None:
         event = replace(event, text="\n".join(lines(card)), data={**event.data, "card": card_to_dict(card)})
         if first(event.id):
             OUTBOX.put(partial(deliver, found[0], event))
-    except Exception as error:  # noqa: BLE001  # whatever becomes of the news
+    except Exception as error:  # noqa: BLE001  # the verdict stands even if the news fails
         log.error("canary: notify: %s", one_line(error))
 
 
 def lines(card: Card) -> Iterator[str]:
-    """The card without its drawings, one line each."""
+    """The lines of the card, without its drawings."""
     yield f"{card.heading} {card.title}"
     yield from card.paragraphs
     for row in card.rows:

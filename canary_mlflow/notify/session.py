@@ -1,5 +1,5 @@
-"""Who hears how one session goes, beside the file of webhooks: `notify=slack`, `notify=webhook`. Each cause is told
-once, whichever of the session's processes meets it first."""
+"""The webhook of one session, in addition to the file of webhooks: `notify=slack`, `notify=webhook`. Each cause is told
+once, by whichever of the session's processes meets it first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ON = ("BLOCK", "INCONCLUSIVE", "CRITICAL", "STOP", "NIGHTLY")
 
 
 def ask(entry: Mapping[str, Any], folder: Path, environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
-    """Have this process, and those that it starts, tell the webhook of an entry. Raises UsageError."""
+    """Make this process, and those that it starts, tell the webhook of an entry. Raises UsageError."""
     environment[FOLDER] = str(folder.absolute())
     environment.pop(ASKED, None)
     if entry.get("url_env"):
@@ -33,7 +33,7 @@ def ask(entry: Mapping[str, Any], folder: Path, environment: dict[str, str] | os
 
 
 def asked(environment: Mapping[str, str] = os.environ) -> tuple[Webhook, frozenset[str]] | None:
-    """The session's webhook, and what it is told of; None where nobody asked. Raises UsageError."""
+    """The session's webhook and what it is told; None if nobody asked. Raises UsageError."""
     from canary_mlflow.notify.webhooks import Kind, webhook_of
 
     if not environment.get(ASKED):
@@ -48,13 +48,13 @@ def asked(environment: Mapping[str, str] = os.environ) -> tuple[Webhook, frozens
 
 
 def session_key(environment: Mapping[str, str] = os.environ) -> str:
-    """What all processes of this session have in common; '' outside of one."""
+    """A key that all processes of this session share; '' outside a session."""
     folder = environment.get(FOLDER, "")
     return hashlib.sha256(folder.encode()).hexdigest()[:32] if folder else ""
 
 
 def first(cause: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether nobody of this session has claimed this cause yet; always, where that cannot be kept."""
+    """Claim a cause: True if no process of this session has claimed it yet, or if that cannot be recorded."""
     if not environment.get(FOLDER):
         return True
     folder = Path(environment[FOLDER]) / "told"

@@ -1,4 +1,4 @@
-"""The file of webhooks that CANARY_WEBHOOKS names: who is told what, where, in which form, and signed with what."""
+"""The file of webhooks that CANARY_WEBHOOKS names: who is told what, where, in which format, and with which secret."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILE = "CANARY_WEBHOOKS"
 
 
 class Kind(StrEnum):
-    """What can be told."""
+    """The kinds of events."""
 
     VERDICT = "canary.verdict"
     PROMOTION = "canary.promotion"
@@ -40,7 +40,7 @@ KEYS = ("name", "url", "url_env", "events", "models", "secret_env", "format")
 
 @dataclass(frozen=True, kw_only=True)
 class Webhook:
-    """`models`: a pattern of model names. `secret`: what the body is signed with; empty: it goes unsigned."""
+    """`models`: a pattern of model names. `secret`: signs the body; '' for no signature."""
 
     name: str
     url: str
@@ -50,12 +50,12 @@ class Webhook:
     format: str = "json"
 
     def wants(self, kind: str, model: str) -> bool:
-        """Whether it is told of this event of this model; of one of no model, every webhook."""
+        """Whether it is told events of this kind about this model; `model` '' matches every pattern."""
         return kind in self.events and (not model or fnmatchcase(model, self.models))
 
     @property
     def place(self) -> str:
-        """The address without its path, which at Slack is the secret."""
+        """The address without its path, which for Slack is the secret."""
         return place_of(self.url)
 
 
@@ -66,8 +66,8 @@ def place_of(url: str) -> str:
 
 
 def configured(environment: Mapping[str, str] = os.environ) -> tuple[Webhook, ...]:
-    """The webhooks of the file that CANARY_WEBHOOKS names, and the session's own, which hears of the watch here. Raises
-    UsageError."""
+    """The webhooks of the file that CANARY_WEBHOOKS names, and the session's own, which is told here about the watch.
+    Raises UsageError."""
     named, own = environment.get(FILE, ""), asked(environment)
     listed = read_webhooks(Path(named).expanduser(), environment) if named else ()
     return (*listed, own[0]) if own else listed
@@ -90,7 +90,7 @@ def read_webhooks(path: Path, environment: Mapping[str, str] = os.environ) -> tu
 
 
 def webhook_of(where: str, body: Any, environment: Mapping[str, str]) -> Webhook:
-    """One entry. Raises UsageError."""
+    """The webhook of one entry. Raises UsageError."""
     if not isinstance(body, Mapping):
         raise UsageError(f"{where}: {type(body).__name__}; expected keys {', '.join(KEYS)}")
     if odd := [str(key) for key in body if key not in KEYS]:
@@ -117,12 +117,12 @@ def webhook_of(where: str, body: Any, environment: Mapping[str, str]) -> Webhook
 
 
 def secret_of(where: str, key: str, texts: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """What the variable holds that an entry names; '' where it names none. Raises UsageError for one that is not set:
-    a message without the signature that was asked for is not sent."""
+    """The value of the variable that an entry names; '' if it names none. Raises UsageError if it is not set: a message
+    without the signature that was asked for is not sent."""
     name = texts.get(key)
     if not name:
         return ""
-    if not name.isidentifier():  # an address put there by mistake is a secret, and is not repeated
+    if not name.isidentifier():  # an address put there by mistake is a secret and must not be repeated
         raise UsageError(f"{where}: {key}: no name of a variable; expected one, such as CANARY_HOOK, that holds it")
     if not environment.get(name):
         raise UsageError(f"{where}: {key}: the variable {name} is not set; expected it in this process's environment")

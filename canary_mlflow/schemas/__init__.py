@@ -1,7 +1,7 @@
-"""The JSON schemas of what commands print with --json, as files beside this one: NAME-VERSION.json.
+"""The JSON schemas of what commands print with --json, in files beside this one: NAME-VERSION.json.
 
-Within a version keys may be added and nothing else changes: readers leave out what they do not know. Anything more is a
-new file with the next version, and the old one stays. `schema` in an output names its schema; a list has none.
+Within a version, keys may be added and nothing else changes: readers ignore keys that they do not know. Other changes
+make a new file with the next version, and the old one stays. `schema` in an output names its schema; a list has none.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ PRINTED: dict[str, tuple[int, tuple[str, ...]]] = {
 
 
 def urn(name: str) -> str:
-    """What `schema` says in an output: `urn:canary-mlflow:schema:decision:1`."""
+    """The value of `schema` in an output: `urn:canary-mlflow:schema:decision:1`."""
     return f"urn:canary-mlflow:schema:{name}:{PRINTED[name][0]}"
 
 
 def stamped(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-    """An output with the name of its schema before it."""
+    """An output with the name of its schema as its first key."""
     return {"schema": urn(name), **value}
 
 

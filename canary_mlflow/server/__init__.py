@@ -1,1 +1,1 @@
-"""The guard behind `mlflow server --app-name canary`: verdicts asked for over HTTP, computed and signed here."""
+"""The guard behind `mlflow server --app-name canary`: verdicts requested over HTTP, computed and signed here."""

@@ -1,4 +1,4 @@
-"""Who may call which route, in MLflow's own permissions; administrators come through without being asked."""
+"""Who may call which route, by MLflow's own permissions; for administrators MLflow does not ask."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ LOOKS_UP = tuple(f"/{api}/2.0/mlflow/registered-models/get" for api in ("api", "
 
 
 def add_validators(auth: Any) -> None:
-    """Tell MLflow's authentication about the routes; those it does not know, it refuses to everybody."""
+    """Register the routes with MLflow's authentication, which refuses unknown ones to everybody."""
     found: dict[tuple[str, str], Callable[[], bool]] = {
         ("health", "GET"): lambda: True,
         ("openapi.json", "GET"): lambda: True,
-        ("head", "GET"): lambda: True,  # a digest, of which no row can be read
+        ("head", "GET"): lambda: True,  # a digest, from which no row can be read
         ("ledger", "GET"): lambda: may_read(auth),
         ("seals", "POST"): lambda: may_speak(auth, SEAL),
         ("sessions", "POST"): lambda: may_tell(auth),
@@ -55,12 +55,12 @@ def add_validators(auth: Any) -> None:
         known = auth.BEFORE_REQUEST_VALIDATORS.get((route, "GET"))
         if known is not None:
             auth.BEFORE_REQUEST_VALIDATORS[route, "GET"] = or_missing(known)
-    for page in paths():  # whoever is known may open them; `readers` says what they then show
+    for page in paths():  # any known user may open them; `readers` decides what they show
         auth.BEFORE_REQUEST_VALIDATORS[page, "GET"] = lambda: True
     find = auth._find_validator
 
     def find_ours_too(request: Any) -> Callable[[], bool] | None:
-        """Addresses that hold a name cannot stand in a table of whole paths."""
+        """The validator of a request. Addresses that contain a name cannot be in MLflow's table of whole paths."""
         named = request.method == "GET" and request.path.startswith(f"{prefix()}{NAMED}")
         return (lambda: True) if named else find(request)
 
@@ -68,8 +68,8 @@ def add_validators(auth: Any) -> None:
 
 
 def or_missing(validator: Callable[[], bool]) -> Callable[[], bool]:
-    """Let through, too, who asks for a model that is not there: whoever trains its first version has to learn that, and
-    would learn it by creating the model, which anybody may."""
+    """A validator that also allows requests for a model that does not exist: whoever trains its first version must be
+    told so, and could find out anyway by creating the model, which anybody may."""
 
     def may() -> bool:
         from flask import request
@@ -89,7 +89,7 @@ def is_missing(model: str) -> bool:
 
 
 def readers(auth: Any) -> Readers:
-    """What the user who asks may see on the pages, in MLflow's own permissions."""
+    """What the current user may see on the pages, by MLflow's own permissions."""
 
     def may_read_model(name: str) -> bool:
         return bool(auth.sender_is_admin() or auth._get_registered_model_permission(name).can_read)
@@ -104,32 +104,32 @@ def readers(auth: Any) -> Readers:
 
 
 def may_read(auth: Any) -> bool:
-    """Rows about a model that the user may read; the whole ledger is for administrators."""
+    """Whether the user may read the rows: those about a readable model; the whole ledger is for administrators."""
     from flask import request
 
     try:
         model, _, _ = query(request.args)
     except UsageError:
-        return True  # nothing to protect in a request that will be refused in words
+        return True  # nothing to protect: the request will be refused with a message
     return model is not None and bool(auth._get_registered_model_permission(model).can_read)
 
 
 def may_tell(auth: Any) -> bool:
-    """The rows of a session are for whoever may change its runs, and its model where that is there already."""
+    """Whether the user may write rows about a session: one who may change its runs, and its model if that exists."""
     from flask import request
 
     try:
         asked = parse(request.get_data(), SESSION)
     except UsageError:
         return True
-    # Whoever trains the first version makes the model.
+    # Whoever trains the first version creates the model.
     if not (is_missing(asked["model"]) or auth._get_registered_model_permission(asked["model"]).can_update):
         return False
     return may_change(auth, asked["session"])
 
 
 def may_read_policy(auth: Any) -> bool:
-    """The policy of a model that the user may read; the list of all is for administrators."""
+    """Whether the user may read the policy: that of a readable model; the list of all is for administrators."""
     from flask import request
 
     try:
@@ -140,8 +140,9 @@ def may_read_policy(auth: Any) -> bool:
 
 
 def may_speak(auth: Any, shape: Shape) -> bool:
-    """A verdict, and the seal that it needs, for whoever may change the model, which may get a champion by it, and the
-    runs of the version's session: the verdict is written there, and both decide what may join it later."""
+    """Whether the user may ask for a verdict, or the seal that it needs: one who may change the model, which may get a
+    champion by it, and the runs of the version's session: the verdict is written there, and both decide what may join
+    it later."""
     from flask import request
 
     try:
@@ -153,12 +154,12 @@ def may_speak(auth: Any, shape: Shape) -> bool:
     try:
         session_id = session_of(find_version(client(), asked["model"], asked["version"]))
     except (NoSuchModel, NoSuchVersion):
-        return True  # the answer says that there is none
+        return True  # the answer will say that there is none
     return session_id is None or may_change(auth, session_id)
 
 
 def may_change(auth: Any, run_id: str) -> bool:
-    """Whether the user may change a run; one that is missing is for the answer to name."""
+    """Whether the user may change a run; True for a missing one, which the answer will name."""
     from flask import g
 
     try:
@@ -169,14 +170,14 @@ def may_change(auth: Any, run_id: str) -> bool:
 
 
 def may_manage(auth: Any, shape: Shape) -> bool:
-    """Acts by hand, for whoever has MANAGE on the model."""
+    """Whether the user may act by hand: one who has MANAGE on the model."""
     model = model_in_body(shape)
     return model is None or bool(auth._get_registered_model_permission(model).can_manage)
 
 
 def may_prune(auth: Any) -> bool:
-    """To give up files, for whoever has MANAGE on the model and may delete in the experiments of its sessions: who may
-    only read these can register their files under a name of their own."""
+    """Whether the user may give up files: one who has MANAGE on the model and may delete in the experiments of its
+    sessions. MANAGE alone is too little: whoever may read those can register their files as a new model."""
     from flask import g
 
     model = model_in_body(PRUNING)
@@ -190,7 +191,7 @@ def may_prune(auth: Any) -> bool:
 
 
 def model_in_body(shape: Shape) -> str | None:
-    """The model that a request is about; None for one that will be refused in words."""
+    """The model that a request is about; None if the request will be refused with a message."""
     from flask import request
 
     try:

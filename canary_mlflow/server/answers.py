@@ -1,4 +1,4 @@
-"""Views become answers: values as JSON, errors as one sentence with the code that belongs to it."""
+"""Turns views into HTTP answers: values as JSON, errors as one sentence with its status code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def answered(view: Callable[[], Any]) -> Callable[[], Response]:
-    """The view's values as JSON, and its errors as one sentence with the code that belongs to it."""
+    """The view with its values as JSON, and its errors as one sentence with the status code."""
 
     @wraps(view)
     def answer() -> Any:

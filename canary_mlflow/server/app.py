@@ -1,4 +1,5 @@
-"""`mlflow server --app-name canary` and `canary-auth`, which also asks who is there. Imports MLflow when called."""
+"""The apps `canary` and `canary-auth` of `mlflow server --app-name`; the latter knows its users. Imports MLflow when
+called."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import Any
 
 
 def create_app() -> Any:
-    """MLflow's own app with our routes; its users are not known."""
+    """MLflow's app with our routes, without authentication."""
     from mlflow.server import app
 
     from canary_mlflow.pages.blueprint import add_pages
@@ -18,7 +19,7 @@ def create_app() -> Any:
 
 
 def create_auth_app() -> Any:
-    """The same behind MLflow's basic authentication."""
+    """MLflow's app with our routes, behind MLflow's basic authentication."""
     from mlflow.server import app, auth
 
     from canary_mlflow.pages.blueprint import add_pages
@@ -32,7 +33,7 @@ def create_auth_app() -> Any:
 
 
 def served(app: Any) -> Any:
-    """What the program that serves expects: uvicorn an ASGI app, the others Flask's."""
+    """The app as the server program expects it: ASGI for uvicorn, Flask's for others."""
     from mlflow.environment_variables import _MLFLOW_SGI_NAME
     from mlflow.server.fastapi_app import create_fastapi_app
 

@@ -46,7 +46,7 @@ CODES = {
 
 
 def description(path: Callable[[str], str]) -> dict[str, Any]:
-    """The whole document; `path` says where a route is."""
+    """The whole document. `path`: returns a route's path for its name."""
     model = {"name": "model", "in": "query", "schema": MODEL}
     numbers = [
         {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": most}}
@@ -162,7 +162,7 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
 
 
 def operation(name: str, summary: str) -> dict[str, Any]:
-    """An operation with the answers that all have in common."""
+    """An operation with the responses that all have in common."""
     responses: dict[str, Any] = {}
     for code, meaning in CODES.items():
         schema = {"type": "object"} if code == "200" else ERROR

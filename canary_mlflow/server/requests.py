@@ -26,7 +26,7 @@ MOST_VERSIONS = 2**31 - 1  # the column is an Integer
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The keys of a body: those that must be there, and those that may."""
+    """The keys of a body: those that it must have, and those that it may have."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ def parse(body: bytes, shape: Shape) -> dict[str, Any]:
 
 
 def checked(key: str, value: Any) -> Any:
-    """One value. Raises UsageError."""
+    """One checked value. Raises UsageError."""
     if key == "version":
         return version(value)
     if key in SWITCHES:
@@ -78,7 +78,7 @@ def checked(key: str, value: Any) -> Any:
 
 
 def evaluation(value: Any) -> dict[str, Any]:
-    """What a run found when it evaluated its saved weights; the row of the ledger says that the run said so."""
+    """What a run found when it evaluated its saved weights; the ledger row says that this is the run's claim."""
     known: dict[str, type | tuple[type, ...]]
     known = {"recorded": dict, "repeated": dict, "different": list, "failure": str, "tolerance": (int, float)}
     if not isinstance(value, dict):
@@ -101,7 +101,7 @@ def evaluation(value: Any) -> dict[str, Any]:
 
 
 def number(key: str, value: Any) -> Any:
-    """A number in its limits, and a whole one where it counts something."""
+    """A number within its limits; a whole one for `keep`. Raises UsageError."""
     fits = is_number(value) and LEAST[key] <= value <= MOST_NUMBER and (key != "keep" or value == int(value))
     if not fits:
         raise UsageError(f"{key}: no number from {LEAST[key]} to {MOST_NUMBER}; expected one; see openapi.json")
@@ -109,7 +109,7 @@ def number(key: str, value: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number that a row can hold and a page can show; JSON's readers know NaN, and any digits."""
+    """Whether a value is a number that a row can hold and a page can show; JSON readers accept NaN and any size."""
     try:
         return type(value) in (int, float) and math.isfinite(float(value))
     except OverflowError:
@@ -117,7 +117,7 @@ def is_number(value: Any) -> bool:
 
 
 def version(value: Any) -> str:
-    """A version's number as text."""
+    """A version number as text. Raises UsageError."""
     if isinstance(value, float) and value.is_integer():  # JSON has one kind of number: 3.0 is an integer
         value = int(value)
     number = value if isinstance(value, str) else str(value) if type(value) is int else ""
@@ -127,7 +127,7 @@ def version(value: Any) -> str:
 
 
 def text(key: str, value: Any) -> str:
-    """A text that a database can hold and a person can read."""
+    """A text that a database can hold and a person can read. Raises UsageError."""
     if not isinstance(value, str) or not value.strip():
         raise UsageError(f"{key}: no text; expected 1 to {LONGEST[key]} characters; give one")
     if len(value) > LONGEST[key]:
@@ -138,12 +138,12 @@ def text(key: str, value: Any) -> str:
 
 
 def printable(key: str) -> str:
-    """A client's own words, short and harmless, for an answer."""
+    """A client's key in ASCII, at most 40 characters of it, safe to repeat in an answer."""
     return ascii(key[:40])
 
 
 def only_model(arguments: Mapping[str, str]) -> str | None:
-    """The model that is asked about; None where none is named. Raises UsageError."""
+    """The model that is asked about; None if none is named. Raises UsageError."""
     for key in arguments:
         if key != "model":
             raise UsageError(f"query: unknown key {printable(key)}; expected model; leave it out")
@@ -151,7 +151,7 @@ def only_model(arguments: Mapping[str, str]) -> str | None:
 
 
 def query(arguments: Mapping[str, str]) -> tuple[str | None, int, int]:
-    """The model, the row after which to begin, and how many rows. Raises UsageError."""
+    """(model or None, the row after which to begin, how many rows). Raises UsageError."""
     for key in arguments:
         if key not in ("model", "after", "limit"):
             raise UsageError(f"query: unknown key {printable(key)}; expected model, after, limit; leave it out")

@@ -38,12 +38,12 @@ PRUNING = Shape(required=("model",), optional=("version", "session", "keep", "ol
 
 
 def path(name: str) -> str:
-    """Where a route is, under the server's own prefix if it has one."""
+    """A route's path, under the server's own prefix if it has one."""
     return f"{os.environ.get(STATIC_PREFIX, '').rstrip('/')}{BASE}/{name}"
 
 
 def add_routes(app: Flask, *, authenticated: bool) -> None:
-    """Put the routes on MLflow's app, once."""
+    """Add the routes to MLflow's app, once."""
     app.config["CANARY_AUTHENTICATED"] = authenticated
     for name, method, view in ROUTES:
         if f"canary_{view.__name__}" not in app.view_functions:
@@ -51,7 +51,7 @@ def add_routes(app: Flask, *, authenticated: bool) -> None:
 
 
 def client() -> MlflowClient:
-    """A client of the server's own databases."""
+    """A client for the server's own databases."""
     from mlflow import MlflowClient
 
     backend = os.environ[SERVER_BACKEND]
@@ -61,7 +61,7 @@ def client() -> MlflowClient:
 
 
 def guard() -> GuardedStore:
-    """The guard of the server's registry. Raises UsageError where its database has no triggers of ours."""
+    """The guard of the server's registry. Raises Refused if its database has no triggers of ours."""
     from canary_mlflow.registry.door import guard_of
 
     found = guard_of(client())
@@ -87,7 +87,7 @@ def openapi() -> dict[str, Any]:
 
 
 def ledger() -> dict[str, Any]:
-    """Rows of the ledger, in their order, and what it says of the keys that signed them."""
+    """Rows of the ledger, in order, and what it says about the keys that signed them."""
     from flask import request
 
     from canary_mlflow.ledger.table import first_of_keys, key_rows
@@ -101,7 +101,7 @@ def ledger() -> dict[str, Any]:
 
 
 def head() -> dict[str, Any]:
-    """The ledger's last row, for whoever keeps heads elsewhere."""
+    """The head of the ledger's last row, for those who keep heads elsewhere, and the digest of its first."""
     from canary_mlflow.ledger.table import last, row_at
 
     with guard().engine.connect() as connection:
@@ -110,7 +110,7 @@ def head() -> dict[str, Any]:
 
 
 def verdicts() -> dict[str, Any]:
-    """Judge a version from the stored histories, by the policy in force for its model; sign; move the alias."""
+    """Judge a version from the stored histories by the policy in force for its model, sign, and move the alias."""
     from flask import request
 
     from canary_mlflow.registry.door import guard_of
@@ -137,7 +137,7 @@ def verdicts() -> dict[str, Any]:
 
 
 def seals() -> dict[str, Any]:
-    """Read the files of a new version and record their digests; what the run found in them is the client's word."""
+    """Read the files of a new version and record their digests; how the run evaluated them is the client's claim."""
     from flask import request
 
     from canary_mlflow.registry.seal import seal_version
@@ -153,7 +153,7 @@ def seals() -> dict[str, Any]:
 
 
 def read_policies() -> dict[str, Any]:
-    """The policy in force for a model, and every row that concerns it; without a model all rows."""
+    """The policy in force for a model, and every row that concerns it; without a model, all rows."""
     from flask import request
 
     from canary_mlflow.ledger.policy_rows import matches, pattern_of
@@ -166,7 +166,7 @@ def read_policies() -> dict[str, Any]:
 
 
 def set_policies() -> dict[str, Any]:
-    """Judge the models of a pattern by a shipped policy, or by one whose keys were sent. No path is taken."""
+    """Judge the models of a pattern by a shipped policy, or by one whose keys were sent. Paths are not accepted."""
     from flask import request
 
     from canary_mlflow.policies import content_of, policy_names
@@ -184,7 +184,7 @@ def set_policies() -> dict[str, Any]:
 
 
 def sessions() -> dict[str, Any]:
-    """A row of a session's life: which runs it has, and what is in them, the server reads from its own store."""
+    """Record a row about a session; the server reads its runs, and what is in them, from its own store."""
     from flask import request
 
     from canary_mlflow.registry.session_rows import Word, record
@@ -199,7 +199,7 @@ def sessions() -> dict[str, Any]:
 
 
 def overrides() -> dict[str, Any]:
-    """A guarded alias for a version whatever its verdict."""
+    """Set a guarded alias to a version whatever its verdict."""
     from canary_mlflow.registry.acts import override
 
     asked = act(OVERRIDE, "override")
@@ -211,7 +211,7 @@ def overrides() -> dict[str, Any]:
 
 
 def blessings() -> dict[str, Any]:
-    """A champion by hand, where no BLOCK stands against it."""
+    """Make a version champion by hand, unless a BLOCK stands against it."""
     from canary_mlflow.registry.acts import bless
 
     asked = act(BLESSING, "bless")
@@ -223,7 +223,7 @@ def blessings() -> dict[str, Any]:
 
 
 def rollbacks() -> dict[str, Any]:
-    """The champion before this one."""
+    """Bring back the previous champion."""
     from canary_mlflow.registry.rollback import rollback
 
     asked = act(ROLLBACK, "rollback")
@@ -231,7 +231,7 @@ def rollbacks() -> dict[str, Any]:
 
 
 def adoptions() -> dict[str, Any]:
-    """The first row of a champion that the ledger does not know."""
+    """Record the first row of a champion that the ledger does not know."""
     from canary_mlflow.registry.adopting import adopt
 
     asked = act(ADOPTION, "adopt")
@@ -240,7 +240,7 @@ def adoptions() -> dict[str, Any]:
 
 
 def acceptances() -> dict[str, Any]:
-    """Facts of a version that differ from the champion's, accepted."""
+    """Accept a version's facts that differ from the champion's."""
     from canary_mlflow.registry.accepting import accept_facts
     from canary_mlflow.registry.policy_in_force import in_force
 
@@ -251,7 +251,7 @@ def acceptances() -> dict[str, Any]:
 
 
 def prunings() -> dict[str, Any]:
-    """What would go of a model's files; with a version or a session, that one's files, given up and removed."""
+    """Which of a model's files would be removed; with a version or a session, give up and remove its files."""
     from flask import request
 
     from canary_mlflow.registry.needed import KEEP, Terms
@@ -267,7 +267,7 @@ def prunings() -> dict[str, Any]:
 
 
 def act(shape: Shape, command: str) -> dict[str, Any]:
-    """The body of an act, which somebody must answer for: only who may manage the model comes through to here."""
+    """The body of an act by hand, for which a known person must answer; access.py checked who may manage the model."""
     from flask import request
 
     asked = parse(request.get_data(), shape)
@@ -277,7 +277,7 @@ def act(shape: Shape, command: str) -> dict[str, Any]:
 
 
 def refuse_unknown_people(subject: str, command: str) -> None:
-    """Raise Refused on a server that does not ask who is there."""
+    """Raise Refused on a server without authentication."""
     from flask import current_app
 
     if not current_app.config["CANARY_AUTHENTICATED"]:

@@ -14,27 +14,27 @@ log = logging.getLogger("canary_mlflow")
 class Invariant:
     """Does nothing; an invariant overrides what it needs.
 
-    Costs next to nothing, and would rather not look than be wrong: where it cannot know that it must hold, it does not
-    apply.
+    Costs next to nothing. It does not apply unless it is certain that it must hold: a missed check is better than a
+    false alarm.
     """
 
     name = "none"
 
     def __init__(self) -> None:
         self.checked = False
-        self.broken = ""  # a sentence: what was found; what must be
+        self.broken = ""  # a sentence: what was found and what was expected
 
     def start(self, setting: Setting) -> None:
-        """Training begins: check what can be checked now, find out whether the rest applies."""
+        """Training begins: check what can be checked now, and find out whether the rest applies."""
 
     def rollout_begins(self) -> None:
         """PPO: an iteration begins with its rollout."""
 
     def rollout_ended(self) -> None:
-        """PPO: and the first optimizer step on it begins. Also before every other step."""
+        """PPO: the rollout is over and the first optimizer step on it begins. Also called before every other step."""
 
     def step_ended(self, row: Row) -> None:
-        """An optimizer step is over: an invariant may add what it measured."""
+        """An optimizer step is over: an invariant may add what it measured to `row`."""
 
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         """The row of the `step`th optimizer step since training began (0: before the first) is complete."""
@@ -47,13 +47,13 @@ class Invariant:
         self.checked = True
         if not good and not self.broken:
             self.broken = sentence
-            log.warning("canary: %s", sentence)  # now, not when the run is over
+            log.warning("canary: %s", sentence)  # now, not only when the run is over
 
 
 class Invariants(Probe):
-    """Runs them and writes the tag `canary.invariants`: "" (none applied), `ok`, or `broken: <sentences>`.
+    """Runs the invariants and writes the tag `canary.invariants`: "" (none applied), `ok`, or `broken: <sentences>`.
 
-    Which ones were checked stands in `canary.invariants_checked`.
+    `canary.invariants_checked` lists which were checked.
     """
 
     name = "invariants"
@@ -100,7 +100,7 @@ class Invariants(Probe):
 
 
 def standard_invariants() -> tuple[Invariant, ...]:
-    """A fresh set for one run. To add one: a file here, and a line below."""
+    """A fresh set of invariants for one run. To add one: a file here, and a line below."""
     from canary_mlflow.tracking.probes.invariants.definitions import Definitions
     from canary_mlflow.tracking.probes.invariants.first_epoch import FirstEpoch
     from canary_mlflow.tracking.probes.invariants.fresh_adapter import FreshAdapter
@@ -129,7 +129,7 @@ def is_coarse(setting: Setting) -> bool:
 def drops_out(model: Any) -> bool:
     """Whether two passes over the same batch differ because dropout is on."""
     for module in model.modules():
-        # Attention that drops out inside a fused kernel keeps the rate as a number.
+        # Attention with dropout inside a fused kernel stores the rate as a number.
         rates = [module.p] if "Dropout" in type(module).__name__ and hasattr(module, "p") else []
         rates.append(getattr(module, "attention_dropout", 0.0))
         if any(isinstance(rate, float) and rate > 0 for rate in rates):

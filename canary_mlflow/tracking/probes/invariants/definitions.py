@@ -1,4 +1,4 @@
-"""Do the library's log-probability, KL and entropy mean what they should? Asked with fixed numbers at the start."""
+"""The library's log-probability, KL and entropy match their definitions: checked with fixed numbers at the start."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from canary_mlflow.tracking.probes.invariants import Invariant
 TOLERANCE = 1e-4  # relative to 1; float32 gives 1e-7, a chunked or fused kernel 1e-6
 ROWS, VOCABULARY = 7, 29
 
-# Names that trainers' modules give to these functions: of logits [R, V] and tokens [R] to [R], and of logits alone.
+# Names of these functions in trainers' modules: from logits [R, V] and tokens [R] to [R], and from logits alone.
 LOG_PROBABILITY = ("selective_log_softmax", "token_logps")
 ENTROPY = ("entropy_from_logits", "token_entropy")
 SHARED = "trl.trainer.utils"  # where TRL keeps them
 
 
 class Definitions(Invariant):
-    """Recomputed in float64 from the definitions: log p(token), its mean difference between two models (the k1
-    estimate of KL), and entropy in nats. So a library that redefines a metric is told from training that changed.
+    """Recomputes in float64, from the definitions, log p(token), its mean difference between two models (the k1
+    estimate of KL), and entropy in nats. This tells a library that redefines a metric from training that changed.
     """
 
     name = "definitions"
@@ -54,7 +54,7 @@ class Definitions(Invariant):
 
 
 def functions(homes: list[ModuleType | None], names: tuple[str, ...]) -> dict[str, Callable[..., Any]]:
-    """Those of the names that the modules have, by full name, each function once."""
+    """The functions with these names that the modules have, by full name, each once."""
     found = {}
     for home in homes:
         for name in names:
@@ -65,13 +65,13 @@ def functions(homes: list[ModuleType | None], names: tuple[str, ...]) -> dict[st
 
 
 def fixture(number: int) -> torch.Tensor:
-    """Logits [ROWS, VOCABULARY] that are the same everywhere, without a random stream."""
+    """Logits [ROWS, VOCABULARY] that are the same on every machine, because they use no random numbers."""
     grid = torch.arange(ROWS * VOCABULARY, dtype=torch.float64).reshape(ROWS, VOCABULARY)
     return (3 * torch.sin(grid * (0.7 + 0.4 * number)) + torch.cos(grid / 5)).float()
 
 
 def log_probability(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """log p(token) [R]."""
+    """log p(token) [R], in nats."""
     weights = logits.double().exp()
     chosen = weights[torch.arange(len(tokens)), tokens]
     return (chosen / weights.sum(-1)).log()

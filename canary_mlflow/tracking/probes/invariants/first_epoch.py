@@ -8,16 +8,16 @@ from canary_mlflow.tracking.probes import Setting
 from canary_mlflow.tracking.probes.invariants import Invariant, drops_out, is_coarse
 
 NAME = "first_kl_max_abs"  # max |new - old log-probability| of an iteration's first update
-# Measured on a CPU: 0 with one thread, 1e-6 with several; .07 with rollouts one step old, .2 with dropout.
+# Measured on a CPU: 0 with one thread, 1e-6 with several; 0.07 with rollouts one step old, 0.2 with dropout.
 EXACT, COARSE = 1e-3, 0.1
 
 
 class FirstEpoch(Invariant):
     """The largest |log ratio| of an iteration's first update, over all tokens; the mean ratio and the approximate KL
-    follow from it. In every iteration, where the trainer gives it: TRL's PPOTrainer averages over all its epochs.
+    follow from it. Checked in every iteration, if the trainer gives it: TRL's PPOTrainer averages over all its epochs.
 
-    Not with 8-bit weights, whose outliers are those of the whole batch: an answer's log-probability then depends on
-    its neighbours.
+    Does not apply to 8-bit weights: their outliers are chosen over the whole batch, so an answer's log-probability
+    depends on its neighbours.
     """
 
     name = "first epoch"
@@ -34,7 +34,7 @@ class FirstEpoch(Invariant):
         self._tolerance = COARSE if is_coarse(setting) else EXACT
 
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
-        if not self._applies or NAME not in row or row[NAME] != row[NAME]:  # NaN is another check's
+        if not self._applies or NAME not in row or row[NAME] != row[NAME]:  # NaN is for another check
             return
         self.hold(
             row[NAME] <= self._tolerance,

@@ -14,10 +14,10 @@ OUTPUTS = ("lora_B", "lora_embedding_B")
 
 
 class FreshAdapter(Invariant):
-    """Its second factor is 0 in every layer (Hu et al. 2021, section 4.1), so that the product is.
+    """A new adapter's second factor is 0 in every layer (Hu et al. 2021, section 4.1), so the product is 0 too.
 
-    Looked at as weights: exact, without a forward pass. Not where the adapter starts otherwise on purpose
-    (`init_lora_weights` other than the default or gaussian), nor, unless `fresh` says so, where all factors are set:
+    Checks the weights: exact, without a forward pass. Does not apply if the adapter starts otherwise on purpose
+    (`init_lora_weights` other than the default or gaussian), nor, unless `fresh` says so, if all factors are set:
     such an adapter comes from an earlier training.
     """
 
@@ -41,14 +41,14 @@ class FreshAdapter(Invariant):
 
 
 def second_factors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, weight) of the factor that starts at 0, of every trainable adapter."""
+    """(name, weight) of the factor that starts at 0 in every trainable adapter."""
     for name, weight in model.named_parameters():
         if weight.requires_grad and weight.numel() and any(part in OUTPUTS for part in name.split(".")):
             yield name, weight
 
 
 def starts_at_zero(model: Any) -> bool:
-    """Whether every adapter's configuration asks for a start that changes nothing."""
+    """Whether every adapter's configuration asks for initial weights that change no output."""
     configs = getattr(model, "peft_config", {})
     starts = [getattr(config, "init_lora_weights", None) for config in configs.values()]
     return bool(starts) and all(start is True or start == "gaussian" for start in starts)

@@ -11,14 +11,14 @@ NAME = "clip_fraction"
 
 
 class FreshAnswers(Invariant):
-    """The clip fraction of each optimizer step that is the first on its answers. Not where passes are rounded: RLOO's
-    ratio is one of whole answers, and the rounding of hundreds of tokens adds up."""
+    """The clip fraction of each optimizer step that is the first on its answers must be 0. Does not apply if passes are
+    rounded: RLOO's ratio is that of a whole answer, and the rounding of hundreds of tokens adds up."""
 
     name = "fresh answers"
 
     def __init__(self) -> None:
         super().__init__()
-        self._every = 0  # optimizer steps on each batch of answers; 0: it does not apply
+        self._every = 0  # optimizer steps on each batch of answers; 0: the invariant does not apply
 
     def start(self, setting: Setting) -> None:
         exact = not drops_out(setting.model) and not is_coarse(setting) and not setting.resumed
@@ -37,7 +37,7 @@ class FreshAnswers(Invariant):
 
 
 def steps_on_answers(arguments: Mapping[str, object]) -> int:
-    """How many optimizer steps TRL makes on the answers of one generation; 0 where they do not end with a step."""
+    """How many optimizer steps TRL makes on the answers of one generation; 0 if these do not end with a step."""
     names = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
     numbers = [arguments.get(name) for name in names]
     if not all(isinstance(number, int) and number > 0 for number in numbers):

@@ -1,4 +1,4 @@
-"""A reward model's loss is that of Bradley and Terry: near ln 2 while its scores are near each other."""
+"""A reward model's loss is that of Bradley and Terry: near ln 2 while its scores are close to each other."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class PairLoss(Invariant):
     """With margins m between chosen and rejected scores the loss is the mean of ln(1 + exp(-m)), which lies between
     ln 2 - m / 2 and that plus m^2 / 8. The row has the mean margin, and the scores' range bounds every m.
 
-    The first optimizer step, before which every score is the new head's. Not with several micro-batches, whose ranges
-    the trainer averages, nor with margins of the data or centred rewards.
+    Checked at the first optimizer step, whose scores all come from the new head. Does not apply to several
+    micro-batches, whose ranges the trainer averages, nor to margins from the data or centred rewards.
     """
 
     name = "pair loss"

@@ -13,8 +13,8 @@ from canary_mlflow.tracking.probes.invariants import Invariant, drops_out, is_co
 from canary_mlflow.tracking.probes.invariants.fresh_adapter import second_factors
 
 LN2 = math.log(2)
-# DPO's losses whose value at a margin of 0 follows from beta alone. Label smoothing leaves them: both of its terms are
-# ln 2. Others depend on the data (sft), on running means (bco_pair) or on settings of their own.
+# DPO's losses whose value at a margin of 0 follows from beta alone. Label smoothing does not change it: both of its
+# terms are ln 2. Other losses depend on the data (sft), on running means (bco_pair) or on further settings.
 DPO_LOSS: dict[str, Callable[[float], float]] = {
     "sigmoid": lambda beta: LN2,
     "sigmoid_norm": lambda beta: LN2,
@@ -27,15 +27,15 @@ DPO_LOSS: dict[str, Callable[[float], float]] = {
     "apo_down": lambda beta: 1.0,
 }
 NATS = 1e-3  # per answer; float32 gives 1e-6 per token
-COARSE_SHARE = 0.02  # of an answer's log-probability, where passes are rounded
+COARSE_SHARE = 0.02  # of an answer's log-probability, if passes are rounded
 
 
 class ReferenceStart(Invariant):
     """The first optimizer step's row: DPO's and KTO's `loss` and `implied_kl`, the `kl` of PPO, GRPO and RLOO.
 
-    All its micro-batches are seen before any weight moves. Applies where the policy is its reference: as `fresh` says;
-    else where adapters are new and switched off for the reference, or the reference model's weights are the policy's.
-    Not with dropout, nor after a resume.
+    All its micro-batches are computed before any weight changes. Applies if the policy is its reference: as `fresh`
+    says, else if adapters are new and switched off for the reference, or if the reference model has the policy's
+    weights. Does not apply with dropout, nor after a resume.
     """
 
     name = "reference start"
@@ -62,12 +62,12 @@ class ReferenceStart(Invariant):
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         if not self._applies or step < 1:
             return
-        # A batch of KTO's may lack good or bad answers, and then has no implied KL.
+        # A KTO batch may lack good or bad answers, and then has no implied KL.
         names = {"dpo": ("implied_kl",), "kto": ("implied_kl", "kl")}.get(self._algo, ("kl",))
         kl = next((row[name] for name in names if name in row), None)
         if kl is None and self._algo == "ppo":
             return  # reported with the last step of the first iteration, measured before its first update
-        self._applies = False  # the first time only
+        self._applies = False  # checked only once
         if kl is None or not math.isfinite(kl) or (step > 1 and self._algo != "ppo"):
             return
         allowed = self._allowed(row)
@@ -82,7 +82,7 @@ class ReferenceStart(Invariant):
         loss = row.get("loss", math.nan)
         if self._loss is None or not math.isfinite(loss) or "trl/aux_loss" in row:
             return
-        # No loss of the table changes faster than beta x the margin's 2 answers, or ipo's 1 / beta per nat.
+        # No loss in the table changes faster than beta x the margin's 2 answers, or, for ipo, 1 / beta per nat.
         off = 1e-4 * max(1.0, self._loss) + allowed * max(2 * self._beta, 1 / self._beta if self._coarse else 0.0)
         self.hold(
             abs(loss - self._loss) <= off,
@@ -99,7 +99,7 @@ class ReferenceStart(Invariant):
 
 
 def expected_loss(arguments: Mapping[str, Any]) -> float | None:
-    """DPO's loss at a margin of 0; None where the settings do not say."""
+    """DPO's loss at a margin of 0; None if the settings do not determine it."""
     types = arguments.get("loss_type") or []
     types = [types] if isinstance(types, str) else list(types)
     weights = arguments.get("loss_weights") or [1.0] * len(types)
@@ -112,7 +112,7 @@ def expected_loss(arguments: Mapping[str, Any]) -> float | None:
 
 
 def expected_kto_loss(arguments: Mapping[str, Any]) -> float | None:
-    """KTO's loss where every answer has a log ratio of 0: 1 - sigmoid(0); None where answers weigh differently."""
+    """KTO's loss if every answer has a log ratio of 0: 1 - sigmoid(0); None if answers have different weights."""
     weights = arguments.get("desirable_weight"), arguments.get("undesirable_weight")
     return 0.5 if weights == (1.0, 1.0) and arguments.get("loss_type") in ("kto", "apo_zero_unpaired") else None
 
@@ -121,7 +121,7 @@ LOSS: Mapping[str, Callable[[Mapping[str, Any]], float | None]] = {"dpo": expect
 
 
 def is_reference(setting: Setting) -> bool:
-    """Whether the policy starts as its reference, as far as that can be known without a forward pass."""
+    """Whether the policy starts as its reference, as far as can be known without a forward pass."""
     if setting.fresh is not None:
         return setting.fresh
     if setting.trainer is None:
@@ -135,7 +135,7 @@ def is_reference(setting: Setting) -> bool:
 
 
 def same_weights(one: Any, other: Any) -> bool:
-    """Whether two models hold the same parameters under the same names, bit for bit, on one device and in one piece."""
+    """Whether two models have bitwise equal parameters with equal names, unsharded and on the same device."""
     mine, theirs = dict(one.named_parameters()), dict(other.named_parameters())
     prefixed = {name.removeprefix("module."): weight for name, weight in theirs.items()}
     if mine.keys() != prefixed.keys():
@@ -144,7 +144,7 @@ def same_weights(one: Any, other: Any) -> bool:
         weight.device == prefixed[name].device
         and weight.dtype == prefixed[name].dtype
         and weight.shape == prefixed[name].shape
-        and weight.numel() > 0  # DeepSpeed's are empty until they are needed
+        and weight.numel() > 0  # DeepSpeed's parameters are empty until they are needed
         and not hasattr(weight, "to_local")
         and torch.equal(weight, prefixed[name])
         for name, weight in mine.items()

@@ -10,21 +10,21 @@ from canary_mlflow.tracking.probes import Setting
 from canary_mlflow.tracking.probes.invariants import Invariant, drops_out
 
 TOKENS = 8  # of the fixed batch: one row, ids 0, 1, 2, …
-TOLERANCE = 1e-3  # of the whole gradient's norm; the same pass twice gives 0, weights packed anew for inference 2 %
+TOLERANCE = 1e-3  # of the whole gradient's norm; the same pass twice gives 0, weights repacked for inference 2 %
 
 
 class RolloutGradient(Invariant):
-    """The gradient norm of every trained parameter, before the first rollout and after it.
+    """Compares the gradient norm of every trained parameter before the first rollout and after it.
 
-    A rollout is the only stretch of a PPO iteration in eval() mode, where libraries convert frozen weights for speed:
-    what they change is in no loss and in no ratio, because old and new log-probabilities share it.
+    A rollout is the only part of a PPO iteration in eval() mode, in which libraries convert frozen weights for speed.
+    No loss or ratio shows what they change, because old and new log-probabilities share it.
     """
 
     name = "rollout gradient"
 
     def __init__(self) -> None:
         super().__init__()
-        self._policy: Any = None  # None: it does not apply, or was compared
+        self._policy: Any = None  # None: the invariant does not apply, or was already checked
         self._before: torch.Tensor | None = None
 
     def start(self, setting: Setting) -> None:
@@ -37,7 +37,7 @@ class RolloutGradient(Invariant):
         if self._policy is not None and self._before is None:
             try:
                 self._before = gradient_norms(self._policy)
-            except RuntimeError:  # a model whose passes want more than this: nothing to compare
+            except RuntimeError:  # the model's forward pass needs more inputs: nothing to compare
                 self._policy = None
 
     def rollout_ended(self) -> None:

@@ -15,9 +15,9 @@ from canary_mlflow.tracking.probes.invariants import Invariant, drops_out, is_co
 from canary_mlflow.tracking.probes.invariants.fresh_answers import steps_on_answers
 
 NAME = "sampling_mismatch"
-SCORE = "_get_per_token_logps_and_entropies"  # of TRL's trainers: ids and mask to log-probabilities and entropies
-FAR = 6.0  # standard errors: by chance once in 10^9 looks
-NATS, COARSE = 0.02, 0.1  # per token; of less nobody would speak
+SCORE = "_get_per_token_logps_and_entropies"  # in TRL's trainers: ids and mask to log-probabilities and entropies
+FAR = 6.0  # standard errors: by chance once in 10^9 checks
+NATS, COARSE = 0.02, 0.1  # per token; less is not worth a report
 PLAIN = {"top_p": (1.0, None), "top_k": (0, -1, None), "min_p": (0.0, None), "repetition_penalty": (1.0, None),
          "generation_kwargs": (None,), "mask_truncated_completions": (False, None)}  # fmt: skip
 """Under these values the trained distribution is the one that answers are drawn from; others cut it on purpose."""
@@ -27,9 +27,9 @@ class SampledPolicy(Invariant):
     """For tokens drawn from p, log p(token) is minus the entropy of p in expectation, whatever p is.
 
     So the mean of log-probability + entropy over fresh answers is the mismatch between sampling and training, in nats
-    per token, without a record of what sampling saw: a temperature left out of one of them, weights that did not reach
-    the sampler, tokens shifted by one. The terms are martingale differences, so that their squares add up to the
-    variance of their sum. Each row gets its own mean as `sampling_mismatch`; the sum over the run is judged.
+    per token, without a record of the sampler's values: a temperature missing on one side, weights that did not reach
+    the sampler, tokens shifted by one. The terms are martingale differences, so their squares add up to the variance
+    of their sum. Each row gets its mean as `sampling_mismatch`; the sum over the run is judged.
     """
 
     name = "sampled policy"
@@ -38,8 +38,8 @@ class SampledPolicy(Invariant):
         super().__init__()
         self._every = 0
         self._least = NATS
-        self._steps = 0  # begun
-        self._new = torch.zeros(3, dtype=torch.float64)  # tokens, sum and sum of squares of this step
+        self._steps = 0  # steps begun
+        self._new = torch.zeros(3, dtype=torch.float64)  # number of tokens, sum and sum of squares of this step
         self._all = torch.zeros(3, dtype=torch.float64)
         self._undo: Callable[[], None] | None = None
 
@@ -61,7 +61,7 @@ class SampledPolicy(Invariant):
                 return found
 
             setattr(trainer, SCORE, seen)
-            # Weak: what holds the run's journal must not keep a trainer alive that everybody else has dropped.
+            # Weak: whoever holds the run's journal must not keep alive a trainer that nobody else uses.
             self._undo = partial(forget, weakref.ref(trainer))
 
     def _add(self, logps: Any, entropies: Any, mask: Any) -> None:
@@ -101,7 +101,7 @@ class SampledPolicy(Invariant):
 
 
 def forget(trainer: Callable[[], Any]) -> None:
-    """The trainer scores by its own method again."""
+    """Restore the trainer's own scoring method."""
     owner = trainer()
     if owner is not None and SCORE in vars(owner):
         delattr(owner, SCORE)

@@ -1,1 +1,1 @@
-"""What a training step does, counted operation by operation on one fixture batch: no clock, so no noise."""
+"""Counts what a training step does, operation by operation on one fixture batch: without a clock, so without noise."""

@@ -1,8 +1,8 @@
-"""Counts what torch is asked for: operations, FLOPs, traffic, casts, reads of scalars, by phase and with source lines.
+"""Counts what torch is asked to do: operations, FLOPs, traffic, casts, scalar reads, by phase and with source lines.
 
-A dispatch mode, below autograd: it sees the backward pass, recomputation and the optimizer too, and nothing inside
-fused, Triton or compiled kernels. It must never see a compiled model, which would stay eager afterwards
-(pytorch#123800), nor the measured window. Design and what each number is worth: docs/why.md.
+A dispatch mode, below autograd: it sees the backward pass, recomputation and the optimizer too, but nothing inside
+fused, Triton or compiled kernels. It must never be on for a compiled model, which would stay eager afterwards
+(pytorch#123800), nor in the measured window. Design and what each number is worth: docs/why.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Counted:
     ops: Counter[str] = field(default_factory=Counter)
     flops: Counter[str] = field(default_factory=Counter)  # by phase
     phases: Counter[str] = field(default_factory=Counter)
-    sites: Counter[tuple[str, str]] = field(default_factory=Counter)  # (what, place): of casts, reads, large scratch
+    sites: Counter[tuple[str, str]] = field(default_factory=Counter)  # (what, place) of casts, reads, large scratch
     traffic: int = 0
     allocated: int = 0
     tensors: int = 0
@@ -45,7 +45,7 @@ class Counted:
 
 
 class Counting(TorchDispatchMode):  # type: ignore[misc]  # untyped in torch
-    """While it is on, every operation is counted. `optimizing` is set around the optimizer's step."""
+    """Counts every operation while it is on. `optimizing` is set around the optimizer's step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def _type(one: torch.Tensor) -> str:
 
 
 def _site() -> str:
-    """`trl/trainer/utils.py:1638` of the first caller outside torch and this file; the same on every machine."""
+    """The first caller outside torch and this file, as `trl/trainer/utils.py:1638`; the same on every machine."""
     for path, line in _callers():
         if "/torch/" not in path and OURS not in path:
             return f"{_relative(path)}:{line}"

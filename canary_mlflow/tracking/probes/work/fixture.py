@@ -1,5 +1,5 @@
-"""The fixture: the first rows of the training data through the trainer's own collator, step and optimizer. The same
-batch whatever the seed, so that its work is the same bit for bit."""
+"""The fixture: the first rows of the training data through the trainer's own collator, step and optimizer. The batch is
+the same whatever the seed, so that its work is the same bit for bit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 
 from canary_mlflow.tracking.probes.work.counting import Counted, Counting, count
 
-WARM = 1  # steps before those that count: the optimizer makes its state in the first
+WARM = 1  # steps before those that are counted: in the first, the optimizer creates its state
 SHOWN = 12  # sites that are kept
 
 
 def work_facts(trainer: Any) -> dict[str, str]:
     """The facts `work.*` of one step of this trainer; `status` says why there is nothing else.
 
-    It trains three more steps: to be called when everything else of the run is over, and its model is kept already.
+    It trains three more steps, so call it when everything else in the run is over and the model is already saved.
     """
     if reason := unfit(trainer):
         return {"status": f"unavailable: {reason}"}
@@ -29,7 +29,7 @@ def work_facts(trainer: Any) -> dict[str, str]:
         for _ in range(WARM):
             step(mode)
         first, again = (count(lambda: step(mode), mode) for _ in range(2))
-    except Exception as error:  # noqa: BLE001 - whatever a trainer's own step needs that a fixture does not give
+    except Exception as error:  # noqa: BLE001 - a trainer's own step may need anything that a fixture does not give
         said = (str(error).splitlines() or [""])[0][:150]
         return {"status": f"unavailable: {type(error).__name__}: {said}"}
     if first.shapes.hexdigest() != again.shapes.hexdigest():
@@ -38,7 +38,7 @@ def work_facts(trainer: Any) -> dict[str, str]:
 
 
 def unfit(trainer: Any) -> str:
-    """Why a trainer's step cannot be counted; '' where it can."""
+    """Why a trainer's step cannot be counted; '' if it can."""
     if getattr(trainer.args, "torch_compile", False) or any(
         type(module).__name__ == "OptimizedModule" for module in trainer.model.modules()
     ):
@@ -52,7 +52,7 @@ def unfit(trainer: Any) -> str:
 
 
 def fixture_of(trainer: Any) -> tuple[Mapping[str, Any], str]:
-    """The batch, and a digest of its tensors."""
+    """(the batch, a digest of its tensors)."""
     size = min(int(trainer.args.per_device_train_batch_size), len(trainer.train_dataset))
     rows = [trainer.train_dataset[at] for at in range(size)]
     names = getattr(trainer, "_signature_columns", None)
