@@ -1,7 +1,7 @@
-"""README's two commands and the tutorial, in every kind of checkout, each built from nothing.
+"""Runs README's two commands and the tutorial in every kind of checkout, each built from nothing.
 
 Kinds: a clone, a second one beside it, a copy without git, and a folder with blanks and umlauts. They share one home
-folder, as on a developer's machine. tests/test_wheel.py does the same for a wheel outside of any checkout.
+folder, as on a developer's machine. tests/test_wheel.py does the same for a wheel outside any checkout.
 
     python benchmarks/checkouts.py [--only KIND] [--keep FOLDER]
 """
@@ -34,14 +34,14 @@ class Row:
 def ran(
     words: list[str], folder: Path, environment: Mapping[str, str]
 ) -> tuple[float, subprocess.CompletedProcess[str]]:
-    """Seconds, and how it ended."""
+    """(seconds that the command took, the ended process)."""
     start = time.monotonic()
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return time.monotonic() - start, done
 
 
 def clean(own: Path) -> dict[str, str]:
-    """An environment that knows nothing of this checkout: a home of its own, and pip's cache."""
+    """An environment without traces of this checkout: with a separate home folder, and pip's cache."""
     keep = {name: value for name, value in os.environ.items() if name.startswith(("LANG", "LC_", "PIP_", "UV_"))}
     keep["PYENV_ROOT"] = os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))  # where python3 may come from
     cache = subprocess.run(["pip", "cache", "dir"], capture_output=True, text=True, check=False).stdout.strip()
@@ -50,7 +50,7 @@ def clean(own: Path) -> dict[str, str]:
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """The verdict's line, or the last one."""
+    """The verdict's line of the output, or the last line."""
     lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     told = [line for line in lines if line.startswith(("BOOTSTRAP", "PASS", "BLOCK", "INCONCLUSIVE"))]
     return (told or lines or [""])[-1][:70]
@@ -66,7 +66,7 @@ def checkout(kind: str, folder: Path, environment: Mapping[str, str]) -> list[Ro
 
 
 def tutorial(kind: str, checkout: Path, folder: Path) -> Row:
-    """docs/tutorial.md in a folder outside of the checkout, with the checkout's environment."""
+    """Run docs/tutorial.md in a folder outside the checkout, with the checkout's environment."""
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r})\nfrom pathlib import Path\n"
         f"from test_tutorial import follow\n"

@@ -20,7 +20,7 @@ sys.path += [str(ROOT), str(ROOT / "tests")]
 
 
 def timed(spent: dict[str, float], name: str, act: Any) -> Any:
-    """The same function, which counts its CPU time."""
+    """The same function, which adds its CPU time to `spent`."""
 
     def measured(*given: Any) -> Any:
         began = time.process_time()
@@ -33,7 +33,7 @@ def timed(spent: dict[str, float], name: str, act: Any) -> Any:
 
 
 def main() -> None:
-    """A run of an own script, with every part measured."""
+    """Measure every part in a run of a user's own script."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=80)
     rows = parser.parse_args().rows

@@ -1,12 +1,12 @@
-"""How often the gate errs, beside other judges, on the same runs.
+"""How often the gate errs, compared with other judges on the same runs.
 
     python benchmarks/gate.py [--data FOLDER] [--store sqlite:///mlflow.db …] [--repeats 300] [--write MARKDOWN]
 
 Simulated runs with fixed seeds always; with --data, pools of published unchanged runs (aa/*.jsonl.gz, perf/*.json.gz);
 with --store, unchanged runs that this project made. On real pools every judge sees the same random splits without
-replacement, and the intervals are those of a bootstrap over runs, because splits share runs. Slowdowns of real runs are
-their own step times multiplied. Then the time of a decision, and of reading the evidence, beside MLflow's own call. The
-last line is one JSON object; --write puts the tables between the marks in a Markdown file.
+replacement, and the intervals come from a bootstrap over runs, because splits share runs. Slowdowns of real runs are
+their own step times multiplied. Then the time of a decision, and of reading the evidence compared with MLflow's own
+call. The last line is one JSON object; --write puts the tables between the marks in a Markdown file.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from gate_tables import ours_against_promises, pool_table, simulated_tables, wri
 from gates import Run  # noqa: E402
 
 K, M = 5, 3
-SESSIONS = 3  # of K unchanged runs each: what a prior is calibrated from
+SESSIONS = 3  # of K unchanged runs each, from which a prior is calibrated
 TIERS_OF_POOLS = ("smoke", "perf", "nightly")
 EFFECTS = ("unchanged", "at the margin", "1.5 margins")
 
 
 def factor(tier: str, effect: str) -> float:
-    """How many times as long a step takes."""
+    """The factor by which an effect lengthens a step."""
     return {"unchanged": 1.0, "at the margin": 1 + STEP_LIMIT[tier], "1.5 margins": 1 + 1.5 * STEP_LIMIT[tier]}[effect]
 
 
@@ -49,7 +49,7 @@ def on_simulated_runs(
     """Shares of answers: judge → effect → answer. The same runs for all judges and effects."""
     deciders = {name: JUDGES[name] for name in judges if name != CALIBRATED}
     rng = np.random.default_rng([len(tier), len(noise), seed])
-    past = np.random.default_rng([len(tier), len(noise), seed, 1])  # its own, so that all judges see the same runs
+    past = np.random.default_rng([len(tier), len(noise), seed, 1])  # separate, so that all judges see the same runs
     counts: Any = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
     for _ in range(repeats):
         if CALIBRATED in judges:
@@ -88,7 +88,7 @@ def on_a_pool(runs: Sequence[Run], tier: str, splits: int) -> dict[str, dict[str
 
 
 def over_runs(hits: Any, parts: Sequence[Any], runs: int, draws: int = 300) -> tuple[float, float]:
-    """95 % interval of a share by bootstrap over runs: a split weighs as often as its runs were drawn, all together."""
+    """95 % interval of a share by bootstrap over runs; a split's weight is how often its runs were drawn together."""
     rng = np.random.default_rng(29)
     shares = []
     for _ in range(draws):
@@ -101,7 +101,7 @@ def over_runs(hits: Any, parts: Sequence[Any], runs: int, draws: int = 300) -> t
 
 
 def chosen(pools: dict[str, list[Run]], tier: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The pools with enough steps for a tier: logs of few blocks of steps count for each."""
+    """The results on the pools with enough steps for a tier: logs of few blocks of steps count for each."""
     short = {k: v for k, v in pools.items() if len(v[0].series["step_time"].values) < STEPS["smoke"]}
     return on_pools(
         short if tier == "smoke" else {k: v for k, v in pools.items() if k not in short or "MLPerf" in k},
@@ -111,7 +111,7 @@ def chosen(pools: dict[str, list[Run]], tier: str, arguments: argparse.Namespace
 
 
 def on_pools(pools: dict[str, list[Run]], tier: str, splits: int) -> dict[str, Any]:
-    """All pools that are large enough; the source of a pool is what stands before the colon in its name."""
+    """The results on all pools that are large enough; a pool's source is the part of its name before the colon."""
     return {
         name: {**on_a_pool(runs, tier, splits), "source": f"{name.split(':')[0]}, {tier}", "runs": len(runs)}
         for name, runs in pools.items()

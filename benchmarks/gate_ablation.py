@@ -1,9 +1,9 @@
-"""What each special rule of the gate is worth: every one switched off, verdicts that change, per set of real runs.
+"""What each special rule of the gate is worth: the verdicts that change without it, for each set of real runs.
 
     python benchmarks/gate_ablation.py FOLDER [--every 6] [--only NAME …] [--write docs/gate-made.md]
 
 FOLDER holds aa/ and perf/; the sets are those of benchmarks/gate_freeze.py, of which every sixth comparison is judged.
-A rule is switched off by replacing one name of one module, or one value of the policy: nothing in the product knows of
+A rule is switched off by replacing one name of one module, or one value of the policy; the product has no switch for
 it. A cell: verdicts that change, as `with it>without it: how many` (B(LOCK), P(ASS), I(NCONCLUSIVE)). A rule that
 changes nothing anywhere has no place in the gate.
 """
@@ -47,7 +47,7 @@ def rules(**values: Any) -> Change:
 
 
 def without_guards(policy: Policy) -> Policy:
-    """Guards that only warn, those of overlays too."""
+    """The policy with guards that only warn, including those of overlays."""
     told = tuple(replace(r, role=Role.ADVISORY) if r.role is Role.GUARD else r for r in policy.rules)
     overlays = tuple(
         replace(
@@ -75,7 +75,7 @@ def never(*_: object) -> bool:
 
 
 def one_way(self: tests.Comparison) -> list[tuple[float, float]]:
-    """Sides that spread alike, as if that were known."""
+    """The error as if both sides were known to have the same spread."""
     return [(self.error(self.cautious), self.cautious.df)]
 
 
@@ -101,7 +101,7 @@ SWITCHES: dict[str, tuple[list[tuple[Any, str, Any]], Change]] = {
 
 @contextlib.contextmanager
 def switched_off(name: str) -> Iterator[Change]:
-    """The gate without a rule; gives what becomes of a policy."""
+    """Run the gate without a rule inside a `with`; yields the change to a policy."""
     places, change = SWITCHES[name]
     with contextlib.ExitStack() as stack:
         for module, attribute, value in places:

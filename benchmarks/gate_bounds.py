@@ -1,4 +1,4 @@
-"""What no judge can exceed that holds this gate's error rates: the closed form beside which its power is to be read.
+"""Upper bounds, in closed form, on any judge that keeps this gate's error rates: compare the gate's power with these.
 
     python benchmarks/gate_bounds.py [--runs 4000] [--seed 37]
     python benchmarks/gate_bounds.py --sessions
@@ -6,10 +6,10 @@
 The simulated runs of benchmarks/gate.py say how much each metric that decides differs between runs. From that follows,
 for five runs against three, the chance of BLOCK at 1.5 margins of the step time: of a percent limit on averaged runs;
 of the best test at 1 % that knows the spread (Neyman and Pearson: no test of that level has more power); of any test
-whatever that holds 1 % at each spread up to twice the prior (no such test beats the best one against the least
-favourable of these spreads, even if it knows the harm that it looks for); and of the best that has to learn the spread
-from these runs (the t test: most powerful among unbiased tests that hold 1 % at any spread). The first figure spends
-all of the 1 % on the step time, the second divides it by the number of metrics that decide, as Holm's first step does.
+that holds 1 % at each spread up to twice the prior (no such test beats the best one against the least favourable of
+these spreads, even if it knows the harm that it looks for); and of the best that has to learn the spread from these
+runs (the t test: most powerful among unbiased tests that hold 1 % at any spread). The first figure spends all of the
+1 % on the step time, the second divides it by the number of metrics that decide, as Holm's first step does.
 Then the chance that unchanged code passes at the end of its tier's plan, by tests that know every spread / have to
 learn each from these runs, and spend all of the 5 % there: at the spread of its cell, and with every metric twice as
 noisy as its shipped prior. The last line is JSON.
@@ -53,7 +53,7 @@ Metrics = dict[str, tuple[MetricRule, float, float]]
 
 
 def deciding(policy: Policy, tier: str, noise: str, runs: int, seed: int) -> Metrics:
-    """Each metric that decides: its rule, the spread between simulated runs, and the margin (same scale)."""
+    """For each metric that decides: its rule, the spread between simulated runs, and the margin (same scale)."""
     rng = np.random.default_rng([seed, list(STEPS).index(tier), list(NOISE).index(noise)])
     policy = policy.resolve({"backend": "cuda", "algo": "dpo", "eval_loss": "recorded"})
     found = spreads(policy, [[simulated(rng, f"a{i}", tier, noise) for i in range(runs)]])
@@ -68,7 +68,7 @@ def deciding(policy: Policy, tier: str, noise: str, runs: int, seed: int) -> Met
 def block_chances(
     sd: float, margin: float, alphas: tuple[float, float], most: float, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Chances of BLOCK at 1.5 margins: beyond the margin, and significant where the judge asks for that. `most`: the
+    """Chances of BLOCK at 1.5 margins: beyond the margin, and significant if the judge requires that. `most`: the
     largest spread at which a test must hold its level."""
     se, df = sd * math.sqrt(1 / K + 1 / M), K + M - 2
     harm = math.log1p(HARM * math.expm1(margin))
@@ -84,8 +84,8 @@ def block_chances(
 
 
 def any_test(sd: float, harm: float, alpha: float, most: float, rng: np.random.Generator) -> float:
-    """The power against `harm` at spread `sd` that no test exceeds whose level is `alpha` at each spread up to `most`:
-    that of the likelihood ratio against no harm at one such spread, where it is least."""
+    """An upper bound on the power against `harm` at spread `sd` of any test with level `alpha` at each spread up to
+    `most`: the power of the likelihood ratio against no harm at the one such spread where it is least."""
     per_run, df = math.sqrt(1 / K + 1 / M), K + M - 2
     normal, squares = rng.standard_normal(DRAWS), rng.chisquare(df, DRAWS)
 
@@ -114,8 +114,8 @@ def pass_chance(policy: Policy, rule: MetricRule, sd: float, margin: float, know
 
 
 def passes(policy: Policy, metrics: Metrics, spread: dict[str, float]) -> list[float]:
-    """What the chance that unchanged code passes all metrics cannot exceed, by tests that know the spreads and that
-    learn them: that of the hardest metric alone. The product is no bound, for a joint test may spend otherwise."""
+    """Upper bounds on the chance that unchanged code passes all metrics, by tests that know the spreads and that learn
+    them: the chance of the hardest metric alone. The product is no bound: a joint test may divide alpha otherwise."""
     return [
         min(pass_chance(policy, rule, spread[name], margin, knows) for name, (rule, _, margin) in metrics.items())
         for knows in (True, False)
@@ -139,7 +139,7 @@ def measured(tier: str, noise: str, runs: int, seed: int) -> dict[str, Any]:
 
 
 def of_campaign() -> list[str]:
-    """Per algorithm, rows of a table: the spread of its quality, and PASS by tests that know it / learn it (t)."""
+    """Table rows by algorithm: the spread of its quality, and PASS by tests that know it / learn it (t)."""
     lines = ["| algorithm, metric | SD | 3 + 3 runs | 4 + 4 | 5 + 5 |", "|---|---|---|---|---|"]
     shipped = policy_for("smoke")
     for algo, sessions in unchanged_sessions(CAMPAIGN).items():

@@ -40,9 +40,9 @@ def simulated(
     slow: float = 0.0,
     of_seed: tuple[float, float] = (0.0, 0.0),
 ) -> Run:
-    """One run: a run effect, autocorrelated log-normal steps, spikes of about twice a step, slow first steps; and a
-    loss, memory and evaluation of their own. `of_seed`: the share of the evaluation's variance that follows from the
-    seed, and what the seed draws (standard normal)."""
+    """One run: a run effect, autocorrelated log-normal steps, spikes of about twice a step, slow first steps; and
+    independent loss, memory and evaluation. `of_seed`: (the share of the evaluation's variance that follows from the
+    seed, what the seed draws, standard normal)."""
     spread, phi, sigma, share = KINDS[noise]
     of_memory, of_loss = (0.01, 0.03) if noise == TWICE else (0.003, 0.012)
     n = STEPS[tier]
@@ -69,7 +69,7 @@ def slower(run: Run, factor: float) -> Run:
 
 
 def folder_pools(folder: Path) -> dict[str, list[Run]]:
-    """Pools of unchanged runs: repeats of one training (aa/), systems and record directories (perf/)."""
+    """Pools of unchanged runs, by name: repeats of one training (aa/), systems and record directories (perf/)."""
     pools: dict[str, list[Run]] = {}
     for path in sorted((folder / "aa").glob("*.jsonl.gz")):
         pools |= _repeats(path)
@@ -97,7 +97,7 @@ def _repeats(path: Path) -> dict[str, list[Run]]:
 
 
 def _systems(path: Path) -> dict[str, list[Run]]:
-    """Seconds per sample of each logged block, and the last evaluation."""
+    """Runs by system: seconds per sample of each logged block, and the last evaluation."""
     pools: dict[str, list[Run]] = defaultdict(list)
     for number, run in enumerate(_json(path)):
         blocks = [block[1] for block in run["throughput"]]
@@ -116,14 +116,14 @@ def _groups(path: Path) -> dict[str, list[Run]]:
         made = []
         for run in runs:
             times = np.array(run["step_ms"], dtype=float)[1:] / 1000
-            times = times[(times > 0) & (times < 50 * np.median(times))]  # the clock was stopped while evaluating
+            times = times[(times > 0) & (times < 50 * np.median(times))]  # the clock was stopped during evaluations
             made.append(_run(run["path"], {"step_time": times}))
         pools["GPT-2 speedrun records: " + re.sub(r".*/", "", name)] = made
     return pools
 
 
 def store_pools(uris: Sequence[str]) -> dict[str, list[Run]]:
-    """Unchanged finished runs of stores made by this project, by canary."""
+    """Unchanged finished runs from stores made by this project, by algorithm and tier."""
     pools: dict[str, list[Run]] = defaultdict(list)
     for row, run in (found for uri in uris for found in runs_of(uri)):
         tags = row.data.tags
@@ -140,7 +140,7 @@ def _run(name: str, values: dict[str, Any]) -> Run:
 
 
 def series_of(name: str, values: Sequence[float], last: int) -> Series:
-    """One value per step from 1 on; a single one, such as an evaluation, stands at the last step."""
+    """One value per step from 1 on; a single value, such as an evaluation, is at the last step."""
     steps = np.arange(1, len(values) + 1) if len(values) > 1 else np.array([last])
     return Series(name=name, steps=steps, values=np.asarray(values, dtype=np.float64))
 

@@ -3,7 +3,7 @@
     python benchmarks/gate_faults.py FOLDER [--write docs/gate-made.md]
 
 FOLDER: what benchmarks/gate_runs.py made. The first rows are controls: other sessions of the same code, the last of
-them beside a load. The others judge the step time alone; a run that broke off has what it has.
+them beside a load. The other judges see only the step time; of a run that broke off, they see what it recorded.
 The last line is one JSON object; --write puts the table between its marks in a Markdown file.
 """
 
@@ -30,7 +30,7 @@ OTHERS = [name for name in JUDGES if name != "ours"]
 
 
 def judged(baseline: list[Run], candidate: list[Run], session: Session) -> dict[str, Any]:
-    """Each judge's word, and the checks of ours that block or warn."""
+    """Each judge's word, and the checks of our gate that block or warn."""
     said = verdict(baseline, candidate, policy_for(session.tier))
     moved = {check.metric: str(check.outcome) for check in said.checks if check.outcome in ("BLOCK", "WARN")}
     others = {name: JUDGES[name](baseline, candidate, session.tier) for name in OTHERS}

@@ -1,9 +1,9 @@
-"""Benchmark histories as comparisons: five values in a row against the next three, where it is known what happened.
+"""Benchmark histories as comparisons: five consecutive values against the next three, with known changes.
 
-Read from NumPy's published benchmarks (perf/numpy-asv-*.jsonl.gz in a folder of data). What happened is told by the
-values around the eight that are judged, never by these: `stable` where the 15 before and the 15 after have medians
-within 2 %, a `step` where they differ by more and the eight hold its best place. Half of the series, by the hash of
-their names, are `seen`: rules were chosen on these. The other half is only counted.
+Read from NumPy's published benchmarks (perf/numpy-asv-*.jsonl.gz in a folder of data). The values around the judged
+eight tell what happened, never those eight: `stable` if the 15 before and the 15 after have medians within 2 %, a
+`step` if they differ by more and its best place is within the eight. Half of the series, by the hash of their names,
+are `seen`: rules were chosen on these. The other half is only counted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def stretches(folder: Path) -> list[Stretch]:
 
 
 def as_runs(name: str, values: Values) -> list[Run]:
-    """Each value as a run whose steps all took as long."""
+    """Each value as a run in which every step took that long."""
     return [
         Run(
             run_id=f"{name}{i}",
@@ -99,7 +99,7 @@ def _error(before: Values, after: Values) -> float:
 
 
 def _best_place(logs: Values, place: int) -> bool:
-    """Whether no other place near is better for a step: least absolute distances to the medians of both sides."""
+    """Whether no nearby place fits a step better, by the sum of absolute distances to the medians of both sides."""
     window = logs[place - K - CONTEXT : place + M + CONTEXT]
 
     def distance(at: int) -> float:

@@ -1,8 +1,8 @@
-"""The judges that benchmarks/gate.py puts side by side, behind one interface: two lists of runs and a tier, one word.
+"""The judges that benchmarks/gate.py compares, behind one interface: from two lists of runs and a tier to one word.
 
-The others are written from their public descriptions, for the step time alone unless said otherwise; a judge that knows
-two answers is counted as it answers. `pooled` ones see the steps of all runs as one sample, which is how they are used
-when several runs are at hand.
+The others are written from their public descriptions, for the step time alone unless noted; a judge with only two
+answers is counted as it answers. `pooled` judges see the steps of all runs as one sample, as they are used when there
+are several runs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Values = NDArray[np.float64]
 
 STEP_LIMIT = {"smoke": 0.15, "perf": 0.08, "nightly": 0.05}
 TOKENS_LIMIT = {"smoke": 0.12, "perf": 0.05, "nightly": 0.03}
-MOST_POINTS = 400  # points a side that Kayenta's interval sees, evenly taken: it needs all pairs
+MOST_POINTS = 400  # evenly spaced points per side for Kayenta's interval, which needs all pairs
 
 
 @cache
 def policy_for(tier: str) -> Policy:
-    """The shipped policy, whatever was calibrated where the benchmark runs."""
+    """The shipped policy, without what was calibrated on this machine."""
     return replace(load_policy(tier), priors=())
 
 
@@ -49,7 +49,7 @@ def percent_one_run(baseline: Sequence[Run], candidate: Sequence[Run], tier: str
 
 
 def percent_averaged(baseline: Sequence[Run], candidate: Sequence[Run], tier: str) -> str:
-    """The same limit on the step time, on the mean of as many runs as ours gets."""
+    """The same limit on the step time, on the mean of all runs that our gate gets."""
     before, after = (float(np.mean([np.mean(steps(run, tier)) for run in side])) for side in (baseline, candidate))
     return "BLOCK" if after / before > 1 + STEP_LIMIT[tier] else "PASS"
 
@@ -72,14 +72,14 @@ def kayenta(baseline: Sequence[Run], candidate: Sequence[Run], tier: str) -> str
 
 
 def kayenta_tuned(baseline: Sequence[Run], candidate: Sequence[Run], tier: str) -> str:
-    """The same with the tier's limit as allowedIncrease of the ratio of means."""
+    """NetflixACAJudge with the tier's limit as allowedIncrease of the ratio of means."""
     before, after = float(np.mean(pooled(baseline, tier))), float(np.mean(pooled(candidate, tier)))
     allowed = after / before >= 1 + STEP_LIMIT[tier]
     return "BLOCK" if allowed and _kayenta_high(baseline, candidate, tier) else "PASS"
 
 
 def non_inferiority(baseline: Sequence[Run], candidate: Sequence[Run], tier: str) -> str:
-    """Classical: pooled t of the runs' log means; BLOCK when shown beyond the margin, PASS when within, 5 % each."""
+    """Classical pooled t test of the runs' log means: BLOCK if shown beyond the margin, PASS if within, 5 % each."""
     left, right = (np.log([np.mean(steps(run, tier)) for run in side]) for side in (baseline, candidate))
     if len(left) + len(right) < 4:
         return "INCONCLUSIVE"
@@ -95,17 +95,17 @@ def ours(baseline: Sequence[Run], candidate: Sequence[Run], tier: str) -> str:
 
 
 def calibrated(sessions: Sequence[Sequence[Run]], tier: str) -> Judge:
-    """The whole gate as it is after `canary calibrate` of these sessions of unchanged runs."""
+    """The whole gate as it is after `canary calibrate` with these sessions of unchanged runs."""
     shipped = policy_for(tier)
     policy = replace(shipped, priors=(known_priors("measured", {}, spreads(shipped, sessions)),))
     return lambda baseline, candidate, _: str(verdict(baseline, candidate, policy).outcome)
 
 
 def verdict(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -> Verdict:
-    """What our judge says, in full."""
+    """Our gate's full verdict."""
     sides = (Version(model="", version=None, runs=tuple(side)) for side in (baseline, candidate))
     shortest = min(len(run.series["step_time"].values) for run in (*baseline, *candidate))
-    if shortest < policy.warmup_steps + policy.min_steps:  # logs of blocks of steps: what there is, counts
+    if shortest < policy.warmup_steps + policy.min_steps:  # logs of blocks of steps: all blocks count
         policy = replace(policy, warmup_steps=min(policy.warmup_steps, shortest // 3), min_steps=min(3, shortest))
     return judge(policy, *sides)
 

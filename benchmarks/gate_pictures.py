@@ -1,4 +1,4 @@
-"""What each judge gets wrong, and what it finds, on the same simulated runs: the tables of benchmarks/gate.py, drawn.
+"""Draws the tables of benchmarks/gate.py: what each judge gets wrong, and what it finds, on the same simulated runs.
 
 python benchmarks/gate_pictures.py [docs/gate-made.md] [docs/gate-judges.svg]
 """
@@ -27,7 +27,7 @@ PANELS = (
 
 
 def draw_judges(grid: dict[str, Any], path: Path) -> None:
-    """One row per judge, one dot per tier and noise; an SVG whose bytes follow from the numbers."""
+    """Write an SVG with a row per judge and a dot per tier and noise; equal numbers give equal bytes."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,14 +1,14 @@
-"""How often the gate decides, and rightly, when it may add runs: whole plans of looks on simulated runs.
+"""How often the gate decides, and decides rightly, when it may add runs: whole plans of looks on simulated runs.
 
     python benchmarks/gate_plans.py [--repeats 300] [--tiers nightly …] [--seed 31] [--seed-share 0.5]
 
 A champion has five stored runs of an earlier session; the candidate's runs are added look by look as the tier's
-policy says (docs/policy.md), to five where it would pass on fewer, on nightly each with a fresh run of the champion
-beside it, the first one's after the first look. `session`: how far all speeds of a session lie from those of another
-(SD). `bad hosts`: the share of runs that land on a host which is 10 % slower; a fresh run is always made on the host
-of its run. All sides take the same seeds; `--seed-share`: how much of an evaluation's variance between runs follows
-from the seed (0, the hardest: none). A cell: BLOCK of unchanged code / PASS of it / BLOCK at 1.5 margins / PASS at
-the margin, in %; the candidate runs of an unchanged one (mean). The last line is one JSON object.
+policy says (docs/policy.md), to five if it would pass on fewer; on nightly, each has a fresh run of the champion
+beside it, that of the first one after the first look. `session`: how far all speeds of a session are from those of
+another (SD). `bad hosts`: the share of runs on a host that is 10 % slower; a fresh run is always made on the host of
+its run. All sides use the same seeds; `--seed-share`: how much of an evaluation's variance between runs follows from
+the seed (0, the hardest: none). A cell: BLOCK of unchanged code / PASS of it / BLOCK at 1.5 margins / PASS at the
+margin, in %; the mean number of candidate runs if unchanged. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Place:
         return self.noise + (around if self.session or self.bad_hosts else "")
 
     def host(self, rng: np.random.Generator) -> float:
-        """How much slower the host of one run is (log)."""
+        """How much slower the host of one run is, drawn at random (log)."""
         return BAD_HOST if rng.random() < self.bad_hosts else 0.0
 
 
@@ -68,7 +68,7 @@ PLACES = (
 def followed(
     policy: Policy, tier: str, place: Place, harm: float, seed_share: float, rng: np.random.Generator
 ) -> tuple[str, int]:
-    """One plan to its end: the last outcome, and the candidate runs it took. `harm`: log slowdown."""
+    """Follow one plan to its end: (the last outcome, how many candidate runs it took). `harm`: log slowdown."""
     seeds = max(STORED, policy.looks.runs[-1])
     of_seeds = rng.normal(0, 1, seeds) if seed_share else np.zeros(seeds)
 
@@ -99,7 +99,7 @@ def followed(
 
 
 def measured(tier: str, place: Place, repeats: int, seed: int, seed_share: float) -> dict[str, Any]:
-    """Shares of outcomes: effect → outcome; `runs`: the mean that an unchanged candidate took."""
+    """Shares of outcomes: effect → outcome. `runs`: the mean number that an unchanged candidate took."""
     policy, found = policy_for(tier), {}
     policy = replace(policy, looks=policy.looks.ending_with(STORED))
     for effect, margins in HARM.items():

@@ -1,10 +1,10 @@
-"""Makes the real runs that the gate is measured on: unchanged ones, some beside a load, and faults at graded strength.
+"""Makes the real runs that the gate is measured on: unchanged ones, some under load, and faults at graded strength.
 
     python benchmarks/gate_runs.py FOLDER
 
 81 unchanged runs of the embedded canaries (27 of each algorithm, in sessions of nine; every third session is made while
-two busy loops hold the CPU), and three runs of each fault below; each session in a store of its own,
-FOLDER/<label>/mlflow.db. What is there already is not trained again. benchmarks/gate.py --store judges the unchanged
+two busy loops hold the CPU), and three runs of each fault below; each session in a separate store,
+FOLDER/<label>/mlflow.db. What already exists is not trained again. benchmarks/gate.py --store judges the unchanged
 ones against each other, benchmarks/gate_faults.py the faults against them. Each session prints the seconds it took.
 """
 
@@ -34,7 +34,7 @@ BUSY_LOOPS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """Runs of one kind: their words on the command line, and whether something else holds the CPU meanwhile."""
+    """Runs of one kind: their words on the command line, and whether busy loops hold the CPU meanwhile."""
 
     algo: str
     kind: str
@@ -45,7 +45,7 @@ class Session:
 
     @property
     def label(self) -> str:
-        """Also the folder's name."""
+        """A name for the session, also that of its folder."""
         return f"{self.algo}-{self.tier}-{self.kind}".replace(" ", "_")
 
 
@@ -90,13 +90,13 @@ SESSIONS = [*HEALTHY, *SMOKE, *LONG]
 
 
 def make(folder: Path, session: Session) -> None:
-    """Train the session's runs unless its store is there."""
+    """Train the session's runs unless its store exists."""
     place = folder / session.label
     if store_of(place).exists():
         return
     started = time.perf_counter()
     with _load(BUSY_LOOPS if session.beside_load else 0):
-        whole = "watch.on_critical=warn"  # what each check sees of a fault, it sees in runs that reach their end
+        whole = "watch.on_critical=warn"  # so that each check sees what it can of a fault: in runs that reach their end
         train(
             place, [f"algo={session.algo}", f"tier={session.tier}", f"repeats={session.repeats}", whole, *session.words]
         )
@@ -115,7 +115,7 @@ def _load(loops: int) -> Iterator[None]:
 
 
 def read(folder: Path, session: Session) -> list[Run]:
-    """The session's runs, the failed ones too, in the order of their seeds."""
+    """The session's runs, including failed ones, in the order of their seeds."""
     found = runs_of(f"sqlite:///{store_of(folder / session.label).resolve()}")
     return sorted((run for _, run in found), key=lambda run: run.seed or 0)
 

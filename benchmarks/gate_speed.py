@@ -1,4 +1,4 @@
-"""How long the gate takes: to decide, and to read what it decides by, beside MLflow's own call."""
+"""How long the gate takes to decide, and to read its evidence compared with MLflow's own call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gates import Role, Run, Series, Version, judge
 
 
 def speed_lines(decision: float, reading: dict[str, dict[str, float]]) -> list[str]:
-    """What was measured, in words."""
+    """The measurements in sentences."""
     lines = ["", f"A decision over 10 runs, 12 metrics and 2000 steps: {decision} ms of CPU. Reading 240,000 points:"]
     for store, took in reading.items():
         ratio = took["get_metric_history"] / took["bulk"]
@@ -49,7 +49,7 @@ def decision_time() -> float:
 
 
 def reading_times() -> dict[str, dict[str, float]]:
-    """Reading from SQLite, and from PostgreSQL where it is installed."""
+    """Reading times, in seconds, from SQLite, and from PostgreSQL if it is installed."""
     with tempfile.TemporaryDirectory() as folder:
         found = {"SQLite": reading_time(f"sqlite:///{folder}/mlflow.db", folder)}
         if binaries() is not None:
@@ -60,7 +60,7 @@ def reading_times() -> dict[str, dict[str, float]]:
 
 
 def reading_time(uri: str, folder: str) -> dict[str, float]:
-    """Seconds to read 240,000 points: in bulk, and by MLflow's call for each series; alternating, medians of 5."""
+    """Seconds to read 240,000 points in bulk and by MLflow's call for each series: alternating, medians of 5."""
     from mlflow.entities import Metric
 
     from canary_mlflow.tracking.histories import read_runs

@@ -57,8 +57,8 @@ def read_simulated_tables(text: str) -> dict[str, Any]:
 
 
 def pool_table(title: str, results: dict[str, Any]) -> list[str]:
-    """Real pools, each source in one row: its pools' mean share of BLOCK of unchanged runs, the upper end of the mean's
-    95 % interval over runs, the worst pool; and the mean share of BLOCK at 1.5 margins."""
+    """Real pools, one row per source: its pools' mean share of BLOCK for unchanged runs, the upper end of the mean's
+    95 % interval over runs, the worst pool, and the mean share of BLOCK at 1.5 margins."""
     lines = [
         "",
         f"{title}: BLOCK of unchanged runs, mean of the pools (upper 95 % over runs; worst pool) / BLOCK at 1.5",
@@ -85,7 +85,7 @@ def pool_table(title: str, results: dict[str, Any]) -> list[str]:
 
 
 def write_tables(path: Path, lines: Sequence[str], mark: str) -> None:
-    """Replace what stands between the marks that bear the benchmark's name; a SystemExit where they are missing."""
+    """Replace the text between the marks with the benchmark's name. Raises SystemExit if they are missing."""
     begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
     text = path.read_text(encoding="utf-8")
     if begin not in text or end not in text:
@@ -96,7 +96,7 @@ def write_tables(path: Path, lines: Sequence[str], mark: str) -> None:
 
 
 def ours_against_promises(simulated_results: dict[str, Any], repeats: int) -> dict[str, Any]:
-    """The worst figures of ours on the simulated grid up to twice its prior, beside the promises."""
+    """Our gate's worst figures on the simulated grid up to twice its prior, with the promised ones."""
     quiet_enough = [name for name in simulated_results if not name.endswith("wild")]
     mine = {name: simulated_results[name]["ours"] for name in simulated_results}
     worst = max(mine[name]["unchanged"].get("BLOCK", 0.0) for name in quiet_enough)

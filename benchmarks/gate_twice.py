@@ -1,11 +1,11 @@
-"""How often unchanged code is blocked where runs differ by a multiple of every prior, tails and drifts included.
+"""How often unchanged code is blocked if runs differ by a multiple of every prior, including tails and drifts.
 
     python benchmarks/gate_twice.py [--repeats 4000] [--times 2] [--sizes 5+3 3+3 2+2 10+2] [--seed 7] [--whole-prior]
 
-The runs have next to no noise inside them: all of their spread is between runs, as hosts and seeds make it, and every
-number that decides is normal with `--times` its shipped prior. (gate.py and gate_plans.py simulate steps instead, whose
-tails and drifts follow from them and stay calmer.) A cell: BLOCK of unchanged code in %, with its 95 % interval. The
-last line is one JSON object.
+The runs have almost no noise inside them: all of their spread is between runs, as hosts and seeds cause it, and every
+number that decides is normal with `--times` its shipped prior. (gate.py and gate_plans.py simulate steps instead, from
+which calmer tails and drifts follow.) A cell: BLOCK of unchanged code in %, with its 95 % interval. The last line is
+one JSON object.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from scipy.stats import beta
 from canary_mlflow.policies import load_policy
 from gates import Outcome, Policy, Run, Version, judge, spreads
 
-STEPS = {"smoke": 100, "perf": 500, "nightly": 500}  # enough for tails and drifts to decide, where they do
+STEPS = {"smoke": 100, "perf": 500, "nightly": 500}  # enough for tails and drifts to decide in tiers where they do
 LEVELS = {"step_time": 0.02, "peak_memory": 900.0, "eval_loss": 0.58}
 
 
 def made(policy: Policy, times: float, run_id: str, rng: np.random.Generator) -> Run:
-    """A run whose numbers lie about those of all others with `times` their priors."""
+    """A run whose numbers are normal around the common ones, with a spread of `times` their priors."""
     spread = {rule.name: times * rule.prior * rng.standard_normal() for rule in policy.rules}
     level = {name: value * math.exp(spread[name]) for name, value in LEVELS.items()}
     count = STEPS[policy.name]
     judged = count - policy.warmup_steps
     steps = np.ones(count)
-    # Thirds of a ramp are 2/3 of its length apart; one step of 50 takes longer by what the mean is to rise.
+    # Thirds of a ramp are 2/3 of its length apart; one step in 50 is lengthened by the rise that the mean needs.
     steps[policy.warmup_steps :] = np.exp(1.5 * spread["step_time_drift"] * np.linspace(-0.5, 0.5, judged))
     slow = np.arange(policy.warmup_steps + 7, count, 50)
     steps[slow] += math.expm1(0.03 + spread["step_time_tail"]) * judged / len(slow)

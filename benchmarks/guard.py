@@ -1,12 +1,12 @@
-"""What the guard costs: alias moves and unguarded registry calls beside stock MLflow's, and checking a long ledger.
+"""What the guard costs: alias moves and unguarded registry calls against stock MLflow's, and checking a long ledger.
 
     python benchmarks/guard.py [--moves 60] [--rounds 5] [--rows 10000]
 
-Stock and guarded store work on the same database in one process, call by call in turn; medians over a round's calls,
-then over the rounds. `move by the gate`: verdict recorded and alias moved in one transaction, as `canary gate` does.
-`move by alias`: the verdict is there already and any MLflow client sets the alias, for which the guard reads the
-version's evidence again. Stock moves an alias that nobody guards. SQLite always, PostgreSQL where it is installed. The
-last line is one JSON object.
+Stock and guarded store work on the same database in one process, taking turns call by call; medians over a round's
+calls, then over the rounds. `move by the gate`: verdict recorded and alias moved in one transaction, as `canary gate`
+does. `move by alias`: the verdict already exists and any MLflow client sets the alias, for which the guard reads the
+version's evidence again. Stock moves an unguarded alias. SQLite always, PostgreSQL if it is installed. The last line is
+one JSON object.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Call = Callable[[int], Any]
 
 
 class Bench:
-    """A model with two versions, a stock and a guarded client of the same database."""
+    """A model with two versions, and a stock and a guarded client of the same database."""
 
     def __init__(self, uri: str) -> None:
         self.client = prepare_store(uri)
@@ -58,7 +58,7 @@ class Bench:
         self.versions = [str(self.client.create_model_version(MODEL, place).version) for _ in range(2)]
 
     def order(self, version: str, *, moves: bool) -> Order:
-        """A PASS against whoever is champion now."""
+        """A PASS against the current champion."""
         found = self.client.get_model_version(MODEL, version)
         return Order(
             kind=Kind.VERDICT, model=MODEL, version=version, word="PASS", binding=bind(self.client, found, ()),
@@ -67,19 +67,19 @@ class Bench:
         )  # fmt: skip
 
     def version(self, number: int) -> str:
-        """The one of the two that is not champion in this turn."""
+        """The version that is not champion in this turn."""
         return self.versions[number % 2]
 
 
 def timed(call: Callable[[], Any]) -> float:
-    """Milliseconds by the clock."""
+    """Wall milliseconds of a call."""
     began = time.perf_counter()
     call()
     return 1000 * (time.perf_counter() - began)
 
 
 def moves(bench: Bench, count: int) -> Iterator[tuple[str, float]]:
-    """Each kind of move in turn."""
+    """(kind, milliseconds) of each kind of move, in turn."""
     for number in range(count):
         version = bench.version(number)
         yield "stock move", timed(lambda v=version: bench.stock.set_registered_model_alias(MODEL, OTHER, v))
@@ -88,11 +88,11 @@ def moves(bench: Bench, count: int) -> Iterator[tuple[str, float]]:
         version = bench.version(number + 1)
         bench.guard.carry_out(bench.order(version, moves=False))
         yield "move by alias", timed(lambda v=version: bench.client.set_registered_model_alias(MODEL, "champion", v))
-        bench.guard.carry_out(bench.order(bench.version(number), moves=True))  # back, for the next turn
+        bench.guard.carry_out(bench.order(bench.version(number), moves=True))  # moved back for the next turn
 
 
 def plain_calls(client: MlflowClient) -> dict[str, Call]:
-    """What the guard has nothing to say about."""
+    """The calls that the guard does not check."""
     return {
         "set an unguarded alias": lambda n: client.set_registered_model_alias(MODEL, OTHER, str(1 + n % 2)),
         "set a champion that is not guarded": lambda n: client.set_registered_model_alias(
@@ -106,7 +106,7 @@ def plain_calls(client: MlflowClient) -> dict[str, Call]:
 
 
 def unguarded(bench: Bench, count: int) -> Iterator[tuple[str, float]]:
-    """The same calls by both stores, which take the first turn by turns."""
+    """(call, milliseconds) of the same calls by both stores, which take turns in going first."""
     both = {"stock": plain_calls(bench.stock), "guarded": plain_calls(bench.client)}
     for number in range(count):
         for name in both["stock"]:
@@ -147,7 +147,7 @@ def checking(rows: int) -> float:
 
 
 def table(found: dict[str, dict[str, float]]) -> Iterator[str]:
-    """Milliseconds and ratios to stock."""
+    """The table's lines: milliseconds and ratios to stock."""
     yield "| call | " + " | ".join(f"{store}: stock, guarded (ratio)" for store in found) + " |"
     yield "|---|" + "---|" * len(found)
     plain = [name.removeprefix("stock: ") for name in next(iter(found.values())) if name.startswith("stock: ")]
@@ -158,7 +158,7 @@ def table(found: dict[str, dict[str, float]]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Both databases, then the ledger."""
+    """Measure both databases, then the ledger."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moves", type=int, default=60, help="calls of each kind in a round")
     parser.add_argument("--rounds", type=int, default=5)
