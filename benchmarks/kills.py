@@ -1,4 +1,4 @@
-"""Ends commands at random moments, and looks at what they leave.
+"""Ends commands at random moments, and checks what they leave.
 
     python benchmarks/kills.py FOLDER [--kills 30] [--seed 0] [--write docs/running.md]
 
@@ -6,10 +6,10 @@ A session, a sweep, `canary ab` and `canary gate --top-up` in turn, of the embed
 clone of this checkout with a store of its own in FOLDER. Each command first runs to its end once, which says how long
 it takes; then it is started again and ended at a random moment of that time: by SIGKILL, SIGTERM or SIGHUP to its own
 process alone, or by Ctrl-C twice, as a terminal sends it. Then the next session or, every other time, `canary doctor
---fix` has its turn, and must end well. Afterwards nothing may read RUNNING; every version must be sealed and its
-session and runs ended; no worktree, scratch folder or process may be left, and the ledger must verify.
+--fix` runs and must succeed. Afterwards nothing may read RUNNING; every version must be sealed and its session and runs
+ended; no worktree, scratch folder or process may be left, and the ledger must verify.
 
-FOLDER/kills.jsonl keeps a line per kill; what is there is not done again. The last line printed is one JSON object.
+FOLDER/kills.jsonl keeps a line per kill; kills in it are not done again. The last line printed is one JSON object.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ NEXT = ["-m", "training", *TINY, "repeats=1"]
 CANARY = ["-m", "canary_mlflow.cli"]
 WORKS = ("session", "sweep", "ab", "top-up")
 WAYS = ("SIGKILL", "SIGTERM", "SIGHUP", "Ctrl-C twice")
-GONE = 60.0  # seconds that what a dead process has started may take to follow it
+GONE = 60.0  # seconds within which a dead process's children must end
 TRACEBACK = "Traceback (most recent call last)"
 MARK = "<!-- kills: {} -->"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """One command that was ended `after` so many of the `life` seconds it takes, and what was wrong afterwards."""
+    """One command that was ended `after` so many of its `life` seconds, and what was wrong afterwards."""
 
     number: int
     work: str
     way: str
     after: float
     life: float
-    sent: bool  # False: it had ended by itself before
+    sent: bool  # False: it had already ended by itself
     code: int
     followed: float  # seconds until the last of its processes was gone
     next_code: int  # of the next session, or of canary doctor --fix
@@ -56,7 +56,7 @@ class Kill:
 
 
 class Place:
-    """A clone with a store, keys, and temporary files of its own."""
+    """A clone with a separate store, keys and temporary files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.checkout, self.temporary = folder, folder / "checkout", folder / "tmp"
@@ -68,7 +68,7 @@ class Place:
             subprocess.run(["git", "clone", "-q", str(ROOT), str(self.checkout)], check=True)
 
     def start(self, words: Sequence[str], mark: str = "") -> subprocess.Popen[bytes]:
-        """A command in a process group of its own; `mark` is in the environment of all that it starts."""
+        """Start a command in a separate process group. `mark`: in the environment of everything that it starts."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
         own = {
             "PYTHONPATH": str(self.checkout),
@@ -89,7 +89,7 @@ class Place:
             )
 
     def run(self, words: Sequence[str]) -> int:
-        """A command to its end."""
+        """Run a command to its end; its exit code."""
         return self.start(words).wait()
 
     def client(self) -> Any:
@@ -98,7 +98,7 @@ class Place:
         return prepare_store(self.uri)
 
     def words(self, work: str) -> list[str]:
-        """The command line; a top-up adds to the version that the session before it made."""
+        """The command line; a top-up adds to the version that the previous session made."""
         if work == "session":
             return ["-m", "training", *TINY, "repeats=2"]
         if work == "sweep":
@@ -110,7 +110,7 @@ class Place:
         return [*CANARY, "gate", MODEL, str(max(numbers)), "--top-up"]
 
     def wrong(self) -> Iterator[str]:
-        """What is not as it should be."""
+        """Sentences on what is not as it should be."""
         from canary_mlflow.registry.door import guard_of
         from canary_mlflow.registry.seal import require_seal
 
@@ -137,7 +137,7 @@ class Place:
 
 
 def alive(mark: str) -> list[int]:
-    """The processes with this mark in their environment that are more than an exit code."""
+    """The ids of the processes with this mark in their environment, without zombies."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -145,12 +145,12 @@ def alive(mark: str) -> list[int]:
             if state not in "ZX" and f"CANARY_KILLS={mark}\0".encode() in entry.read_bytes():
                 found.append(int(entry.parent.name))
         except OSError:
-            continue  # it has ended, or is somebody else's
+            continue  # it has ended, or belongs to another user
     return found
 
 
 def send(process: subprocess.Popen[bytes], way: str, pause: float) -> None:
-    """End it, in this way."""
+    """End a process in this way."""
     if way == "Ctrl-C twice":
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(pause)
@@ -161,7 +161,7 @@ def send(process: subprocess.Popen[bytes], way: str, pause: float) -> None:
 
 
 def kill(place: Place, number: int, seed: int, lives: dict[str, float]) -> Kill:
-    """One command, ended; then what comes next."""
+    """Start a command, end it, run what comes next, and check."""
     chance = random.Random(f"{seed} {number}")
     work, way = WORKS[number % len(WORKS)], chance.choice(WAYS)
     words = place.words(work)
@@ -195,7 +195,7 @@ def kill(place: Place, number: int, seed: int, lives: dict[str, float]) -> Kill:
 
 
 def lives_of(place: Place) -> dict[str, float]:
-    """How long each command takes where nothing ends it; measured once."""
+    """How many seconds each command takes if nothing ends it; measured once."""
     file = place.folder / "lives.json"
     if not file.exists():
         place.run([*NEXT[:-1], "repeats=2"])  # the champion
@@ -212,7 +212,7 @@ def lives_of(place: Place) -> dict[str, float]:
 
 
 def table(done: Sequence[Kill]) -> str:
-    """How many kills of each command in each way left nothing wrong, of how many."""
+    """For each command and way, how many kills left nothing wrong, and of how many."""
     lines = [f"| | {' | '.join(WAYS)} |", "|---" * (len(WAYS) + 1) + "|"]
     for work in WORKS:
         cells = []
@@ -231,7 +231,7 @@ def write(page: Path, text: str) -> None:
 
 
 def main() -> int:
-    """Kill, check, tell."""
+    """Kill, check and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kills", type=int, default=30)

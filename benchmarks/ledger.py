@@ -2,9 +2,9 @@
 
     python benchmarks/ledger.py --rows 10000 100000
 
-Half of the rows are verdicts of 15 kB, as the smoke policy's are, half are seals or ends of sessions of 1 kB. Loading
-MLflow (3 s, once per command) is not counted. Then what the guard asks about sessions before a verdict: the rows of one
-session, and whether another session's rows name a run, each as the median of 20.
+Half of the rows are verdicts of 15 kB, as the smoke policy's are; the others are seals or ends of sessions of 1 kB.
+Loading MLflow (3 s, once per command) is not counted. Then what the guard asks about sessions before a verdict: the
+rows of one session, and whether another session's rows name a run, each as the median of 20.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CHUNK = 1000  # rows written at once
 
 
 def facts(number: int) -> dict[str, object]:
-    """What a verdict's row holds beside its columns."""
+    """What a verdict's row holds besides its columns."""
     evidence = {"candidate": 1.234567 + number, "baseline": 1.234561, "spread": 0.01, "low": -0.01, "high": 0.012}
     check = {"role": "gate", "outcome": "PASS", "unit": "s", "evidence": {**evidence, "runs": [0.1] * 10}}
     reason = "no worse than the champion: the difference lies within the margin, at the error level of the policy"
@@ -49,7 +49,7 @@ def facts(number: int) -> dict[str, object]:
 
 
 def record(number: int) -> Record:
-    """A seal and a verdict by turns, each about a version of its own that was deleted since."""
+    """A verdict, or in turn a seal or a session's end; verdicts and seals are about versions deleted since then."""
     verdict = number % 2 == 0
     if number % 4 == 1:
         return ended(number)
@@ -79,7 +79,7 @@ def run_id(number: int, seed: int) -> str:
 
 
 def asked(uri: str, count: int) -> dict[str, float]:
-    """Milliseconds of CPU of what the guard asks about sessions."""
+    """CPU milliseconds of each question that the guard asks about sessions."""
     guard = guarded_store(uri, "")
     questions = {
         "session_ms": lambda n: guard.session_rows(run_id(n, 9)),
@@ -97,7 +97,7 @@ def asked(uri: str, count: int) -> dict[str, float]:
 
 
 def fill(uri: str, count: int) -> float:
-    """Write that many rows; the mean length of a row's text."""
+    """Write that many rows; returns the mean length of a row's text."""
     signer, last, length = load_signer(key_folder()), None, 0
     engine = sa.create_engine(uri)
     for start in range(0, count, CHUNK):
@@ -115,7 +115,7 @@ def fill(uri: str, count: int) -> float:
 
 
 def verified(uri: str) -> float:
-    """CPU seconds of the command."""
+    """CPU seconds of `canary audit verify`."""
     began = time.process_time()
     done = CliRunner().invoke(canary, ["audit", "verify", "--tracking-uri", uri])
     taken = time.process_time() - began
@@ -124,7 +124,7 @@ def verified(uri: str) -> float:
 
 
 def main() -> int:
-    """A database for each number of rows."""
+    """Measure in a new database for each number of rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000])
     for count in parser.parse_args().rows:
@@ -132,7 +132,7 @@ def main() -> int:
             uri = f"sqlite:///{folder}/mlflow.db"
             prepare_store(uri)
             guarded_store(uri, "")
-            verified(uri)  # an empty ledger: what is loaded is loaded
+            verified(uri)  # an empty ledger, so that everything is loaded before the measurement
             length = fill(uri, count)
             seconds = verified(uri)
             lookups = asked(uri, count)

@@ -1,12 +1,12 @@
-"""What `canary plan` says that a configuration needs, beside the measured peak of a run of it on a CPU.
+"""The memory that `canary plan` says a configuration needs, compared with the measured peak of its run on a CPU.
 
     python benchmarks/memory_plan.py [--rows NAME …] [--write]
 
-Each row is a model of its own size (GPT-NeoX's architecture, random weights), trained for three steps in a fresh
-process on rows that fill train.max_length. Measured: the largest resident set from the moment that the libraries are
-loaded, less what it was then. The plan's share that does not grow with the model (`training.planning.ON_CPU`) was
-fitted on the rows marked `fit`; the others say how far it is off. `--write` puts the table into docs/gpu.md. The last
-line is one JSON object.
+Each row is a model of another size (GPT-NeoX's architecture, random weights), trained for three steps in a fresh
+process on rows that fill train.max_length. Measured: the largest resident set after the libraries are loaded, less its
+size at that moment. The plan's share that does not grow with the model (`training.planning.ON_CPU`) was fitted on the
+rows marked `fit`; the others show its error. `--write` puts the table into docs/gpu.md. The last line is one JSON
+object.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A configuration: the model's width, layers and vocabulary, and words beside them."""
+    """A configuration: the model's width, layers and vocabulary, and further words for the command line."""
 
     name: str
     width: int
@@ -58,7 +58,7 @@ ROWS = (
 
 
 def make_model(row: Row, folder: Path) -> None:
-    """Files of the row's model, with the embedded model's tokenizer."""
+    """Write the row's model, with the embedded model's tokenizer."""
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
     from training.assets.tiny import tiny_model_folder
@@ -82,7 +82,7 @@ def make_model(row: Row, folder: Path) -> None:
 
 
 def make_data(path: Path) -> None:
-    """Pairs whose answers are longer than any row may be."""
+    """Write pairs whose answers are longer than any row may be."""
     from training.assets import sentences
 
     text = " ".join(sentences.ADVICE * 40)
@@ -117,7 +117,7 @@ def measure(folder: Path, words: list[str]) -> float:
     load(config.algo.name)
     device = settle(config.hardware)
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = status("VmRSS")
     trainer = algorithms.build(config, build_parts(config, device), device, folder / "trainer", [])
     trainer.train()
@@ -125,13 +125,13 @@ def measure(folder: Path, words: list[str]) -> float:
 
 
 def status(key: str) -> int:
-    """KiB."""
+    """An entry of /proc/self/status, in KiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith(f"{key}:")))
 
 
 def compare(row: Row) -> dict[str, Any]:
-    """The plan's figure and the measured one, each by a fresh process."""
+    """The planned and the measured figure, each from a fresh process."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error"}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -148,7 +148,7 @@ def compare(row: Row) -> dict[str, Any]:
 
 
 def run(command: list[str], environment: dict[str, str]) -> str:
-    """Its standard output."""
+    """The command's standard output. Exits with its error if it fails."""
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command[:4])} …: {done.stderr[-2000:]}")

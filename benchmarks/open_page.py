@@ -2,10 +2,10 @@
 
     python benchmarks/open_page.py [--minutes 6] [--viewers 10]
 
-One smoke canary trains for so long beside `canary ui`, and its page is open (what a browser asks for, as often) for 10
-seconds in every 20: spells of one run a few seconds apart differ far less than two runs do. What one page costs drowns
-even in their differences; so several people look at once, and the cost of one is theirs divided by their number: more
-pages than one do not get cheaper. The last line is one JSON object.
+One smoke canary trains for so long beside `canary ui`, and its page is open (the requests of a browser, as often) for
+10 seconds in every 20: spells of one run a few seconds apart differ far less than two runs do. Even so, the cost of one
+page is lost in their differences; so several viewers look at once, and the cost of one is theirs divided by their
+number: pages do not get cheaper if there are more. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from browser import canary_ui  # noqa: E402
 from page import get  # noqa: E402
 
 EVERY = 2.0  # seconds between the refreshes of a run's curves
-RARELY = 5  # such refreshes for one of the rest of its page
-SPELL = EVERY * RARELY  # seconds for which somebody looks, or nobody
+RARELY = 5  # such refreshes for each one of the rest of the page
+SPELL = EVERY * RARELY  # seconds with viewers, or without
 WARM = 100  # steps before the first spell
 
 
 def training(minutes: float, viewers: int) -> dict[str, Any]:
-    """Mean step of one long training while so many look, over that while nobody does, by pairs of spells."""
+    """Mean step of one long training with so many viewers relative to that without, by pairs of spells."""
     from canary_mlflow.tracking.store import prepare_store
 
     with tempfile.TemporaryDirectory(prefix="canary-page-") as made:
@@ -72,21 +72,21 @@ def training(minutes: float, viewers: int) -> dict[str, Any]:
 
 
 def in_turn(count: float) -> Iterator[bool]:
-    """Whether somebody looks: no, yes, yes, no, and again, so that neither side has the earlier half of the run."""
+    """Whether somebody looks: no, yes, yes, no, repeated, so that neither side has the earlier half of the run."""
     for number in range(4 * max(1, round(count / 4))):
         yield number % 4 in (1, 2)
 
 
 @dataclass
 class Viewer:
-    """Somebody before the page of a run."""
+    """Somebody who looks at the page of a run."""
 
     page: str
     run: str
     after: int = 0  # the last step that the page has
 
     def look(self, wait: float) -> None:
-        """For one spell, what the page's script asks for; the first time after `wait` seconds."""
+        """For one spell, make the requests of the page's script, the first after `wait` seconds."""
         began = time.time() + wait
         for turn in range(RARELY):
             time.sleep(max(0.0, began + turn * EVERY - time.time()))
@@ -96,32 +96,32 @@ class Viewer:
 
 
 def spell(audience: list[Viewer], server: list[psutil.Process]) -> tuple[tuple[float, float], float]:
-    """Let the training go on for a while; the seconds since 1970 between which its steps count, and the share of a core
-    that the server took. The audience looks at its pages one after the other, as people do."""
+    """Let the training run for one spell. Returns (the seconds since 1970 between which its steps count, the share of a
+    core that the server used). The viewers start one after the other, as people do."""
     began, taken = time.time(), cpu_seconds(server)
     with ThreadPoolExecutor(max(1, len(audience))) as pool:
         looks = [pool.submit(one.look, EVERY * place / len(audience)) for place, one in enumerate(audience)]
         time.sleep(SPELL)
     for look in looks:
-        look.result()  # its exception, if it had one
+        look.result()  # raises its exception, if it had one
     ended = time.time()
     return (began, ended), (cpu_seconds(server) - taken) / (ended - began)
 
 
 def cpu_seconds(processes: list[psutil.Process]) -> float:
-    """User and system, so far."""
+    """User and system time of the processes so far, in seconds."""
     return sum(one.cpu_times().user + one.cpu_times().system for one in processes)
 
 
 def mean_within(points: list[Any], began: float, ended: float) -> float:
-    """The mean of what was recorded in a spell: a median would not see a step in a hundred that takes twice as long."""
+    """The mean of what was recorded in a spell: a median would miss one step in a hundred that takes twice as long."""
     return statistics.fmean(float(one.value) for one in points if began <= one.timestamp / 1000 < ended)
 
 
 def compared(means: list[float], viewers: int) -> dict[str, Any]:
     """The effect of looking: the median over the groups of four spells (no, yes, yes, no), with its 95 % interval by
-    bootstrap; of all viewers, and of one. A median here, because now and then a neighbour of this machine stops
-    everything for a second."""
+    bootstrap; for all viewers, and for one. A median, because now and then a neighbour of this machine stops everything
+    for a second."""
     groups = np.log(np.array(means)).reshape(-1, 4)
     effects = (groups[:, 1] + groups[:, 2] - groups[:, 0] - groups[:, 3]) / 2
     rng = np.random.default_rng(0)
@@ -152,7 +152,7 @@ def trained(folder: Path, uri: str) -> Iterator[None]:
 
 
 def begun(client: Any) -> str:
-    """The run, once it has left its first steps behind."""
+    """Wait until the run is past its first steps; its id."""
     while True:
         time.sleep(1)
         found = client.search_runs(["1", "0"], "tags.`canary.role` = 'run'", max_results=1)

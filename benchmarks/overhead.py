@@ -1,4 +1,4 @@
-"""What a training's own thread pays for being recorded: ours beside Transformers', wandb's and trackio's callbacks.
+"""What recording costs a training's own thread: our callback beside Transformers', wandb's and trackio's.
 
     python benchmarks/overhead.py steps [--steps 300] [--rounds 5] [--side NAME …]
     python benchmarks/overhead.py outage [--seconds 30]
@@ -7,7 +7,7 @@
 measurement is a fresh process, and the sides take turns. Microseconds are what all of a callback's handlers took
 between one optimizer step and the next, by the clock; medians over the steps after the first 20, then over the rounds.
 "ours, no probes" records and watches the same 24 metrics without measuring anything itself, as the others do. wandb
-(offline) and trackio are no dependencies: `make peers` puts them into a folder of their own, else they are left out.
+(offline) and trackio are not dependencies: `make peers` puts them into a separate folder, else they are left out.
 `outage`: a tracking server is killed in the middle of a run and comes back after some seconds; step time while it was
 away over step time before, and what the server holds afterwards. The last line is one JSON object.
 """
@@ -38,7 +38,7 @@ METRICS, WARMUP = 24, 20
 
 
 def train(callbacks: list[Any], steps: int, folder: Path, pace: float = 0.0) -> list[tuple[float, float]]:
-    """(clock at the end of a step, seconds that the callbacks took in it) for every step; `pace`: seconds it sleeps."""
+    """(time at the end of the step, seconds that the callbacks took in it) for every step. `pace`: seconds to sleep."""
     import torch
     from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments, set_seed
     from transformers.trainer_callback import PrinterCallback
@@ -164,7 +164,7 @@ def child(arguments: argparse.Namespace) -> None:
     """One measurement, in this process; prints its JSON."""
     make, _, from_peers = SIDES[arguments.side]
     if from_peers:
-        sys.path.append(str(PEERS))  # behind our own environment, whose versions count
+        sys.path.append(str(PEERS))  # after our own environment, whose versions take precedence
     folder = Path.cwd()
     try:
         callbacks = make(arguments.store, folder)
@@ -195,7 +195,7 @@ def measure(side: str, steps: int, server: str) -> dict[str, Any]:
 
 
 def steps_command(arguments: argparse.Namespace) -> None:
-    """Take turns, print the table and the JSON line."""
+    """Measure the sides in turn, print the table and the JSON line."""
     sides = arguments.side or list(SIDES)
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
     with tempfile.TemporaryDirectory() as folder, Server(f"sqlite:///{folder}/server.db", Path(folder)) as server:

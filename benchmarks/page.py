@@ -52,14 +52,14 @@ TABLES = {"runs": RUN, "tags": PAIR, "params": PAIR, "metrics": POINT, "latest_m
 
 
 class Filler:
-    """Rows for MLflow's tables, written in bulk. `series`: how many each run has."""
+    """Collects rows for MLflow's tables and writes them in bulk. `series`: how many each run has."""
 
     def __init__(self, series: int) -> None:
         self.series = SERIES[:series]
         self.rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in TABLES}
 
     def run(self, started: int, status: str, tags: dict[str, str], steps: int, params: dict[str, str] = NONE) -> str:
-        """One run with `steps` points of each series."""
+        """Add a run with `steps` points of each series; returns its id."""
         run = uuid.uuid4().hex
         ended = started + 50_000 if status == "FINISHED" else None
         self.rows["runs"].append((run, f"run {run[:6]}", status, started, ended, "active", 0, ""))
@@ -72,7 +72,7 @@ class Filler:
         return run
 
     def write(self, database: sa.Connection) -> None:
-        """All rows so far, by the driver's own fastest way."""
+        """Write all rows so far, in the driver's fastest way."""
         cursor = database.connection.cursor()
         for table, columns in TABLES.items():
             names = ", ".join(columns)
@@ -88,7 +88,7 @@ class Filler:
 
 
 def fill(uri: str, running: int, sessions: int, steps: int, series: int) -> tuple[str, str]:
-    """Rows straight into MLflow's tables; the ids of the long run and of its session."""
+    """Write rows straight into MLflow's tables; returns the ids of the long run and of its session."""
     now = int(time.time() * 1000)
     rows = Filler(series)
     with sa.create_engine(uri, poolclass=sa.pool.NullPool).connect() as database:
@@ -154,7 +154,7 @@ def pages(requests: int, running: int, sessions: int, steps: int, series: int, p
         }
         found: dict[str, Any] = {}
         with canary_ui(uri, folder) as address:
-            get(f"{address}/canary/run?id={long}")  # what a server loads with its first page
+            get(f"{address}/canary/run?id={long}")  # loads what a server loads with its first page
             found["first look"] = timed(f"{address}/canary/session.json?id={session}")
             print(f"{'the very first look at ' + points:<38} {found['first look']:8.1f} ms")
             for name, path in addresses.items():
@@ -169,7 +169,7 @@ def pages(requests: int, running: int, sessions: int, steps: int, series: int, p
 
 
 def statements(uri: str, run: str, after: int) -> int:
-    """SELECTs from the table of points in one refresh of a run's curves."""
+    """The number of SELECTs from the table of points in one refresh of a run's curves."""
     from canary_mlflow.pages.curves import curves
     from canary_mlflow.pages.run import find_run
     from canary_mlflow.tracking.read_only import engine, reading

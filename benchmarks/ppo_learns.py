@@ -1,13 +1,13 @@
-"""Does the embedded PPO canary learn, on every seed? Score, KL and seconds per run, and what the gate says of them.
+"""Does the embedded PPO canary learn on every seed? Score, KL and seconds per run, and what the gate says about them.
 
     python benchmarks/ppo_learns.py --draw 50 --commit REV [--folder PLACE] [--figure FILE.svg] [key=value …]
 
 The seeds are drawn from a commit's hash, so that nobody chose them; `--seeds 0 1 2` names them instead. Runs are made
-as sessions make them, in forked processes; with `--folder` they stay, and those that are there are not made again.
-Further words are overrides, as for `python -m training`: `tier=perf` and so on.
+as sessions make them, in forked processes; with `--folder` they are kept, and existing ones are not made again. Further
+words are overrides, as for `python -m training`: `tier=perf` and so on.
 
-Then unchanged comparisons: as many runs a side as a session of the tier has, first each run in one comparison alone,
-then `--pairings` at random. Last the seconds of a session of one run. The last line is one JSON object.
+Then unchanged comparisons: as many runs per side as a session of the tier has, first each run in only one comparison,
+then `--pairings` at random. Last, the seconds of a session of one run. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def drawn(commit: str, count: int) -> list[int]:
-    """So many seeds below a million, by the commit's hash and their number."""
+    """`count` different seeds below a million, from the commit's hash and the seeds' numbers."""
     seeds: list[int] = []
     for number in range(2 * count):
         seed = int(hashlib.sha256(f"{commit} {number}".encode()).hexdigest(), 16) % 1_000_000
@@ -80,7 +80,7 @@ def drawn(commit: str, count: int) -> list[int]:
 
 
 def composed(overrides: list[str]) -> Any:
-    """The configuration of these words."""
+    """The configuration that these overrides make."""
     from training.command_line import parse
     from training.compose import check, register_schemas
 
@@ -89,7 +89,7 @@ def composed(overrides: list[str]) -> Any:
 
 
 def repeats_of(config: Any) -> int:
-    """Runs of a session."""
+    """How many runs a session has."""
     return int(config.tier.repeats if config.repeats is None else config.repeats)
 
 
@@ -101,7 +101,7 @@ def policy_of(config: Any) -> Policy:
 
 
 def trained(folder: Path, seeds: list[int], overrides: list[str]) -> list[Run]:
-    """A run per seed, those that `folder` has already among them."""
+    """A run per seed; those that `folder` already has are not trained again."""
     from forked_runs import ForkedRuns
     from sessions import runs_of
 
@@ -116,7 +116,7 @@ def trained(folder: Path, seeds: list[int], overrides: list[str]) -> list[Run]:
 
 
 def seconds_of_a_session(folder: Path, seed: int, overrides: list[str]) -> dict[str, float]:
-    """What `python -m training algo=ppo repeats=1 register=false` takes, and how it ended."""
+    """The seconds that `python -m training algo=ppo repeats=1 register=false` takes, and its exit code."""
     from sessions import train
 
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -132,7 +132,7 @@ def last_third(run: Run, name: str) -> float:
 
 
 def figures(runs: list[Run], policy: Policy) -> dict[str, Any]:
-    """What the runs gained, and how far they lie apart at the end."""
+    """What the runs gained, and how far apart they are at the end."""
     from gates.hard.divergence import divergence
 
     start = mean(float(run.series["score_mean"].values[0]) for run in runs)
@@ -178,7 +178,7 @@ def pairings(runs: list[Run], repeats: int, count: int) -> dict[str, list[tuple[
 
 
 def verdicts(policy: Policy, pairs: list[tuple[list[Run], list[Run]]]) -> dict[str, Any]:
-    """How many of each outcome, and which checks were in the way of PASS how often."""
+    """How many of each outcome, and how often each check prevented a PASS."""
     from gates import Outcome, Version, judge
     from gates.model.verdict import CheckOutcome
 

@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def in_fresh_process(side: str) -> dict[str, float]:
-    """Measure one side on its own."""
+    """Measure one side in a new process."""
     paths = [str(ROOT), str(ROOT / "tests"), *([str(ORACLE)] if side.startswith("trl") else [])]
     environment = {
         **os.environ,
@@ -84,7 +84,7 @@ def measure(side: str) -> dict[str, float]:
     logging.set_verbosity_error()
 
     class Clock(TrainerCallback):
-        """Stamps the end of every iteration: of an epoch for us, of a step for TRL."""
+        """Notes the time at the end of every iteration: an epoch for ours, a step for TRL's."""
 
         def __init__(self) -> None:
             self.stamps: list[tuple[float, float]] = []
@@ -147,7 +147,7 @@ def our_trainer(side: str, iterations: int, clock: Any) -> Any:
 
 
 def build_trl_trainer(iterations: int, clock: Any) -> Any:
-    """TRL's trainer with the same sizes, its own defaults otherwise."""
+    """TRL's trainer with the same sizes and otherwise its own defaults."""
     import copy
 
     from oracle.trl_ppo import trl_trainer, word_tokenizer
@@ -177,7 +177,7 @@ def build_trl_trainer(iterations: int, clock: Any) -> Any:
 
 
 def model() -> Any:
-    """The same start weights for every side."""
+    """The model, with the same initial weights for every side."""
     import torch
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 

@@ -1,4 +1,4 @@
-"""What watching costs the training's own thread, in CPU time per optimizer step: recording a row, and each probe.
+"""What watching costs a training's own thread, in CPU time per optimizer step: recording a row, and each probe.
 
     python benchmarks/probes.py [--steps 400] [--repeats 5]
 
@@ -57,7 +57,7 @@ def model_of(hidden: int, layers: int, vocabulary: int) -> Any:
 
 
 def setting_of(model: Any) -> Setting:
-    """A DPO training on the CPU."""
+    """The setting of a DPO training on the CPU."""
     return Setting(
         model=model,
         device="cpu",
@@ -71,7 +71,7 @@ def setting_of(model: Any) -> Setting:
 
 
 def probe_cost(model: Any, names: list[str], steps: int) -> float:
-    """Microseconds per step of these probes' handlers, the sentinel's kernel included where it is among them."""
+    """Microseconds per step of these probes' handlers, including the sentinel's kernel if it is among them."""
     probes = RunningProbes({name: probe for name, probe in standard_probes().items() if name in names})
     probes.start(setting_of(model))
     took = []

@@ -65,7 +65,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One candidate; `fault` '' for unchanged code."""
+    """One candidate. `fault`: '' for unchanged code."""
 
     algo: str
     fault: str
@@ -78,8 +78,8 @@ class Cell:
 
 
 def cells(algos: list[str], only: list[str], scales: list[float], unchanged: int, seed: int) -> Iterator[Cell]:
-    """Unchanged ones first, then the faults (none named: all) at each scale of their strength; those without degrees
-    once."""
+    """First the unchanged candidates, then the faults (all if none is named) at each scale of their strength; faults
+    without degrees once."""
     for algo in algos:
         yield from (Cell(algo=algo, fault="", scale=1.0, seed=10 * seed + at) for at in range(unchanged))
     for algo in algos:
@@ -96,7 +96,7 @@ def faults() -> dict[str, dict[str, Any]]:
 
 
 def runs(place: Path, words: list[str]) -> list[Run]:
-    """The runs of a session in this folder, trained where it holds none."""
+    """The runs of the session in this folder, trained if it has none."""
     if not (place / "done").exists():
         train(place, words)
         (place / "done").touch()
@@ -104,7 +104,7 @@ def runs(place: Path, words: list[str]) -> list[Run]:
 
 
 def words_of(cell: Cell) -> list[str]:
-    """What its session is trained with."""
+    """The command line of a candidate's session."""
     body = faults().get(cell.fault, {})
     strength = body.get("strength")
     most = 1.0 if cell.fault == "flipped_labels" else float("inf")
@@ -131,7 +131,7 @@ def score(cell: Cell, baseline: list[Run], candidate: list[Run]) -> dict[str, An
 
 
 def calm_pairs() -> dict[str, Any]:
-    """Each two sessions of unchanged code that the campaign kept: in how many a cause is named."""
+    """In how many pairs of the campaign's unchanged sessions a cause is named."""
     sessions: dict[str, list[list[Run]]] = {}
     with gzip.open(ROOT / "benchmarks/campaign.jsonl.gz", "rt") as lines:
         for at, record in enumerate(map(json.loads, lines)):

@@ -1,4 +1,4 @@
-"""Sessions of canary trainings that a benchmark makes, each in a folder with a store of its own, and their runs."""
+"""Sessions of canary trainings that a benchmark makes, each in a folder with a separate store, and their runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def train(place: Path, words: Sequence[str]) -> int:
-    """Train a session in the folder and return its exit code. Raises SystemExit where its words are refused."""
+    """Train a session in the folder and return its exit code. Raises SystemExit if its words are refused."""
     place.mkdir(parents=True, exist_ok=True)
     kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
     done = subprocess.run(
@@ -32,12 +32,12 @@ def train(place: Path, words: Sequence[str]) -> int:
 
 
 def store_of(place: Path) -> Path:
-    """Where `train` leaves what it recorded."""
+    """The database in which `train` records."""
     return place / "mlflow.db"
 
 
 def runs_of(uri: str) -> list[tuple[Any, Run]]:
-    """The runs of a store in the order they began: as MLflow has them, and as the gate reads them."""
+    """The runs of a store in the order in which they began: (MLflow's run, the run as the gate reads it)."""
     from canary_mlflow.tracking.histories import read_runs
     from canary_mlflow.tracking.store import experiment_id, prepare_store
 

@@ -33,7 +33,7 @@ VERDICTS = {0: "PASS", 1: "BLOCK", 2: "wrong use", 3: "INCONCLUSIVE", 4: "broken
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """How one ended, and what it took: wall and CPU seconds, user and system."""
+    """A session's exit code, wall seconds, and CPU seconds (user and system)."""
 
     code: int
     seconds: float

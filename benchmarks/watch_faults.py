@@ -21,25 +21,25 @@ ONLINE, ALL = ("grpo", "rloo", "ppo"), ("grpo", "rloo", "ppo", "dpo", "sft")
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """`data`: rows behind the onset are spoiled in this way (watch_sessions.py)."""
+    """`data`: how rows after the onset are spoiled (watch_sessions.py)."""
 
     algos: tuple[str, ...]
     strike: Strike | None = None
     reward: Reward | None = None
     data: str = ""
-    shuffled: bool = False  # an answer is scored as another prompt's
+    shuffled: bool = False  # an answer is scored as the answer to another prompt
 
 
 def _rate(times: Callable[[int], float]) -> Strike:
     def strike(trainer: Any, since: int) -> None:
-        for group in trainer.optimizer.param_groups:  # the scheduler has just set it anew
+        for group in trainer.optimizer.param_groups:  # the scheduler has just set it again
             group["lr"] *= times(since)
 
     return strike
 
 
 def _negated(trainer: Any, since: int) -> None:
-    """The objective with the wrong sign, and not to be overlooked."""
+    """The objective with the wrong sign, at a rate at which this shows."""
     _rate(lambda since: 4.0)(trainer, since)
     if since == 1:
         right = trainer.compute_loss
@@ -47,7 +47,7 @@ def _negated(trainer: Any, since: int) -> None:
 
 
 def _kl_paid(trainer: Any, since: int) -> None:
-    """Distance from the reference is paid for instead of penalised."""
+    """Distance from the reference is rewarded instead of penalised."""
     if hasattr(trainer, "kl_controller"):
         trainer.kl_controller.value, trainer.kl_controller.target = -5.0, None
     else:
@@ -55,7 +55,7 @@ def _kl_paid(trainer: Any, since: int) -> None:
 
 
 def _beta_lost(trainer: Any, since: int) -> None:
-    """DPO with nothing that holds it near its reference."""
+    """DPO with almost nothing that keeps it near its reference."""
     _rate(lambda since: 10.0)(trainer, since)
     trainer.beta = 0.01
 
@@ -68,7 +68,7 @@ def _decay(trainer: Any, since: int) -> None:
 
 
 def _noise(trainer: Any, since: int) -> None:
-    """Weights that take random damage."""
+    """Random damage to the weights."""
     with torch.no_grad():
         for weights in trainer.model.parameters():
             if weights.ndim > 1:
@@ -76,7 +76,7 @@ def _noise(trainer: Any, since: int) -> None:
 
 
 def _second_moment_lost(trainer: Any, since: int) -> None:
-    """The optimizer's second moments are lost again and again: steps without measure."""
+    """The optimizer's second moments are lost repeatedly, so that its steps are far too large."""
     if since % 4 == 1:
         for state in trainer.optimizer.state.values():
             state["exp_avg_sq"].mul_(1e-4)
@@ -88,7 +88,7 @@ def _no_end(trainer: Any, since: int) -> None:
 
 
 def _hurried(times: float) -> Strike:
-    """A reward that is wrong, followed at a higher rate: within a short run what it leads to must show."""
+    """A higher learning rate for a wrong reward, so that its effect shows within a short run."""
     return _rate(lambda since: times)
 
 
@@ -100,7 +100,7 @@ def _hot(trainer: Any, since: int) -> None:
 
 
 def _head_drifts(trainer: Any, since: int) -> None:
-    """The output layer walks away in one direction, a little more each step."""
+    """The output layer drifts in one direction, a little at each step."""
     with torch.no_grad():
         head = trainer.model.get_output_embeddings().weight
         if since == 1:
@@ -125,7 +125,7 @@ KEPT = {
     "weight_noise": Fault(algos=ALL, strike=_noise),
     "second_moment_lost": Fault(algos=ALL, strike=_second_moment_lost),
     "others_scored": Fault(algos=ONLINE, strike=_hurried(3.0), shuffled=True),
-    "length_hack": Fault(  # length pays more than what is right
+    "length_hack": Fault(  # length is rewarded more than a right answer
         algos=ONLINE, strike=_hurried(3.0), reward=lambda reward, answer, since: 0.2 * reward + 0.15 * len(answer)
     ),
     "no_end": Fault(algos=("grpo", "rloo"), strike=_no_end),
@@ -138,10 +138,10 @@ THIRD = {
     "hot": Fault(algos=("grpo", "rloo"), strike=_hot),
     "head_drifts": Fault(algos=("grpo", "rloo"), strike=_head_drifts),
     "rate_jump_30": Fault(algos=("grpo", "rloo"), strike=_rate(lambda since: 30.0)),
-    "sign_lost": Fault(  # a worse answer is paid more; what is logged is the right reward's mirror image
+    "sign_lost": Fault(  # a worse answer is rewarded more; the logged reward is the right one's mirror image
         algos=("grpo", "rloo"), strike=_hurried(3.0), reward=lambda reward, answer, since: 0.5 - reward
     ),
-    "silence_paid": Fault(  # an empty answer is worth more than most
+    "silence_paid": Fault(  # an empty answer earns more than most
         algos=("grpo", "rloo"), strike=_hurried(3.0), reward=lambda reward, answer, since: 0.4 - 0.1 * len(answer)
     ),
 }

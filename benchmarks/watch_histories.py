@@ -1,4 +1,4 @@
-"""What the watch says of labelled histories, and its loss rule's limits tuned on one half and scored on the other."""
+"""What the watch says about labelled histories, and its loss rule's limits tuned on one half, scored on the other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def verdict(policy: WatchPolicy, rows: peers.Rows) -> str:
 
 
 def labelled(folder: Path) -> list[tuple[dict[str, Any], peers.Rows]]:
-    """Each history's line of the manifest and its rows; null is absent. FILE.jsonl.gz: labels stand in its lines."""
+    """(manifest line, rows) of each history; null counts as absent. A FILE.jsonl.gz has the labels in its lines."""
     alone = folder.is_file()
     manifest = None if alone else json.loads((folder / "manifest.json").read_text())
     found = []
@@ -55,7 +55,7 @@ def is_healthy(entry: dict[str, Any]) -> bool:
 
 
 def trainer_type(entry: dict[str, Any]) -> str:
-    """grpo, dpo (and ORPO) or sft (and all else that learns from examples)."""
+    """grpo (also RLOO), ppo, dpo (also ORPO) or sft (also everything else that learns from examples)."""
     return {"grpo": "grpo", "rloo": "rloo", "ppo": "ppo", "dpo": "dpo", "orpo": "dpo"}.get(entry["kind"], "sft")
 
 

@@ -28,9 +28,9 @@ def instabilities() -> list[tuple[str, str]]:
 
 
 def make(folder: Path, algo: str, fault: str, seeds: int, words: list[str]) -> None:
-    """Train `seeds` runs unless there are some; each run's rows go to <folder>/<algo>-<fault>-<number>.jsonl.
+    """Train `seeds` runs unless some exist; each run's rows go to <folder>/<algo>-<fault>-<number>.jsonl.
 
-    There may be fewer: PPO ends its session at a value that is not finite.
+    There may be fewer, because PPO ends its session at a value that is not finite.
     """
     if any(folder.glob(f"{algo}-{fault}-*.jsonl")):
         return

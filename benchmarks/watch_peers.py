@@ -1,7 +1,7 @@
 """What the watch is compared with: the dashboard's fixed limits and the usual early-warning rules, as alarm rows.
 
-Both take the rows of one run and a severity: 1 is their own; 2 asks for twice as much before they speak. An alarm
-keeps silent for 25 rows, as the watch does, so that rates can be compared.
+Both take the rows of one run and a severity: 1 is their own; 2 requires twice as much for an alarm. After an alarm they
+are silent for 25 rows, as the watch is, so that rates can be compared.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _deviation(rows: Rows, at: int, name: str, sign: int, most: int) -> float:
 
 
 def watched(policy: WatchPolicy, algo: str, champion: Sequence[Rows] = (), level: int = 1) -> Judge:
-    """The watch at its own severity, as alarm rows; `champion`: runs that it has beside it."""
+    """The watch at its own severity, as alarm rows. `champion`: the runs that it compares with."""
     said = warnings(policy, algo, champion)
 
     def judge(rows: Rows, _: float) -> list[int]:
@@ -98,7 +98,7 @@ def watched(policy: WatchPolicy, algo: str, champion: Sequence[Rows] = (), level
 
 
 def warnings(policy: WatchPolicy, algo: str, champion: Sequence[Rows] = ()) -> Callable[[Rows], Sequence[WatchWarning]]:
-    """All that the watch says of a run."""
+    """A function from a run's rows to all warnings of the watch."""
     bands = bands_of(policy.drift.streams, policy.band, [_columns(rows) for rows in champion])
 
     def said(rows: Rows) -> Sequence[WatchWarning]:

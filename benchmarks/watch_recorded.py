@@ -1,4 +1,4 @@
-"""What the watch says of sessions that were made to fail at a known step, and of healthy ones; per trainer type.
+"""What the watch says about sessions that were made to fail at a known step, and about healthy ones; by trainer type.
 
 A session counts as failed by what it did after its fault's onset, never by what the watch said: over ten rows
 
@@ -9,7 +9,7 @@ A session counts as failed by what it did after its fault's onset, never by what
 - SFT: the loss has taken back half of what it had learned;
 - or a value is not finite, or the session broke off.
 
-STOP is soon where it comes within 15 % of the session after the first of those ten rows.
+STOP is soon if it comes within 15 % of the session after the first of those ten rows.
 
 A fault that brought no failure makes its session none of the failing ones; a session without a fault that breaks off
 or runs to the length limit of itself is none of the healthy ones. Both are counted apart. `ended worse`: so many of the
@@ -43,7 +43,7 @@ STEPS = 100
 
 
 def rows_of(one: dict[str, Any]) -> list[tuple[int, dict[str, float]]]:
-    """A session's rows; null is absent."""
+    """A session's rows; null counts as absent."""
     series = one["series"].items()
     return [
         (step, {name: float(values[at]) for name, values in series if values[at] is not None})
@@ -52,7 +52,7 @@ def rows_of(one: dict[str, Any]) -> list[tuple[int, dict[str, float]]]:
 
 
 def failed_from(one: dict[str, Any]) -> int | None:
-    """The first of the ten rows by which it failed of its fault; None: it did not."""
+    """The first of the ten rows in which it failed because of its fault; None if it did not."""
     rows = [row for _, row in rows_of(one)]
     onset = one["onset"]
     before = rows[: onset - 1]
@@ -66,7 +66,7 @@ def failed_from(one: dict[str, Any]) -> int | None:
 
 
 def _loses(algo: str, before: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
-    """Says of ten rows whether a session that began with `before` has failed in them."""
+    """A function that says whether a session that began with `before` failed in the given ten rows."""
     if algo == "sft":
         return _half_lost(before, "loss", -1)
     if algo == "dpo":
@@ -90,7 +90,7 @@ def _half_lost(before: Sequence[Any], name: str, sign: int) -> Callable[[Sequenc
 
 
 def _mean(rows: Sequence[Any], name: str) -> float:
-    """NaN, which is beyond no limit, where there is none."""
+    """The mean of a series over the rows; NaN, which is beyond no limit, if no row has it."""
     found = [row[name] for row in rows if name in row]
     return statistics.fmean(found) if found else math.nan
 
@@ -206,13 +206,13 @@ def ended_worse(one: dict[str, Any]) -> bool:
 
 
 def _sorted(sessions: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Those that had no fault, and those that failed of theirs."""
+    """(healthy sessions without a fault, sessions that failed because of theirs)."""
     healthy = [one for one in sessions if not one["fault"] and not _ran_off(one)]
     return healthy, [one for one in sessions if one["fault"] and failed_from(one) is not None]
 
 
 def _ran_off(one: dict[str, Any]) -> bool:
-    """Whether a session without a fault broke off, or ran to the length limit, of itself."""
+    """Whether a session without a fault broke off or ran to the length limit by itself."""
     rows = [row for _, row in rows_of(one)]
     means = [_mean(rows[at - WINDOW : at], "truncated_share") for at in range(WINDOW, len(rows) + 1)]
     finite = all(math.isfinite(value) for row in rows for value in row.values())
@@ -220,7 +220,7 @@ def _ran_off(one: dict[str, Any]) -> bool:
 
 
 def share(hits: int, count: int) -> str:
-    """Percent with its exact 95 % interval."""
+    """A percentage with its exact 95 % interval."""
     if not count:
         return "-"
     low, high = binomtest(hits, count).proportion_ci(method="exact")
@@ -228,7 +228,7 @@ def share(hits: int, count: int) -> str:
 
 
 def _peers(sessions: list[dict[str, Any]], policy: WatchPolicy) -> dict[str, Any]:
-    """Of how many healthy and failing sessions each judge says anything, and anything after the onset."""
+    """About how many healthy and failing sessions each judge warns at all, and after the onset."""
     judges: dict[str, Callable[[str], Callable[[Any], list[int]]]] = {
         "the watch": lambda algo: lambda rows: peers.watched(policy, algo)(rows, 1.0),
         "the watch, CRITICAL": lambda algo: lambda rows: peers.watched(policy, algo, level=2)(rows, 1.0),

@@ -52,7 +52,7 @@ _KEPT = frozenset((
 
 
 def settings_of(algo: str, world: World, draw: random.Random) -> dict[str, Any]:
-    """What a user might choose; every draw of it learns."""
+    """Settings that a user might choose; every draw of them learns."""
     chosen: dict[str, Any] = {
         "learning_rate": world.rates[algo] * draw.choice((0.5, 1.0, 2.0)),
         "lr_scheduler_type": draw.choice(("constant", "linear", "cosine")),
@@ -100,7 +100,7 @@ def session(world: World, algo: str, fault: Fault | None, seed: int, onset: int,
     chosen = settings_of(algo, world, draw)
     if fault and fault is MADE["kl_paid"]:
         chosen |= {"init_kl_coef": 0.1} if algo == "ppo" else {"beta": 0.1}  # without a reference there is no KL
-    if fault:  # a rate that has come down to nothing can do no harm
+    if fault:  # a rate that has decayed to 0 could do no harm
         chosen["lr_scheduler_type"] = "constant"
     striking = Striking(fault, onset)
     usual = {
@@ -241,7 +241,7 @@ _BUILD: dict[str, Any] = {
 
 
 def wanted(part: str, algos: list[str], healthy: int, seeds: int, steps: int) -> Iterator[tuple[str, str, int, int]]:
-    """Algorithm, fault ("" for none), seed, onset (0 for none); the algorithms in turns, so that any end is even."""
+    """(algorithm, fault or "", seed, onset or 0), the algorithms in turn, so that a stopped run is balanced."""
     faults = FAULTS[part]
     plans = []
     for algo in algos:
@@ -288,7 +288,7 @@ def main() -> int:
 
 
 def _pack(path: Path) -> None:
-    """Sorted and compressed as one: the sessions were appended one by one."""
+    """Sort the sessions, which were appended one by one, and compress them as one stream."""
     sessions = sorted(read(path), key=lambda one: (one["algo"], one["fault"], one["seed"]))
     with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, 0) as out:
         out.writelines((json.dumps(one, separators=(",", ":")) + "\n").encode() for one in sessions)

@@ -49,7 +49,7 @@ class World:
     rates: dict[str, float]  # algorithm → a learning rate at which it learns
 
     def folder(self, place: Path) -> str:
-        """Where the pretrained model lies; made on first use."""
+        """The folder of the pretrained model, which is made on first use."""
         folder = place / self.name
         if not (folder / "done").exists():
             _pretrain(self, folder)
@@ -108,13 +108,13 @@ def _words_score(prompt: str, answer: str) -> float:
 
 
 def _sums_score(prompt: str, answer: str) -> float:
-    """1 for the right number, and 0.2 for a full stop behind it."""
+    """1 for the right number, and 0.2 for a full stop after it."""
     left, right = prompt.rstrip("=").split("+")
     return float(answer.rstrip(".") == str(int(left) + int(right))) + 0.2 * answer.endswith(".")
 
 
 def _turns_score(prompt: str, answer: str) -> float:
-    """The share of letters in their place, 0.3 for a full stop behind them, and a judge's noise."""
+    """The share of letters in their place, plus 0.3 for a full stop after them and a judge's noise."""
     wanted = prompt.rstrip("=")[::-1]
     right = sum(one == other for one, other in zip(wanted, answer, strict=False)) / len(wanted)
     return right + 0.3 * answer.endswith(".") + random.Random(prompt + answer).gauss(0.0, 0.2)
