@@ -223,8 +223,9 @@ def unchanged_table(records: list[dict[str, Any]]) -> list[str]:
     from scipy.stats import binomtest
 
     lines = [
-        "| algorithm | beside | PASS | 95 % interval | not PASS, and which check | median, s | longest, s | CPU, s |",
-        "|---|---|---|---|---|---|---|---|",
+        "| algorithm | beside | load average | PASS | 95 % interval | not PASS, and which check "
+        "| median, s | longest, s | CPU, s |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for algo in ALGOS:
         for load in LOADS:
@@ -236,8 +237,9 @@ def unchanged_table(records: list[dict[str, Any]]) -> list[str]:
             others = Counter(f"{VERDICTS[one['code']]} {causes(one)}" for one in mine if one["code"])
             said = "; ".join(f"{count} {what}" for what, count in others.items())
             seconds, cpu = sorted(one["seconds"] for one in mine), sorted(one["cpu_seconds"] for one in mine)
+            loads = sorted(one["load_average"] for one in mine)
             lines.append(
-                f"| `{algo}` | {BESIDE[load]} | {passed} of {len(mine)} "
+                f"| `{algo}` | {BESIDE[load]} | {loads[0]:.1f} to {loads[-1]:.1f} | {passed} of {len(mine)} "
                 f"| {100 * low:.0f} to {100 * high:.0f} % | {said} | {seconds[len(mine) // 2]:.0f} | {seconds[-1]:.0f} "
                 f"| {cpu[len(mine) // 2]:.0f} |"
             )

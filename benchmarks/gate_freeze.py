@@ -33,7 +33,8 @@ from gates import Run, Series  # noqa: E402
 TIERS = tuple(STEP_LIMIT)
 EVERY = 4  # of the stable stretches, one of so many
 SPLITS = 12
-CAMPAIGN = ROOT / "benchmarks" / "campaign.jsonl.gz"
+SESSIONS = ROOT / "benchmarks" / "gate-sessions.jsonl.gz"
+"""Of campaign.py, at commit 6d760d1: those that there were when the verdicts were frozen."""
 
 Comparison = tuple[str, str, Sequence[Run], Sequence[Run]]
 """The set, the tier, and both sides."""
@@ -43,7 +44,7 @@ def comparisons(folder: Path) -> Iterator[Comparison]:
     """All of them, in an order that never changes."""
     yield from of_histories(folder)
     yield from of_pools(folder)
-    yield from of_sessions(CAMPAIGN)
+    yield from of_sessions(SESSIONS)
 
 
 def of_histories(folder: Path) -> Iterator[Comparison]:
