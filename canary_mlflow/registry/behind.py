@@ -76,10 +76,10 @@ def runs_behind(client: MlflowClient, guard: GuardedStore | None, session_id: st
     with suppress(NoSuchRun):
         session = get_run(client, session_id)
         profiles = client.search_runs([session.info.experiment_id], f"tags.`{PROFILE_OF_TAG}` = '{session_id}'")
-        children = child_runs(client, session_id, deleted=True)
+        others = [*child_runs(client, session_id, deleted=True), *profiles]
         if guard is not None:
-            children = [run for run in children if elsewhere(guard, run.info.run_id, session_id) is None]
-        return [session, *children, *profiles]
+            others = [run for run in others if elsewhere(guard, run.info.run_id, session_id) is None]
+        return [session, *others]
     return []
 
 

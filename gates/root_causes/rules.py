@@ -17,7 +17,7 @@ CLEAR = 0.25  # share of the harm that a phase must explain to be named
 SETS_IN = 1.12  # times the cost before, for a slowdown to have begun in mid-run
 SURE = 0.95  # rank of a phase that explains all of a slowdown: below not_numbers and frozen
 FACTOR = 1.25  # from which on a rate or a coefficient counts as changed
-COLLAPSED = 0.7  # share of the baseline's entropy: unchanged sessions of PPO end within 3 % of each other
+COLLAPSED = 0.7  # share of the baseline's entropy; no two unchanged sessions differ as much (root_cause.py --campaign)
 RATES = (
     ("learning_rate", "learning rate", "rate.learning", 0.93),
     ("kl_coef", "KL coefficient", "rate.kl", 0.8),

@@ -196,20 +196,15 @@ def rows_in(shared: Any) -> int:
     return len(guard.ledger())
 
 
+WRITES = (
+    "seals", "verdicts", "overrides", "blessings", "rollbacks", "adoptions", "policies", "acceptances", "prunings",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:12]))
 def test_strange_names_store_nothing_and_break_nothing(web: Any, shared: Any, name: str) -> None:
     before = rows_in(shared)
-    for route in (
-        "seals",
-        "verdicts",
-        "overrides",
-        "blessings",
-        "rollbacks",
-        "adoptions",
-        "policies",
-        "acceptances",
-        "prunings",
-    ):
+    for route in WRITES:
         for key in ("model", "version", "reason", "pattern", "policy"):
             body = {"model": "m", "version": "1", "reason": "so", "pattern": "m", "policy": "smoke", key: name}
             body = {kept: value for kept, value in body.items() if kept in keys_of(route)}
@@ -265,17 +260,7 @@ def test_whatever_a_thing_is_called_nothing_is_stored(
     web: Any, shared: Any, model: str, reason: str, version: Any
 ) -> None:
     before = rows_in(shared)
-    for route in (
-        "seals",
-        "verdicts",
-        "overrides",
-        "blessings",
-        "rollbacks",
-        "adoptions",
-        "policies",
-        "acceptances",
-        "prunings",
-    ):
+    for route in WRITES:
         body = {"model": model, "version": version, "reason": reason, "pattern": model, "policy": reason}
         answer = post(web, route, {key: body[key] for key in keys_of(route)})
         assert 400 <= answer.status_code < 500, answer.text

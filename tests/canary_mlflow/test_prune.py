@@ -22,6 +22,7 @@ from canary_mlflow.registry import pruning
 from canary_mlflow.registry.acts import bless
 from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.profiled import PROFILE_OF_TAG
 from canary_mlflow.registry.session_gate import gate_change
 
 OTHERS = ("samples.jsonl", "profile/trace.json.gz")
@@ -357,12 +358,15 @@ def test_sessions_that_were_judged_and_that_no_version_came_of_go_too(recorded: 
     assert "Nothing to remove." in prune(recorded, "--yes").output
 
 
-def test_a_run_of_the_champion_that_somebody_puts_into_another_session_is_not_pruned_with_it(recorded: Any) -> None:
+@pytest.mark.parametrize("claim", ["mlflow.parentRunId", PROFILE_OF_TAG])
+def test_a_run_of_the_champion_that_somebody_puts_into_another_session_is_not_pruned_with_it(
+    recorded: Any, claim: str
+) -> None:
     champions(recorded, 1)
     block = blocked(recorded)
     moved = recorded.children(session_of(recorded, "1"))[1]
     recorded.client.log_text(moved, "text", OTHERS[0])
-    recorded.client.set_tag(moved, "mlflow.parentRunId", session_of(recorded, block))
+    recorded.client.set_tag(moved, claim, session_of(recorded, block))
     done = prune(recorded, "--yes")
     assert "gone   version" in done.output, done.output
     assert moved not in "".join(row.body for row in rows(recorded))
