@@ -25,6 +25,20 @@ from canary_mlflow.tracking.store import prepare_store
 TINY = ["algo=sft", "repeats=1", "train.max_steps=8"]
 
 
+RUNS = 3
+LOADS = """
+import os, pathlib, sys, time
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == 'torch':
+            pathlib.Path(__file__).with_name(f'loads-{os.getpid()}').touch()
+            time.sleep(60)
+if 'training.worker' in ' '.join(sys.orig_argv):
+    sys.meta_path.insert(0, Finder)
+"""
+
+
 def runs(place: Workplace, role: str) -> list[Run]:
     client = MlflowClient(place.uri)
     experiments = [item.experiment_id for item in client.search_experiments()]
@@ -95,11 +109,12 @@ def test_sigterm_leaves_failed_runs_with_their_metrics_and_no_version(eager: Wor
 def test_what_a_terminal_sends_while_the_runs_load_is_one_line(
     workplace: Workplace, sent: signal.Signals, said: str
 ) -> None:
-    process = workplace.start("-m", "training", "algo=sft", own_group=True)
+    (workplace.folder / "sitecustomize.py").write_text(LOADS)
+    path = f"{workplace.folder}{os.pathsep}{ROOT}"
+    process = workplace.start("-m", "training", "algo=sft", own_group=True, PYTHONPATH=path)
     deadline = time.monotonic() + 60
-    while not list(workplace.folder.glob("outputs/*/*/seed-2")) and time.monotonic() < deadline:
+    while len(list(workplace.folder.glob("loads-*"))) < RUNS and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(1)  # Python has started, the libraries are not there yet
     os.killpg(process.pid, sent)  # as a terminal does it: the session and its runs
     os.killpg(process.pid, sent)
     _, err = process.communicate(timeout=60)
