@@ -29,8 +29,10 @@ from gate_freeze import Comparison, comparisons  # noqa: E402  # the path is set
 from gate_judges import policy_for, verdict  # noqa: E402
 from gate_tables import write_tables  # noqa: E402
 
-from gates import Policy, Role, matching, spreads, testability, weighing  # noqa: E402  # noqa: E402
-from gates import comparisons as tests  # noqa: E402
+from gates import Policy, Role, weighing  # noqa: E402
+from gates.evidence import matching, testability  # noqa: E402
+from gates.stats import comparisons as tests  # noqa: E402
+from gates.stats import spreads  # noqa: E402
 
 MARK = "benchmarks/gate_ablation.py"
 NOTHING = 1e-12

@@ -1,7 +1,7 @@
 """Upper bounds, in closed form, on any judge that keeps this gate's error rates: compare the gate's power with these.
 
     python benchmarks/gate_bounds.py [--runs 4000] [--seed 37]
-    python benchmarks/gate_bounds.py --sessions
+    python benchmarks/gate_bounds.py --sessions [FILE]
 
 The simulated runs of benchmarks/gate.py say how much each metric that decides differs between runs. From that follows,
 for five runs against three, the chance of BLOCK at 1.5 margins of the step time: of a percent limit on averaged runs;
@@ -14,8 +14,8 @@ Then the chance that unchanged code passes at the end of its tier's plan, by tes
 learn each from these runs, and spend all of the 5 % there: at the spread of its cell, and with every metric twice as
 noisy as its shipped prior. The last line is JSON.
 
-`--sessions`: the same chance for the quality of the campaign's unchanged sessions with fresh seeds, at the spread that
-all of them have inside, by the number of runs on each side.
+`--sessions`: the same chance for the quality of the campaign's unchanged sessions with fresh seeds (or those of another
+packed FILE), at the spread that all of them have inside, by the number of runs on each side.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from gate import K, M  # noqa: E402  # the path is set above
 from gate_data import NOISE, STEPS, simulated  # noqa: E402
-from gate_freeze import CAMPAIGN, unchanged_sessions  # noqa: E402
+from gate_freeze import unchanged_sessions  # noqa: E402
 from gate_judges import policy_for  # noqa: E402
 
 from gates.calibration import spreads  # noqa: E402
 from gates.evidence.pairs import judged_in_pairs  # noqa: E402
 from gates.model.looks import FreshBaseline  # noqa: E402
+from gates.model.paradigm import Paradigm, named_paradigm  # noqa: E402
 from gates.model.policy import Policy  # noqa: E402
 from gates.model.rules import MetricRule, Role  # noqa: E402
 from gates.model.summaries import SUMMARIES  # noqa: E402
 
+CAMPAIGN = ROOT / "benchmarks" / "campaign.jsonl.gz"
 DRAWS = 400_000
 HARM = 1.5  # margins
 
@@ -138,12 +140,12 @@ def measured(tier: str, noise: str, runs: int, seed: int) -> dict[str, Any]:
     }
 
 
-def of_campaign() -> list[str]:
+def of_sessions(packed: Path) -> list[str]:
     """Table rows by algorithm: the spread of its quality, and PASS by tests that know it / learn it (t)."""
     lines = ["| algorithm, metric | SD | 3 + 3 runs | 4 + 4 | 5 + 5 |", "|---|---|---|---|---|"]
     shipped = policy_for("smoke")
-    for algo, sessions in unchanged_sessions(CAMPAIGN).items():
-        name = "eval_reward" if algo == "ppo" else "eval_loss"
+    for algo, sessions in unchanged_sessions(packed).items():
+        name = "eval_reward" if named_paradigm(algo) is Paradigm.REINFORCEMENT else "eval_loss"
         policy = shipped.resolve({"backend": "cpu", "algo": algo, name: "recorded"})
         found = next(each for each in spreads(policy, sessions) if each.rule.name == name)
         cells = []
@@ -159,10 +161,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=4000, help="simulated runs that a spread is taken from")
     parser.add_argument("--seed", type=int, default=37)
-    parser.add_argument("--sessions", action="store_true", help="PASS of the campaign's sessions only")
+    parser.add_argument("--sessions", type=Path, nargs="?", const=CAMPAIGN, help="PASS of the campaign's sessions only")
     asked = parser.parse_args()
     if asked.sessions:
-        print("\n".join(of_campaign()))
+        print("\n".join(of_sessions(asked.sessions)))
         return
     print("| tier, noise | averaged | spread known | any test | spread learnt | PASS | PASS, twice the priors |")
     print("|---|---|---|---|---|---|---|")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # at the end: it has a folder `gates` too
 
 from cluster import binaries, cluster  # the path is set above
 from gate_judges import policy_for

@@ -1,6 +1,6 @@
 """How often unchanged code is blocked if runs differ by a multiple of every prior, including tails and drifts.
 
-    python benchmarks/gate_twice.py [--repeats 4000] [--times 2] [--sizes 5+3 3+3 2+2 10+2] [--seed 7] [--whole-prior]
+    python benchmarks/gate_twice.py [--repeats 4000] [--times 2] [--sizes 5+3 3+3 2+2 10+2] [--seed 7]
 
 The runs have almost no noise inside them: all of their spread is between runs, as hosts and seeds cause it, and every
 number that decides is normal with `--times` its shipped prior. (gate.py and gate_plans.py simulate steps instead, from
@@ -19,7 +19,7 @@ from gate_data import series_of
 from scipy.stats import beta
 
 from canary_mlflow.policies import load_policy
-from gates import Outcome, Policy, Run, Version, judge, spreads
+from gates import Outcome, Policy, Run, Version, judge
 
 STEPS = {"smoke": 100, "perf": 500, "nightly": 500}  # enough for tails and drifts to decide in tiers where they do
 LEVELS = {"step_time": 0.02, "peak_memory": 900.0, "eval_loss": 0.58}
@@ -61,10 +61,7 @@ def main() -> None:
     parser.add_argument("--tiers", nargs="+", default=list(STEPS), choices=list(STEPS))
     parser.add_argument("--sizes", nargs="+", default=["5+3", "3+3", "2+2", "10+2"], metavar="K+M")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--whole-prior", action="store_true", help="as if BLOCK took all a prior has")
     arguments = parser.parse_args()
-    if arguments.whole_prior:
-        spreads.PRIOR_SHARE = spreads.PRIOR_MOST = math.inf
     print(f"| {arguments.times:g} priors ({arguments.repeats} repeats) | {' | '.join(arguments.sizes)} |")
     print(f"|---|{'---|' * len(arguments.sizes)}")
     result: dict[str, dict[str, float]] = {}

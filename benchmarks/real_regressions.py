@@ -260,7 +260,7 @@ def main() -> None:
         lines = table(there)
         print("\n".join(lines))
         if given.write:
-            write(given.write, "real regressions", lines)
+            write(given.write, {"real regressions": lines})
         return
     rows = [row for row in (HARMLESS if given.harmless else ROWS) if not given.only or row.name in given.only]
     for row in rows:

@@ -1,0 +1,86 @@
+"""Benchmarks are seldom run: what they take from this project has to be there."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import forking
+
+ROOT = Path(__file__).resolve().parents[1]
+PLACES = (ROOT, ROOT / "benchmarks", ROOT / "tests")  # where a benchmark finds what is ours, in this order
+
+
+def source_of(module: str) -> Path | None:
+    """The file or the folder of a module of ours; None for anybody else's."""
+    for place in PLACES:
+        path = place.joinpath(*module.split("."))
+        if path.with_suffix(".py").exists() or path.is_dir():
+            return path if path.is_dir() else path.with_suffix(".py")
+    return None
+
+
+@cache
+def names_of(path: Path) -> frozenset[str]:
+    """What can be imported from it: what its code binds outside of functions and classes, and a package's modules."""
+    code = path / "__init__.py" if path.is_dir() else path
+    inside = {file.stem for file in path.iterdir()} if path.is_dir() else set()
+    return frozenset(inside | set(bound(ast.parse(code.read_text()) if code.exists() else ast.Pass())))
+
+
+def bound(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
+        return
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield from ((item.asname or item.name).split(".")[0] for item in node.names)
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    for child in ast.iter_child_nodes(node):
+        yield from bound(child)
+
+
+def missing(script: Path) -> Iterator[str]:
+    """Names of ours that it takes from where they are not: imports, in functions too, and attributes of modules."""
+    nodes = list(ast.walk(ast.parse(script.read_text())))
+    modules: dict[str, Path] = {}
+    for node in nodes:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        inside = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        for item in node.names:
+            home, _, name = f"{inside}{item.name}".rpartition(".")
+            source = source_of(home or name)
+            if source and home and name not in names_of(source):
+                yield f"{script.name}:{node.lineno}: {home} has no {name}"
+            if module := source_of(f"{inside}{item.name}"):
+                modules[item.asname or item.name] = module
+    for name in {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}:
+        modules.pop(name, None)  # there it is something else
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = modules.get(node.value.id)
+            if module and node.attr not in names_of(module):
+                yield f"{script.name}:{node.lineno}: {node.value.id} has no {node.attr}"
+
+
+def test_what_benchmarks_import_is_there() -> None:
+    assert [name for script in sorted((ROOT / "benchmarks").glob("*.py")) for name in missing(script)] == []
+
+
+def test_a_name_that_is_not_there_is_seen(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from gates import gone\nimport gates.lost\n"
+        "def f():\n    from gate_freeze import AWAY\n    from gates.stats import spreads\n    spreads.OLD = 1\n"
+    )
+    found = ["1: gates has no gone", "2: gates has no lost", "4: gate_freeze has no AWAY", "6: spreads has no OLD"]
+    assert list(missing(script)) == [f"script.py:{line}" for line in found]
+
+
+def test_what_the_ablation_switches_off_is_there() -> None:
+    code = "import gate_ablation as it; [getattr(*p[:2]) for places, _ in it.SWITCHES.values() for p in places]"
+    subprocess.run([forking.python(), "-c", code], cwd=ROOT / "benchmarks", check=True)
