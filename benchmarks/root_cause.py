@@ -136,18 +136,19 @@ def calm_pairs() -> dict[str, Any]:
     with gzip.open(ROOT / "benchmarks/campaign.jsonl.gz", "rt") as lines:
         for at, record in enumerate(map(json.loads, lines)):
             if record["kind"] in ("baseline", "unchanged"):
-                sessions.setdefault(record["algo"], []).append([_kept(at, one) for one in record["runs"]])
+                sessions.setdefault(record["algo"], []).append([kept(at, one) for one in record["runs"]])
     pairs = [pair for each in sessions.values() for pair in permutations(each, 2)]
     named = [[one.rule for one in root_causes(*pair)] for pair in pairs]
     return {"unchanged_pairs": len(pairs), "named": sum(map(bool, named)), "rules": sorted({*chain(*named)})}
 
 
-def _kept(at: int, plain: dict[str, Any]) -> Run:
+def kept(at: int, plain: dict[str, Any]) -> Run:
+    """A run of the campaign's session `at`."""
     series = {
         name: Series(name=name, steps=np.array(steps), values=np.array(values, float))
-        for name, (steps, values) in plain.pop("series").items()
+        for name, (steps, values) in plain["series"].items()
     }
-    return Run(run_id=f"{at}-{plain['seed']}", series=series, **plain)
+    return Run(run_id=f"{at}-{plain['seed']}", **{**plain, "series": series})
 
 
 def main() -> None:
