@@ -136,6 +136,22 @@ def test_parameters_are_looked_at_before_the_optimizer_moves() -> None:
     assert probe.first == "step 1: parameter w"
 
 
+def test_a_parameter_that_is_not_finite_is_seen_within_eight_steps_even_without_a_gradient() -> None:
+    model = Line()
+    probe = Gradients()
+    probe.start(setting(model=model))
+    seen = []
+    for step in range(1, 10):
+        if step == 3:
+            torch.nn.init.constant_(model.w, math.nan)
+        probe.before_optimizer()
+        row: dict[str, float] = {}
+        probe.step_ended(row)
+        seen.append(row.get("nonfinite"))
+    assert seen == [0.0, *[None] * 7, 1.0]
+    assert probe.first == "step 9: parameter w"
+
+
 def test_norms_of_tensors_of_every_kind_keep_their_order_and_do_not_overflow() -> None:
     tensors = [
         torch.full((300,), 300.0, dtype=torch.float16),  # its norm squared is beyond float16

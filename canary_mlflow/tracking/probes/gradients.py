@@ -10,9 +10,13 @@ import torch
 
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 
+EVERY = 8
+"""Optimizer steps between two looks at the parameters. One that is not finite stays so until it is looked at, and shows
+in losses and gradients meanwhile; each look costs as much as one at the gradients."""
+
 
 class Gradients(Probe):
-    """Looks at every trainable tensor and its gradient right before each optimizer step.
+    """Looks at every gradient right before each optimizer step, and at the trainable tensors before every EVERYth.
 
     Takes the norm of each, in one fused call per dtype and device: NaN and Inf survive a sum of squares. (The largest
     absolute value would not overflow at 1e19, but takes a CPU 15 times as long.) One transfer per step, at its end.
@@ -29,7 +33,9 @@ class Gradients(Probe):
         self._named: list[tuple[str, torch.nn.Parameter]] = []
         self._sharded = False
         self._norms: list[torch.Tensor] = []  # of each tensor looked at, by optimizer step
-        self._with_gradient: list[list[int]] = []  # indices of the parameters that had one; their norms come first
+        # Of each optimizer step, the parameters that had a gradient, whose norms come first, and those looked at.
+        self._looked_at: list[tuple[list[str], list[str]]] = []
+        self._moves = 0
         self._steps = 0
         self._seen_gradients = False
 
@@ -49,13 +55,15 @@ class Gradients(Probe):
         return ""
 
     def before_optimizer(self) -> None:
-        numbers = [number for number, (_, one) in enumerate(self._named) if one.grad is not None]
-        tensors = [self._named[number][1].grad for number in numbers] + [one for _, one in self._named]
+        moved = [(name, one.grad) for name, one in self._named if one.grad is not None]
+        held = [] if self._moves % EVERY else self._named
+        self._moves += 1
+        tensors = [tensor for _, tensor in (*moved, *held)]
         if not tensors:
             return
         with torch.no_grad():
             self._norms.append(norms_of([local(tensor) for tensor in tensors] if self._sharded else tensors))
-        self._with_gradient.append(numbers)
+        self._looked_at.append(([name for name, _ in moved], [name for name, _ in held]))
 
     def step_ended(self, row: Row) -> None:
         self._steps += 1
@@ -64,13 +72,14 @@ class Gradients(Probe):
         found: list[str] = []
         lengths = []
         values = torch.cat(self._norms).tolist()
-        for numbers in self._with_gradient:
-            held = len(numbers) + len(self._named)
-            norms, values = values[:held], values[held:]
+        for gradients, parameters in self._looked_at:
+            count = len(gradients) + len(parameters)
+            norms, values = values[:count], values[count:]
             if not all(map(math.isfinite, norms)):
-                found += broken_among(self._names(numbers), norms)
-            if numbers:
-                lengths.append(math.hypot(*norms[: len(numbers)]))
+                names = [f"gradient of {name}" for name in gradients] + [f"parameter {name}" for name in parameters]
+                found += broken_among(names, norms)
+            if gradients:
+                lengths.append(math.hypot(*norms[: len(gradients)]))
         self._seen_gradients = self._seen_gradients or bool(lengths)
         row["nonfinite"] = float(len(found))
         if found and not self.first:
@@ -78,11 +87,7 @@ class Gradients(Probe):
         if lengths:
             # A norm that the trainer logs replaces it: that one is from before clipping.
             row.setdefault("grad_norm", max(lengths, key=lambda length: (math.isnan(length), length)))
-        self._norms, self._with_gradient = [], []
-
-    def _names(self, with_gradient: Sequence[int]) -> list[str]:
-        gradients = [f"gradient of {self._named[number][0]}" for number in with_gradient]
-        return gradients + [f"parameter {name}" for name, _ in self._named]
+        self._norms, self._looked_at = [], []
 
     def tags(self) -> Mapping[str, str]:
         return {"canary.first_nonfinite": self.first}
