@@ -111,7 +111,7 @@ class Place:
 
     def wrong(self) -> Iterator[str]:
         """Sentences on what is not as it should be."""
-        from canary_mlflow.registry.door import guard_of
+        from canary_mlflow.registry.guard_client import guard_of
         from canary_mlflow.registry.seal import require_seal
 
         client = self.client()

@@ -32,7 +32,7 @@ from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.acts import override
 from canary_mlflow.registry.binding import bind
-from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.plugin import guarded_store
 from canary_mlflow.registry.promotion import Order, Standing
 from canary_mlflow.tracking.store import prepare_store

@@ -16,9 +16,9 @@ from canary_mlflow.tracking.exceptions import Raised
 from canary_mlflow.tracking.owner import lease
 from canary_mlflow.tracking.store import resolve
 from training import launch
-from training.adding import say
 from training.compose import to_plain
 from training.config import CanaryConfig
+from training.in_session import say
 from training.process import Prepared, Result, Worker
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class OnCluster:
 
     def train_one(self, client: MlflowClient, session: str, config: CanaryConfig, place: str) -> Result:
         there = node_of_seed(client, session, config.seed)
-        unit = replace(unit_of(client, session, config, place, ()), beside=there)
+        unit = replace(unit_of(client, session, config, place, ()), node=there)
         ((result, _),) = trained(self.cluster, client, session, [unit])
         return result
 

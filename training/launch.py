@@ -20,7 +20,7 @@ from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.policy_asked import governing_policy
 from canary_mlflow.registry.session_gate import gate_change, gate_session
-from canary_mlflow.registry.session_rows import SEEDS_TAG, begin, tell
+from canary_mlflow.registry.session_rows import SEEDS_TAG, begin, record_runs
 from canary_mlflow.registry.versions import Weights, register_version
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.shown import echo
@@ -37,11 +37,11 @@ from canary_mlflow.tracking.session import (
     open_session,
 )
 from canary_mlflow.tracking.store import prepare_store
-from training.adding import maker_in_session, say
 from training.checks import runs_of
 from training.compose import to_plain
 from training.config import CanaryConfig
 from training.errors import SetupError
+from training.in_session import maker_in_session, say
 from training.naming import choose_model_name, run_name, run_params, run_tags, session_name, session_tags
 from training.process import Job, Result, Worker, run, workers
 from training.recheck import recheck
@@ -91,16 +91,16 @@ def first_runs(config: CanaryConfig) -> int:
 def _train_and_judge(
     client: MlflowClient, session: str, model: str, config: CanaryConfig, crew: Crew, scratch: Path
 ) -> int:
-    code, told = 4, False
+    code, recorded = 4, False
     try:
         champion = champion_runs(client, model)
         results = crew.train(client, session, config, first_runs(config), champion)
         if not champion:
-            results += _rest(client, session, config, results, scratch)
+            results += _remaining_runs(client, session, config, results, scratch)
         again, lost = recheck(client, session, model, config, results[-1], scratch)
         results += again
-        tell(client, session, model)
-        told = True
+        record_runs(client, session, model)
+        recorded = True
         ended = max(code_of(result) for result in results)
         if ended in (0, 1, 3):
             decision = judge(client, model, session, config, results, scratch, lost)
@@ -115,13 +115,13 @@ def _train_and_judge(
         code = error.exit_code
         raise
     finally:
-        if not told:  # the session broke off, which is also an end to record
-            tell(client, session, model)
+        if not recorded:  # the session broke off, which is also an end to record
+            record_runs(client, session, model)
         finish_session(client, session, "FINISHED" if code == 0 else "FAILED")
     return code
 
 
-def _rest(
+def _remaining_runs(
     client: MlflowClient, session: str, config: CanaryConfig, results: list[Result], scratch: Path
 ) -> list[Result]:
     """The runs that a session with top-up has not made yet, if its model has no champion: a first version has nothing
@@ -250,7 +250,7 @@ def judge(
         if policy.top_up:
             return plan.carry_out()
         plan.make_again()
-    tell(client, session, model)
+    record_runs(client, session, model)
     return gate(client, model, version, load_policy(config.gate))
 
 

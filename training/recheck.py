@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from canary_mlflow.launching.makers import Launched, champion_beside
+from canary_mlflow.launching.makers import Launched, run_champion
 from canary_mlflow.registry.session_gate import champion_or_none
 from canary_mlflow.tracking.histories import read_version
-from training.adding import say
 from training.config import CanaryConfig
+from training.in_session import say
 from training.process import Result
 
 if TYPE_CHECKING:
@@ -37,4 +37,4 @@ def recheck(
     say(f"{raised} ended it again; making a run of champion version {champion}, seed {seed}")
     with Launched(client, session, "this session", ()) as maker:
         runs = read_version(client, model, champion, metrics=()).runs
-        return [again], champion_beside(maker, champion, runs, seed)
+        return [again], run_champion(maker, champion, runs, seed)

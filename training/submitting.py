@@ -99,7 +99,7 @@ def in_job(launcher: str, work: Callable[[], int]) -> int:
         return work()
     from submitit import JobEnvironment
 
-    from training.again import follow_launcher
+    from training.single_run import follow_launcher
 
     sys.argv[0] = str(Path(__file__).with_name("__main__.py"))  # MLflow takes a run's source and commit from it
     # Sent if its time is up or Slurm wants the node. Submitit would restart the job, but no run can continue.

@@ -72,8 +72,8 @@ def run_job(config: CanaryConfig, scratch: Path) -> int:
 def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -> None:
     """Make the runs of all jobs at once, without Hydra's launcher, as far as the cluster has room."""
     from canary_mlflow.launching.cluster import connected, needs_of
-    from training.adding import say
     from training.crews import trained, unit_of
+    from training.in_session import say
 
     asked = [replace(config, seed=config.seed + index) for config in configs for index in range(config.repeats or 1)]
     units = [

@@ -127,7 +127,7 @@ def found_there(client: MlflowClient, model: str | None) -> tuple[dict[str, Any]
 def ledger_of(client: MlflowClient) -> Any:
     """The guarded store. Raises UsageError for a registry without a ledger."""
     from canary_mlflow.errors import UsageError
-    from canary_mlflow.registry.door import guard_of
+    from canary_mlflow.registry.guard_client import guard_of
     from canary_mlflow.tracking.places import without_password
 
     guard = guard_of(client)

@@ -38,7 +38,9 @@ def seeds_without_fresh(
 ) -> list[int]:
     """The seeds of candidate runs without a fresh baseline run that can still be made, on this machine and day."""
     have = set(seeds_of([run for run in fresh if run.completed]))
-    near = [run for run in candidate if run.seed not in have and maker.can_be_beside(run) and made_today(client, run)]
+    near = [
+        run for run in candidate if run.seed not in have and maker.can_reuse_machine(run) and made_today(client, run)
+    ]
     return sorted(set(seeds_of(near)))
 
 

@@ -53,11 +53,11 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What is made on one node, in this order. `beside`: the id of the preferred node, as long as it exists."""
+    """What is made on one node, in this order. `node`: the id of the preferred one, as long as it exists."""
 
     name: str
     tasks: tuple[Task, ...]
-    beside: str = ""
+    node: str = ""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
@@ -195,7 +195,7 @@ class Cluster:
                         )
                     attempts[unit.name] += 1
                     self.say(f"{unit.name}: its node was lost; making it again, whole")
-                    units_by_name[unit.name] = replace(now, id=uuid.uuid4().hex, beside="")
+                    units_by_name[unit.name] = replace(now, id=uuid.uuid4().hex, node="")
                     running[unit.name] = self._submit(units_by_name[unit.name])
                 yield [on_node.Outcome(**one) for one in found]
                 del running[unit.name]
@@ -205,8 +205,8 @@ class Cluster:
     def _submit(self, unit: Unit) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        near = unit.beside in self.nodes()
-        strategy = NodeAffinitySchedulingStrategy(unit.beside, soft=True) if near else "SPREAD"
+        near = unit.node in self.nodes()
+        strategy = NodeAffinitySchedulingStrategy(unit.node, soft=True) if near else "SPREAD"
         options = {**self.resources(), "scheduling_strategy": strategy, "name": unit.name}
         # A fresh process for each, so that no unit inherits what another left in the environment.
         remote = self.ray.remote(max_retries=0, max_calls=1, **options)(_on_node())

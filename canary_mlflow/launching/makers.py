@@ -41,7 +41,7 @@ class Maker(Protocol):
         """The runs of a look, by side and seed, in this order, each with a function. Calling the function makes sure
         that the run is made, or raises as `candidate` or `fresh` do. A maker may already have begun several."""
 
-    def can_be_beside(self, run: Run) -> bool:
+    def can_reuse_machine(self, run: Run) -> bool:
         """Whether another run can be made on the machine where this one was made."""
 
     def is_elsewhere(self, run: Run) -> bool:
@@ -63,11 +63,11 @@ class OneByOne:
             elif champion is not None:
                 yield turn, seed, partial(self.fresh, champion, seed)
 
-    def can_be_beside(self, run: Run) -> bool:
+    def can_reuse_machine(self, run: Run) -> bool:
         return run.environment.get("host") == platform.node()
 
     def is_elsewhere(self, run: Run) -> bool:
-        return not OneByOne.can_be_beside(self, run)
+        return not OneByOne.can_reuse_machine(self, run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ class Launched(OneByOne):
         self.client.set_tag(made, FRESH_TAG, champion)  # from here on it is evidence
 
 
-def champion_beside(maker: Maker, champion: str, runs: tuple[Run, ...], seed: int) -> str:
+def run_champion(maker: Maker, champion: str, runs: tuple[Run, ...], seed: int) -> str:
     """Make a run of the champion's code with the seed of a candidate's; return why it did not finish, or ''."""
     try:
         maker.prepare_fresh(champion, runs)

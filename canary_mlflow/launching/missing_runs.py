@@ -20,24 +20,24 @@ class Turn(StrEnum):
 
 @dataclass(frozen=True)
 class Missing:
-    """The candidate's missing runs by seed. `beside`: each gets a fresh run of the champion with the same seed, unless
-    one exists (`there`). `first`: the seeds of existing candidate runs that lack one."""
+    """The candidate's missing runs by seed. `with_fresh`: each gets a fresh run of the champion with the same seed,
+    unless one exists (`there`). `first`: the seeds of existing candidate runs that lack one."""
 
     seeds: tuple[int, ...]
-    beside: bool = False
+    with_fresh: bool = False
     first: tuple[int, ...] = ()
     there: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
         """The total number of missing runs."""
-        fresh = len(self.first) + len(set(self.seeds) - set(self.there)) if self.beside else 0
+        fresh = len(self.first) + len(set(self.seeds) - set(self.there)) if self.with_fresh else 0
         return len(self.seeds) + fresh
 
     def turns(self) -> Iterator[tuple[Turn, int]]:
         """Which side runs with which seed, in order. Missing fresh runs come first: one more pair tells much
         (benchmarks/gate_plans.py)."""
-        if not self.beside:
+        if not self.with_fresh:
             yield from ((Turn.CANDIDATE, seed) for seed in self.seeds)
             return
         yield from ((Turn.FRESH, seed) for seed in self.first)
@@ -49,7 +49,7 @@ class Missing:
         """What will be made, such as "2 more runs (seeds 3 and 4), each beside a fresh run of the champion"."""
         if not self.seeds:
             return f"{runs(len(self.first), 'fresh')} of the champion ({_seeds(self.first)})"
-        fresh = f", each beside a fresh run of the champion (order {ORDER})" if self.beside else ""
+        fresh = f", each beside a fresh run of the champion (order {ORDER})" if self.with_fresh else ""
         earlier = f", after one for what is there ({_seeds(self.first)})" if self.first else ""
         return f"{runs(len(self.seeds), 'more')} ({_seeds(self.seeds)}){fresh}{earlier}"
 

@@ -73,11 +73,11 @@ class OnCluster(Launched):
             for turn, made in zip(turns, settled, strict=False):
                 yield turn, seed, made
 
-    def can_be_beside(self, run: Run) -> bool:
+    def can_reuse_machine(self, run: Run) -> bool:
         return node_of(self.client, run.run_id) in self.cluster.nodes()
 
     def is_elsewhere(self, run: Run) -> bool:
-        return len(self.cluster.nodes()) > 1 or not self.can_be_beside(run)
+        return len(self.cluster.nodes()) > 1 or not self.can_reuse_machine(run)
 
     def _alone(self, seed: int, side: Side) -> None:
         for settled in self._made([self._unit(seed, [side])], {seed: [side]}):
@@ -86,7 +86,7 @@ class OnCluster(Launched):
 
     def _unit(self, seed: int, sides: Sequence[Side]) -> Unit:
         there = node_of_seed(self.client, self.session, seed)
-        return Unit(name=f"seed {seed}", tasks=tuple(side.task for side in sides), beside=there)
+        return Unit(name=f"seed {seed}", tasks=tuple(side.task for side in sides), node=there)
 
     def _made(self, units: Sequence[Unit], sides: dict[int, list[Side]]) -> Iterator[list[Made]]:
         say_units(self.cluster, units)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from canary_mlflow.errors import CanaryError, NoSource
 from canary_mlflow.launching.circumstances import fresh_is_due
-from canary_mlflow.launching.making import Making, Sides
 from canary_mlflow.launching.missing_runs import Missing
+from canary_mlflow.launching.planned_runs import PlannedRuns, Sides
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.reports.decision import Decision, HeldBy
 from canary_mlflow.reports.more_runs import NO_MORE, lasting
@@ -20,7 +20,7 @@ from gates.top_up import TopUp, in_vain, next_look
 
 
 @dataclass
-class Plan(Making):
+class Plan(PlannedRuns):
     """One version on its way through the looks of a policy."""
 
     dry_run: bool = False
@@ -34,7 +34,7 @@ class Plan(Making):
             self.go_on()
         while True:
             if not self.dry_run:
-                self.tell()  # including runs that a killed process had made
+                self.record_runs()  # including runs that a killed process had made
             decision = gate(
                 self.client,
                 self.model,
@@ -69,7 +69,7 @@ class Plan(Making):
             self.maker.prepare()
         except NoSource as error:
             raise NoSource(f"{NO_MORE}: {error}; to judge what is there: canary gate without --top-up") from error
-        self.prepare_beside(sides.champion, sides.baseline)
+        self.prepare_fresh(sides.champion, sides.baseline)
         self.stop_if_ended()
         self.say(f"going on to the look at {runs(wanted, 'candidate')}")
         self.make(missing)
@@ -86,7 +86,7 @@ class Plan(Making):
         champion, baseline, candidate = sides
         if baseline is None or champion == self.version or in_vain(self.policy, baseline, candidate):
             return None  # it is refused, or decided
-        self.beside = not self.lost and fresh_is_due(self.client, self.maker, self.policy, baseline)
+        self.with_fresh = not self.lost and fresh_is_due(self.client, self.maker, self.policy, baseline)
         missing = self.missing(left[0], sides)
         return (left[0], missing) if missing.count else None
 
@@ -98,8 +98,8 @@ class Plan(Making):
         again = self.again(sides)
         if self.dry_run and (found := self.unfinished(sides)):
             return self.would_go_on(candidate, again, *found)
-        self.beside = not self.lost and fresh_is_due(self.client, self.maker, self.policy, baseline)
-        self.step = next_look(policy, verdict, fresh=self.beside, again=bool(again), owing=owing)
+        self.with_fresh = not self.lost and fresh_is_due(self.client, self.maker, self.policy, baseline)
+        self.step = next_look(policy, verdict, fresh=self.with_fresh, again=bool(again), owing=owing)
         said = [f"{NO_MORE}: {self.stuck}"] if self.stuck else []
         if self.step.look is not None:
             try:
@@ -107,10 +107,10 @@ class Plan(Making):
             except NoSource as error:
                 self.step = None
                 return [f"{NO_MORE}: {error}"]
-            self.prepare_beside(champion, baseline)
+            self.prepare_fresh(champion, baseline)
             if self.ended:
                 return [self.lost]
-            self.step = next_look(policy, verdict, fresh=self.beside, again=bool(again), owing=owing)
+            self.step = next_look(policy, verdict, fresh=self.with_fresh, again=bool(again), owing=owing)
         if self.dry_run and again:
             said.append(would_make_again(again))
         said += [self.lost] if self.lost else []

@@ -59,7 +59,7 @@ class OnNodes(Trial):
             for side in sides
         )
         places = (node_of_seed(self.client, session, seed) for session in self.sessions.values())
-        return Unit(name=f"seed {seed}", tasks=tasks, beside=next(filter(None, places), ""))
+        return Unit(name=f"seed {seed}", tasks=tasks, node=next(filter(None, places), ""))
 
 
 def _settle(returned: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.ledger.rows import Kind, Row, holds
 from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
 from canary_mlflow.registry.binding import bind
-from canary_mlflow.registry.door import guard_of, record
+from canary_mlflow.registry.guard_client import guard_of, record
 from canary_mlflow.registry.policy_in_force import set_for
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
 from canary_mlflow.registry.sides import read_sides

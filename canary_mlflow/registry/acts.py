@@ -13,8 +13,8 @@ from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.act import DONE, WORDS, Act, act_from, as_markdown, tags
 from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
 from canary_mlflow.registry.binding import bind
-from canary_mlflow.registry.door import guard_of, record
 from canary_mlflow.registry.eligibility import refuse_load
+from canary_mlflow.registry.guard_client import guard_of, record
 from canary_mlflow.registry.locks import registry_lock
 from canary_mlflow.registry.pruned import refuse_pruned
 from canary_mlflow.registry.records import DESCRIPTION_LIMIT

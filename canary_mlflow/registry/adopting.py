@@ -9,7 +9,7 @@ from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.act import Act, act_from
 from canary_mlflow.registry.acts import described, enact, explain, holder_of, refuse_other_people
 from canary_mlflow.registry.binding import bind
-from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
 from canary_mlflow.registry.versions import CHAMPION, find_version
 from canary_mlflow.tracking.histories import read_version

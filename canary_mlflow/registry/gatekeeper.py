@@ -12,9 +12,9 @@ from canary_mlflow.registry.accepting import accepted_facts, accepted_in
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.anchor import against_anchor, read_anchor
 from canary_mlflow.registry.binding import bind
-from canary_mlflow.registry.door import guard_of, record, verdict_order
 from canary_mlflow.registry.eligibility import could_begin, holds_of, only_looked_at
 from canary_mlflow.registry.evidence import warnings_of
+from canary_mlflow.registry.guard_client import guard_of, record, verdict_order
 from canary_mlflow.registry.looks import note_look
 from canary_mlflow.registry.origin import refuse_foreign_evidence
 from canary_mlflow.registry.policy_in_force import set_for
@@ -23,10 +23,10 @@ from canary_mlflow.registry.pruned import refuse_pruned
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.remote import in_force_there, is_guarded_server, remote_gate
 from canary_mlflow.registry.seal import EVIDENCE_ONLY, require_seal
-from canary_mlflow.registry.session_evidence import Read, refuse_changed_evidence, refuse_told_otherwise
+from canary_mlflow.registry.session_evidence import Read, refuse_changed_evidence, refuse_changed_since
 from canary_mlflow.registry.session_rows import Word, write
 from canary_mlflow.registry.sides import at_look, read_sides
-from canary_mlflow.registry.told import told_of
+from canary_mlflow.registry.track_record import track_record
 from canary_mlflow.registry.unguarded import enact_unguarded, promoted
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, is_evidence_only
 from canary_mlflow.reports.advice import version_page
@@ -55,8 +55,8 @@ class Judged:
     """A decision that was not yet acted on, with what it was about and who was champion when it was made.
 
     Without a guard (`binding` None), only the champion's number can be compared. `look`: which look of a plan it was.
-    `used`: the policy, as the verdict's row records it. `untold`: sessions of both sides for which the ledger does not
-    yet record the runs that they ended with.
+    `used`: the policy, as the verdict's row records it. `unrecorded`: sessions of both sides whose runs at
+    the end the ledger does not have yet.
     """
 
     decision: Decision
@@ -64,7 +64,7 @@ class Judged:
     against: Standing | None = None
     look: Taken | None = None
     used: Used | None = None
-    untold: tuple[str, ...] = ()
+    unrecorded: tuple[str, ...] = ()
 
 
 def gate(
@@ -166,19 +166,19 @@ def decide(
     policy = policy if governing is None else governing.policy
     baseline, candidate = read_sides(client, model, before, found)
     policy = replace(policy, looks=policy.looks.ending_with(champion_runs(policy, baseline, candidate)))
-    told = told_of(client, guard, against, found, baseline, candidate)
-    policy = policy.at_try(told.tries.number)
-    plan = policy, found, baseline, candidate, told.rows if guard is not None else None
+    past = track_record(client, guard, against, found, baseline, candidate)
+    policy = policy.at_try(past.tries.number)
+    plan = policy, found, baseline, candidate, past.rows if guard is not None else None
     number, share, look = at_look(client, *plan) if by_plan else (None, None, None)
-    accepted = () if guard is None else accepted_in(guard, told.rows)
+    accepted = () if guard is None else accepted_in(guard, past.rows)
     verdict = judge(policy, baseline, candidate, look=number, share=share, accepted=accepted)
     pinned = read_anchor(client, candidate, verdict, before)
     if guard is not None and pinned is not None and pinned.version is not None:
         its_version = find_version(client, model, pinned.version)
-        refuse_changed_evidence(client, guard, its_version, Read(runs=pinned.runs), told.rows)
-    verdict = told.noted(against_anchor(policy, pinned, candidate, verdict), str(found.version), policy)
+        refuse_changed_evidence(client, guard, its_version, Read(runs=pinned.runs), past.rows)
+    verdict = past.noted(against_anchor(policy, pinned, candidate, verdict), str(found.version), policy)
     if guard is not None:
-        changed = changed_since(told.rows, verdict, by, look=look is not None)
+        changed = changed_since(past.rows, verdict, by, look=look is not None)
         verdict = replace(verdict, notes=(*(note for note in (changed, aside) if note), *verdict.notes))
     holds = holds_of(policy, found, baseline, candidate, verdict, promote)
     if evidence_only := is_evidence_only(found):
@@ -209,7 +209,7 @@ def decide(
     others = (*baseline.runs, *baseline.fresh) if baseline else ()
     runs = (*candidate.runs, *others, *(pinned.runs if pinned else ()))
     bound = bind(client, found, runs, sealed)
-    return Judged(decision=decision, binding=bound, against=against, look=look, used=by, untold=told.untold)
+    return Judged(decision=decision, binding=bound, against=against, look=look, used=by, unrecorded=past.unrecorded)
 
 
 def enact(client: MlflowClient, judged: Judged, actor: str | None = None) -> Decision:
@@ -220,9 +220,9 @@ def enact(client: MlflowClient, judged: Judged, actor: str | None = None) -> Dec
     if guard is None:
         return enact_unguarded(client, decision)
     assert judged.binding is not None
-    for session_id in judged.untold:
+    for session_id in judged.unrecorded:
         write(client, session_id, decision.model, Word.ENDED)
-        refuse_told_otherwise(session_id, guard.session_rows(session_id), judged.binding.runs)
+        refuse_changed_since(session_id, guard.session_rows(session_id), judged.binding.runs)
     by = actor or current_actor()
     record(guard, verdict_order(decision, judged.binding, judged.against, by, judged.used, judged.look))
     return promoted(decision)

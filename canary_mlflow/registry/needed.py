@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from canary_mlflow.ledger.rows import Kind, Row
-from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.pruned import TAG, row_of
 from canary_mlflow.registry.rollback import former_champion
 from canary_mlflow.registry.versions import CHAMPION, find_model, quoted

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.policies import content_of, load_policy, policy_names
-from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.policy_in_force import InForce, in_force, set_for
 from canary_mlflow.registry.remote import in_force_there, is_guarded_server
 from gates import Policy, policy_to_dict

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.errors import NoSuchRun, StoreError, UsageError
 from canary_mlflow.ledger.rows import Kind, Record
 from canary_mlflow.registry.actors import current_actor, refuse_stranger
-from canary_mlflow.registry.behind import Content, content_of, in_use, runs_behind, users_of
 from canary_mlflow.registry.binding import Binding, digest_of_all, file_digests, files_at, run_digests
-from canary_mlflow.registry.door import record
+from canary_mlflow.registry.guard_client import record
 from canary_mlflow.registry.needed import Known, Terms, read_model, why_it_goes, why_it_stays
+from canary_mlflow.registry.prunable import Content, content_of, in_use, runs_behind, users_of
 from canary_mlflow.registry.pruned import BESIDE, BY_TAG, TAG, row_of, session_row
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.remote import ask, is_guarded_server

@@ -14,7 +14,7 @@ from canary_mlflow.ledger.rows import Kind, Row, faults
 from canary_mlflow.registry import weights as weight_files
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.binding import Binding, digest_of_all, file_digests, files_at
-from canary_mlflow.registry.door import guard_of, record, software
+from canary_mlflow.registry.guard_client import guard_of, record, software
 from canary_mlflow.registry.origin import is_within
 from canary_mlflow.registry.policy_in_force import tier_of_run
 from canary_mlflow.registry.records import session_of

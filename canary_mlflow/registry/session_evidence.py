@@ -38,11 +38,11 @@ AGAIN = "train it again, in a session of its own"
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """The runs of a version's session as they were read for a verdict. `beside`: those that repeat the code of
+    """The runs of a version's session as they were read for a verdict. `fresh`: those that repeat the code of
     `champion`; not read if that is None."""
 
     runs: Sequence[Run]
-    beside: Sequence[Run] = ()
+    fresh: Sequence[Run] = ()
     champion: str | None = None
 
 
@@ -63,7 +63,7 @@ def refuse_changed_evidence(
     named = named_by(life, [row for row in about if row.kind in kinds and holds(row, keys)])
     there = {run.info.run_id: run for run in runs_of(client, session_id)}
     lost = {run_id: run for run_id in named.keys() - there.keys() if (run := find(client, run_id)) is not None}
-    now = described(client, list({**there, **lost}.values()), (*read.runs, *read.beside))
+    now = described(client, list({**there, **lost}.values()), (*read.runs, *read.fresh))
     ended = any(row.word == Word.ENDED for row in life)
     for fault in _faults(client, guard, session_id, named, {**there, **lost}, now, ended=ended):
         raise UsageError(f"{subject}: {fault}")
@@ -83,7 +83,7 @@ def read_otherwise(session_id: str, known: Mapping[str, Named], read: Read) -> I
     parts = [({run_id for run_id, one in known.items() if one.role == "run"}, read.runs)]
     if read.champion is not None:
         made = {run_id for run_id, one in known.items() if one.role == "baseline" and one.beside == read.champion}
-        parts.append((made, read.beside))
+        parts.append((made, read.fresh))
     for expected, found in parts:
         for run_id in sorted(expected ^ {run.run_id for run in found}):
             yield (
@@ -92,7 +92,7 @@ def read_otherwise(session_id: str, known: Mapping[str, Named], read: Read) -> I
             )
 
 
-def refuse_told_otherwise(session_id: str, life: Iterable[Row], judged: Mapping[str, str]) -> None:
+def refuse_changed_since(session_id: str, life: Iterable[Row], judged: Mapping[str, str]) -> None:
     """Raise UsageError if the row about a session's end, written only now, differs from what was judged: the next
     verdict would follow the row. `judged`: run id → digest."""
     for run_id, one in named_by(life).items():

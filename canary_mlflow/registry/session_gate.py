@@ -12,8 +12,8 @@ from canary_mlflow.notify.events import of_decision
 from canary_mlflow.registry import records
 from canary_mlflow.registry.accepting import accepted_facts
 from canary_mlflow.registry.anchor import against_anchor, read_anchor
-from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.evidence import warnings_of
+from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.versions import champion_number
 from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question

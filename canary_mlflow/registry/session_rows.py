@@ -19,7 +19,7 @@ from canary_mlflow.ledger.rows import Kind, Record, Row, faults
 from canary_mlflow.registry.act import DONE
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.binding import digest_of_all, file_digests, files_at, is_same_run, run_digests
-from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.origin import SOURCE_TAG
 from canary_mlflow.registry.remote import ask, is_guarded_server
 from canary_mlflow.registry.versions import SESSION_TAG, quoted
@@ -72,7 +72,7 @@ def begin(client: MlflowClient, session_id: str, model: str) -> None:
     _quietly(client, session_id, model, Word.BEGUN)
 
 
-def tell(client: MlflowClient, session_id: str, model: str) -> None:
+def record_runs(client: MlflowClient, session_id: str, model: str) -> None:
     """Record the runs of a session: at its end all of them, later those that have joined since."""
     _quietly(client, session_id, model, Word.ENDED)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.looks import Progress, Taken, evidence_of, looks_taken, looks_told
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.tracking.histories import fresh_runs, read_version

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.ledger.rows import Kind, Row, holds
 from canary_mlflow.registry.act import Act
-from canary_mlflow.registry.door import record
+from canary_mlflow.registry.guard_client import record
 from canary_mlflow.registry.policy_in_force import in_force
 from canary_mlflow.registry.versions import CHAMPION
 

@@ -43,9 +43,9 @@ def register_version(
     The model is created if it is missing. Sessions that end at the same moment get different numbers.
     """
     from canary_mlflow.registry.seal import seal_version
-    from canary_mlflow.registry.session_rows import tell
+    from canary_mlflow.registry.session_rows import record_runs
 
-    tell(client, session_id, model_name)
+    record_runs(client, session_id, model_name)
     source = f"{client.get_run(source_run_id).info.artifact_uri}/model"
     with registry_lock(client):  # SQLite stores give up after three lost races for one number
         ensure_model(client, model_name)

@@ -62,7 +62,7 @@ def client() -> MlflowClient:
 
 def guard() -> GuardedStore:
     """The guard of the server's registry. Raises Refused if its database has no triggers of ours."""
-    from canary_mlflow.registry.door import guard_of
+    from canary_mlflow.registry.guard_client import guard_of
 
     found = guard_of(client())
     if found is None:
@@ -113,8 +113,8 @@ def verdicts() -> dict[str, Any]:
     """Judge a version from the stored histories by the policy in force for its model, sign, and move the alias."""
     from flask import request
 
-    from canary_mlflow.registry.door import guard_of
     from canary_mlflow.registry.gatekeeper import gate
+    from canary_mlflow.registry.guard_client import guard_of
     from canary_mlflow.registry.policy_in_force import in_force
     from canary_mlflow.reports.decision import decision_to_dict
 

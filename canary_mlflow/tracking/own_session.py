@@ -181,13 +181,13 @@ def check_name(model: str) -> None:
 def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
     """End a session, and return one line on what it holds and what to do next. `whole`: the script around its runs did
     not break off."""
-    from canary_mlflow.registry.session_rows import tell
+    from canary_mlflow.registry.session_rows import record_runs
 
     runs = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "run"]
     finished = [run for run in runs if run.info.status == "FINISHED"]
     good = whole and bool(runs) and len(finished) == len(runs)
     finish_session(client, session_id, "FINISHED" if good else "FAILED")
-    tell(client, session_id, get_run(client, session_id).data.tags.get("canary.model_name", ""))
+    record_runs(client, session_id, get_run(client, session_id).data.tags.get("canary.model_name", ""))
     where = f"session {session_id} is in {without_password(client.tracking_uri)}"
     if not runs:
         missing = "no run joined it; expected trainers with callbacks=[CanaryCallback()] while it was open"

@@ -17,7 +17,7 @@ from mlflow.projects.utils import load_project
 from workplace import ROOT
 
 from canary_mlflow.cli import canary
-from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.server.routes import add_routes
 
 LOAD = {"canary.not_promotable": "fault slow_step_from_n"}

@@ -21,8 +21,8 @@ from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts import override
 from canary_mlflow.registry.audit import against_store
-from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.reader import reader_of
 from canary_mlflow.tracking.store import prepare_store
 

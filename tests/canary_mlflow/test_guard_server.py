@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.rows import flat
-from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.server.requests import Shape, parse, query
 from canary_mlflow.server.routes import ROUTES, add_routes, path
 

@@ -28,8 +28,8 @@ from canary_mlflow.registry import private_names
 from canary_mlflow.registry.actors import account
 from canary_mlflow.registry.acts import bless, override
 from canary_mlflow.registry.binding import bind
-from canary_mlflow.registry.door import guard_of, record, verdict_order
 from canary_mlflow.registry.gatekeeper import Judged, decide, gate
+from canary_mlflow.registry.guard_client import guard_of, record, verdict_order
 from canary_mlflow.registry.rollback import rollback
 from canary_mlflow.registry.store import GuardedStore
 from canary_mlflow.tracking.histories import read_version

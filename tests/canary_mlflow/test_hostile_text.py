@@ -211,7 +211,7 @@ def test_every_page_answers_whatever_is_asked(web: Any, request: pytest.FixtureR
 
 
 def guard_rows(store: Any) -> list[Any]:
-    from canary_mlflow.registry.door import guard_of
+    from canary_mlflow.registry.guard_client import guard_of
 
     return list(guard_of(store.client).ledger(store.model))
 

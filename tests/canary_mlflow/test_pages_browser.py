@@ -51,7 +51,7 @@ def site(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site
 
     from canary_mlflow.ledger.table import last
     from canary_mlflow.registry.acts import bless
-    from canary_mlflow.registry.door import guard_of
+    from canary_mlflow.registry.guard_client import guard_of
 
     folder = tmp_path_factory.mktemp("site")
     store = replace(shared, model="looked-at", seed=1000)

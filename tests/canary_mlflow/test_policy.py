@@ -19,8 +19,8 @@ from canary_mlflow.ledger.policy_rows import policy_record
 from canary_mlflow.ledger.rows import Kind, Record, signed
 from canary_mlflow.policies import content_of, load_policy
 from canary_mlflow.registry.acts import bless, override
-from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.gatekeeper import decide, enact, gate
+from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.policy_audit import policy_damages
 from canary_mlflow.registry.policy_setting import set_policy
 from canary_mlflow.registry.two_operators import Request

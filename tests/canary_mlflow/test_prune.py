@@ -20,8 +20,8 @@ from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry import pruning
 from canary_mlflow.registry.acts import bless
-from canary_mlflow.registry.door import guard_of
 from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.profiled import PROFILE_OF_TAG
 from canary_mlflow.registry.session_gate import gate_change
 

@@ -20,10 +20,10 @@ from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry import gatekeeper, session_rows
 from canary_mlflow.registry.binding import is_same_run, run_digests
-from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.origin import SOURCE_TAG, comes_from
 from canary_mlflow.registry.seal import require_seal, seal_version
-from canary_mlflow.registry.session_rows import SEEDS_TAG, Word, begin, tell
+from canary_mlflow.registry.session_rows import SEEDS_TAG, Word, begin, record_runs
 from canary_mlflow.registry.sides import read_sides
 from canary_mlflow.registry.versions import SESSION_TAG, register_version
 from canary_mlflow.tracking.histories import read_runs
@@ -314,8 +314,8 @@ def begun(it: Any, seeds: str = "0 1 2", torch: str = "2.13.0", **how: Any) -> s
 
 def test_the_rows_tell_a_sessions_life(guarded: Any) -> None:
     session = begun(guarded)
-    tell(guarded.client, session, guarded.model)
-    tell(guarded.client, session, guarded.model)  # nothing new
+    record_runs(guarded.client, session, guarded.model)
+    record_runs(guarded.client, session, guarded.model)  # nothing new
     first, last = guard_of(guarded.client).session_rows(session)  # type: ignore[union-attr]
     assert (first.kind, first.word, first.facts["seeds"]) == (Kind.SESSION, Word.BEGUN, ["0", "1", "2"])
     assert (last.word, sorted(last.facts["runs"])) == (Word.ENDED, sorted(guarded.children(session)))
@@ -340,7 +340,7 @@ def test_a_session_without_an_end_stands_beside_later_verdicts(guarded: Any) -> 
 
 def test_a_session_that_was_stopped_is_shown_and_no_try(guarded: Any) -> None:
     stopped = guarded.session(slower=2.0, tags={"canary.failure": "interrupted", "canary.completed": "false"})
-    tell(guarded.client, stopped, guarded.model)
+    record_runs(guarded.client, stopped, guarded.model)
     verdict = gated(guarded, guarded.version())["verdict"]
     assert f"1 session of this code was stopped by hand: {stopped[:8]} on 20" in verdict["notes"][0]
     assert verdict["attempt"] == 1
@@ -351,9 +351,9 @@ def test_a_third_try_is_called_so_and_has_less_to_spend(guarded: Any) -> None:
     first = guarded.version(slower=2.0)
     assert gated(guarded, first)["decision"] == "BLOCK"
     thrown = begun(guarded, slower=2.0)
-    tell(guarded.client, thrown, guarded.model)
+    record_runs(guarded.client, thrown, guarded.model)
     other = begun(guarded, slower=2.0, torch="2.99.0")  # of other packages: not this code
-    tell(guarded.client, other, guarded.model)
+    record_runs(guarded.client, other, guarded.model)
     found = gated(guarded, guarded.version())
     assert found["verdict"]["attempt"] == 3
     assert found["verdict"]["policy"]["alpha_pass"] == pytest.approx(0.05 / 6)
@@ -374,8 +374,8 @@ def test_sessions_of_somebody_else_for_another_model_are_no_tries(
     other, own = (guarded.session(runs=1) for _ in range(2))
     with monkeypatch.context() as patch:
         patch.setattr(session_rows, "current_actor", lambda: "mallory")
-        tell(guarded.client, other, f"{guarded.model}-other")
-    tell(guarded.client, own, f"{guarded.model}-scratch")
+        record_runs(guarded.client, other, f"{guarded.model}-other")
+    record_runs(guarded.client, own, f"{guarded.model}-scratch")
     found = gated(guarded, guarded.version())["verdict"]
     assert found["attempt"] == 3
     assert own[:8] in found["notes"][0]
@@ -434,7 +434,7 @@ def test_weights_that_changed_between_the_end_and_the_seal_are_not_sealed(guarde
     session = guarded.session()
     run_id = guarded.children(session)[0]
     guarded.weights(run_id)
-    tell(guarded.client, session, guarded.model)
+    record_runs(guarded.client, session, guarded.model)
     guarded.weights(run_id, safetensors(), "other.safetensors")
     with pytest.raises(UsageError, match=r"says that session \w+ ended with 1 files"):
         register_version(guarded.client, guarded.model, session, run_id)
@@ -485,7 +485,7 @@ def test_weights_that_turn_up_in_a_run_after_its_session_has_ended_are_not_seale
     session = guarded.session()
     first, second, _ = guarded.children(session)
     guarded.weights(first)
-    tell(guarded.client, session, guarded.model)
+    record_runs(guarded.client, session, guarded.model)
     with pytest.raises(UsageError, match=f"says that run {second} had none there"):
         version_of(guarded, session, second, LATE[way](guarded, second))
 
@@ -494,7 +494,7 @@ def test_weights_that_a_run_vouched_for_when_its_session_ended_are_sealed(guarde
     session = guarded.session()
     run_id = guarded.children(session)[0]
     place = named_by_tag(guarded, run_id)
-    tell(guarded.client, session, guarded.model)
+    record_runs(guarded.client, session, guarded.model)
     assert gated(guarded, version_of(guarded, session, run_id, place))["promoted"]
 
 
@@ -513,7 +513,7 @@ def test_a_session_is_sealed_with_one_set_of_weights(guarded: Any, tagged: bool)
 def test_a_session_whose_runs_save_their_weights_has_none_of_its_own(guarded: Any) -> None:
     session = begun(guarded)
     guarded.weights(guarded.children(session)[0])
-    tell(guarded.client, session, guarded.model)
+    record_runs(guarded.client, session, guarded.model)
     with pytest.raises(UsageError, match="whose runs save their own"):
         version_of(guarded, session, session, files_in(guarded, session))
 
@@ -523,7 +523,7 @@ def test_what_was_sealed_while_its_run_trained_must_be_what_that_saved(guarded: 
     run_id = guarded.children(session)[0]
     early = version_of(guarded, session, run_id, files_in(guarded, run_id))
     guarded.weights(run_id)
-    tell(guarded.client, session, guarded.model)
+    record_runs(guarded.client, session, guarded.model)
     guarded.weights(run_id, OTHERS)
     assert f"says that session {session} ended with" in refusal(guarded, early)
 
@@ -532,7 +532,7 @@ def test_a_version_without_files_does_not_stand_for_a_run_that_saved_some(guarde
     session = guarded.session()
     run_id = guarded.children(session)[0]
     guarded.weights(run_id)
-    tell(guarded.client, session, guarded.model)
+    record_runs(guarded.client, session, guarded.model)
     nothing = f"{guarded.client.get_run(run_id).info.artifact_uri}/nothing"
     with pytest.raises(UsageError, match=f"its files are 0 files, .* session {session} ended with 1 files"):
         version_of(guarded, session, run_id, nothing)

@@ -37,7 +37,7 @@ def break_off(guarded: Any, going: Plan, seed: int) -> None:
     """A run of this seed that failed for a reason unknown."""
     run_id = going.maker.record(seed, 1.0, {"canary.failure": "error"})
     guarded.client.set_terminated(run_id, "FAILED")
-    going.tell()
+    going.record_runs()
 
 
 def test_a_plan_goes_on_where_it_stopped_and_ends_when_it_is_spent(guarded: Any, late: Policy) -> None:
@@ -49,13 +49,13 @@ def test_a_plan_goes_on_where_it_stopped_and_ends_when_it_is_spent(guarded: Any,
     again = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
     assert (again.verdict.look, looks(guarded, session)) == (1, {"1": [1]}), "the same evidence costs nothing again"
     going.maker.candidate(0)  # as after a rerun: other evidence of no more runs of the plan
-    going.tell()
+    going.record_runs()
     other = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
     assert (other.verdict.look, other.verdict.policy["alpha_block"]) == (2, pytest.approx(0.01 * 0.999))
     assert looks(guarded, session) == {"1": [1, 1]}
     for seed in range(1, 6):
         going.maker.candidate(seed)
-    going.tell()
+    going.record_runs()
     with pytest.raises(UsageError, match="its plan of looks is spent"):
         gate(guarded.client, guarded.model, going.version, late, by_plan=True)
 
@@ -282,7 +282,7 @@ def test_a_look_stays_spent_whatever_becomes_of_the_sessions_tag(guarded: Any, l
     gate(guarded.client, guarded.model, going.version, late, by_plan=True)
     going.maker.candidate(1)
     going.maker.candidate(2)
-    going.tell()
+    going.record_runs()
     champion = read_version(guarded.client, guarded.model, "1")
     candidate = read_version(guarded.client, guarded.model, going.version)
     now = evidence_of(run.run_id for run in (*candidate.runs, *champion.runs))

@@ -74,7 +74,7 @@ def test_verdicts_promotions_and_rollbacks_are_told_signed(guarded: Any, receive
 
 
 def test_an_alias_that_a_client_sets_is_told_too(guarded: Any, receiver: Receiver, listen: Any) -> None:
-    from canary_mlflow.registry.door import guard_of
+    from canary_mlflow.registry.guard_client import guard_of
 
     good = guarded.version()
     gate(guarded.client, guarded.model, good, load_policy("smoke"), promote=False)

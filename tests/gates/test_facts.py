@@ -9,9 +9,9 @@ import pytest
 from verdicts import check
 
 from gates import CheckOutcome, Outcome, Run, Version, judge
-from gates.facts.beside import side_by_side
 from gates.facts.differences import differences
 from gates.facts.exact import FACTS, covers
+from gates.facts.side_by_side import side_by_side
 from gates.model.verdict import Difference, verdict_from_dict, verdict_to_dict
 
 FACTS_OF = {

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from workplace import Workplace
 
 from canary_mlflow.ledger.rows import Kind
-from canary_mlflow.registry.door import guard_of
+from canary_mlflow.registry.guard_client import guard_of
 from training.algorithms import build
 from training.config import CanaryConfig, TrainConfig
 from training.devices import settle

@@ -1,4 +1,4 @@
-"""How verdicts and acts reach the guard of the registry that a client uses."""
+"""Finds the guard of the registry that a client uses, and hands verdicts and acts to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ledger tells about a version before it is judged: its evidence, its tries, its history."""
+"""The track record of a version in the ledger, read before it is judged: its evidence, its tries, its history."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """What the ledger tells. `rows`: those about the model; none without a ledger. `untold`: sessions of both sides for
-    which the ledger does not yet record the runs that they ended with."""
+class TrackRecord:
+    """`rows`: those about the model; none without a ledger. `unrecorded`: sessions of both sides whose runs at the end
+    the ledger does not have yet."""
 
     rows: Sequence[Row] = ()
     tries: Tries = field(default_factory=Tries)
-    untold: tuple[str, ...] = ()
+    unrecorded: tuple[str, ...] = ()
 
     def noted(self, verdict: Verdict, version: str, policy: Policy) -> Verdict:
         """The verdict with notes on what a reader must know about the version's past, tries first."""
@@ -40,26 +40,26 @@ class Told:
         return replace(verdict, attempt=self.tries.number, notes=(*tries, *verdict.notes, *past))
 
 
-def told_of(
+def track_record(
     client: MlflowClient,
     guard: GuardedStore | None,
     champion: Standing | None,
     found: ModelVersion,
     baseline: Version | None,
     candidate: Version,
-) -> Told:
-    """Everything that the ledger tells for a version against the champion. Raises UsageError if the runs of a side are
-    not those that its session's rows name."""
+) -> TrackRecord:
+    """What the ledger has about a version against the champion. Raises UsageError if the runs of a side are not
+    those that its session's rows name."""
     if guard is None or champion is None:
-        return Told()
+        return TrackRecord()
     rows = guard.ledger(candidate.model)
     number = None if baseline is None else baseline.version
-    sides = [(found, Read(runs=candidate.runs, beside=baseline.fresh if baseline else (), champion=number))]
+    sides = [(found, Read(runs=candidate.runs, fresh=baseline.fresh if baseline else (), champion=number))]
     if baseline is not None and number is not None:
         sides.append((find_version(client, candidate.model, number), Read(runs=baseline.runs)))
     ended = [refuse_changed_evidence(client, guard, side, read, rows) for side, read in sides]
-    return Told(
+    return TrackRecord(
         rows=rows,
         tries=count(guard, rows, session_of(found), candidate, champion),
-        untold=tuple(str(session_of(side)) for (side, _), over in zip(sides, ended, strict=True) if not over),
+        unrecorded=tuple(str(session_of(side)) for (side, _), over in zip(sides, ended, strict=True) if not over),
     )

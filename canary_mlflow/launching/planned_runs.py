@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from canary_mlflow.errors import BrokeOff, CanaryError, NoSource, StoreError
 from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of, seeds_without_fresh
-from canary_mlflow.launching.makers import Made, Maker, champion_beside
+from canary_mlflow.launching.makers import Made, Maker, run_champion
 from canary_mlflow.launching.missing_runs import Missing, Turn
 from canary_mlflow.registry.looks import Progress
 from canary_mlflow.registry.records import session_of
-from canary_mlflow.registry.session_rows import tell
+from canary_mlflow.registry.session_rows import record_runs
 from canary_mlflow.registry.sides import progress, read_sides
 from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.reports.more_runs import NO_FRESH, NO_MORE
@@ -36,7 +36,7 @@ class Sides(NamedTuple):
 
 
 @dataclass
-class Making:
+class PlannedRuns:
     """Makes more runs of one version, and of the champion beside them. `say` tells people what is being made."""
 
     client: MlflowClient
@@ -45,7 +45,7 @@ class Making:
     policy: Policy
     maker: Maker
     say: Callable[[str], None]
-    beside: bool = False  # the next runs come with fresh ones of the champion
+    with_fresh: bool = False  # the next runs come with fresh ones of the champion
     prepared: str | None = None  # the champion whose code is prepared, whoever has become champion since
     lost: str = ""  # why there are no fresh ones although the policy asks for them; noted on every verdict from then on
     broke_off: bool = False  # an exception ended a run of a look, and the look is taken without it
@@ -66,9 +66,9 @@ class Making:
         found = find_version(self.client, self.model, self.version)
         return progress(self.client, found, sides.baseline, sides.candidate)
 
-    def prepare_beside(self, champion: str | None, baseline: Version | None) -> None:
+    def prepare_fresh(self, champion: str | None, baseline: Version | None) -> None:
         """Make the champion's code available if its runs belong beside the next ones, or go on without it."""
-        if not self.beside or champion is None or baseline is None:
+        if not self.with_fresh or champion is None or baseline is None:
             return
         try:
             self.maker.prepare_fresh(champion, baseline.runs)
@@ -78,7 +78,7 @@ class Making:
 
     def go_without(self, error: NoSource) -> None:
         """The champion's code is not available: go on with its stored runs, or stop, as the policy says."""
-        self.beside = False
+        self.with_fresh = False
         stops = self.policy.looks.without_source is WithoutSource.INCONCLUSIVE
         what = NO_FRESH if stops else "no fresh baseline, judged against the stored runs"
         self.lost = f"{what}: {error}"
@@ -102,9 +102,9 @@ class Making:
         # Without runs that were stopped, whose seeds are free. `make_again` handles those that broke off.
         evidence, count = side.evidence, max(0, wanted - planned(side.evidence))
         seeds = next_seeds(count, seeds_of(behind), seeds_of((*evidence, *broken_off(side))))
-        first = seeds_without_fresh(self.client, self.maker, evidence, fresh) if self.beside else ()
+        first = seeds_without_fresh(self.client, self.maker, evidence, fresh) if self.with_fresh else ()
         there = seeds_of([run for run in fresh if run.completed and not run.failure])
-        return Missing(seeds=tuple(seeds), beside=self.beside, first=tuple(first), there=tuple(there))
+        return Missing(seeds=tuple(seeds), with_fresh=self.with_fresh, first=tuple(first), there=tuple(there))
 
     def make(self, missing: Missing) -> None:
         """Make the runs of the next look; the ledger names each of them, even one that broke off."""
@@ -117,23 +117,23 @@ class Making:
                 self.say(str(error))
                 return
             finally:
-                self.tell()
+                self.record_runs()
 
     def make_one(self, turn: Turn, seed: int, champion: str | None, made: Made) -> None:
         if turn is Turn.CANDIDATE and not self.ended:
             self.say(f"making a run of the candidate, seed {seed}")
             made()
-        elif turn is Turn.FRESH and self.beside and champion is not None:
+        elif turn is Turn.FRESH and self.with_fresh and champion is not None:
             self.say(f"making a run of champion version {champion}, seed {seed}")
             try:
                 made()
             except NoSource as error:
                 self.go_without(error)
 
-    def tell(self) -> None:
+    def record_runs(self) -> None:
         """Let the ledger name the runs that were made since it last did."""
         if session_id := session_of(find_version(self.client, self.model, self.version)):
-            tell(self.client, session_id, self.model)
+            record_runs(self.client, session_id, self.model)
 
     def made(self) -> int:
         """How many runs of its plan the candidate has."""
@@ -158,10 +158,10 @@ class Making:
                     if isinstance(error, StoreError) or len(self.sides().candidate.runs) == tried:
                         raise
                     self.say(str(error))
-                self.tell()
-        self.make_beside()
+                self.record_runs()
+        self.make_fresh_after_crash()
 
-    def make_beside(self) -> None:
+    def make_fresh_after_crash(self) -> None:
         """Run the champion's code beside an exception that recurred, to tell whether the candidate's code is to
         blame."""
         champion, baseline, candidate = self.sides()
@@ -169,7 +169,7 @@ class Making:
             return
         for seed, raised in to_run_beside(candidate.runs, baseline).items():
             self.say(f"{raised} ended seed {seed} again; making a run of champion version {champion}")
-            if lost := champion_beside(self.maker, champion, baseline.runs, seed):
+            if lost := run_champion(self.maker, champion, baseline.runs, seed):
                 self.stuck = lost
                 self.say(lost)
 

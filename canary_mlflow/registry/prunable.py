@@ -1,4 +1,5 @@
-"""The runs behind a version, or of a session without a version: which of their files are large, and who needs them."""
+"""What could be pruned: the large files of the runs behind a version, or of a session without one, and who needs
+them."""
 
 from __future__ import annotations
 
@@ -43,9 +44,9 @@ class Content:
 
     def own(self) -> dict[str, Large]:
         """The version's own files: name below `place` → file."""
-        whole = {one: plain(one.place) for one in self.files}
+        whole = {one: without_scheme(one.place) for one in self.files}
         return {
-            posixpath.relpath(address, plain(self.place)): one
+            posixpath.relpath(address, without_scheme(self.place)): one
             for one, address in whole.items()
             if is_within(address, self.place)
         }
@@ -62,8 +63,8 @@ def content_of(
             raise UsageError(
                 f"{root}: a server keeps these files; expected its --artifacts-destination; add --artifacts"
             )
-        inside = is_within(place, root) and plain(place) != plain(root)
-        own = [posixpath.relpath(plain(place), plain(root))] if inside else []
+        inside = is_within(place, root) and without_scheme(place) != without_scheme(root)
+        own = [posixpath.relpath(without_scheme(place), without_scheme(root))] if inside else []
         files += find_large(run.info.run_id, root, client.tracking_uri, own)
     return Content(found=found, place=place, runs=runs, roots=roots, files=files)
 
@@ -115,6 +116,6 @@ def users_of(client: MlflowClient, content: Content) -> Iterator[ModelVersion]:
                 yield user
 
 
-def plain(uri: str) -> str:
+def without_scheme(uri: str) -> str:
     """An address without the prefix that marks a file URI."""
     return posixpath.normpath(uri.removeprefix("file://"))

@@ -1,4 +1,4 @@
-"""`python -m training.again`: one more run of a session, with the configuration of another run or a composed one.
+"""`python -m training.single_run`: one more run of a session, with the configuration of another run or a composed one.
 
 `canary gate --top-up` and `canary ab` launch it through MLflow Projects. Exit codes: 0 finished, 1 unstable,
 2 wrong use, 3 an exception ended it, 4 something outside failed.
@@ -54,9 +54,9 @@ def read(arguments: Sequence[str]) -> Namespace:
     """Parse the command line. Raises UsageError, one line."""
 
     def refuse(message: str) -> NoReturn:
-        raise UsageError(f"training.again: {message}")
+        raise UsageError(f"training.single_run: {message}")
 
-    parser = ArgumentParser(prog="python -m training.again", description=__doc__)
+    parser = ArgumentParser(prog="python -m training.single_run", description=__doc__)
     parser.error = refuse  # type: ignore[method-assign]
     parser.add_argument("--session", required=True, help="the parent run")
     parser.add_argument("--seed", required=True, type=int)
@@ -67,7 +67,7 @@ def read(arguments: Sequence[str]) -> Namespace:
     )
     found = parser.parse_args(list(arguments))
     if bool(found.like) and bool(found.overrides):
-        raise UsageError("training.again: found --like and --overrides; expected one of them")
+        raise UsageError("training.single_run: found --like and --overrides; expected one of them")
     return found
 
 

@@ -1,4 +1,4 @@
-"""`python -m training.profile_again`: profile the configuration of a run, in a separate run that is never evidence.
+"""`python -m training.profile_run`: profile the configuration of a run, in a separate run that is never evidence.
 
 `canary profile` starts it. Exit codes: 0 profiled, 2 wrong use, 4 something outside failed.
 """
@@ -18,26 +18,26 @@ if __name__ == "__main__":  # before importing anything that another environment
 from canary_mlflow.loading import collect_seldom
 from canary_mlflow.registry.profiled import PROFILE_OF_TAG, subject_of
 from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
-from training.again import configuration
 from training.compose import register_schemas
 from training.edge import ended
 from training.naming import PROFILER
 from training.preflight import preflight
 from training.process import settings
+from training.single_run import configuration
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Profile the run that the command line names."""
     collect_seldom()
     register_schemas()
-    parser = ArgumentParser(prog="python -m training.profile_again", description=__doc__)
+    parser = ArgumentParser(prog="python -m training.profile_run", description=__doc__)
     parser.add_argument("--like", required=True, help="the run whose configuration is repeated")
     parser.add_argument("--store", required=True)
     found = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
-    return ended(lambda: profile_again(found.store, found.like))
+    return ended(lambda: profile_run(found.store, found.like))
 
 
-def profile_again(store: str, run_id: str) -> int:
+def profile_run(store: str, run_id: str) -> int:
     """Train a few steps under the profiler, and keep profile and trace in a new run beside the one it repeats."""
     from canary_mlflow.tracking.profile import FOLDER
     from canary_mlflow.tracking.scratch import scratch

@@ -17,8 +17,8 @@ NAMES = {"git_commit": "commit", "uncommitted": "uncommitted changes"}  # as the
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
-    """One value of both sides; several values of one side are joined by ` | `. `unset`: for each side, whether it is
+class ValuePair:
+    """A value of both sides; several values of one side are joined by ` | `. `unset`: for each side, whether it is
     the library's default, given to no run of that side."""
 
     key: str
@@ -34,8 +34,8 @@ class Group:
     """What both sides recorded in one group. `differing`: as `differences` returns it, in the same order."""
 
     name: str
-    differing: tuple[Beside, ...]
-    equal: tuple[Beside, ...]
+    differing: tuple[ValuePair, ...]
+    equal: tuple[ValuePair, ...]
 
 
 def side_by_side(baseline: Sequence[Run], candidate: Sequence[Run]) -> tuple[Group, ...]:
@@ -52,7 +52,7 @@ def side_by_side(baseline: Sequence[Run], candidate: Sequence[Run]) -> tuple[Gro
         here, there = (side[name] for side in values)
         known = {one.key for one in differing}
         equal = tuple(
-            Beside(key=title, baseline=text, candidate=text, unset=_marks(title, name, unset))
+            ValuePair(key=title, baseline=text, candidate=text, unset=_marks(title, name, unset))
             for key in sorted(here.keys() & there.keys())
             if here[key] == there[key] and (title := NAMES.get(key, key) if name == CODE else key) not in known
             for text in (" | ".join(here[key]),)
@@ -61,8 +61,8 @@ def side_by_side(baseline: Sequence[Run], candidate: Sequence[Run]) -> tuple[Gro
     return tuple(groups)
 
 
-def _row(one: Difference, group: str, unset: tuple[frozenset[str], frozenset[str]]) -> Beside:
-    return Beside(
+def _row(one: Difference, group: str, unset: tuple[frozenset[str], frozenset[str]]) -> ValuePair:
+    return ValuePair(
         key=one.key,
         baseline=one.baseline,
         candidate=one.candidate,
