@@ -78,12 +78,12 @@ def probe_cost(model: Any, names: list[str], steps: int) -> float:
     for _ in range(steps):
         row: dict[str, float] = {}
         began = time.thread_time_ns()
-        probes.tell("step_began")
+        probes.emit("step_began")
         probes.before_optimizer()
-        probes.tell("after_optimizer")
+        probes.emit("after_optimizer")
         probes.step_ended(row)
         row.update(LOGS)
-        probes.tell("logged")
+        probes.emit("logged")
         probes.row_closed(row)
         took.append(time.thread_time_ns() - began)
     probes.stop()

@@ -27,7 +27,7 @@ from training import worker
 
 place = pathlib.Path(sys.argv[1])
 exec((place / "patch.py").read_text(), {})
-sys.exit(worker.work(place))
+sys.exit(worker.train_job(place))
 """
 
 

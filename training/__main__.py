@@ -62,7 +62,7 @@ def _run(argv: list[str]) -> int:
     for job in jobs:
         submitting.check(job.launcher, job.launcher_keys, job.config, multirun=line.multirun)
         preflight(job.config, here=job.launcher in submitting.HERE and job.config.launcher.name == "local")
-    from training.checking_reward import precheck
+    from training.check_reward import precheck
     from training.in_session import say
 
     for said in precheck(configs):

@@ -1,144 +1,120 @@
-"""Is this a usable reward model? Checked on pairs of answers, before anything is trained with it."""
+"""`python -m training.check_reward`: the process that `canary check-reward` starts, which loads torch."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import json
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentParser
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+from canary_mlflow.errors import UsageError, one_line
+from canary_mlflow.files.source import read_bytes
+from canary_mlflow.shown import echo
+from training import datasets
+from training.compose import read_back, to_plain
+from training.config import CanaryConfig
+from training.datasets import embedded
+from training.datasets.rows import shuffled
+from training.edge import ended
+from training.errors import SetupError
+from training.reward_checks import RewardCheck, check, load
+from training.reward_model import reward_folder
 
-CHANCE = 0.5
-ALPHA = 0.05
-LENGTH_ONLY = 0.9  # rank correlation of score and length above which nothing else is left to score
-BATCH = 32
-
-Score = Callable[[Sequence[str]], list[float]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that was checked. `fine`: None if it is only reported and decides nothing."""
-
-    name: str
-    fine: bool | None
-    said: str
+EMBEDDED = "preferences"
+ROWS = 256  # pairs: a model that orders 57 % of them as people did is better than chance
 
 
-@dataclass(frozen=True, kw_only=True)
-class RewardCheck:
-    """What was found; `usable`: whether every finding that decides is fine."""
-
-    path: str
-    pairs: int
-    accuracy: float
-    low: float
-    high: float
-    findings: tuple[Finding, ...]
-
-    @property
-    def usable(self) -> bool:
-        """Whether a policy can be trained with it."""
-        return all(one.fine is not False for one in self.findings)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {**asdict(self), "usable": self.usable}
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check the named model; return 0 if it is usable, 1 if it is not."""
+    parser = ArgumentParser(prog="python -m training.check_reward", description=__doc__)
+    parser.add_argument("path")
+    parser.add_argument("--data", default=EMBEDDED)
+    parser.add_argument("--config", help="a run's configuration as JSON: its data in place of --data")
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(arguments)
+    return ended(lambda: _run(asked.path, asked.data, asked.rows, asked.config, as_json=asked.json))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """A sequence classifier as a scorer of texts, and what its files tell."""
+def _run(path: str, data: str, rows: int, config: str | None, *, as_json: bool) -> int:
+    chosen, rejected = pairs_of_config(config, rows) if config else pairs_of_data(data, rows)
+    found = check(path, load(path, reward_folder(path)), chosen, rejected)
+    if as_json:
+        sys.stdout.write(json.dumps(found.to_dict()) + "\n")
+    for line in lines(found):
+        echo(line, err=as_json)
+    return 0 if found.usable else 1
 
-    score: Score
-    findings: tuple[Finding, ...]
+
+def lines(found: RewardCheck) -> Iterator[str]:
+    """The report for people."""
+    yield f"{'PASS' if found.usable else 'BLOCK'}  {found.path}, on {found.pairs} pairs"
+    for one in found.findings:
+        word = {True: "ok", False: "BLOCK", None: "--"}[one.fine]
+        yield f"  {word:<5}  {one.name:<8}  {one.said}"
 
 
-def load(path: str, folder: Path) -> Loaded:
-    """Load the model, with findings on its head, its weights and its padding. Raises SetupError."""
-    import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    from training.errors import SetupError, first_line
-
+def pairs_of_data(data: str, rows: int) -> tuple[list[str], list[str]]:
+    """Whole texts of the better and of the worse answers. Raises UsageError."""
+    if data == EMBEDDED:
+        order = shuffled(embedded.PROMPTS, embedded.KEY)[: min(rows, embedded.HELD_OUT)]
+        made = [embedded.make_row(number) for number in order]
+        return [row.prompt + row.chosen for row in made], [row.prompt + row.rejected for row in made]
     try:
-        model, info = AutoModelForSequenceClassification.from_pretrained(
-            folder, trust_remote_code=False, output_loading_info=True
+        text = read_bytes(Path(data)).decode("utf-8")
+        read = [json.loads(line) for line in text.splitlines() if line.strip()][:rows]
+        chosen = [str(row.get("prompt", "")) + str(row["chosen"]) for row in read]
+        rejected = [str(row.get("prompt", "")) + str(row["rejected"]) for row in read]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UsageError(
+            f"--data {data}: {one_line(error)}; expected {EMBEDDED}, or a JSONL file with prompt, chosen and rejected"
+        ) from error
+    if not read:
+        raise UsageError(f"--data {data}: found no rows; expected pairs")
+    return chosen, rejected
+
+
+def pairs_of_config(file: str, rows: int) -> tuple[list[str], list[str]]:
+    """The same for the held-out data of a run's configuration; empty if it has no pairs of texts."""
+    found = datasets.held_out_pairs(read_back(json.loads(Path(file).read_text())), rows)
+    return [better for better, _ in found], [worse for _, worse in found]
+
+
+def precheck(configs: Iterable[CanaryConfig]) -> Iterator[str]:
+    """Check each reward model that scores answers once, on the same data, in a separate process that loads torch; yield
+    a line for each. Raises SetupError with one line for a model that no policy can be trained with."""
+    asked = {
+        (str(reward.path), json.dumps(to_plain(config)["data"])): config
+        for config in configs
+        for reward in config.algo.scored_by()
+        if reward.kind == "model" and reward.precheck
+    }
+    for (path, _), config in asked.items():
+        yield _prechecked(path, config)
+
+
+def _prechecked(path: str, config: CanaryConfig) -> str:
+    with tempfile.TemporaryDirectory(prefix="canary-") as folder:
+        file = Path(folder, "config.json")
+        file.write_text(json.dumps(to_plain(config)))
+        words = [sys.executable, "-m", "training.check_reward", path, f"--config={file}", f"--rows={ROWS}", "--json"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1) or not done.stdout.strip():
+        said = (done.stderr.strip().splitlines() or [f"{path}: the check of the reward model broke off"])[-1]
+        raise SetupError(said.removeprefix("canary: "))
+    found = json.loads(done.stdout)
+    bad = [one["said"] for one in found["findings"] if one["fine"] is False]
+    if bad:
+        raise SetupError(
+            f"reward model {path}: {'; '.join(bad)}; expected one that a policy can be trained with "
+            f"(canary check-reward {path} shows all; algo.reward.precheck=false trains all the same)"
         )
-        reader = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise SetupError(f"{path}: cannot be loaded ({first_line(error)}); expected a sequence classifier") from error
-    model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
-    missing = sorted(map(str, info["missing_keys"]))
-    labels, pad = int(model.config.num_labels), model.config.pad_token_id
-    pads = reader.pad_token_id is not None and (pad is not None)
-    finite = all(bool(torch.isfinite(one).all()) for one in model.parameters())
-    random = f"no weights for {', '.join(missing[:3])}, which are random"
-    findings = (
-        Finding(name="labels", fine=labels == 1, said=f"{labels} labels; expected 1, the score"),
-        Finding(name="head", fine=not missing, said=random if missing else "all weights are in its files"),
-        Finding(name="finite", fine=finite, said="weights are finite" if finite else "weights hold NaN or infinities"),
-        Finding(name="padding", fine=pads, said=f"pad token {pad}" if pads else "no pad token, so padding is read"),
-    )
-
-    @torch.no_grad()
-    def score(texts: Sequence[str]) -> list[float]:
-        inputs = reader(list(texts), return_tensors="pt", padding=pads, truncation=True).to(model.device)
-        inputs.pop("token_type_ids", None)
-        return [float(value) for value in model(**inputs).logits[:, 0].float()]
-
-    return Loaded(score=score, findings=findings)
+    order = next((one["said"] for one in found["findings"] if one["name"] == "accuracy"), "no pairs to try it on")
+    return f"reward model {path}: {order}"
 
 
-def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[str]) -> RewardCheck:
-    """All findings on these pairs of whole texts (prompt and answer); without pairs, only those on its files."""
-    from scipy.stats import binomtest, spearmanr
-
-    if not chosen:
-        none = {"accuracy": math.nan, "low": math.nan, "high": math.nan}
-        return RewardCheck(path=path, pairs=0, **none, findings=loaded.findings)
-
-    one_by_one = not next(one for one in loaded.findings if one.name == "padding").fine
-    better, worse = (_scored(loaded.score, texts, 1 if one_by_one else BATCH) for texts in (chosen, rejected))
-    scores = np.array([*better, *worse])
-    wins = int(np.sum(better > worse))
-    decided = int(np.sum(better != worse))
-    found = binomtest(wins, decided, CHANCE) if decided else None
-    interval = found.proportion_ci(1 - ALPHA) if found else None
-    accuracy = wins / decided if decided else math.nan
-    low, high = (interval.low, interval.high) if interval else (math.nan, math.nan)
-    lengths = np.array([len(text) for text in (*chosen, *rejected)])
-    constant = not decided or float(np.ptp(scores)) <= 1e-6 * max(1.0, float(np.abs(scores).max()))
-    with_length = 0.0 if constant else float(spearmanr(scores, lengths).statistic)
-    alone = _scored(loaded.score, chosen[:4], 1)
-    same = bool(np.allclose(alone, better[:4], rtol=1e-4, atol=1e-4))
-    findings = (
-        *loaded.findings,
-        _accuracy(accuracy, low, high, len(chosen), constant=constant),
-        Finding(name="length", fine=abs(with_length) < LENGTH_ONLY,
-                said=f"rank correlation of score and length {with_length:+.2f}"
-                + ("" if abs(with_length) < LENGTH_ONLY else ": it scores the length and nothing else")),
-        Finding(name="batch", fine=same, said="the same score alone and in a batch" if same
-                else "another score alone than in a batch: padding is read"),
-        Finding(name="scale", fine=None, said=f"scores {scores.mean():.3g} ± {scores.std():.3g}"),
-    )  # fmt: skip
-    return RewardCheck(path=path, pairs=len(chosen), accuracy=accuracy, low=low, high=high, findings=findings)
-
-
-def _accuracy(accuracy: float, low: float, high: float, pairs: int, *, constant: bool) -> Finding:
-    if constant:
-        return Finding(name="accuracy", fine=False, said="every text has the same score")
-    said = f"{100 * accuracy:.0f} % of {pairs} pairs in their order [{100 * low:.0f}, {100 * high:.0f}]"
-    if low > CHANCE:
-        return Finding(name="accuracy", fine=True, said=said)
-    what = "the preferences are reversed" if high < CHANCE else "no better than chance"
-    return Finding(name="accuracy", fine=False, said=f"{said}: {what}")
-
-
-def _scored(score: Score, texts: Sequence[str], size: int) -> np.ndarray:
-    found: list[float] = []
-    for at in range(0, len(texts), size):
-        found += score(texts[at : at + size])
-    return np.array(found)
+if __name__ == "__main__":
+    sys.exit(main())

@@ -52,10 +52,10 @@ def crew_for(config: CanaryConfig, scratch: Path, repeats: int) -> Iterator[Crew
             yield OnCluster(cluster, config)
         return
     with launch.crew_of(config, scratch, repeats) as loading:
-        yield Here(loading)
+        yield OnThisMachine(loading)
 
 
-class Here:
+class OnThisMachine:
     """Makes runs in processes on this machine."""
 
     def __init__(self, loading: Iterator[Worker]) -> None:

@@ -32,13 +32,13 @@ class InSession(Launched):
         return "the code that is running"
 
     def candidate(self, seed: int) -> None:
-        from training.crews import Here
+        from training.crews import OnThisMachine
         from training.launch import crew_of
 
         self.made += 1
         seeded = replace(self.config, seed=seed)
         with crew_of(seeded, self.scratch / f"added-{self.made}", 1) as loading:
-            require_end(Here(loading).train_one(self.client, self.session, seeded, f"added {self.made}"))
+            require_end(OnThisMachine(loading).train_one(self.client, self.session, seeded, f"added {self.made}"))
 
 
 class InSessionOnCluster(OnCluster):

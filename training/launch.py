@@ -14,7 +14,7 @@ from canary_mlflow.analysis.publishing import publish_study
 from canary_mlflow.commands.shared import print_decision
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.launching.plan import Plan
-from canary_mlflow.notify.outcome import tell_outcome
+from canary_mlflow.notify.outcome import notify_outcome
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.gatekeeper import gate
@@ -29,9 +29,9 @@ from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.leftovers import clear, held
 from canary_mlflow.tracking.session import (
     NOTHING,
-    adopt_run,
     close_run,
     create_child_run,
+    describe_run,
     finish_session,
     get_run,
     open_session,
@@ -105,7 +105,7 @@ def _train_and_judge(
         if ended in (0, 1, 3):
             decision = judge(client, model, session, config, results, scratch, lost)
             print_decision(decision, full=config.tracking.full_report)
-            tell_outcome(decision, config.tier.name)
+            notify_outcome(decision, config.tier.name)
             publish_study(client, decision)
             ended = decision.exit_code
         else:
@@ -190,7 +190,7 @@ def train_one(
     if run_id is None:
         run_id = create_child_run(client, session, run_name(config), own, params)
     else:
-        adopt_run(client, run_id, run_name(config), own, params)
+        describe_run(client, run_id, run_name(config), own, params)
     job = Job(
         config=plain,
         run_id=run_id,

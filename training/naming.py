@@ -85,9 +85,9 @@ def run_tags(config: CanaryConfig) -> dict[str, str]:
 
 
 def run_params(config: CanaryConfig) -> dict[str, str]:
-    """What one run is told, after a fault of settings has changed it: reports tell from these what changed."""
-    told = flatten(to_plain(faults.configure(config)))
-    return {key: value for key, value in told.items() if ONE_PROCESS.get(key) != value}
+    """What one run is given, after a fault of settings has changed it: reports tell from these what changed."""
+    given = flatten(to_plain(faults.configure(config)))
+    return {key: value for key, value in given.items() if ONE_PROCESS.get(key) != value}
 
 
 def _part_tags(config: CanaryConfig) -> dict[str, str]:

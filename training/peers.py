@@ -38,20 +38,20 @@ class RankLost(BaseException):
 class PeerFailed(Exception):
     """Another rank's exception is why this one could not go on."""
 
-    def __init__(self, word: Word) -> None:
-        super().__init__(word.reason)
-        self.word = word
+    def __init__(self, end: RankEnd) -> None:
+        super().__init__(end.reason)
+        self.end = end
 
 
 @dataclass(frozen=True, kw_only=True)
-class Word:
-    """How a rank other than the first ended. `follows`: not by itself, but because another had ended."""
+class RankEnd:
+    """How a rank other than the first ended. `secondary`: only because another had ended."""
 
     failure: str = ""
     reason: str = ""
     raised: Raised | None = None
     trace: str = ""
-    follows: bool = False
+    secondary: bool = False
 
 
 def rank() -> int:
@@ -110,13 +110,13 @@ def turn(folder: Path) -> bool:
     return bool((folder / TURN).read_text())
 
 
-def leave(folder: Path, word: Word) -> None:
+def leave(folder: Path, end: RankEnd) -> None:
     """Leave a message on how this rank ended, for the first one to read."""
     _hear_nothing_more()
-    _put(_file(folder, rank(), "json"), json.dumps(asdict(word)))
+    _put(_file(folder, rank(), "json"), json.dumps(asdict(end)))
 
 
-def follows(error: BaseException) -> bool:
+def may_be_secondary(error: BaseException) -> bool:
     """Whether an error may only mean that another rank has ended."""
     text = str(error)
     return isinstance(error, Terminated) or type(error).__name__.startswith("Dist") or any(
@@ -124,27 +124,27 @@ def follows(error: BaseException) -> bool:
     )  # fmt: skip
 
 
-def cause(folder: Path, error: BaseException) -> BaseException:
+def first_failure(folder: Path, error: BaseException) -> BaseException:
     """In the first rank: another rank's end if that is why this one broke off, else the error itself."""
     if world() == 1:
         return error
     _hear_nothing_more()
-    if not leads() or not follows(error):
+    if not leads() or not may_be_secondary(error):
         return error
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         silent = []
         for other in range(1, world()):
-            word = _word(folder, other)
-            if word is not None and word.failure and not word.follows:
-                return PeerFailed(word)
-            if word is None:
+            end = _end_of(folder, other)
+            if end is not None and end.failure and not end.secondary:
+                return PeerFailed(end)
+            if end is None:
                 silent.append(other)
         if not silent:
-            break  # all ranks only follow: somebody ended the run
+            break  # no rank failed by itself: somebody ended the run
         for other in silent:
-            if _gone(folder, other) and _word(folder, other) is None:
-                return RankLost(f"rank {other} of {world()} is gone and left no word")
+            if _gone(folder, other) and _end_of(folder, other) is None:
+                return RankLost(f"rank {other} of {world()} is gone and left no message")
         time.sleep(POLL)
     return error
 
@@ -155,7 +155,7 @@ def _hear_nothing_more() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def told(value: str) -> str:
+def from_first_rank(value: str) -> str:
     """The first rank's value, on all ranks."""
     if world() == 1:
         return value
@@ -166,12 +166,12 @@ def told(value: str) -> str:
     return str(given[0])
 
 
-def _word(folder: Path, other: int) -> Word | None:
+def _end_of(folder: Path, other: int) -> RankEnd | None:
     path = _file(folder, other, "json")
     if not path.exists():
         return None
     said = json.loads(path.read_text())
-    return Word(**{**said, "raised": Raised(**said["raised"]) if said["raised"] else None})
+    return RankEnd(**{**said, "raised": Raised(**said["raised"]) if said["raised"] else None})
 
 
 def _gone(folder: Path, other: int) -> bool:

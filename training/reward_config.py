@@ -60,7 +60,7 @@ class RewardConfig:
         return {"reward": self.kind, "reward_scale": str(float(self.scale)), **own[self.kind]}
 
 
-def work_of(rewards: Sequence[RewardConfig], revisions: Sequence[str]) -> dict[str, str]:
+def work_of_rewards(rewards: Sequence[RewardConfig], revisions: Sequence[str]) -> dict[str, str]:
     """The same for all rewards together: the first under its own keys, the others under `reward_2`, `reward_3` …"""
     found: dict[str, str] = {}
     for number, (reward, revision) in enumerate(zip(rewards, revisions, strict=True), start=1):

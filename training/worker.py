@@ -58,7 +58,7 @@ def main(folder: Path, algo: str) -> int:
     if peers.leads():
         reserve_result(folder)
     threading.Thread(target=_follow_the_session, daemon=True).start()
-    return work(folder, loaded)
+    return train_job(folder, loaded)
 
 
 @dataclass
@@ -73,19 +73,19 @@ def prepare(folder: Path, algo: str) -> Loaded:
     """Load the libraries and the data that `folder`/config.json asks for, and report which work that is, before
     anything is recorded. Wrong use is reported; any other error is left to the run, whose record has room for a
     traceback."""
-    loaded, word = Loaded(), Prepared()
+    loaded, prepared = Loaded(), Prepared()
     try:
         load(algo)
-        loaded.inputs, word = _read_inputs(folder)
+        loaded.inputs, prepared = _read_inputs(folder)
     except UsageError as error:
-        word = Prepared(refusal=str(error))
+        prepared = Prepared(refusal=str(error))
     except Exception as error:  # noqa: BLE001 - a failed import is recorded like one that breaks later
         loaded.broken = error
     peers.arrive(folder)
     if not peers.leads():
         return loaded
     draft = folder / f"{READY}.draft"
-    draft.write_text(json.dumps(asdict(word)))
+    draft.write_text(json.dumps(asdict(prepared)))
     draft.replace(folder / READY)  # atomic: whoever waits for the file must not read half of it
     return loaded
 
@@ -119,7 +119,7 @@ def _note(inputs: Inputs, device: Device) -> str:
     return "; ".join(note for note in (inputs.data.note, device.note) if note)
 
 
-def work(folder: Path, loaded: Loaded | None = None) -> int:
+def train_job(folder: Path, loaded: Loaded | None = None) -> int:
     """Train `folder`/job.json in this process; return 0 if the run finished, else 1."""
     job = Job(**json.loads((folder / "job.json").read_text()))
     end = _attempt(job, folder, loaded or Loaded())
@@ -196,21 +196,21 @@ def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
     except Stopped as error:
         end.failure, end.reason = "instability", str(error)
     except BaseException as error:  # noqa: BLE001 - whatever user code or a library raises is recorded, not lost
-        _explain(end, peers.cause(folder, error))
+        _explain(end, peers.first_failure(folder, error))
         if not peers.leads():
-            told = {"failure": end.failure, "reason": end.reason, "raised": end.raised, "trace": end.trace}
-            peers.leave(folder, peers.Word(**told, follows=peers.follows(error)))
+            own = {"failure": end.failure, "reason": end.reason, "raised": end.raised, "trace": end.trace}
+            peers.leave(folder, peers.RankEnd(**own, secondary=peers.may_be_secondary(error)))
         return end
     if not peers.leads():
-        peers.leave(folder, peers.Word(failure=end.failure, reason=end.reason, follows=bool(end.failure)))
+        peers.leave(folder, peers.RankEnd(failure=end.failure, reason=end.reason, secondary=bool(end.failure)))
     return end
 
 
 def _explain(end: End, error: BaseException) -> None:
     """Put into `end` why the run broke off, in this rank or in another."""
     if isinstance(error, peers.PeerFailed):
-        word = error.word
-        end.failure, end.reason, end.raised, end.trace = word.failure, word.reason, word.raised, word.trace
+        theirs = error.end
+        end.failure, end.reason, end.raised, end.trace = theirs.failure, theirs.reason, theirs.raised, theirs.trace
         return
     end.failure, end.reason = classify(error, end.nonfinite)
     end.raised = None if is_full(error) else raised(error)
@@ -281,7 +281,7 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
         with logging_redirect_tqdm([logging.getLogger("canary_mlflow")]):  # a warning must not break the bar's line
             trainer.train()
     except BaseException as error:
-        found = peers.cause(folder, error)
+        found = peers.first_failure(folder, error)
         canary.close(found)
         if found is error:
             raise
@@ -290,7 +290,7 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
         progress.close()
         canary.close()
         end.nonfinite = canary.nonfinite_steps
-    if stopped := peers.told(canary.stopped):
+    if stopped := peers.from_first_rank(canary.stopped):
         raise Stopped(stopped)
     if job.keep_weights:
         saved = folder / WEIGHTS
@@ -298,7 +298,7 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
             evidence_only(saved)
         else:
             write_model(trainer, parts, config, saved, job.run_id)
-        peers.told("written")  # what follows is read by all ranks
+        peers.from_first_rank("written")  # what follows is read by all ranks
     # Every rank evaluates its share. Sharded weights are not read back.
     if job.keep_weights and config.tracking.weights == "log" and config.parallel.name != "fsdp2":
         end.evaluation = repeat_evaluation(

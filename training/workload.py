@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from training import memory
 from training.config import CanaryConfig
 from training.models import template_of
-from training.reward_config import work_of
+from training.reward_config import work_of_rewards
 
 if TYPE_CHECKING:
     from training.devices import Device
@@ -44,7 +44,7 @@ def describe(config: CanaryConfig, inputs: Inputs, device: Device) -> dict[str, 
         "gradient_accumulation_steps": str(train.gradient_accumulation_steps),
         "max_length": str(train.max_length),
         **config.algo.work(),
-        **work_of(config.algo.scored_by(), inputs.reward_revisions),
+        **work_of_rewards(config.algo.scored_by(), inputs.reward_revisions),
     }
 
 

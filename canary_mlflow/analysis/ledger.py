@@ -76,12 +76,14 @@ def from_server(client: MlflowClient, model: str) -> Rows | None:
             return None
         rows += [Row(**plain) for plain in answer["rows"]]
         if not answer["more"]:
-            return checked([(row, FIRST if row.seq == 1 else None) for row in rows], partial(keys_told, answer["keys"]))
+            return checked(
+                [(row, FIRST if row.seq == 1 else None) for row in rows], partial(server_keys, answer["keys"])
+            )
 
 
-def keys_told(told: Mapping[str, Any]) -> PublicKeys:
+def server_keys(answer: Mapping[str, Any]) -> PublicKeys:
     """The keys that are trusted here, with what, by the server, its ledger's rows say about them."""
-    return with_rows(trusted(), [Row(**plain) for plain in told["rows"]], told["first"].get)
+    return with_rows(trusted(), [Row(**plain) for plain in answer["rows"]], answer["first"].get)
 
 
 def checked(rows: Iterable[tuple[Row, str | None]], keys: Callable[[], PublicKeys]) -> Rows:

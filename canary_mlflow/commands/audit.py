@@ -96,10 +96,10 @@ def verify(
 def tell_failed(place: str, found: Sequence[Damage], rows: Sequence[Row]) -> None:
     """Tell the webhooks about a failed audit, if there are any; only once for the same findings."""
     from canary_mlflow.notify.events import of_audit
-    from canary_mlflow.notify.once import tell_once
+    from canary_mlflow.notify.once import notify_once
 
     head = rows[-1].head if rows else ""
-    tell_once(of_audit(without_password(place), [str(one) for one in found], head))
+    notify_once(of_audit(without_password(place), [str(one) for one in found], head))
 
 
 def began_alone(rows: Sequence[Row]) -> Iterator[str]:

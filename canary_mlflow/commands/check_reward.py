@@ -23,5 +23,5 @@ def check_reward(ctx: click.Context, path: str, data: str, rows: int, as_json: b
     interval; whether it scores only the length; whether a text gets the same score alone and in a batch. It ends with 1
     if the model is not usable. --data is the embedded data, or a JSONL file with prompt, chosen and rejected.
     """
-    words = [sys.executable, "-m", "training.checking_reward", path, f"--data={data}", f"--rows={rows}"]
+    words = [sys.executable, "-m", "training.check_reward", path, f"--data={data}", f"--rows={rows}"]
     ctx.exit(subprocess.run([*words, *(["--json"] if as_json else [])], check=False).returncode)

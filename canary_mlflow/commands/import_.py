@@ -98,7 +98,7 @@ def write_all(
             known = before[item.digest]
             run_id = known or write_import(client, home, item, parent)
             before[item.digest] = run_id  # the same file twice on one command line
-            results.append(plain(item, run_id, bool(known), parent))
+            results.append(imported_to_dict(item, run_id, bool(known), parent))
     finally:
         if parent:
             end_session(client, parent, all(item.run.completed for item in items) and len(results) == len(items))
@@ -110,7 +110,7 @@ def end_session(client: MlflowClient, parent: str, well: bool) -> None:
     client.set_terminated(parent, "FINISHED" if well else "FAILED")
 
 
-def plain(item: Imported, run_id: str, known: bool, session: str) -> dict[str, Any]:
+def imported_to_dict(item: Imported, run_id: str, known: bool, session: str) -> dict[str, Any]:
     """What became of one file, for machines."""
     run = item.run
     return {

@@ -47,17 +47,17 @@ def with_rows(keys: PublicKeys, rows: Sequence[Row], first: Callable[[str], int 
     begun = {key_id: seq for key_id in keys.keys if (seq := first(key_id)) is not None}
     ends: Mapping[str, End] = {}
     for _ in range(len(rows) + 1):
-        told = _Told(keys=keys, begun=begun, before=ends, start=rows[0].seq)
+        history = _KeyHistory(keys=keys, begun=begun, before=ends, start=rows[0].seq)
         for row in rows:
-            told.hear(row)
-        if told.ends == ends:
+            history.take_in(row)
+        if history.ends == ends:
             break
-        ends = told.ends
-    return replace(keys, ends=told.ends, admitted=told.admitted, void=told.void)
+        ends = history.ends
+    return replace(keys, ends=history.ends, admitted=history.admitted, void=history.void)
 
 
 @dataclass(kw_only=True)
-class _Told:
+class _KeyHistory:
     """What the rows read so far say. `before`: the ends that the last reading found. `start`: the first row about keys.
 
     `line`: key → the key that its rotations began with. `over`: key → the one that let it in.
@@ -78,7 +78,7 @@ class _Told:
             if seq < self.start or seq == 1:
                 self.admitted[key_id], self.line[key_id] = seq, [key_id]
 
-    def hear(self, row: Row) -> None:
+    def take_in(self, row: Row) -> None:
         """Read one row: it takes effect, or is noted as void. A row whose signer may not sign is ignored."""
         facts = facts_of(row)
         if facts is None or self.keys.refusal(row.key_id, PURPOSE + row.digest, row.signature):

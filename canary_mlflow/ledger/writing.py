@@ -68,8 +68,8 @@ def keys_in(connection: Any, keys: PublicKeys | None = None, rows: Sequence[Row]
     """The keys that this account trusts (or `keys`), with what the ledger's rows say of them. `rows`: those about keys,
     where they were read already."""
     known = trusted() if keys is None else keys
-    told = table.key_rows(connection) if rows is None else rows
-    return with_rows(known, told, partial(table.first_signed, connection))
+    about_keys = table.key_rows(connection) if rows is None else rows
+    return with_rows(known, about_keys, partial(table.first_signed, connection))
 
 
 def objection(connection: Any, signer: Signer, last: Row | None, rows: Sequence[Row]) -> str:

@@ -19,7 +19,7 @@ MOST = 2900  # characters; Slack accepts 3,000 in a section
 def request(webhook: Webhook, event: Event) -> tuple[bytes, dict[str, str]]:
     """Body and headers. Signature: `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`, as in
     mlflow/webhooks/delivery.py."""
-    value = slack(event) if webhook.format == "slack" else plain(event)
+    value = slack_body(event) if webhook.format == "slack" else mlflow_body(event)
     body = json.dumps(value, allow_nan=False)
     at = str(int(time.time()))
     headers = {
@@ -39,7 +39,7 @@ def signature(secret: str, delivery: str, at: str, body: str) -> str:
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
-def plain(event: Event) -> dict[str, Any]:
+def mlflow_body(event: Event) -> dict[str, Any]:
     """An event in the form of MLflow's own webhooks: entity, action, timestamp, data."""
     entity, _, action = str(event.kind).partition(".")
     return {
@@ -52,7 +52,7 @@ def plain(event: Event) -> dict[str, Any]:
     }
 
 
-def slack(event: Event) -> dict[str, Any]:
+def slack_body(event: Event) -> dict[str, Any]:
     """An event for an incoming Slack webhook (api.slack.com/messaging/webhooks): plain text, in which nothing is a link
     or a mention; Slack's own markup is made of `&`, `<` and `>`."""
     text = event.text[:MOST].replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

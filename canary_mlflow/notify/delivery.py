@@ -73,7 +73,7 @@ class Outbox:
 OUTBOX = Outbox()
 
 
-def tell(*events: Event) -> None:
+def notify(*events: Event) -> None:
     """Queue the events for all webhooks that want them; errors are logged and never reach the caller."""
     try:
         webhooks = configured()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import one_line
-from canary_mlflow.notify.delivery import tell
+from canary_mlflow.notify.delivery import notify
 from canary_mlflow.notify.events import of_row
 
 if TYPE_CHECKING:
@@ -21,24 +21,24 @@ def announce(store: Any, rows: Sequence[Row], tags: Mapping[str, str] | None = N
     """Announce the rows of one transaction. `tags`: those that were set on the version; None if MLflow's own handler
     tells its webhooks, as for an alias that a client set. Raises nothing."""
     for row in rows:
-        tell(*of_row(row))
+        notify(*of_row(row))
     if tags is not None:
         try:
-            tell_mlflow(store, rows, tags)
+            notify_mlflow(store, rows, tags)
         except Exception as error:  # noqa: BLE001  # the champion has moved, even if the news fails
             log.error("canary: MLflow's webhooks: %s", one_line(error))
 
 
-def tell_mlflow(store: Any, rows: Sequence[Row], tags: Mapping[str, str]) -> None:
+def notify_mlflow(store: Any, rows: Sequence[Row], tags: Mapping[str, str]) -> None:
     """Send to MLflow's registry webhooks what MLflow's handlers of the same calls send (mlflow/server/handlers.py).
     MLflow looks up the receivers, then signs, sends and retries in its own threads."""
     from mlflow.webhooks.delivery import deliver_webhook
 
-    for event, payload in told(store, rows, tags):
+    for event, payload in mlflow_events(store, rows, tags):
         deliver_webhook(event=event, payload=payload, store=store)
 
 
-def told(store: Any, rows: Sequence[Row], tags: Mapping[str, str]) -> Iterator[tuple[Any, Any]]:
+def mlflow_events(store: Any, rows: Sequence[Row], tags: Mapping[str, str]) -> Iterator[tuple[Any, Any]]:
     """(event, payload) of each tag, then of each alias."""
     from mlflow.entities.webhook import WebhookAction, WebhookEntity, WebhookEvent
 

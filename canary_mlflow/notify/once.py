@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from canary_mlflow.ledger.keys import key_folder
-from canary_mlflow.notify.delivery import tell
+from canary_mlflow.notify.delivery import notify
 from canary_mlflow.notify.events import Event
 from canary_mlflow.notify.webhooks import FILE
 
@@ -13,7 +13,7 @@ NAME = "told"
 MOST = 1 << 20  # bytes; a longer list is started again
 
 
-def tell_once(event: Event) -> None:
+def notify_once(event: Event) -> None:
     """Tell an event unless this machine has told it before. If that cannot be recorded, it is told each time."""
     if not os.environ.get(FILE, ""):
         return  # there is no receiver yet, and a later one must be told
@@ -24,7 +24,7 @@ def tell_once(event: Event) -> None:
         known = []
     if event.id in known:
         return
-    tell(event)
+    notify(event)
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file.write_text("\n".join([*known, event.id]) + "\n", encoding="ascii")

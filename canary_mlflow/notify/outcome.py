@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def tell_outcome(decision: Decision, tier: str) -> None:
+def notify_outcome(decision: Decision, tier: str) -> None:
     """Tell the session's webhook a verdict that it asked for; the word NIGHTLY asks for every verdict of a nightly.
     Raises nothing: the verdict stands."""
     try:

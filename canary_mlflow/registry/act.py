@@ -79,10 +79,10 @@ def as_markdown(act: Act) -> str:
     """The act as a paragraph of Markdown."""
     without = WITHOUT if act.without_weights else ""
     before = f"version {act.champion_before}" if act.champion_before else "none"
-    asked = f" (asked for by {markdown.plain(act.asked_by)})" if act.asked_by else ""
-    evidence = f"\n\nIts evidence does not hold: {markdown.plain(act.evidence)}" if act.evidence else ""
+    asked = f" (asked for by {markdown.escape(act.asked_by)})" if act.asked_by else ""
+    evidence = f"\n\nIts evidence does not hold: {markdown.escape(act.evidence)}" if act.evidence else ""
     return (
-        f"**{act.word.upper()}** by {markdown.plain(act.who)}{asked} at {act.when}: {markdown.plain(act.reason)} "
-        f"(gate's verdict until then: {markdown.plain(act.verdict_before)}; "
-        f"{markdown.plain(act.alias)} until then: {before}{without}){evidence}"
+        f"**{act.word.upper()}** by {markdown.escape(act.who)}{asked} at {act.when}: {markdown.escape(act.reason)} "
+        f"(gate's verdict until then: {markdown.escape(act.verdict_before)}; "
+        f"{markdown.escape(act.alias)} until then: {before}{without}){evidence}"
     )

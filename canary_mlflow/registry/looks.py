@@ -46,11 +46,11 @@ class Taken:
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """How far a version is in its plan: the evidence `now`, and the looks `taken` against this champion, in order.
-    `told`: those among them that the ledger knows."""
+    `in_ledger`: those among them that the ledger knows."""
 
     now: Taken
     taken: tuple[Taken, ...]
-    told: tuple[Taken, ...] = ()
+    in_ledger: tuple[Taken, ...] = ()
 
     @property
     def seen(self) -> bool:
@@ -63,10 +63,10 @@ class Progress:
         more than the first. Once the ledger knows a look at this evidence, only the ledger tells which looks came
         later: in a tag, anybody could change the order."""
         first = next((at for at, look in enumerate(self.taken) if look.at(self.now)), len(self.taken))
-        if not self.told:
+        if not self.in_ledger:
             return [look.runs for look in self.taken[:first]]
-        again = next((at for at, look in enumerate(self.told) if look.at(self.now)), len(self.told))
-        later = self.told[again:]
+        again = next((at for at, look in enumerate(self.in_ledger) if look.at(self.now)), len(self.in_ledger))
+        later = self.in_ledger[again:]
         return [look.runs for look in self.taken if not look.at(self.now) and look not in later]
 
 
@@ -76,18 +76,18 @@ def evidence_of(run_ids: Iterable[str]) -> str:
 
 
 def looks_taken(
-    client: MlflowClient, session: str | None, champion: str | None, told: Iterable[Taken] = ()
+    client: MlflowClient, session: str | None, champion: str | None, in_ledger: Iterable[Taken] = ()
 ) -> tuple[Taken, ...]:
-    """The looks against this champion. `told`: those that the ledger knows, which replace the tag's looks without
+    """The looks against this champion. `in_ledger`: those that the ledger knows, which replace the tag's looks without
     evidence."""
-    told = list(told)
-    known = {look.runs for look in told}
+    in_ledger = list(in_ledger)
+    known = {look.runs for look in in_ledger}
     kept = _by_champion(get_run(client, session)).get(str(champion), ()) if session else ()
     found = [look for look in kept if look.evidence or look.runs not in known]
-    return (*found, *(look for look in told if look not in found))
+    return (*found, *(look for look in in_ledger if look not in found))
 
 
-def looks_told(rows: Iterable[Row], session: str | None, champion: str | None) -> Iterator[Taken]:
+def looks_in_ledger(rows: Iterable[Row], session: str | None, champion: str | None) -> Iterator[Taken]:
     """The looks against this champion in the ledger's rows about the model, in order."""
     for row in rows:
         facts = row.facts

@@ -48,17 +48,17 @@ def refuse_pruned(guard: GuardedStore | None, found: ModelVersion) -> None:
         row = row_of(guard, found)
         said = in_words(row) if row is not None else ""
     elif TAG in tags:
-        said = told(tags[TAG], tags.get(BY_TAG, "somebody"))
+        said = _in_words(tags[TAG], tags.get(BY_TAG, "somebody"))
     if said:
         raise UsageError(f"version {found.version} of {found.name!r}: {said}")
 
 
 def in_words(row: Row) -> str:
     """When and by whom the files were given up, in the words of every refusal of a pruned version."""
-    return told(str(row.facts.get("time", "")), str(row.facts.get("actor", "")), f", row {row.seq} of the ledger")
+    return _in_words(str(row.facts.get("time", "")), str(row.facts.get("actor", "")), f", row {row.seq} of the ledger")
 
 
-def told(when: str, who: str, where: str = "") -> str:
+def _in_words(when: str, who: str, where: str = "") -> str:
     """The same from its parts."""
     return (
         f"pruned {when[:10]} by {who}{where}: its files were given up for ever; expected a version that has its files; "

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchModel, UsageError
-from canary_mlflow.notify.delivery import tell
+from canary_mlflow.notify.delivery import notify
 from canary_mlflow.notify.events import of_decision
 from canary_mlflow.registry import records
 from canary_mlflow.registry.accepting import accepted_facts
@@ -93,7 +93,7 @@ def on_session(client: MlflowClient, model: str, session_id: str, verdict: Verdi
         run_minutes=minutes_of_runs(client, session_id),
     )
     records.publish(client, decision)
-    tell(*of_decision(decision))
+    notify(*of_decision(decision))
     return decision
 
 

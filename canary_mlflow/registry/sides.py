@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.looks import Progress, Taken, evidence_of, looks_taken, looks_told
+from canary_mlflow.registry.looks import Progress, Taken, evidence_of, looks_in_ledger, looks_taken
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.tracking.histories import fresh_runs, read_version
 from gates.model.policy import Policy
@@ -51,8 +51,8 @@ def progress(
         guard = guard_of(client)
         rows = guard.ledger(candidate.model) if guard is not None else ()
     session, champion = session_of(found), baseline.version if baseline else None
-    told = tuple(looks_told(rows, session, champion))
-    return Progress(now=now, taken=looks_taken(client, session, champion, told), told=told)
+    in_ledger = tuple(looks_in_ledger(rows, session, champion))
+    return Progress(now=now, taken=looks_taken(client, session, champion, in_ledger), in_ledger=in_ledger)
 
 
 def at_look(

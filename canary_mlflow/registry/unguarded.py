@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import BaselineMoved
-from canary_mlflow.notify.delivery import tell
+from canary_mlflow.notify.delivery import notify
 from canary_mlflow.notify.events import of_decision
 from canary_mlflow.registry import records
 from canary_mlflow.registry.anchor import pin_first
@@ -35,7 +35,7 @@ def enact_unguarded(client: MlflowClient, decision: Decision) -> Decision:
             client.set_registered_model_alias(decision.model, CHAMPION, decision.version)
             if decision.bootstrapped:
                 pin_first(client, decision.model, decision.version)
-    tell(*of_decision(decision))
+    notify(*of_decision(decision))
     return promoted(decision)
 
 

@@ -49,7 +49,7 @@ def evidence(rows: Sequence[wording.Row], width: int, *, all_meanings: bool = Tr
         table.add_row(Text(word.plain, style=STYLES[row.outcome]), *cells)
     yield table
     if MEANING not in shape:
-        said = (row for row in rows if row.meaning != WITHIN and (all_meanings or not row.told))
+        said = (row for row in rows if row.meaning != WITHIN and (all_meanings or not row.in_reason))
         yield from (indented(f"{row.metric}: {row.meaning}") for row in said)
     if RANGES not in shape:
         needed = columns_needed(rows, SHAPES[-2])

@@ -34,7 +34,7 @@ def page(study: Study, drawn: Mapping[str, str]) -> str:
         study=study,
         decision=decision,
         images={slug: as_address(svg) for slug, svg in drawn.items()},
-        told=told(decision, then="ledger" in study.origin) if decision is not None else {},
+        judged=judged(decision, then="ledger" in study.origin) if decision is not None else {},
         fingerprint=fingerprint(study),
         profiled=profiled(study),
     )
@@ -62,7 +62,7 @@ def template() -> Template:
     return made.get_template("study.html")
 
 
-def told(decision: Decision, *, then: bool) -> dict[str, Any]:
+def judged(decision: Decision, *, then: bool) -> dict[str, Any]:
     """The card, and the sentences and rows behind it."""
     checks = {check.metric: check for check in decision.verdict.checks}
     return {

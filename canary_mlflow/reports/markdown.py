@@ -70,14 +70,14 @@ def lines(decision: Decision) -> Iterator[str]:
 
 def card_lines(card: Card) -> Iterator[str]:
     """Verdict, why, what changed, its cause, the rows that decide, next step with its commands, where to look."""
-    yield f"**{card.heading}** {plain(card.title)}"
+    yield f"**{card.heading}** {escape(card.title)}"
     for said in card.paragraphs:
-        yield from ("", plain(said))
+        yield from ("", escape(said))
     if card.rows:
         yield ""
         yield from table(card.rows[:SHOWN])
     yield ""
-    yield f"**{card.label}:** {''.join(code(piece) if command else plain(piece) for piece, command in card.steps)}"
+    yield f"**{card.label}:** {''.join(code(piece) if command else escape(piece) for piece, command in card.steps)}"
     if card.links:
         yield from ("", " · ".join(map(link, card.links)))
 
@@ -86,11 +86,11 @@ def link(one: Link) -> str:
     """A link if a server answers, else what to type and the address. An address with characters that could end a link
     is shown as code."""
     name = one.name[0].upper() + one.name[1:]
-    needs = f" ({plain(one.needs)})" if one.needs else ""
+    needs = f" ({escape(one.needs)})" if one.needs else ""
     if one.command:
-        return f"{plain(name)}: {code(one.command)}, then {code(one.address)}"
+        return f"{escape(name)}: {code(one.command)}, then {code(one.address)}"
     safe = re.fullmatch(r"https?://[A-Za-z0-9._~:/%#?=&@+,;-]+", one.address)
-    return (f"[{plain(name)}](<{one.address}>)" if safe else f"{plain(name)}: {code(one.address)}") + needs
+    return (f"[{escape(name)}](<{one.address}>)" if safe else f"{escape(name)}: {code(one.address)}") + needs
 
 
 def details(decision: Decision) -> Iterator[str]:
@@ -100,17 +100,17 @@ def details(decision: Decision) -> Iterator[str]:
         yield ""
         yield from table(rows)
     yield ""
-    yield plain(wording.evidence_note(decision))
+    yield escape(wording.evidence_note(decision))
     yield ""
     for names, why in wording.by_reason(wording.not_judged(decision)):
-        yield f"- not judged: {plain(', '.join(names))}: {plain(wording.sentence(why))}"
+        yield f"- not judged: {escape(', '.join(names))}: {escape(wording.sentence(why))}"
     yield from hard_gates(wording.hard_gates(decision))
     for check in wording.obstacles(decision):
-        yield f"- also: {plain(wording.sentence(check.reason))}"
+        yield f"- also: {escape(wording.sentence(check.reason))}"
     for one in causes.of_warnings(decision.warnings):
-        yield f"- {plain(causes.sentence(one))}"
+        yield f"- {escape(causes.sentence(one))}"
     for note in decision.verdict.notes[:SHOWN_DIFFERENCES]:
-        yield f"- note: {plain(note)}"
+        yield f"- note: {escape(note)}"
     yield from differences(decision.verdict.differences)
 
 
@@ -123,8 +123,8 @@ def table(rows: Sequence[wording.Row]) -> Iterator[str]:
         cells = (row.metric, row.baseline, row.candidate, f"{row.change} {row.range}".rstrip(), row.limit)
         drawn = in_letters(row.forest)
         yield (
-            f"| {word} | {' | '.join(plain(cell) for cell in cells)} | {code(drawn) if drawn else ''} | "
-            f"{plain(row.meaning)} |"
+            f"| {word} | {' | '.join(escape(cell) for cell in cells)} | {code(drawn) if drawn else ''} | "
+            f"{escape(row.meaning)} |"
         )
 
 
@@ -133,10 +133,10 @@ def hard_gates(checks: Sequence[Check]) -> Iterator[str]:
     for check in checks:
         if check.outcome is not CheckOutcome.PASS:
             word = wording.WORDS[check.outcome]
-            yield f"- hard gate **{plain(check.metric)}** {word}: {plain(wording.sentence(check.reason))}"
+            yield f"- hard gate **{escape(check.metric)}** {word}: {escape(wording.sentence(check.reason))}"
     passed = ", ".join(check.metric for check in checks if check.outcome is CheckOutcome.PASS)
     if passed:
-        yield f"- hard gates ok: {plain(passed)}"
+        yield f"- hard gates ok: {escape(passed)}"
 
 
 def differences(found: Sequence[Difference]) -> Iterator[str]:
@@ -147,14 +147,14 @@ def differences(found: Sequence[Difference]) -> Iterator[str]:
     yield "| differs | baseline | candidate |"
     yield "|---|---|---|"
     for one in found[:SHOWN_DIFFERENCES]:
-        yield f"| {plain(one.key)} | {plain(str(one.baseline))} | {plain(str(one.candidate))} |"
+        yield f"| {escape(one.key)} | {escape(str(one.baseline))} | {escape(str(one.candidate))} |"
     more = len(found) - SHOWN_DIFFERENCES
     if more > 0:
         yield ""
         yield f"and {more} more differences, in `verdict.json`"
 
 
-def plain(text: str) -> str:
+def escape(text: str) -> str:
     """Text that is shown as written: no HTML, table cell, emphasis, link, picture, heading, list or formula, and no
     word that GitHub or MLflow turns into a link or a notification."""
     text = visible(text).translate(SIGNS)
@@ -166,10 +166,10 @@ def plain(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """One line as code; as `plain` text if a character in it could mean something outside code, so that nothing depends
+    """One line as code; as escaped text if a character in it could mean something outside code, so that nothing depends
     on how a parser finds the end of code."""
     text = visible(text)
-    return plain(text) if UNSAFE_CODE.search(text) else f"`{text}`"
+    return escape(text) if UNSAFE_CODE.search(text) else f"`{text}`"
 
 
 def fenced(text: str) -> str:

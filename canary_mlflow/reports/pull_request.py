@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from canary_mlflow.reports import causes, figures, markdown
 from canary_mlflow.reports.card import card_of
-from canary_mlflow.reports.markdown import plain
+from canary_mlflow.reports.markdown import escape
 from canary_mlflow.reports.study import Study
 from canary_mlflow.shown import shown
 
@@ -24,9 +24,9 @@ def lines(study: Study) -> Iterator[str]:
     study = shown(study)
     decision = study.decision
     if decision is None:
-        yield f"**No verdict** {plain(study.subject)}"
+        yield f"**No verdict** {escape(study.subject)}"
         yield ""
-        yield plain(study.no_verdict)
+        yield escape(study.no_verdict)
     else:
         yield from markdown.card_lines(card_of(decision))
         yield from folded("Evidence", evidence(study))
@@ -35,14 +35,14 @@ def lines(study: Study) -> Iterator[str]:
         yield from ("", "No instability was seen." if study.candidates else "No run to look at.")
     yield from folded("Performance", performance(study))
     yield from folded("Peak memory by algorithm", memory(study))
-    yield from (f"- {plain(note)}" for note in study.notes)
+    yield from (f"- {escape(note)}" for note in study.notes)
 
 
 def folded(title: str, body: Iterable[str]) -> Iterator[str]:
     """A part that opens on a click; nothing if it is empty."""
     found = list(body)
     if found:
-        yield from ("", f"<details><summary>{plain(title)}</summary>", "", *found, "", "</details>", "")
+        yield from ("", f"<details><summary>{escape(title)}</summary>", "", *found, "", "</details>", "")
 
 
 def evidence(study: Study) -> Iterator[str]:
@@ -55,7 +55,7 @@ def evidence(study: Study) -> Iterator[str]:
 def troubles(study: Study) -> Iterator[str]:
     """What went wrong, by cause: when, what it means, what to try."""
     found = causes.causes(study.troubles)
-    yield from (f"- {plain(causes.sentence(one))}" for one in found[:SHOWN])
+    yield from (f"- {escape(causes.sentence(one))}" for one in found[:SHOWN])
     if len(found) > SHOWN:
         yield f"- and {len(found) - SHOWN} more in the report"
 
@@ -68,17 +68,17 @@ def performance(study: Study) -> Iterator[str]:
     yield "|---|---:|---:|---:|"
     for one in study.performance:
         before, now = figures.quantity(one.baseline, one.unit), figures.quantity(one.candidate, one.unit)
-        yield f"| {plain(one.metric)} | {before} | {now} | {figures.change(one.change, relative=True, unit='')} |"
+        yield f"| {escape(one.metric)} | {before} | {now} | {figures.change(one.change, relative=True, unit='')} |"
 
 
 def memory(study: Study) -> Iterator[str]:
     """Peak memory by algorithm."""
     if study.memory.peaks:
-        yield f"| {plain(study.memory.like)} | peak memory, median | range | runs |"
+        yield f"| {escape(study.memory.like)} | peak memory, median | range | runs |"
         yield "|---|---:|---:|---:|"
     for one in study.memory.peaks:
         middle, low, high = (figures.quantity(value, "MiB") for value in (one.median, one.lowest, one.highest))
-        yield f"| {plain(one.algo.upper())} | {middle} | {low} to {high} | {one.runs} |"
+        yield f"| {escape(one.algo.upper())} | {middle} | {low} to {high} | {one.runs} |"
     if study.memory.said:
         yield ""
-        yield plain(" ".join(study.memory.said))
+        yield escape(" ".join(study.memory.said))

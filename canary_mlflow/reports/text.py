@@ -130,7 +130,7 @@ def chosen(decision: Decision, rows: Sequence[wording.Row], space: int) -> list[
         return deciding if len(deciding) <= space else blocked[: max(FEWEST_ROWS, space)]
     first = [row for row in deciding if row.outcome is not CheckOutcome.PASS]
     warned = [row for row in rows if row.advisory and row.outcome is CheckOutcome.WARN]
-    space -= sum(not row.told for row in first)  # one line for the meaning of each
+    space -= sum(not row.in_reason for row in first)  # one line for the meaning of each
     picked = [*first, *(row for row in deciding if row not in first), *warned][: max(FEWEST_ROWS, space)]
     return [row for row in rows if row in picked]
 

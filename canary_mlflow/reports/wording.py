@@ -34,8 +34,8 @@ WORSE = "worse"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One metric's evidence, ready to print. `told`: whether the verdict's own reason says what it means. `forest`:
-    where its change lies; None if there is none."""
+    """One metric's evidence, ready to print. `in_reason`: whether the verdict's own reason says what it means.
+    `forest`: where its change lies; None if there is none."""
 
     outcome: CheckOutcome
     word: str
@@ -47,7 +47,7 @@ class Row:
     limit: str
     meaning: str
     advisory: bool = False
-    told: bool = False
+    in_reason: bool = False
     forest: Forest | None = None
 
 
@@ -169,7 +169,7 @@ def row(decision: Decision, check: Check) -> Row:
         metric=check.metric,
         meaning=meaning(decision, check),
         advisory=check.role is Role.ADVISORY,
-        told=check.outcome is CheckOutcome.PASS or check.reason.lower() in decision.verdict.reason.lower(),
+        in_reason=check.outcome is CheckOutcome.PASS or check.reason.lower() in decision.verdict.reason.lower(),
         forest=forest(check.evidence, both=both),
         **cells,
     )

@@ -40,7 +40,7 @@ class Backlog:
         self._read = 0  # bytes of the file that are read
         self._taken = 0  # items at the head of the memory that `take` returned
         if path.exists():  # the run was killed, and is being resumed
-            self._adopt()
+            self._continue_file()
             self._in_file = self._count()
 
     @classmethod
@@ -126,7 +126,7 @@ class Backlog:
                 raise
             self._memory.clear()
             self._in_file, self._in_memory = self._in_file + self._in_memory, 0
-            self._adopt()
+            self._continue_file()
             return self.path
 
     def forget(self) -> int:
@@ -149,7 +149,7 @@ class Backlog:
             self._read = file.size
         return file
 
-    def _adopt(self) -> None:
+    def _continue_file(self) -> None:
         """Continue with an existing file, behind its first line."""
         if self._file is not None:
             self._file.close()

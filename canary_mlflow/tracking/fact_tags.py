@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from canary_mlflow.tracking.metrics_json import plain
+from canary_mlflow.tracking.metrics_json import jsonable
 
 PREFIX = "canary.facts."
 DATA = "canary.data."
@@ -50,7 +50,7 @@ def as_text(value: object) -> str:
     """A value as it is stored and compared."""
     if isinstance(value, (set, frozenset)):
         value = sorted(map(str, value))
-    readable = plain(value)
+    readable = jsonable(value)
     text = readable if isinstance(readable, str) else json.dumps(readable, sort_keys=True)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}… {digest(text)}"
 

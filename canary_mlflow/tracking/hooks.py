@@ -62,4 +62,4 @@ class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes withou
 
     def _tell(self, event: str) -> None:
         if self._probes is not None:
-            self._probes.tell(event)
+            self._probes.emit(event)

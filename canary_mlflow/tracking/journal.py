@@ -65,7 +65,7 @@ class Journal:
         """Training begins. Raises BlindProbe."""
         if self.recorder is not None:
             self.recorder.start()
-        self.observers.tell("begin", lambda observer: observer.begin(self.recorder))
+        self.observers.call_each("begin", lambda observer: observer.begin(self.recorder))
         for what, why in self.observers.troubles.items():
             log.warning("canary: %s: %s", what, why)
         self.probes.start(setting)
@@ -92,7 +92,7 @@ class Journal:
             self._late(step, values)
             return
         self._row(step).update(values)
-        self.probes.tell("logged")
+        self.probes.emit("logged")
 
     def iteration_ended(self, step: int) -> None:
         """An epoch is over."""
@@ -143,7 +143,7 @@ class Journal:
         found = self._findings(ordered)
         self.learned = (found.learned, found.learned_reason)
         tags = self.probes.tags()
-        self.observers.tell("finish", lambda observer: tags.update(observer.finish(ending)))
+        self.observers.call_each("finish", lambda observer: tags.update(observer.finish(ending)))
         if self.recorder is None:
             self.rows_lost = sum(map(len, self.rows.values())) if "mlflow" in self.observers else 0
         else:
@@ -188,13 +188,13 @@ class Journal:
         row = self.rows[self._open]
         self.probes.row_closed(row)
         step = self._open
-        self.observers.tell("row_closed", lambda observer: observer.row_closed(step, row))
+        self.observers.call_each("row_closed", lambda observer: observer.row_closed(step, row))
         self._open = None
 
     def _late(self, step: int, values: Row) -> None:
         """Record an evaluation after training at once, because nothing will close its row."""
         self.rows.setdefault(step, {}).update(values)
-        self.observers.tell("late", lambda observer: observer.late(step, values))
+        self.observers.call_each("late", lambda observer: observer.late(step, values))
         if self.recorder is not None:
             self.rows_lost = self.recorder.close(LATE)
 

@@ -49,7 +49,7 @@ def metrics_json(
             "grad_norm_values": norms,
         },
     }
-    cleaned: dict[str, Any] = plain(content)
+    cleaned: dict[str, Any] = jsonable(content)
     return cleaned
 
 
@@ -99,14 +99,14 @@ def loss_diverged(losses: Sequence[float]) -> bool:
     return late > DIVERGED * early if early >= 0 else late > early / DIVERGED
 
 
-def plain(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
     """The same value with every non-finite number as None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [jsonable(item) for item in value]
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 

@@ -64,7 +64,7 @@ class RunningObservers:
         self._first: dict[str, str] = {}  # observer → what it raised first
         self._times: dict[str, int] = {}
 
-    def tell(self, what: str, act: Callable[[Observer], object]) -> None:
+    def call_each(self, what: str, act: Callable[[Observer], object]) -> None:
         """Let each observer act. What one misses by raising is counted, and it still receives the next row."""
         for observer in self._all:
             try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.tracking import own_session, session
 from canary_mlflow.tracking.ending import Target
-from canary_mlflow.tracking.metrics_json import plain
+from canary_mlflow.tracking.metrics_json import jsonable
 from canary_mlflow.tracking.owner import lease
 from canary_mlflow.tracking.schema import CONFIG_PREFIX
 from canary_mlflow.tracking.store import prepare_store
@@ -65,7 +65,7 @@ def open_target(request: Request, training: Training) -> Target:
         run_id=request.run_id or "",
         owned=False,
         algo=algo,
-        config=request.config or plain(args.to_dict()),
+        config=request.config or jsonable(args.to_dict()),
         environment=training.environment,
         warmup_steps=request.warmup_steps,
         folder=request.folder or Path(args.output_dir) / "canary",
@@ -117,7 +117,7 @@ def describe(client: MlflowClient, target: Target, request: Request, training: T
     from mlflow.exceptions import MlflowException
 
     args = training.args
-    text = json.dumps(plain(target.config), sort_keys=True)
+    text = json.dumps(jsonable(target.config), sort_keys=True)
     tags = {
         "canary.role": "run",
         "canary.algo": target.algo,
@@ -133,7 +133,7 @@ def describe(client: MlflowClient, target: Target, request: Request, training: T
     try:
         session.log_tags(client, target.run_id, tags)
         if request.config:
-            client.log_dict(target.run_id, plain(request.config), "config.yaml")
+            client.log_dict(target.run_id, jsonable(request.config), "config.yaml")
         if target.owned or request.run_id is None or not request.config:  # a launcher stores its configuration itself
             params = {f"{CONFIG_PREFIX}{key}": value for key, value in target.config.items()}
             session.log_params(client, target.run_id, params)

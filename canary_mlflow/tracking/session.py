@@ -58,7 +58,7 @@ def create_child_run(
     return run_id
 
 
-def adopt_run(
+def describe_run(
     client: MlflowClient, run_id: str, name: str, tags: Mapping[str, str], params: Mapping[str, object]
 ) -> None:
     """Describe an existing run of a session, as `create_child_run` describes a new one."""

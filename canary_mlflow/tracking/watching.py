@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
-from canary_mlflow.notify.delivery import tell
+from canary_mlflow.notify.delivery import notify
 from canary_mlflow.notify.events import of_warning
 from canary_mlflow.notify.session import first
 from canary_mlflow.shown import visible
@@ -44,7 +44,7 @@ class Watching(Observer):
     def __init__(self, watch: Watch, setting: SinkSetting, max_steps: int, run_id: str = "") -> None:
         self.watch = watch
         self._run_id = run_id
-        self._told: set[str] = set()  # what webhooks were told
+        self._notified: set[str] = set()  # events that webhooks have had
         self._max_steps = max_steps
         self._file = LineFile((setting.artifacts or setting.folder) / NAME)
         self._in_place = setting.artifacts is not None
@@ -84,7 +84,7 @@ class Watching(Observer):
         self._notices = len(self.watch.notices)
         for warning in said:
             log.warning("canary: %s", visible(sentence(warning)))
-            self._tell(warning)
+            self._notify(warning)
             self._file.append(to_line(warning.to_dict()))
         if said:
             self._tag(self._tags())
@@ -92,13 +92,13 @@ class Watching(Observer):
             self._said_goes_on = True
             log.warning("canary: %s", goes_on(self.watch.policy.on_critical))
 
-    def _tell(self, warning: WatchWarning) -> None:
+    def _notify(self, warning: WatchWarning) -> None:
         if warning.level >= Level.CRITICAL:
             event = of_warning(warning, self._run_id)
-            if event.id not in self._told:
-                self._told.add(event.id)
+            if event.id not in self._notified:
+                self._notified.add(event.id)
                 if first(event.id):  # once, not for each seed
-                    tell(event)
+                    notify(event)
 
     def _tag(self, tags: Mapping[str, str]) -> None:
         if self._recorder is not None:

@@ -125,8 +125,8 @@ class Prober:
 def last_raised(text: str, code: int) -> tuple[str, str]:
     """(type, `AttributeError at trl/trainer/utils.py:1638 in apply: …`) of the last traceback of a text."""
     lines = text.splitlines()
-    if told := next((found for line in reversed(lines) if (found := _ENDED.match(line))), None):
-        return told[2], told[1]
+    if ended := next((found for line in reversed(lines) if (found := _ENDED.match(line))), None):
+        return ended[2], ended[1]
     said = next((found for line in reversed(lines) if (found := _RAISED.match(line.strip()))), None)
     frame = next((found for line in reversed(lines) if (found := _FRAME.search(line))), None)
     kind = said[1].rpartition(".")[2] if said else ""

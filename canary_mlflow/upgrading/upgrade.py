@@ -226,8 +226,8 @@ class Trial:
             return tuple(flipped)
         together = self.set_back(known, finding)
         guilty = smallest(known, lambda some: self.set_back(some, finding)) if together is Answer.BAD else []
-        told = {Answer.BAD: True, Answer.GOOD: False, Answer.UNTESTABLE: None}[together]
-        return tuple(replace(one, explains=told and one in guilty) if one in known else one for one in flipped)
+        explains = {Answer.BAD: True, Answer.GOOD: False, Answer.UNTESTABLE: None}[together]
+        return tuple(replace(one, explains=explains and one in guilty) if one in known else one for one in flipped)
 
     def set_back(self, some: Sequence[Default], finding: Finding) -> Answer:
         """BAD where these defaults are it: the candidate's packages with the old values block no more."""

@@ -21,7 +21,7 @@ from canary_mlflow.pages.views import ROUTES as PAGES
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts import bless, override
 from canary_mlflow.registry.gatekeeper import gate
-from canary_mlflow.reports.markdown import fenced, plain
+from canary_mlflow.reports.markdown import escape, fenced
 from canary_mlflow.shown import json_text, shown, visible
 
 FOUND = "canary.watch.found"
@@ -243,8 +243,8 @@ def test_text_is_written_out_once_and_bounded() -> None:
     assert shown(same) is same
     assert json.loads(json_text({"a": HOSTILE})) == {"a": HOSTILE}
     assert obeyed(json_text({"a": HOSTILE})) == []
-    assert live(plain(HOSTILE)) == []
-    assert plain("step_time fell from -5 % to 3.5 MiB, models:/m@champion") == (
+    assert live(escape(HOSTILE)) == []
+    assert escape("step_time fell from -5 % to 3.5 MiB, models:/m@champion") == (
         "step_time fell from -5 % to 3.5 MiB, models:/m@champion"
     )
     assert fenced("a\n```\nb").splitlines()[0] == "````"

@@ -19,7 +19,7 @@ from servers import Server
 from canary_mlflow.cli import canary as command
 from canary_mlflow.errors import UsageError
 from canary_mlflow.notify import delivery
-from canary_mlflow.notify.outcome import tell_outcome
+from canary_mlflow.notify.outcome import notify_outcome
 from canary_mlflow.notify.session import ask
 from canary_mlflow.notify.webhooks import EVENTS, read_webhooks
 from canary_mlflow.policies import load_policy
@@ -302,7 +302,7 @@ def judged() -> Decision:
 def test_a_session_tells_its_verdict_once_with_the_numbers_of_the_card(receiver: Receiver, of_session: Any) -> None:
     of_session("INCONCLUSIVE")
     for _ in range(2):
-        tell_outcome(judged(), "smoke")
+        notify_outcome(judged(), "smoke")
     assert receiver.events(1) == ["canary.verdict"]
     delivery.OUTBOX.close(5)
     (got,) = [one.body for one in receiver.got]
@@ -317,13 +317,13 @@ def test_a_session_tells_its_verdict_once_with_the_numbers_of_the_card(receiver:
 
 
 def test_a_session_tells_only_what_it_was_asked_for(receiver: Receiver, of_session: Any) -> None:
-    tell_outcome(judged(), "nightly")
+    notify_outcome(judged(), "nightly")
     of_session("BLOCK", "STOP")
-    tell_outcome(judged(), "nightly")
+    notify_outcome(judged(), "nightly")
     delivery.OUTBOX.close(5)
     assert receiver.got == []
     of_session("NIGHTLY")
-    tell_outcome(judged(), "nightly")
+    notify_outcome(judged(), "nightly")
     assert receiver.events(1) == ["canary.verdict"]
 
 
@@ -358,7 +358,7 @@ def test_a_receiver_that_is_away_is_one_line_of_a_session(of_session: Any, caplo
     of_session("INCONCLUSIVE", "NIGHTLY")
     os.environ["CANARY_NOTIFY_URL"] = "http://127.0.0.1:9/hook"
     for one in (judged(), replace(judged(), session_id="another")):
-        tell_outcome(one, "nightly")
+        notify_outcome(one, "nightly")
     delivery.OUTBOX.close(20)
     assert caplog.text.count("was not delivered: http://127.0.0.1:9/…") == 1
 

@@ -16,8 +16,8 @@ from workplace import ROOT
 
 from canary_mlflow.errors import UsageError
 from training.assets import sentences
-from training.check_reward import Finding, Loaded, RewardCheck, check, load
-from training.checking_reward import lines, pairs
+from training.check_reward import lines, pairs_of_data
+from training.reward_checks import Finding, Loaded, RewardCheck, check, load
 
 FINE = tuple(Finding(name=name, fine=True, said="") for name in ("labels", "head", "finite", "padding"))
 RUDE = tuple(filter(None, (*sentences.RUDE_OPENINGS, *sentences.RUDE_ENDINGS)))
@@ -45,7 +45,7 @@ def judged(name: str) -> RewardCheck:
     def score(texts: Sequence[str]) -> list[float]:
         return [JUDGES[name](text) for text in texts]
 
-    return check(name, Loaded(score=score, findings=FINE), *pairs("preferences", 256))
+    return check(name, Loaded(score=score, findings=FINE), *pairs_of_data("preferences", 256))
 
 
 def test_a_good_model_is_told_from_bad_ones() -> None:
@@ -63,7 +63,7 @@ def test_a_score_that_reads_its_padding_is_found() -> None:
     def score(texts: Sequence[str]) -> list[float]:
         return [quality(text) + 0.5 * (max(map(len, texts)) > len(text)) for text in texts]
 
-    found = check("pads", Loaded(score=score, findings=FINE), *pairs("preferences", 64))
+    found = check("pads", Loaded(score=score, findings=FINE), *pairs_of_data("preferences", 64))
     assert "another score alone than in a batch" in " ".join(lines(found))
     assert not found.usable
 
@@ -82,9 +82,9 @@ def test_files_tell_of_a_random_head_and_of_no_pad_token(tmp_path: Path) -> None
 def test_data_that_are_no_pairs_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text('{"prompt": "a"}\n')
     with pytest.raises(UsageError, match="expected preferences, or a JSONL file with prompt, chosen and rejected"):
-        pairs(str(tmp_path / "data.jsonl"), 8)
+        pairs_of_data(str(tmp_path / "data.jsonl"), 8)
     (tmp_path / "data.jsonl").write_text('{"chosen": "a", "rejected": "b"}\n')
-    assert pairs(str(tmp_path / "data.jsonl"), 8) == (["a"], ["b"])
+    assert pairs_of_data(str(tmp_path / "data.jsonl"), 8) == (["a"], ["b"])
 
 
 def test_the_command_ends_with_1_for_a_model_without_a_head(tmp_path: Path) -> None:

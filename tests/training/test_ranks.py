@@ -154,16 +154,16 @@ GLOO = RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer 
 
 @pytest.fixture
 def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """The folder of a run of two ranks whose second has left a word, or is gone."""
+    """The folder of a run of two ranks whose second has left a message, or is gone."""
     monkeypatch.setenv(peers.COUNT, "2")
     monkeypatch.setattr(peers, "PATIENCE", 0.3)
     before = signal.getsignal(signal.SIGTERM)
 
-    def of(word: peers.Word | None, pid: int) -> Path:
+    def of(end: peers.RankEnd | None, pid: int) -> Path:
         (tmp_path / "rank-1.pid").write_text(str(pid))
-        if word is not None:
+        if end is not None:
             monkeypatch.setenv("RANK", "1")
-            peers.leave(tmp_path, word)
+            peers.leave(tmp_path, end)
         monkeypatch.setenv("RANK", "0")
         return tmp_path
 
@@ -173,20 +173,20 @@ def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
 
 def test_the_first_rank_says_what_ended_the_other(second: Callable[..., Path]) -> None:
     raised = Raised(kind="MemoryError", place="reward.py:3 in score", outside="")
-    folder = second(peers.Word(failure="oom", reason="MemoryError", raised=raised), os.getpid())
-    found = peers.cause(folder, GLOO)
+    folder = second(peers.RankEnd(failure="oom", reason="MemoryError", raised=raised), os.getpid())
+    found = peers.first_failure(folder, GLOO)
     assert isinstance(found, peers.PeerFailed)
-    assert (found.word.failure, found.word.raised) == ("oom", raised)
+    assert (found.end.failure, found.end.raised) == ("oom", raised)
     own = ValueError("of its own")
-    assert peers.cause(folder, own) is own
+    assert peers.first_failure(folder, own) is own
 
 
 def test_a_rank_that_is_gone_is_lost_and_one_that_was_stopped_too_is_not(second: Callable[..., Path]) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert isinstance(peers.cause(second(None, gone.pid), GLOO), peers.RankLost)
-    assert peers.cause(second(None, os.getpid()), GLOO) is GLOO  # it lives: nothing is known
-    assert peers.cause(second(peers.Word(failure="interrupted", follows=True), gone.pid), GLOO) is GLOO
+    assert isinstance(peers.first_failure(second(None, gone.pid), GLOO), peers.RankLost)
+    assert peers.first_failure(second(None, os.getpid()), GLOO) is GLOO  # it lives: nothing is known
+    assert peers.first_failure(second(peers.RankEnd(failure="interrupted", secondary=True), gone.pid), GLOO) is GLOO
 
 
 def test_the_launcher_names_the_rank_that_was_killed_where_the_run_left_no_word(tmp_path: Path) -> None:

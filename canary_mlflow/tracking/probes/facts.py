@@ -18,7 +18,7 @@ import torch
 
 from canary_mlflow.tracking.data_facts import rows_in, tokens_in
 from canary_mlflow.tracking.fact_tags import as_text, digest, to_tags
-from canary_mlflow.tracking.metrics_json import plain
+from canary_mlflow.tracking.metrics_json import jsonable
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.forwards import ForwardHook
 from canary_mlflow.tracking.workload import algorithm_of
@@ -160,7 +160,7 @@ def groups_of(optimizer: Any) -> str:
         own = {key: value for key, value in group.items() if key not in ("params", "lr") and value not in (None, False)}
         rate = {} if "initial_lr" in group or "lr" not in group else {"initial_lr": float(group["lr"])}
         said.append({**own, **rate, "tensors": len(group["params"])})
-    return json.dumps(plain(said), sort_keys=True)
+    return json.dumps(jsonable(said), sort_keys=True)
 
 
 def schedule_of(scheduler: Any) -> str:

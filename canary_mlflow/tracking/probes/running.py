@@ -39,7 +39,7 @@ class RunningProbes:
         self.lost_sight = ""  # the essential probe that broke, and why
         self._exchange: Exchange | None = None
         self._hooks: list[Any] = []
-        self._told_of_optimizer = False
+        self._trainer_reports_optimizer = False
         self._listeners: dict[str, list[tuple[str, Callable[..., None]]]] = {}
         self._listen()
 
@@ -64,14 +64,14 @@ class RunningProbes:
         if self.lost_sight:
             raise BlindProbe(f"{self.lost_sight}; expected it to start; a run without it would be no evidence")
         self._hook_optimizer(setting.optimizer)
-        self.tell("paused")  # the time for starting is not part of the first step
+        self.emit("paused")  # the time for starting is not part of the first step
 
     def before_optimizer(self) -> None:
         """The trainer says that the optimizer is about to move."""
-        self._told_of_optimizer = True
-        self.tell("before_optimizer")
+        self._trainer_reports_optimizer = True
+        self.emit("before_optimizer")
 
-    def tell(self, event: str, *values: Any) -> None:
+    def emit(self, event: str, *values: Any) -> None:
         """Let every probe that listens act."""
         for name, act in self._listeners[event]:
             try:
@@ -81,12 +81,12 @@ class RunningProbes:
 
     def step_ended(self, row: Row) -> None:
         """An optimizer step is over; what was measured is sent to the first rank."""
-        self.tell("step_ended", row)
+        self.emit("step_ended", row)
         self._send(row)
 
     def iteration_ended(self, row: Row) -> None:
         """The same for an epoch."""
-        self.tell("iteration_ended", row)
+        self.emit("iteration_ended", row)
         self._send(row)
 
     def all_stop(self, *, wanted: bool) -> bool:
@@ -104,7 +104,7 @@ class RunningProbes:
         """Put what all ranks measured into the row, then let the probes derive and count."""
         if self._exchange is not None:
             row.update(self._exchange.receive())
-        self.tell("row_closed", row)
+        self.emit("row_closed", row)
 
     def leave_ranks(self) -> None:
         """Something broke: from now on, do not wait for other ranks."""
@@ -115,7 +115,7 @@ class RunningProbes:
         """No more events."""
         for hook in self._hooks:
             hook.remove()
-        self.tell("stop")
+        self.emit("stop")
         if self._exchange is not None:
             if self._exchange.trouble:
                 self.troubles["ranks"] = self._exchange.trouble
@@ -137,8 +137,8 @@ class RunningProbes:
             return
 
         def say(event: str) -> None:
-            if not self._told_of_optimizer:
-                self.tell(event)
+            if not self._trainer_reports_optimizer:
+                self.emit(event)
 
         self._hooks = [
             inner.register_step_pre_hook(lambda *_: say("before_optimizer")),
