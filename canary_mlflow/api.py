@@ -37,13 +37,13 @@ def compare(baseline: str, candidate: str, *, policy: Rules | None = None, track
     NoSuchVersion, StoreError, and UsageError for an unknown or missing policy.
     """
     from canary_mlflow.registry.evidence import find_evidence
-    from canary_mlflow.registry.gatekeeper import compare as put_beside
+    from canary_mlflow.registry.gatekeeper import compare as compare_sides
     from canary_mlflow.tracking.store import reading_store
 
     client = reading_store(tracking_uri)
     left, right = find_evidence(client, baseline), find_evidence(client, candidate)
     rules = rules_for(policy, right.tier or left.tier, candidate)
-    return put_beside(client, rules, left.evidence, right.evidence, (left.label, right.label))
+    return compare_sides(client, rules, left.evidence, right.evidence, (left.label, right.label))
 
 
 @plainly

@@ -86,7 +86,7 @@ def footprint(config: CanaryConfig, folder: Path, device: Device) -> Footprint:
     with torch.device("meta"):
         model = _model(config, folder, device)
         _patch(config, model)
-        reference, module = _beside(config, model)
+        reference, module = _reference_and_module(config, model)
     with FakeTensorMode(allow_non_fake_inputs=True), Living() as living, _narrow_tiles(model, device):
         _put_on_cpu(module)
         if reference is not None:
@@ -96,7 +96,7 @@ def footprint(config: CanaryConfig, folder: Path, device: Device) -> Footprint:
         gradients = _size(trained)
         optimizer = _states(config, trained)
         weights = _bytes(module) - saved
-        beside = _bytes(reference) if reference is not None else 0
+        frozen = _bytes(reference) if reference is not None else 0
         resting = living.now
         living.peak = resting
         with _precision(device):
@@ -106,12 +106,12 @@ def footprint(config: CanaryConfig, folder: Path, device: Device) -> Footprint:
         after = gradients + _largest(trained)
     activations = max(held - gradients, 0)
     cache, drawn = _drawing(config, module, device)
-    fixed = weights + beside + optimizer
+    fixed = weights + frozen + optimizer
     return Footprint(
         parameters=sum(item.numel() for item in module.parameters()),
         trained=sum(item.numel() for item in trained),
         weights=weights,
-        reference=beside,
+        reference=frozen,
         gradients=gradients,
         optimizer=optimizer,
         activations=activations,
@@ -133,7 +133,7 @@ def _model(config: CanaryConfig, folder: Path, device: Device) -> Any:
     return AutoModelForCausalLM.from_config(settings, **options)
 
 
-def _beside(config: CanaryConfig, model: Any) -> tuple[Any, Any]:
+def _reference_and_module(config: CanaryConfig, model: Any) -> tuple[Any, Any]:
     """The frozen reference (None if there is none) and the module that is trained, as the trainers make them."""
     from training.adapters import peft_config
 

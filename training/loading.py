@@ -59,12 +59,12 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def load_model(
-    config: CanaryConfig, folder: Path, tokenizer: Any, device: Device, *, beside: bool = False
+    config: CanaryConfig, folder: Path, tokenizer: Any, device: Device, *, inspect_only: bool = False
 ) -> PreTrainedModel:
     """Load the weights in the precision in which they are trained or frozen, straight to the device.
 
     A score head that the files lack is initialized, the same in each run: on the CPU, whose generator is seeded for it.
-    `beside`: the model is only inspected while another holds the device's memory; it stays on the CPU, unless
+    `inspect_only`: the model is only inspected while another holds the device's memory; it stays on the CPU, unless
     quantized. Raises SetupError if weights are missing, or the tokenizer has more tokens than the model.
     """
     import torch
@@ -75,7 +75,7 @@ def load_model(
     run_dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
     options = loading_options(config, device)
     mine = peers.rank()  # index among the visible GPUs
-    if device.kind == "cuda" and not scores and not beside:
+    if device.kind == "cuda" and not scores and not inspect_only:
         options["device_map"] = {"": mine}
     quantization = quantization_config(config.quantization, run_dtype)
     if quantization is not None:

@@ -69,12 +69,12 @@ def read_model(config: CanaryConfig, tokenizer: Any, device: Device, folder: Pat
     from training.loading import load_model
 
     if config.adapter.name == "full":
-        return load_model(config, folder / MODEL, tokenizer, device, beside=True)
+        return load_model(config, folder / MODEL, tokenizer, device, inspect_only=True)
     from peft import PeftModel
 
     base = model_folder(config.model) if config.model.source == "hub" else folder / MODEL
     found: PreTrainedModel = PeftModel.from_pretrained(
-        load_model(config, base, tokenizer, device, beside=True), str(folder / ADAPTER)
+        load_model(config, base, tokenizer, device, inspect_only=True), str(folder / ADAPTER)
     )
     return found
 

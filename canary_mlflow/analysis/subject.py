@@ -166,7 +166,7 @@ def of_runs(client: MlflowClient, head: MlflowRun, policy: str | None) -> Subjec
     champion = champion_runs(client, model) if model else []
     own = bool(set(ids) & set(champion))
     beside = () if own else read_runs(client, champion)
-    decision, why = verdicts.beside_champion(client, side, beside, model, policy, own=own)
+    decision, why = verdicts.against_champion(client, side, beside, model, policy, own=own)
     return Subject(
         label=side.label,
         kind="session" if head.data.tags.get("canary.role") == "session" else "run",

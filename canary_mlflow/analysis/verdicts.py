@@ -70,7 +70,7 @@ def judged_now(client: MlflowClient, model: str, version: str, policy: str | Non
     return judged.decision, "judged just now; nothing was written", ""
 
 
-def beside_champion(
+def against_champion(
     client: MlflowClient, side: Side, champion: Sequence[Run], model: str, policy: str | None, *, own: bool
 ) -> tuple[Decision | None, str]:
     """What the gate would say about these runs; None with the reason if it could say nothing."""

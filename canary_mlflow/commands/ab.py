@@ -94,7 +94,7 @@ def ab(
             _plan(rules, sides, until, as_json)
             return
         with (
-            revisions.beside_each_other(prepare_store(tracking_uri), sources, sides, overrides)
+            revisions.open_trial(prepare_store(tracking_uri), sources, sides, overrides)
             if going_on is None
             else continuing.taken_up(client, going_on, sources)
         ) as trial:

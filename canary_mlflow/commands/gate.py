@@ -97,8 +97,8 @@ def compare(
     Each is a run id, a session id, MODEL/VERSION, MODEL@champion or models:/MODEL/VERSION. Exits with 0 whatever the
     comparison shows, unless --exit-code is given.
     """
-    from canary_mlflow.api import compare as put_beside
+    from canary_mlflow.api import compare as compare_sides
 
-    decision = put_beside(baseline, candidate, policy=policy, tracking_uri=tracking_uri)
+    decision = compare_sides(baseline, candidate, policy=policy, tracking_uri=tracking_uri)
     print_decision(decision, as_json, full=full)
     ctx.exit(decision.exit_code if exit_code else 0)

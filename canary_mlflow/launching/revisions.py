@@ -91,7 +91,7 @@ def checked_out(project: Path, revisions: dict[str, Revision], overrides: Sequen
 
 
 @contextmanager
-def beside_each_other(
+def open_trial(
     client: MlflowClient, sources: dict[str, Source], revisions: dict[str, Revision], overrides: Sequence[str]
 ) -> Iterator[Trial]:
     """A trial with a session for each side under one parent run, all ended afterwards."""

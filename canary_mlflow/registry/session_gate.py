@@ -56,7 +56,7 @@ def judge_runs(client: MlflowClient, model: str, run_ids: Sequence[str], policy:
     if before is None:
         return None
     candidate = Version(model=model, version=None, runs=read_runs(client, run_ids))
-    verdict = judge_beside(client, policy, before, candidate)
+    verdict = judge_against(client, policy, before, candidate)
     return Decision(
         verdict=verdict, model=model, question=Question.CHANGE, champion_before=before, champion_after=before
     )
@@ -65,11 +65,11 @@ def judge_runs(client: MlflowClient, model: str, run_ids: Sequence[str], policy:
 def gate_change(client: MlflowClient, model: str, session_id: str, policy: Policy) -> Decision:
     """Judge a session against the champion, and record that on the session; nothing is registered, no alias moves."""
     candidate = Version(model=model, version=None, runs=tuple(session_runs(client, session_id)))
-    verdict = judge_beside(client, policy, champion_or_none(client, model), candidate)
+    verdict = judge_against(client, policy, champion_or_none(client, model), candidate)
     return on_session(client, model, session_id, verdict, Question.CHANGE)
 
 
-def judge_beside(client: MlflowClient, policy: Policy, before: str | None, candidate: Version) -> Verdict:
+def judge_against(client: MlflowClient, policy: Policy, before: str | None, candidate: Version) -> Verdict:
     """The verdict on runs without a version, against the champion (version `before`) and the anchor."""
     baseline = None if before is None else read_version(client, candidate.model, before)
     verdict = judge(policy, baseline, candidate, accepted=accepted_facts(guard_of(client), candidate.model))

@@ -103,8 +103,10 @@ def test_on_a_gpu_weights_go_straight_there_and_a_second_copy_does_not(monkeypat
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", seen)
     folder = tiny_model_folder()
-    for beside in (False, True):
-        load_model(a_config(), folder, load_tokenizer(folder), Device(kind="cuda", precision="bf16"), beside=beside)
+    for inspect_only in (False, True):
+        load_model(
+            a_config(), folder, load_tokenizer(folder), Device(kind="cuda", precision="bf16"), inspect_only=inspect_only
+        )
     assert asked == [{"": 0}, None]
 
 
