@@ -36,7 +36,7 @@ def settle(needs: Sequence[str]) -> None:
             os.environ[CHOSEN] = str(own)
             os.execv(own, [str(own), *sys.orig_argv[1:]])
         if other := next((place for place in installed_from() if place.is_dir()), None):
-            _say(f"{sys.executable} is the Python of {other}; `make smoke` in {project} builds it one of its own")
+            _say(f"{sys.executable} is the Python of {other}; `make smoke` in {project} builds its own")
     missing = [name for name in needs if find_spec(name) is None]
     if missing:
         what = f"run `make smoke` in {project}" if in_checkout else "pip install 'canary-mlflow[train]'"

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-# Names that fit the document may still hold signs that cannot be printed, which OpenAPI has no words for.
+# Names that fit the document may still hold characters that cannot be printed, which OpenAPI has no words for.
 UNDECIDED = [positive_data_acceptance]
 
 

@@ -62,7 +62,7 @@ def test_an_environment_in_which_the_checkout_is_installed_is_its_own(checkout: 
     done = elsewhere.run(elsewhere.python, *JOB, cwd=other)
     assert done.returncode == 0
     assert done.stderr == (
-        f"canary: {elsewhere.python} is the Python of {checkout}; `make smoke` in {other} builds it one of its own\n"
+        f"canary: {elsewhere.python} is the Python of {checkout}; `make smoke` in {other} builds its own\n"
     )
 
 

@@ -61,7 +61,7 @@ class Cell:
         if self.decision is not None:
             return f"{self.decision.verdict.reason}{missing}"
         broke = f", {len(self.failures)} of them broke off ({', '.join(self.failures)})" if self.failures else ""
-        return f"{self.made} runs{broke}; nothing to be judged beside{missing}"
+        return f"{self.made} runs{broke}; nothing to judge them against{missing}"
 
 
 def cell_of(config: CanaryConfig) -> str:

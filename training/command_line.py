@@ -142,7 +142,7 @@ def _check_override(item: Override) -> None:
     if options and not item.is_delete() and not item.is_sweep_override() and not _is_name(item.value()):
         raise UsageError(f"{words}: not the name of an option; expected {key}=NAME, one of {', '.join(options)}")
     if key == "algo.name":
-        raise UsageError(f"{words}: each algorithm brings keys of its own; expected algo={item.value()} instead")
+        raise UsageError(f"{words}: each algorithm has its own keys; expected algo={item.value()} instead")
 
 
 def _is_name(value: Any) -> bool:

@@ -77,7 +77,7 @@ def _check_ranks(hardware: HardwareConfig, parallel: str, cores: int) -> None:
     if count == 1:
         return
     if not lacking and count > cards:
-        raise SetupError(f"hardware.ranks is {count}; expected at most {cards}, the GPUs in sight; or use hardware=cpu")
+        raise SetupError(f"hardware.ranks is {count}; expected at most {cards}, the visible GPUs; or use hardware=cpu")
     if lacking and count * hardware.threads > cores:
         raise SetupError(
             f"hardware.ranks is {count} with {hardware.threads} threads each; expected at most {cores} in all, the "

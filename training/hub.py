@@ -117,7 +117,7 @@ def _ask_hub(repository: Repository, lacks: str) -> None:
     if answer is None:
         return
     if isinstance(answer, GatedRepoError):
-        reason = "the hub wants a login with access to it (hf auth login)"
+        reason = "the hub requires a login with access to it (hf auth login)"
     elif isinstance(answer, RevisionNotFoundError):
         reason = f"the hub has no revision {repository.revision!r} of it"
     elif isinstance(answer, RepositoryNotFoundError):
@@ -157,6 +157,6 @@ def _unavailable(repository: Repository, reason: str, lacks: str) -> str:
     own = "model=local model.path=FOLDER" if repository.kind == "model" else "data.path=FOLDER"
     state = f" and the cache lacks it ({lacks})" if lacks else ""
     return (
-        f"{repository.asked_by} needs {repository.name}, but {reason}{state}; where the hub is in reach run "
+        f"{repository.asked_by} needs {repository.name}, but {reason}{state}; where the hub can be reached run "
         f"`hf download {repository.name}{kind}{revision}` and copy that cache here (HF_HOME), or give a folder: {own}"
     )

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from training.crews import Crew
 
 UNRECORDED = (
-    "it trained to its end, and its store did not take all of it; expected one that answers and has room; see to that, "
-    "then canary deliver brings the rest"
+    "it trained to its end, but its store did not take everything; expected one that answers and has room; fix that, "
+    "then canary deliver sends the rest"
 )
 
 

@@ -51,8 +51,8 @@ def refuse_own_code(folder: Path, asked_by: str) -> None:
     kind = str(config.get("model_type", ""))
     if config.get("auto_map") and not (kind and (kinds / kind.replace("-", "_")).is_dir()):
         raise SetupError(
-            f"{asked_by}: {folder} needs code of its own (auto_map in its config.json), and a canary runs none of a "
-            f"model's; expected a model_type that Transformers has, found {kind!r}"
+            f"{asked_by}: {folder} needs its own code (auto_map in its config.json), and a canary runs no code "
+            f"of a model; expected a model_type that Transformers has, found {kind!r}"
         )
 
 

@@ -59,7 +59,7 @@ def choose_model_name(client: MlflowClient, config: CanaryConfig, workload: Mapp
     free = (name for name in (default, f"{default}-{digest_of(workload)}") if not _differences(client, name, workload))
     raise UsageError(
         f"model {model!r}: its champion did other work ({', '.join(others)}), and the two cannot be compared; expected "
-        f"a model of this work's own; write model_name={next(free, 'NAME')}"
+        f"another model for this work; write model_name={next(free, 'NAME')}"
     )
 
 

@@ -61,13 +61,13 @@ def plan(words: Sequence[str], *, as_json: bool = False) -> int:
 
     device = devices.settle(config.hardware)
     found = footprint(config, folder, device)
-    beside = ON_CUDA if device.kind == "cuda" else ON_CPU
-    needed, room = found.total + beside, devices.memory(device.kind)
+    uncounted = ON_CUDA if device.kind == "cuda" else ON_CPU
+    needed, room = found.total + uncounted, devices.memory(device.kind)
     if as_json:
         said: dict[str, Any] = {**asdict(found), "counted": found.total, "total": needed, "device": room}
         sys.stdout.write(f"{json_text(stamped('plan', said))}\n")
     else:
-        echo_lines("\n".join(lines(config, found, beside, room, device.kind)))
+        echo_lines("\n".join(lines(config, found, uncounted, room, device.kind)))
     if room is not None and needed > room:
         has = f"{WHOSE[device.kind]} has {size(room)} free"
         raise SetupError(
@@ -101,7 +101,7 @@ def title(config: CanaryConfig) -> str:
     return f"algo={config.algo.name} model={config.model.name} adapter={config.adapter.name}"
 
 
-def lines(config: CanaryConfig, found: Footprint, beside: int, room: int | None, kind: str) -> list[str]:
+def lines(config: CanaryConfig, found: Footprint, uncounted: int, room: int | None, kind: str) -> list[str]:
     """The parts and their sum, as a table for people."""
     logits = f", of which logits {size(found.logits)}" if found.logits else ""
     parts = {
@@ -110,13 +110,13 @@ def lines(config: CanaryConfig, found: Footprint, beside: int, room: int | None,
         "gradients": (found.gradients, ""),
         "optimizer": (found.optimizer, config.train.optimizer),
         "activations": (found.activations, f"{config.train.batch_size} rows at their longest{logits}"),
-        "KV cache": (found.kv_cache, "while answers are drawn, not beside activations"),
-        "beside": (beside, "what is not counted: libraries, data, allocator"),
+        "KV cache": (found.kv_cache, "while answers are drawn, before there are activations"),
+        "other": (uncounted, "libraries, data, allocator: estimated, not counted"),
     }
     rows = [f"  {name:<12}{size(value):>10}  {what}".rstrip() for name, (value, what) in parts.items() if value]
-    total = found.total + beside
+    total = found.total + uncounted
     has = f"what {WHOSE[kind]} has free is unknown" if room is None else f"{WHOSE[kind]} has {size(room)} free"
-    return [title(config), *rows, f"  {'needed':<12}{size(total):>10}  at its fullest; {has}"]
+    return [title(config), *rows, f"  {'needed':<12}{size(total):>10}  at its peak; {has}"]
 
 
 def counted(parameters: int) -> str:

@@ -251,4 +251,4 @@ def ending_of(code: int) -> str:
         name = signal.Signals(-code).name
         hint = " (often the kernel's out-of-memory killer; see dmesg)" if name == "SIGKILL" else ""
         return f"its process was killed by {name}{hint}"
-    return f"its process ended with code {code} and left no word; its own output above may say why"
+    return f"its process ended with code {code} and reported nothing; its own output above may say why"

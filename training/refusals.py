@@ -42,7 +42,7 @@ def explain(error: Exception) -> str:
         cause = cause.__cause__
     key = getattr(cause, "full_key", None)
     if isinstance(cause, OverrideParseException):
-        return f"{cause.override}: not understood; expected key=value, with quotes around special signs in a value"
+        return f"{cause.override}: not understood; expected key=value, with quotes around special characters in a value"
     if "Ambiguous value" in str(cause):
         return f"{str(cause).splitlines()[0]}; expected one value, or --multirun for several"
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]

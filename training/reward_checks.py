@@ -121,7 +121,7 @@ def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[s
                 said=f"rank correlation of score and length {with_length:+.2f}"
                 + ("" if abs(with_length) < LENGTH_ONLY else ": it scores the length and nothing else")),
         Finding(name="batch", fine=same, said="the same score alone and in a batch" if same
-                else "another score alone than in a batch: padding is read"),
+                else "a different score alone than in a batch: padding is read"),
         Finding(name="scale", fine=None, said=f"scores {scores.mean():.3g} ± {scores.std():.3g}"),
     )  # fmt: skip
     return RewardCheck(path=path, pairs=len(chosen), accuracy=accuracy, low=low, high=high, findings=findings)
@@ -130,7 +130,7 @@ def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[s
 def _accuracy(accuracy: float, low: float, high: float, pairs: int, *, constant: bool) -> Finding:
     if constant:
         return Finding(name="accuracy", fine=False, said="every text has the same score")
-    said = f"{100 * accuracy:.0f} % of {pairs} pairs in their order [{100 * low:.0f}, {100 * high:.0f}]"
+    said = f"{100 * accuracy:.0f} % of {pairs} pairs ranked correctly [{100 * low:.0f}, {100 * high:.0f}]"
     if low > CHANCE:
         return Finding(name="accuracy", fine=True, said=said)
     what = "the preferences are reversed" if high < CHANCE else "no better than chance"

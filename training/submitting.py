@@ -44,7 +44,7 @@ def check(launcher: str, keys: Mapping[str, Any], config: CanaryConfig, *, multi
         return
     if not multirun:
         raise UsageError(
-            f"hydra/launcher={launcher} has the jobs of a sweep, and this is a session; expected --multirun, or "
+            f"hydra/launcher={launcher} runs the jobs of a sweep, and this is a session; expected --multirun, or "
             "launcher=ray"
         )
     for key in ("nodes", "tasks_per_node"):
@@ -55,13 +55,13 @@ def check(launcher: str, keys: Mapping[str, Any], config: CanaryConfig, *, multi
             )
     if keys.get("max_num_timeout"):
         raise UsageError(
-            f"hydra.launcher.max_num_timeout is {keys['max_num_timeout']}; expected 0: no run goes on from where its "
-            "time was up; set hydra.launcher.timeout_min"
+            f"hydra.launcher.max_num_timeout is {keys['max_num_timeout']}; expected 0: no run resumes after its "
+            "time is up; set hydra.launcher.timeout_min"
         )
     if launcher == SLURM and (lacking := [tool for tool in TOOLS if shutil.which(tool) is None]):
         raise UsageError(
             f"hydra/launcher={SLURM}: there is no {' and no '.join(lacking)} here; expected a machine that submits to "
-            f"Slurm; hydra/launcher={LOCAL} has the jobs on this one"
+            f"Slurm; hydra/launcher={LOCAL} runs the jobs on this one"
         )
     if launcher == LOCAL and not keys["gpus_per_node"] and devices.cards_in_sight(vars(config.hardware)):
         raise UsageError(
@@ -130,7 +130,7 @@ class Job:
             *_, last = str(error).rpartition("-" * 22)[0].strip().splitlines() or [one_line(error)]
             how = f"broke off ({last})"
         except UncompletedJobError:
-            how = f"left no word (state {self.job.state})"
+            how = f"reported nothing (state {self.job.state})"
         self.lost = True
         _say(f"job {self.job.job_id} {how}; its output: {self.job.paths.stderr}")
         return [JobReturn(_return_value=OUTSIDE, status=JobStatus.COMPLETED)]
@@ -150,7 +150,7 @@ def _kept() -> Iterator[None]:
             with deaf_to_the_terminal():
                 found = submit(executor, *arguments)
         except FailedJobError as error:
-            raise CanaryError(f"no job was submitted: {one_line(error)}; expected what Slurm takes") from error
+            raise CanaryError(f"no job was submitted: {one_line(error)}; expected options Slurm accepts") from error
         folder = str(executor.folder).partition("/%")[0]  # submitit's own placeholders for the job
         _say(f"jobs {' '.join(job.job_id for job in found)}; their output: {folder}")
         known.extend(kept := [Job(job) for job in found])

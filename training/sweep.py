@@ -93,7 +93,7 @@ def _end_left(client: MlflowClient, parent: str) -> None:
             break
         time.sleep(1)
     for run_id in left:
-        close_run(client, run_id, "interrupted", "its job ended without a word")
+        close_run(client, run_id, "interrupted", "its job ended without saying why")
 
 
 def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -> int:

@@ -30,7 +30,10 @@ class Format:
 
 FORMATS = (
     Format(
-        option="html", module="html", function="render", help="One page without network: verdict, curves, evidence."
+        option="html",
+        module="html",
+        function="render",
+        help="One page, no network needed: verdict, curves, evidence.",
     ),
     Format(option="md", module="pull_request", function="render", help="Markdown for a pull request, details folded."),
     Format(option="png", module="pictures", function="pictures", help="One picture per chart, into DIR.", folder=True),

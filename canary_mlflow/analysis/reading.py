@@ -160,7 +160,7 @@ def part(one: Recorded, side: str) -> RunPart:
 def band_of(baseline: Sequence[Run], candidate: Sequence[Run], subject: Subject) -> tuple[list[Run], str]:
     """The baseline's runs that did the same work as the candidate's, and a sentence about them or their absence."""
     if not baseline:
-        why = "its runs are gone" if subject.baseline else "there is no other one to set these runs beside"
+        why = "its runs are gone" if subject.baseline else "there is no other version to compare these runs with"
         return [], f"No band of a champion: {why if subject.model else 'these runs belong to no registered model'}."
     work = [run.workload for run in candidate]
     alike = [run for run in baseline if run.completed and run.workload in work]

@@ -171,7 +171,7 @@ def of_runs(client: MlflowClient, head: MlflowRun, policy: str | None) -> Subjec
         label=side.label,
         kind="session" if head.data.tags.get("canary.role") == "session" else "run",
         decision=decision,
-        origin="" if decision is None else "put beside the champion just now; nothing was written",
+        origin="" if decision is None else "compared with the champion just now; nothing was written",
         no_verdict=why,
         candidate=ids,
         baseline=[run.run_id for run in beside],

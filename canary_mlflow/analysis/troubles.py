@@ -31,11 +31,11 @@ ENDINGS: Mapping[str, tuple[str, str]] = {
 def troubles_of(run: str, found: Run, tags: Mapping[str, str]) -> list[Trouble]:
     """The instabilities of one run, the earliest first, how it ended last."""
     watched = LEVEL in tags
-    source = "said while it ran" if watched else "nobody watched this run; said now, of what it recorded"
+    source = "reported while it ran" if watched else "nobody watched this run; found now, in what it recorded"
     try:
         warnings = warnings_in(tags) if watched else replayed(found)
     except StoreError:  # somebody else's tag
-        warnings, source = replayed(found), "its tag of warnings cannot be read; said now, of what it recorded"
+        warnings, source = replayed(found), "its tag of warnings cannot be read; found now, in what it recorded"
     listed = [trouble(run, one, source) for one in sorted(warnings, key=lambda one: one.step)]
     return [*listed, *ending(run, found)]
 

@@ -33,7 +33,7 @@ def healthy(
     good, notes = [], list(left_out)
     for group in groups:
         problems = {run.run_id: _problem(policy, run) for run in group}
-        notes += [f"run {run_id}: {problem}: no standard, left out" for run_id, problem in problems.items() if problem]
+        notes += [f"run {run_id}: {problem}: not healthy, left out" for run_id, problem in problems.items() if problem]
         good.append(tuple(run for run in group if not problems[run.run_id]))
     if not any(len(group) > 1 for group in good):
         counts = ", ".join(str(len(group)) for group in good)
@@ -41,7 +41,7 @@ def healthy(
         raise UsageError(
             f"canary calibrate: found {counts} finished runs{why}; expected a group of at least 2; add runs"
         )
-    notes += [f"run {group[0].run_id} is alone in its group, and has no part" for group in good if len(group) == 1]
+    notes += [f"run {group[0].run_id} is alone in its group, left out" for group in good if len(group) == 1]
     return [group for group in good if len(group) > 1], notes
 
 
@@ -60,7 +60,7 @@ def refuse_mixed(groups: Sequence[Sequence[Run]]) -> None:
     if mixed:
         raise UsageError(
             f"canary calibrate: found runs of more than one workload or hardware ({', '.join(mixed)}); expected "
-            "unchanged runs of one; calibrate each alone"
+            "unchanged runs of one; calibrate each separately"
         )
 
 

@@ -100,7 +100,7 @@ def ab(
         ) as trial:
             if going_on is None:
                 continuing.keep(trial, sides, rules)
-            say(f"session {trial.parent}; should it be stopped: canary ab --continue {trial.parent}")
+            say(f"session {trial.parent}; if it is stopped: canary ab --continue {trial.parent}")
             with trials.on(launcher, trial, say) as placed:
                 verdict = revisions.carry_out(placed, rules, say, until)
             decision = revisions.report(trial, sides, verdict)
@@ -124,7 +124,7 @@ def _refuse(given: Mapping[str, str | None]) -> None:
     if found := [name for name, value in given.items() if value]:
         raise UsageError(
             f"--continue: found {' and '.join(found)}; expected none: revisions, overrides and policy stay those that "
-            "it was begun with"
+            "it began with"
         )
 
 

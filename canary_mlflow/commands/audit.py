@@ -109,7 +109,7 @@ def began_alone(rows: Sequence[Row]) -> Iterator[str]:
 
     for row in rows:
         if (row.kind, row.word) == (Kind.KEY, TRUSTED) and (facts_of(row) or {}).get("subject") == row.key_id:
-            yield f"row {row.seq}: key {row.key_id} began on its own word; its file here is all that speaks for it"
+            yield f"row {row.seq}: key {row.key_id} admitted itself; only its file here vouches for it"
 
 
 def exported(file: Path) -> list[Row]:

@@ -78,7 +78,7 @@ def rotate(uris: tuple[str, ...]) -> None:
     for uri in found:
         echo(f"  {record_rotation(uri, anew=anew)}")
     if not found:
-        echo("  recorded nowhere: no ledger is at hand; each is told before the new key's first row in it")
+        echo("  recorded nowhere: no ledger is at hand; each records it before the new key's first row")
 
 
 @keys.command(epilog=EXIT_CODES)

@@ -117,7 +117,7 @@ def sights(client: MlflowClient, run_id: str, every: float, once: bool) -> Itera
             seen, trouble = look(client, run_id, WATCHED), ""
         except StoreError as error:  # it may come back; what was seen last stays on the screen
             why = "nobody answers there" if "Max retries exceeded" in str(error) else str(error)
-            trouble = f"no news: {without_password(client.tracking_uri)}: {why}; asked again every {every:g} s"
+            trouble = f"no news: {without_password(client.tracking_uri)}: {why}; asking again every {every:g} s"
 
 
 def now() -> int:

@@ -76,7 +76,7 @@ def verify_weights(
         for what in different:
             echo(f"{subject}: {what} since it was sealed")
         ctx.exit(1)
-    echo(f"{subject}: {len(sealed)} files as they were sealed")
+    echo(f"{subject}: {len(sealed)} files, all as sealed")
     if to is not None:
         public = export(str(found.name), sealed, key_folder(), to)
         say(f"model_signing verify key {folder or 'FOLDER'} --signature {to} --public_key {public}")

@@ -59,7 +59,7 @@ def series_of(read: Columns) -> dict[str, Series]:
         if before is None or _weight(before) < _weight(series):
             found_series[column.name] = series
     if not found_series:
-        raise UsageError(f"{read.path}: no number beside the step; expected columns such as loss; nothing to judge")
+        raise UsageError(f"{read.path}: no number besides the step; expected columns such as loss; nothing to judge")
     return found_series
 
 

@@ -52,6 +52,6 @@ def _without_fresh_runs(policy: Policy) -> Iterator[str]:
     """A note on what the policy's plan would do about machines that are slower on some days."""
     if policy.looks.fresh_baseline is FreshBaseline.ALWAYS:
         yield (
-            f"policy {policy.name} judges speed beside fresh runs of the baseline, which files do not have: a machine "
+            f"policy {policy.name} judges speed against fresh runs of the baseline, which files do not have: a machine "
             "that is slower today counts as the candidate's doing; make the files of both sides in turn"
         )

@@ -50,7 +50,7 @@ class Missing:
         if not self.seeds:
             return f"{runs(len(self.first), 'fresh')} of the champion ({_seeds(self.first)})"
         fresh = f", each beside a fresh run of the champion (order {ORDER})" if self.with_fresh else ""
-        earlier = f", after one for what is there ({_seeds(self.first)})" if self.first else ""
+        earlier = f", after one for each existing run ({_seeds(self.first)})" if self.first else ""
         return f"{runs(len(self.seeds), 'more')} ({_seeds(self.seeds)}){fresh}{earlier}"
 
 

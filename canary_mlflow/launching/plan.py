@@ -129,7 +129,7 @@ class Plan(PlannedRuns):
             return [f"{NO_MORE}: {error}"]
         words = f"on the way to the look at {runs(wanted, 'candidate')}: {self.in_words(candidate, missing)}"
         first = [would_make_again(again)] if again else []
-        return [source, *first, f"{words}; this verdict is of what is there"]
+        return [source, *first, f"{words}; this verdict covers the runs that exist"]
 
     def in_words(self, candidate: Version, missing: Missing) -> str:
         """What will be made, and how long that takes."""

@@ -92,7 +92,7 @@ class PlannedRuns:
     def stop_if_ended(self) -> None:
         """Raise CanaryError if the policy does not go on, before a look is spent in vain."""
         if self.ended:
-            raise CanaryError(f"{self.lost}; the plan can be taken up again where it can be had")
+            raise CanaryError(f"{self.lost}; the plan can go on where it is available")
 
     def missing(self, wanted: int, sides: Sides | None = None) -> Missing:
         """The runs that the candidate still lacks to have `wanted`, and the champion's runs that belong beside them."""

@@ -116,7 +116,7 @@ def installer(whose: str) -> str:
         if shutil.which(program, path=path):
             return manager
     raise NoSource(
-        f"{whose}: its packages are others than here, and neither uv nor pyenv is there to install them; expected one; "
+        f"{whose}: its packages differ from those here, and neither uv nor pyenv can install them; expected one; "
         "pip install uv"
     )
 

@@ -40,8 +40,8 @@ def top_up(
     session, made = session_of(found), read_version(client, model, version, metrics=()).runs
     if session is None or not made or is_own_script(client, found):
         raise UsageError(
-            f"version {version} of {model!r}: it has no session that `canary run` made; expected one; more runs of "
-            "another script are its own to make: in a session with more seeds, registered as a version of its own"
+            f"version {version} of {model!r}: it has no session that `canary run` made; expected one; another "
+            "script must make its own runs: in a session with more seeds, registered as a new version"
         )
     subject = f"{model} version {version}"
     with maker_for(launcher, client, session, subject, made, say, connect=not dry_run) as maker:

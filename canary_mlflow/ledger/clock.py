@@ -66,7 +66,7 @@ def jumps(rows: Iterable[Row]) -> tuple[list[Damage], list[str]]:
             latest, by = own, row.seq
         if clock and before and before - clock > TOLERANCE:
             notes.append(
-                f"row {row.seq}: the clock of its writer stood {shortly(before - clock)} behind that of the row "
+                f"row {row.seq}: the clock of its writer was {shortly(before - clock)} behind that of the row "
                 "before; it has the time of that row"
             )
         before = clock or own

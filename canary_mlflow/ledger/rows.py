@@ -148,7 +148,7 @@ def faults(row: Row, previous: str | None, keys: PublicKeys) -> Iterator[str]:
     """What is wrong with one row, in words. `previous`: the digest of the previous row (None: not known)."""
     whole = text_digest(row.body) == row.digest
     if not whole:
-        yield "its text does not have the digest that stands beside it"
+        yield "its text does not match the digest stored with it"
     signature = PURPOSE + row.digest, row.signature
     if problem := keys.refusal(row.key_id, *signature) or keys.out_of_time(row.key_id, row.seq):
         yield problem

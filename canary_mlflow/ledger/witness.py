@@ -202,7 +202,7 @@ def against_witness(rows: Sequence[Row], heads: Sequence[Head]) -> Iterator[Dama
     last = rows[-1].seq if rows else 0
     if changed := [one for one in mine if one.seq <= last and digests.get(one.seq) != one.digest]:
         earliest = min(changed, key=lambda one: one.seq)
-        more = f", and {len(changed) - 1} later heads are others" if len(changed) > 1 else ""
+        more = f", and {len(changed) - 1} later heads differ" if len(changed) > 1 else ""
         yield Damage(seq=earliest.seq, what=f"it is not the row that the witness saw{more}")
     newest = max(mine, key=lambda one: one.seq)
     if newest.seq > last:

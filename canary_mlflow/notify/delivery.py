@@ -78,7 +78,7 @@ def notify(*events: Event) -> None:
     try:
         webhooks = configured()
     except CanaryError as error:
-        log.error("canary: webhooks: %s; nobody was told", error)
+        log.error("canary: webhooks: %s; nothing was sent", error)
         return
     for event in events:
         for webhook in webhooks:

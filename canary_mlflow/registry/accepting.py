@@ -73,15 +73,17 @@ def accept_facts(
     refuse_stranger(guard.operators, who, f"facts of {model!r}, version {version}")
     champion = champion_number(client, model)
     if champion is None or champion == str(found.version):
-        raise UsageError(f"version {version} of {model!r}: it has no other champion beside it; expected a candidate")
+        raise UsageError(
+            f"version {version} of {model!r}: there is no other champion to compare it with; expected a candidate"
+        )
     baseline, candidate = read_sides(client, model, champion, found)
     governing = set_for(guard, model)
     verdict = judge(policy if governing is None else governing.policy, baseline, candidate)
     facts = tuple(one for one in verdict.differences if one.decides)
     if not facts:
         raise UsageError(
-            f"version {version} of {model!r}: no fact of it blocks beside champion version {champion}; expected one; "
-            f"what differs: canary diff {model}/{champion} {model}/{version}"
+            f"version {version} of {model!r}: none of its facts blocks against champion version {champion}; expected "
+            f"one; what differs: canary diff {model}/{champion} {model}/{version}"
         )
     now = datetime.now(UTC).isoformat(timespec="seconds")
     act = Acceptance(
@@ -111,7 +113,7 @@ def accepted_among(rows: Iterable[Row], keys: PublicKeys) -> list[Difference]:
 def in_words(act: Acceptance) -> str:
     """What was accepted, in a sentence."""
     return (
-        f"Facts of version {act.version} of {act.model} are accepted beside champion version {act.champion}: "
+        f"Facts of version {act.version} of {act.model} are accepted against champion version {act.champion}: "
         f"{'; '.join(map(said, act.facts))}; by {act.who}, in the ledger. Judge it again: canary gate {act.model} "
         f"{act.version}"
     )

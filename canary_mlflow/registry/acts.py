@@ -158,7 +158,7 @@ def reason_of_block(found: ModelVersion) -> str:
     """Why the gate blocked the version; an act by hand has since put its own reason into that tag."""
     said: dict[str, str] = dict(found.tags or {})
     if said.get("canary.verdict") != "BLOCK":
-        return f"its {said.get('canary.verdict')} took nothing of that away; canary audit log {found.name} says why"
+        return f"its {said.get('canary.verdict')} changed nothing about that; canary audit log {found.name} says why"
     return said.get("canary.verdict_reason", "no reason recorded").rstrip(".")
 
 

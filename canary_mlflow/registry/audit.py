@@ -38,7 +38,7 @@ def against_store(reader: Reader, rows: Sequence[Row], artifacts: str = "") -> I
             yield Damage(seq=None, what="there is no trigger of the guard in the database; canary db install")
             missing = []
     for name in missing:
-        yield Damage(seq=None, what=f"the trigger {name} is gone from the database, or another; canary db install")
+        yield Damage(seq=None, what=f"the trigger {name} is gone from the database, or was changed; canary db install")
     rows = [row for row in rows if row.moments]
     versions = reader.versions()
     yield from aliases(reader, rows)

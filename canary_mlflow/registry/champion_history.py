@@ -54,7 +54,7 @@ def block_notes(rows: Iterable[Row], version: int) -> list[str]:
     blocks = [row.facts.get("verdict") for row in rows if row.version == version and row.word == Outcome.BLOCK]
     beside = {str(verdict.get("baseline_version")) for verdict in blocks if isinstance(verdict, Mapping)}
     ordered = sorted(beside, key=lambda number: (len(number), number))
-    return [f"version {version} was BLOCKed before, beside version {listed(ordered)}"] if ordered else []
+    return [f"version {version} was BLOCKed before, against version {listed(ordered)}"] if ordered else []
 
 
 def read_histories(rows: Iterable[Row]) -> dict[str, list[Level]]:

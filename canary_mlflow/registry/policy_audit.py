@@ -31,7 +31,7 @@ def policy_damages(rows: Sequence[Row]) -> Iterator[Damage]:
         if row.kind == Kind.POLICY:
             facts = said_by(row)
             if facts.get("policy_digest") != digest(facts.get("content") or {}):
-                yield Damage(seq=row.seq, what="the policy that it sets does not have the digest beside it")
+                yield Damage(seq=row.seq, what="the policy that it sets does not match the digest stored with it")
             else:
                 policies.setdefault(row.workspace, []).append(row)
             continue

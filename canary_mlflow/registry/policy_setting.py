@@ -50,6 +50,6 @@ def own_content(body: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError("policy: name: expected letters, digits, '.', '_' and '-', at most 100; give it such a name")
     if name in policy_names() and digest(content) != digest(content_of(name)):
         raise UsageError(
-            f"policy: name: {name} is a shipped policy with other keys; expected a name of its own; add `name: …` to it"
+            f"policy: name: {name} is a shipped policy with other keys; expected another name; add `name: …` to it"
         )
     return content

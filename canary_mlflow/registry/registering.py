@@ -53,7 +53,7 @@ def refuse_unready(client: MlflowClient, session: Run) -> None:
     for version in client.search_model_versions(f"tags.`{SESSION_TAG}` = {quoted(session_id)}"):
         raise UsageError(
             f"session {session_id}: it is the evidence of {version.name} version {version.version} already; expected a "
-            f"session of its own for each version; judge that one: canary gate {version.name} {version.version}"
+            f"separate session for each version; judge that one: canary gate {version.name} {version.version}"
         )
 
 

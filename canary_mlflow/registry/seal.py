@@ -143,7 +143,7 @@ def refuse_second_weights(guard: GuardedStore, found: ModelVersion, files: Files
             raise UsageError(
                 f"{subject}: its files are {files.artifact}; row {row.seq} of the ledger sealed "
                 f"{row.facts.get('artifact')} as those of session {session_id}; expected the same; other weights need "
-                "a session of their own"
+                "a new session"
             )
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.store import GuardedStore
     from gates.model.records import Run
 
-AGAIN = "train it again, in a session of its own"
+AGAIN = "train it again in a new session"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,8 @@ def read_otherwise(session_id: str, known: Mapping[str, Named], read: Read) -> I
     for expected, found in parts:
         for run_id in sorted(expected ^ {run.run_id for run in found}):
             yield (
-                f"{called_run(run_id, known[run_id]) if run_id in known else f'run {run_id}'}: it changed its place or "
-                f"its role in session {session_id} while it was read; expected runs that stay as they are; judge again"
+                f"{called_run(run_id, known[run_id]) if run_id in known else f'run {run_id}'}: it moved, or changed "
+                f"its role, in session {session_id} while it was read; expected runs that stay unchanged; judge again"
             )
 
 
@@ -99,7 +99,7 @@ def refuse_changed_since(session_id: str, life: Iterable[Row], judged: Mapping[s
         if one.role == "run" and not is_same_run(one.digest, judged.get(run_id, "")):
             raise UsageError(
                 f"session {session_id}: {called_run(run_id, one)}: its metrics or facts changed while it was judged "
-                f"(row {one.row} of the ledger says how they are now); expected runs that stay as they are; judge again"
+                f"(row {one.row} of the ledger says how they are now); expected runs that stay unchanged; judge again"
             )
 
 
@@ -109,8 +109,8 @@ def refuse_other_session(subject: str, session_id: str, about: Iterable[Row]) ->
         then = row.facts.get("session")
         if then and then != session_id:
             raise UsageError(
-                f"{subject}: it names session {session_id}; row {row.seq} of the ledger names {then}; expected one "
-                f"session for ever; {AGAIN}"
+                f"{subject}: it names session {session_id}; row {row.seq} of the ledger names {then}; expected the "
+                f"same session; {AGAIN}"
             )
 
 
@@ -160,7 +160,7 @@ def _of_named(session_id: str, run_id: str, then: Named, run: MlflowRun | None, 
     elif is_now.beside != then.beside:
         yield f"{subject}: its tag {FRESH_TAG} is {is_now.beside!r}; {by} says {then.beside!r}; set the tag back"
     elif then.whole and not is_same_run(then.digest, is_now.digest):
-        yield f"{subject}: its metrics or facts changed since {by}; expected them as they were; {AGAIN}"
+        yield f"{subject}: its metrics or facts changed since {by}; expected them unchanged; {AGAIN}"
 
 
 def by_seed(item: tuple[str, Named]) -> tuple[int, str]:
@@ -182,7 +182,7 @@ def restored(run_id: str) -> str:
 def unnamed(run: MlflowRun, session_id: str) -> str:
     """What to do about a run that no row names."""
     if run.info.status in ("RUNNING", "SCHEDULED"):
-        return "it still goes on: judge again when it has ended"
+        return "it is still running: judge again when it has ended"
     return f"if it belongs there, say so: canary session add {session_id}"
 
 

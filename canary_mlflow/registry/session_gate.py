@@ -46,7 +46,9 @@ def gate_session(client: MlflowClient, model: str, session_id: str, policy: Poli
     accepted = accepted_facts(guard_of(client), model)
     verdict = judge(policy, baseline, Version(model=model, version=None, runs=runs), accepted=accepted)
     if lost:
-        verdict = replace(verdict, notes=(*verdict.notes, f"the champion's code could not be run beside: {lost}"))
+        verdict = replace(
+            verdict, notes=(*verdict.notes, f"the champion's code could not be run for comparison: {lost}")
+        )
     return on_session(client, model, session_id, verdict, Question.SESSION)
 
 

@@ -137,7 +137,7 @@ def refuse_champion(client: MlflowClient, guard: GuardedStore, session_id: str, 
                 raise UsageError(
                     f"session {session_id}: version {found.version} of {found.name!r} became {alias} by it in row "
                     f"{row.seq} of the ledger; found run {run.info.run_id}, which no row names; expected no more runs; "
-                    "train them in a session of their own, and take that run out of this one"
+                    "train them in a new session, and take that run out of this one"
                 )
 
 

@@ -74,7 +74,7 @@ def at_look(
     if share <= 0:
         raise UsageError(
             f"version {found.version} of {found.name!r}: its plan of looks is spent (taken at "
-            f"{', '.join(map(str, is_at.before))} runs; its evidence is another now, {is_at.now.runs} runs); expected "
-            "none after the last; judge it once more, with the whole error level, by `canary gate` without --top-up"
+            f"{', '.join(map(str, is_at.before))} runs; its evidence has changed since: {is_at.now.runs} runs); "
+            "expected none after the last; judge it once more, with the whole error level: canary gate without --top-up"
         )
     return number, share, is_at.now

@@ -47,7 +47,7 @@ class Tries:
         if self.number > 1:
             first = policy.alpha_pass / policy.looks.share_of_try(self.number)
             said.append(
-                f"{ordinal(self.number)} try of this code beside version {champion}, before it: "
+                f"{ordinal(self.number)} try of this code against version {champion}, before it: "
                 f"{listed(list(self.earlier), most=SHOWN)}; PASS at {100 * policy.alpha_pass:.2g} % instead of "
                 f"{100 * first:.2g} %"
             )

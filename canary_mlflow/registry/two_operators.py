@@ -67,7 +67,7 @@ def shared(client: MlflowClient, guard: GuardedStore, act: Act, found: ModelVers
     if requests:
         raise Refused(
             f"override of {act.model!r}, version {act.version}: {act.who!r} has asked for it in row {requests[-1].seq} "
-            "of the ledger, and the policy asks for two people; expected another one to carry it out, with the same "
+            "of the ledger, and the policy asks for two people; expected somebody else to carry it out, with the same "
             "command"
         )
     return ask(guard, act, found, binding, now)

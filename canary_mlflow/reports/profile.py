@@ -20,7 +20,7 @@ KINDS = (("phase: ", "phase"), ("module: ", "module"), ("Optimizer.", "phase"), 
 def lines(found: Profiled, *, full: bool = False) -> Iterator[str]:
     """Phases, operators and modules, each with the champion's."""
     profile, champion = found.profile, found.champion
-    beside = f", beside the champion's, run {found.champion_run}" if champion else ", no profile of a champion"
+    beside = f", compared with the champion's, run {found.champion_run}" if champion else ", no profile of a champion"
     yield f"run {found.run_id}: {profile.steps} steps on {profile.device} under the profiler{beside}"
     yield f"step {_ms(profile.step_ms)}{_than(profile.step_ms, champion.step_ms if champion else None)}"
     if profile.memory:
@@ -112,7 +112,7 @@ def memory(profile: Profile) -> str:
         f'<path class="memory" d="M{points[0][0]:.1f} {points[0][1]:.1f}{path}"/>'
         f'<text x="2" y="11">{top:.1f} MiB</text><text x="2" y="{height - 2}">0 to {last:.1f} ms</text>'
     )
-    return _svg(WIDTH, height, drawn, f"Memory over a step: at most {top:.1f} MiB more than at its begin")
+    return _svg(WIDTH, height, drawn, f"Memory over a step: at most {top:.1f} MiB more than at its start")
 
 
 def _svg(width: int, height: int, drawn: str, title: str) -> str:

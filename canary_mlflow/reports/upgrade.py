@@ -27,11 +27,11 @@ def lines(found: Upgrade) -> Iterator[str]:
     shown = [one for one in other_facts(found.finding) if not one.decides and one.key not in flipped]
     if shown:
         more = f"; and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
-        yield f"  Differs besides: {'; '.join(map(said, shown[:SHOWN]))}{more}."
+        yield f"  Also differs: {'; '.join(map(said, shown[:SHOWN]))}{more}."
     if found.outcome == "PASS":
-        yield "  Every exact fact is equal, or differs by rounding alone. What it costs, canary ab tells."
+        yield "  Every exact fact is equal, or differs by rounding alone. canary ab tells what it costs."
     elif found.outcome == "INCONCLUSIVE" and not found.finding.open:
-        yield "  No fact that differs is harm by itself; what it costs canary ab tells."
+        yield "  No fact that differs is harm by itself; canary ab tells what it costs."
     yield f"  {len(found.probes)} sets of packages tried, {found.seconds / 60:.1f} minutes."
 
 
@@ -51,7 +51,7 @@ def _defaults(defaults: Sequence[Default]) -> Iterator[str]:
     """The old defaults to set, then the first changed defaults, and how many more there are."""
     if guilty := [one for one in defaults if one.explains]:
         old = ", ".join(f"{one.name}={one.before}" for one in guilty)
-        yield f"  Set {old} as it was by default: then nothing of this blocks."
+        yield f"  Set {old} to its old default: then nothing here blocks."
     word = {True: "it explains it", False: "it does not explain it", None: "not tried"}
     for one in sorted(defaults, key=lambda one: not one.explains)[:SHOWN]:
         yield f"  Default flipped: {one.key} {one.before} → {one.now} ({word[one.explains]})."

@@ -55,7 +55,7 @@ def title(decision: Decision) -> str:
     """The verdict and what it is about, in one line."""
     model, version = decision.model, decision.version
     if decision.question is Question.COMPARISON:
-        return f"{decision.candidate_label} (candidate) beside {decision.baseline_label} (baseline)"
+        return f"{decision.candidate_label} (candidate) against {decision.baseline_label} (baseline)"
     if decision.question is Question.SESSION:
         return f"{model}, session {decision.session_id}"
     if decision.question is Question.CHANGE:

@@ -36,7 +36,7 @@ ERROR = {
 }
 CODES = {
     "200": "done",
-    "400": "what was sent cannot be meant",
+    "400": "what was sent makes no sense",
     "401": "nobody known",
     "403": "not allowed, or not judged",
     "404": "no such model, version or run",
@@ -143,7 +143,7 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
             path("prunings"): {
                 "post": posted(
                     "prunings",
-                    "What files of a model nobody needs; with a version or a session, give up and remove that one's "
+                    "Which files of a model nobody needs; with a version or a session, give up and remove that one's "
                     "(MANAGE on the model and its experiments)",
                     {"model": MODEL, "version": VERSION, "session": SESSION, "keep": KEEP, "older_than": DAYS},
                     ["model"],
@@ -152,7 +152,7 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
             path("adoptions"): {
                 "post": posted(
                     "adoptions",
-                    "Take the champion that a model has into the ledger (administrators)",
+                    "Enter the champion of a model into the ledger (administrators)",
                     {"model": MODEL, "reason": REASON, "alias": ALIAS},
                     ["model", "reason"],
                 )

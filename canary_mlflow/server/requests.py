@@ -94,7 +94,9 @@ def evaluation(value: Any) -> dict[str, Any]:
     names = [*value.get("recorded", {}), *value.get("repeated", {}), *value.get("different", ())]
     for name in names:
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise UsageError("evaluation: a name of other signs; expected such as eval_loss; see openapi.json")
+            raise UsageError(
+                "evaluation: a name with other characters; expected e.g. eval_loss; see openapi.json"
+            )
     if "failure" in value:
         text("failure", value["failure"])
     return value
@@ -133,7 +135,7 @@ def text(key: str, value: Any) -> str:
     if len(value) > LONGEST[key]:
         raise UsageError(f"{key}: {len(value)} characters; expected at most {LONGEST[key]}; shorten it")
     if not value.isprintable():
-        raise UsageError(f"{key}: signs that cannot be printed; expected a line of text; leave them out")
+        raise UsageError(f"{key}: characters that cannot be printed; expected a line of text; leave them out")
     return value
 
 

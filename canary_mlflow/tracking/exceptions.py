@@ -36,15 +36,15 @@ def _outside(error: Exception) -> str:
     for each in _chain(error):
         name, package = type(each).__name__, type(each).__module__.partition(".")[0]
         if isinstance(each, OSError):
-            return f"{name} is an OSError, which tells of files and networks"
+            return f"{name} is an OSError, which is about files and networks"
         if isinstance(each, CanaryError):
-            return f"{name} tells of the recording"
+            return f"{name} is about the recording"
         if (found := package if package in STORES else _place(each).partition("/")[0]) in STORES:
-            return f"{name} was raised in {found}, which tells of a store or a network"
+            return f"{name} was raised in {found}, which is about a store or a network"
         if type(each).__module__.startswith("torch") and name.startswith("Dist"):
-            return f"{name} tells of the network between ranks"
+            return f"{name} is about the network between ranks"
         if "is killed by signal" in str(each):
-            return f"{name} tells of a process that was killed"
+            return f"{name} is about a process that was killed"
         if taken_by_others(str(each)):
             return f"{name}: other processes had taken the memory"
     return ""

@@ -49,7 +49,7 @@ def newest_running(client: MlflowClient) -> str:
     )
     if not found:
         raise NoSuchRun(
-            f"{without_password(client.tracking_uri)}: nothing runs there; expected a run that goes on; "
+            f"{without_password(client.tracking_uri)}: nothing is running there; expected a run in progress; "
             "canary watch RUN shows one that has ended, --tracking-uri names another store"
         )
     alone = [run for run in found if run.data.tags.get("canary.role") not in ("session", "sweep")]

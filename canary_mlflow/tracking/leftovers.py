@@ -77,7 +77,7 @@ def close_left_open(client: MlflowClient) -> int:
     for run in found:
         held_by = owner.read(_lease_of(run))
         who = f" (pid {held_by.pid} on {held_by.host})" if held_by else ""
-        reason = f"its process{who} ended without a word"
+        reason = f"its process{who} ended without saying why"
         if PARENT_TAG in run.data.tags and run.data.tags.get("canary.role") != "session":
             close_run(client, run.info.run_id, "interrupted", reason)
             continue

@@ -117,7 +117,7 @@ def resolve(uri: str | None) -> str:
     file = sqlite_file(found)
     if file is None and scheme.partition("+")[0] == "sqlite":
         raise UsageError(
-            f"tracking store {found}: a database in memory, which each process would have for itself; "
+            f"tracking store {found}: a database in memory, of which each process would have its own; "
             "expected a file, such as sqlite:///mlflow.db"
         )
     return found if file is None else f"{found.partition(':///')[0]}:///{file}"

@@ -286,7 +286,7 @@ def test_runs_that_a_hard_check_blocks_are_no_standard(runs: list[str]) -> None:
     Path(runs[0]).write_text("\n".join([*rows[:50], '{"step": 51, "step_time": 0.1, "loss": NaN}', *rows[51:]]) + "\n")
     found = called("calibrate", "--files", *runs, "--json")[1]
     assert found["metrics"]["step_time"]["runs"] == 7
-    assert any("r0.jsonl: nonfinite" in note and "no standard" in note for note in found["notes"])
+    assert any("r0.jsonl: nonfinite" in note and "not healthy" in note for note in found["notes"])
 
 
 def test_tiers_are_said_to_resolve_by_the_margin_that_the_judge_would_take(runs: list[str]) -> None:

@@ -150,7 +150,7 @@ def test_a_fact_blocks_until_somebody_accepts_it(recorded: Any, tmp_path: Path) 
     assert said("gate", model, second, *store).stdout.startswith("PASS")
     assert recorded.champion() == second
     nothing = said("accept-facts", model, second, *store, "--reason", "again", code=2).stderr
-    assert "it has no other champion beside it" in nothing
+    assert "there is no other champion to compare it with" in nothing
 
 
 def forged(uri: str, copy: Path, *, facts: bool = False) -> str:

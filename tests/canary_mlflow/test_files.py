@@ -251,7 +251,7 @@ BAD = [
         '{"loss": 1.0}\n{"loss": 2.0}\n',
         "no step in any line; found loss; expected a column named step, global_step, iteration or _step",
     ),
-    ('{"step": 1}\n{"step": 2}\n', "no number beside the step"),
+    ('{"step": 1}\n{"step": 2}\n', "no number besides the step"),
     ('{"step": 1, "loss": "low"}\n', "line 1: loss is 'low'; expected a number"),
     ('{"step": 1, "loss": [1.0]}\n', "line 1: loss is [1.0]; expected a number"),
     ('{"step": "one", "loss": 1}\n', "line 1: step is 'one'; expected a whole number"),

@@ -312,7 +312,7 @@ def test_bless_refuses_without_reason_and_over_a_block(guarded: Any, policy: Pol
     assert guarded.champion() == second
     assert guarded.tags(second)["canary.overridden_over"] == "BLOCK"
     rollback(guarded.client, guarded.model, "a trial")
-    with pytest.raises(UsageError, match=r"the gate blocked it \(its override took nothing of that away; canary audit"):
+    with pytest.raises(UsageError, match=r"the gate blocked it \(its override changed nothing about that; canary"):
         bless(guarded.client, guarded.model, second, "again")
     override(guarded.client, guarded.model, second, "again, over the same BLOCK")
     assert guarded.tags(second)["canary.overridden_over"] == "BLOCK"

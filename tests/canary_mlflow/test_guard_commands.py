@@ -122,7 +122,7 @@ def test_the_ledger_holds_and_an_export_holds_elsewhere(own: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("statements", "says"),
     [
-        (["UPDATE canary_ledger SET body = replace(body, 'bob', 'eve') WHERE word = 'PASS'"], "not have the digest"),
+        (["UPDATE canary_ledger SET body = replace(body, 'bob', 'eve') WHERE word = 'PASS'"], "not match the digest"),
         (["UPDATE canary_ledger SET word = 'PASS', grants = 1 WHERE word = 'BLOCK'"], "columns differ"),
         (["UPDATE canary_ledger SET signature = (SELECT signature FROM canary_ledger WHERE seq = 1) WHERE seq = 2"],
          "row 2: its signature is not"),
@@ -171,7 +171,7 @@ def test_a_row_that_is_junk_ends_no_reader_in_a_traceback(own: str, story: Any, 
         done = run(own, *command)
         assert type(done.exception) in (type(None), SystemExit), (command, done.exception)
         assert code in (None, done.exit_code), done.output
-    assert "row 12: its text does not have the digest" in run(own, "audit", "verify").output
+    assert "row 12: its text does not match the digest" in run(own, "audit", "verify").output
 
 
 def test_a_clock_that_was_set_back_is_named_and_changes_no_order(own: str, story: Any, monkeypatch: Any) -> None:

@@ -198,7 +198,7 @@ def test_a_key_that_is_lost_is_followed_by_one_that_says_so(ledger: Ledger) -> N
     new = ledger.mine()
     ledger.row(new)
     assert ledger.findings() == []
-    assert f"row 2: key {new.key_id} began on its own word" in ledger.told("audit", "verify").output
+    assert f"row 2: key {new.key_id} admitted itself" in ledger.told("audit", "verify").output
 
 
 def test_rotation_says_what_it_could_not_record(ledger: Ledger, tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_comparison_that_was_stopped_makes_what_its_look_lacks(
     monkeypatch.setattr(recorded, "run", stopped)
     first = ab(recorded, "--baseline", commits[1], "--candidate", commits[2])
     assert first.exit_code == 4, first.output
-    session = re.search(r"should it be stopped: canary ab --continue (\w+)", first.output)[1]  # type: ignore[index]
+    session = re.search(r"if it is stopped: canary ab --continue (\w+)", first.output)[1]  # type: ignore[index]
     monkeypatch.setattr(recorded, "run", made)
 
     again = ab(recorded, "--continue", session, "--json")
@@ -300,7 +300,7 @@ def test_uv_beside_this_python_installs_them_and_where_nothing_can_it_is_said(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(NoSource, match=r"v: its packages are others than here, .* expected one; pip install uv"):
+    with pytest.raises(NoSource, match=r"v: its packages differ from those here, .* expected one; pip install uv"):
         installer("v")
     (tmp_path / "uv").touch(mode=0o755)  # as in an environment that nobody has activated
     assert installer("v") == "uv"

@@ -131,7 +131,7 @@ def test_a_forged_row_is_said_to_be_forged(
     web = site(f"sqlite:///{copy}", monkeypatch)
     page = text_of(web.get(f"/canary/verdict?row={last_row(web, guarded.model)}"))
     assert "does not hold" in page
-    assert "Its text does not have the digest that stands beside it" in page
+    assert "Its text does not match the digest stored with it" in page
 
 
 def test_a_history_has_champions_trends_and_what_was_decided_by_hand(web: Any, guarded: Any) -> None:

@@ -240,7 +240,7 @@ def test_is_tonights_nightly_worse_than_last_weeks(hand: Hand) -> None:
     hand.link("a week before")
     card = hand.text(".verdict")
     assert "COMPARISON, a gate would say BLOCK" in card
-    assert "b, nightly of tonight · v5 BLOCK (candidate) beside a, nightly of last week (baseline)" in card
+    assert "b, nightly of tonight · v5 BLOCK (candidate) against a, nightly of last week (baseline)" in card
     assert "Step cost 12" in card
 
 

@@ -28,7 +28,7 @@ def test_a_warning_stands_with_its_meaning_and_on_its_curve(recorded: Any, tmp_p
     tags |= {"failure": "instability", "failure_reason": "loss is 7.1", "last_step": "6"}
     files = report(recorded, a_run(recorded, {"stability/loss": [3.0, 2, 1, 4, 7.1, 7.2]}, **tags), tmp_path)
     words = Page(files["html"]).words
-    assert "CRITICAL seed 7 : loss at step 5 : 7.1, 3 times the best. [loss_rise; said while it ran]" in words
+    assert "CRITICAL seed 7 : loss at step 5 : 7.1, 3 times the best. [loss_rise; reported while it ran]" in words
     assert "Usually: the run diverges. Try: halve the learning rate." in words
     assert "FAILED seed 7 : run at step 6 : loss is 7.1." in words
     assert "seed 7: 10 further warnings in warnings.jsonl" in words

@@ -290,7 +290,7 @@ def test_exit_codes(outcome: str, code: int) -> None:
 def test_comparison_says_what_a_gate_would_say() -> None:
     made = decision(question=Question.COMPARISON, baseline_label="run a", candidate_label="run b")
     assert text.render(made).startswith(
-        "COMPARISON, a gate would say BLOCK  run b (candidate) beside run a (baseline)\n"
+        "COMPARISON, a gate would say BLOCK  run b (candidate) against run a (baseline)\n"
     )
 
 

@@ -161,7 +161,7 @@ def test_a_run_that_is_hidden_while_its_side_is_read_is_missed(
 
     monkeypatch.setattr(gatekeeper, "read_sides", read)
     assert f"run {hidden} (seed " in (said := refusal(guarded, version))
-    assert "changed its place or its role in session" in said
+    assert "it moved, or changed its role, in session" in said
     assert guarded.champion() == "1"
 
 
@@ -359,7 +359,7 @@ def test_a_third_try_is_called_so_and_has_less_to_spend(guarded: Any) -> None:
     assert found["verdict"]["policy"]["alpha_pass"] == pytest.approx(0.05 / 6)
     assert found["verdict"]["policy"]["alpha_block"] == 0.01
     note = found["verdict"]["notes"][0]
-    assert note.startswith("third try of this code beside version 1, before it: ")
+    assert note.startswith("third try of this code against version 1, before it: ")
     assert (
         f"session {session_of(guarded, first)[:8]} (version {first}: BLOCK), session {thrown[:8]} (not judged)" in note
     )

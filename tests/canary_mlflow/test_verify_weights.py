@@ -53,7 +53,7 @@ def sealed(recorded: Any) -> tuple[Any, str, Path]:
 def test_the_champions_files_are_those_of_its_seal(sealed: Any, tmp_path: Path) -> None:
     it, version, place = sealed
     done = check(it, version)
-    assert (done.exit_code, done.stdout) == (0, f"{it.model} version {version}: 2 files as they were sealed\n")
+    assert (done.exit_code, done.stdout) == (0, f"{it.model} version {version}: 2 files, all as sealed\n")
     copy = tmp_path / "copy"
     shutil.copytree(place, copy)
     (copy / "registered_model_meta").write_text("model_name: m\n")  # MLflow adds it to what it fetches

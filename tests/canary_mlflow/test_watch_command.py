@@ -104,7 +104,7 @@ def test_a_session_is_followed_from_run_to_run_over_a_server_that_comes_back(rec
     assert any(line.startswith("CRITICAL loss at step 40: rose from 0.2 to 5. Usually: the run diver") for line in said)
     assert any(line.startswith("RUNNING  step 40 of 100") for line in said)
     assert "seed 4, run 2 of its session" in said
-    gone = f"canary: no news: {server.uri}: nobody answers there; asked again every 0.3 s"
+    gone = f"canary: no news: {server.uri}: nobody answers there; asking again every 0.3 s"
     assert said.count(gone) == 1  # two seconds of silence are one sentence
     assert said[-1] == "FINISHED at step 20; nobody watched it; verdict: PASS"
 

@@ -117,7 +117,7 @@ def test_a_broken_file_or_receiver_leaves_the_promotion(
     two = guarded.version()
     assert gate(guarded.client, guarded.model, two, load_policy("smoke")).promoted
     assert guarded.champion() == two
-    assert "nobody was told" in caplog.text
+    assert "nothing was sent" in caplog.text
 
 
 def test_slack_gets_text_that_is_no_link_and_no_mention(recorded: Any, receiver: Receiver, listen: Any) -> None:

@@ -325,10 +325,10 @@ def test_pairing_finds_what_the_spread_between_seeds_hides(smoke, make_run):
 
 def test_what_the_runs_say_of_their_data_is_said_once(smoke, make_version):
     said = [
-        replace(side, runs=tuple(replace(run, note="8 of 16 held-out rows equal training rows") for run in side.runs))
+        replace(side, runs=tuple(replace(run, note="8 of 16 held-out rows are training rows too") for run in side.runs))
         for side in (make_version("a"), make_version("b"))
     ]
-    assert judge(smoke, *said).notes.count("8 of 16 held-out rows equal training rows") == 1
+    assert judge(smoke, *said).notes.count("8 of 16 held-out rows are training rows too") == 1
 
 
 def test_the_same_run_given_twice_counts_once(smoke, make_version):

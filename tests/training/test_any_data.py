@@ -201,7 +201,7 @@ def test_what_is_no_data_is_refused(tmp_path: Path, tokenizer: Any) -> None:
     for path, said in (
         ("null", "names nothing; expected data.path=OWNER/NAME, a folder or a file"),
         (tmp_path / "rows.xlsx", r"ends in '\.xlsx'; expected \.parquet, "),
-        (tmp_path / "nowhere", "is not there; expected a folder, a file or a repository OWNER/NAME"),
+        (tmp_path / "nowhere", "does not exist; expected a folder, a file or a repository OWNER/NAME"),
     ):
         with pytest.raises(SetupError, match=said):
             preflight(composed("algo=sft", f"data.path={path}"))

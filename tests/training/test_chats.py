@@ -161,7 +161,7 @@ def test_a_chat_is_read_in_each_way_it_is_written(tmp_path: Path) -> None:
     ("row", "algo", "expected"),
     [
         ({"messages": [user("a"), assistant("b")]}, "dpo", "a chat without a rejected answer, but algo=dpo compares"),
-        ({"messages": [user("a")]}, "sft", "messages have no answer of an assistant's to a prompt; expected one"),
+        ({"messages": [user("a")]}, "sft", "messages have no assistant's answer to a prompt; expected one"),
         (
             {"messages": [{"from": "human", "value": "a"}]},
             "sft",

@@ -64,7 +64,7 @@ def test_a_score_that_reads_its_padding_is_found() -> None:
         return [quality(text) + 0.5 * (max(map(len, texts)) > len(text)) for text in texts]
 
     found = check("pads", Loaded(score=score, findings=FINE), *pairs_of_data("preferences", 64))
-    assert "another score alone than in a batch" in " ".join(lines(found))
+    assert "a different score alone than in a batch" in " ".join(lines(found))
     assert not found.usable
 
 
@@ -123,9 +123,9 @@ def test_a_reward_model_that_a_canary_made_is_tried_and_trained_with(tmp_path: P
     (weights,) = tmp_path.rglob("artifacts/**/model.safetensors")
     words = ("algo=ppo", "algo.reward.kind=model", f"algo.reward.path={weights.parent}", "train.max_steps=2")
     done = trained(tmp_path, *words)
-    assert "pairs in their order" in done.stderr
+    assert "pairs ranked correctly" in done.stderr
     assert "seed 0" in done.stdout + done.stderr
     sweep = trained(tmp_path, "--multirun", *words, "seed=1,2")
-    assert sweep.stderr.count("pairs in their order") == 1  # once for all jobs
+    assert sweep.stderr.count("pairs ranked correctly") == 1  # once for all jobs
     unasked = trained(tmp_path, *words, "algo.reward.precheck=false")
-    assert "pairs in their order" not in unasked.stderr
+    assert "pairs ranked correctly" not in unasked.stderr

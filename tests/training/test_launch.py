@@ -292,7 +292,7 @@ def test_a_run_that_dies_while_it_loads_is_one_line(workplace: Workplace) -> Non
     )
     done = workplace.train(*TINY, **first(workplace, "dies.py"))
     assert (done.returncode, len(done.stderr.strip().splitlines())) == (4, 1), done.stderr
-    assert "its process ended with code 1 and left no word" in done.stderr
+    assert "its process ended with code 1 and reported nothing" in done.stderr
     assert [run.info.status for run in runs(workplace, "run")] == ["FAILED"]
     assert versions(workplace) == []
 
@@ -307,7 +307,7 @@ def test_a_store_that_fills_ends_with_four_and_deliver_brings_the_rows(workplace
         done = place.train("algo=sft", "repeats=1", "train.max_steps=60", MLFLOW_TRACKING_URI=uri)
         assert done.returncode == 4, done.stderr
         assert "Traceback" not in done.stderr
-        assert "then canary deliver brings the rest; no version was registered" in done.stderr
+        assert "then canary deliver sends the rest; no version was registered" in done.stderr
         client = MlflowClient(uri)
         assert client.search_model_versions() == []
         filler.unlink()
@@ -470,7 +470,7 @@ def test_a_model_with_code_of_its_own_is_refused_and_nobody_is_asked(workplace: 
     (own / "own.py").write_text("raise SystemExit('this code must not run')\n")
     done = workplace.train("model=local", "model.path=own")
     refused(workplace, done, {"own"})
-    assert "needs code of its own (auto_map in its config.json)" in done.stderr
+    assert "needs its own code (auto_map in its config.json)" in done.stderr
 
 
 def test_a_hub_model_that_is_not_here_is_named(workplace: Workplace) -> None:

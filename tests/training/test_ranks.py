@@ -124,7 +124,7 @@ def test_each_rank_has_a_gpu_and_auto_takes_all_in_sight() -> None:
     assert devices.environment({"device": "auto", "ranks": 2}) == {}
     assert devices.environment({"device": "auto", "ranks": 1}) == {"CUDA_VISIBLE_DEVICES": "GPU-aa11"}
     devices.check(replace(free, ranks=2), "fsdp2")
-    with pytest.raises(SetupError, match=r"hardware\.ranks is 3; expected at most 2, the GPUs in sight"):
+    with pytest.raises(SetupError, match=r"hardware\.ranks is 3; expected at most 2, the visible GPUs"):
         devices.check(replace(free, ranks=3))
     with pytest.raises(SetupError, match="splits a model over ranks, and there is 1"):
         devices.check(free, "fsdp2")

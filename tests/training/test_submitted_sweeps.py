@@ -106,8 +106,8 @@ def test_a_job_that_is_lost_is_missed_and_the_others_are_judged(workplace: Workp
         **{**slurm, fake_slurm.LOST: "41_0"},
     )
     assert ended.returncode == 4, ended.stderr
-    assert "canary: job 41_0 left no word (state NODE_FAIL); its output: " in ended.stderr
-    assert ended.stdout.rstrip().endswith("1 runs; nothing to be judged beside; 1 of 2 runs were not made")
+    assert "canary: job 41_0 reported nothing (state NODE_FAIL); its output: " in ended.stderr
+    assert ended.stdout.rstrip().endswith("1 runs; nothing to judge them against; 1 of 2 runs were not made")
     assert [run.data.tags["canary.seed"] for run in runs(workplace, "run")] == ["2"]
     assert [run.info.status for run in runs(workplace, "sweep")] == ["FAILED"]
 
@@ -151,9 +151,9 @@ def test_a_job_that_is_killed_leaves_its_run_failed(workplace: Workplace, slurm:
     killed.kill()
     out, err = process.communicate(timeout=240)
     assert process.returncode == 4, err
-    assert err.count("left no word") == 1, err
+    assert err.count("reported nothing") == 1, err
     assert "Traceback" not in err
-    assert [line.split()[-1] for line in out.splitlines()] == ["beside", "beside"]
+    assert [line.split()[-1] for line in out.splitlines()] == ["against", "against"]
     assert "1 of them broke off (interrupted)" in out.splitlines()[0]
     ended = {run.data.tags["canary.algo"]: run.info.status for run in runs(workplace, "run")}
     assert ended == {"sft": "FAILED", "dpo": "FINISHED"}

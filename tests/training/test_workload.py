@@ -95,7 +95,7 @@ def test_own_data_have_a_model_of_their_own_and_held_out_rows_that_are_trained_o
     words = ["algo=sft", "adapter=lora", "data=jsonl", f"data.path='{data}'", "repeats=1", "train.max_steps=8"]
     done = workplace.train(*words)
     for place in (done.stderr, done.stdout):  # before the training, and in the report
-        (said,) = re.findall(r"(\d+) of 8 held-out rows equal training rows", place)
+        (said,) = re.findall(r"(\d+) of 8 held-out rows are training rows too", place)
         assert int(said) > 0
     client = MlflowClient(workplace.uri)
     (model,) = client.search_registered_models()

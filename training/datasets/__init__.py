@@ -40,8 +40,8 @@ class DataStats:
         if not self.held_out_seen:
             return ""
         return (
-            f"{self.held_out_seen} of {self.eval_rows} held-out rows equal training rows: what the evaluation says of "
-            "them was learned by heart"
+            f"{self.held_out_seen} of {self.eval_rows} held-out rows are training rows too: the evaluation also "
+            "measures what was memorized"
         )
 
 

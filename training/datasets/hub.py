@@ -55,7 +55,7 @@ def place(data: DataConfig) -> Path:
             )
         return path
     if data.path.count("/") != 1 or data.path.startswith((".", "/", "~")):
-        raise SetupError(f"data.path={data.path} is not there; expected a folder, a file or a repository OWNER/NAME")
+        raise SetupError(f"data.path={data.path} does not exist; expected a folder, a file or a repository OWNER/NAME")
 
     def missing(snapshot: Path) -> list[str]:
         return [] if any(_builder(file) for file in snapshot.rglob("*")) else [f"files of {', '.join(BUILDERS)}"]

@@ -166,7 +166,7 @@ def _split(messages: list[dict[str, Any]], reads: str, where: str) -> tuple[Any,
     if reads == "prompt" and (not answers or answers[-1] < len(messages) - 1):
         return messages, "", ""
     if not answers or answers[-1] == 0:
-        raise SetupError(f"{where}: messages have no answer of an assistant's to a prompt; expected one")
+        raise SetupError(f"{where}: messages have no assistant's answer to a prompt; expected one")
     return messages[: answers[-1]], messages[answers[-1] : answers[-1] + 1], ""
 
 

@@ -21,7 +21,7 @@ class WrongReference(Fault):
         if config.adapter.name != "full":
             raise UsageError(
                 f"fault={config.fault.name} with adapter={config.adapter.name}: there the reference is the policy "
-                "without its adapter, no model of its own; expected adapter=full"
+                "without its adapter, not another model; expected adapter=full"
             )
 
     def install(self, trainer: Any, fault: FaultConfig) -> None:

@@ -60,7 +60,7 @@ class PPOConfig(TrainingArguments):
         if self.save_strategy not in ("no", "epoch"):
             raise SetupError(
                 f"save_strategy is {str(self.save_strategy)!r}; expected 'no' or 'epoch': "
-                "a PPO checkpoint stands between two iterations"
+                "a PPO checkpoint falls between two iterations"
             )
         if self.n_gpu > 1:
             raise SetupError(f"{self.n_gpu} GPUs in one process; expected one process per GPU: start it with torchrun")
