@@ -1,4 +1,4 @@
-"""A PostgreSQL cluster of the tests' own: a free port, a folder that goes, an account that is not root."""
+"""A PostgreSQL cluster for the tests: a free port, a temporary folder, an account that is not root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments beside the one that runs the tests, with its packages and without the checkout that is installed in it.
+"""Other environments than that of the tests, with its packages and without the checkout that is installed in it.
 
 The packages are links: a `.pth` to the whole of site-packages would bring the checkout's own entry points along.
 """

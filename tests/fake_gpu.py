@@ -1,4 +1,4 @@
-"""Stands for a GPU's driver and clock where there is no GPU. What a real one does is not shown by it."""
+"""Stands in for a GPU's driver and clock where there is no GPU. It does not show what a real one does."""
 
 from __future__ import annotations
 

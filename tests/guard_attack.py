@@ -1,4 +1,4 @@
-"""One attack, and what came of it in one word."""
+"""One attack, and its outcome in one word."""
 
 from __future__ import annotations
 

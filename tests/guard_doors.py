@@ -1,4 +1,4 @@
-"""The doors through which MLflow lets a champion be moved, with one set of verbs; what each answers."""
+"""The ways in which MLflow lets a client move a champion, with one set of verbs, and their answers."""
 
 from __future__ import annotations
 

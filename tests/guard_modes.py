@@ -1,4 +1,4 @@
-"""The ways to run the guard, each for real: a store, the way in for clients, and what somebody inside can reach."""
+"""The ways to run the guard, each for real: a store, the clients' access, and what an insider can reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promoters in processes of their own, all at once, round after round.
+"""Promoters in separate processes, all at once, round after round.
 
     python tests/guard_race.py URI … --promoters 64 --rounds 20
 

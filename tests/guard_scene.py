@@ -1,4 +1,4 @@
-"""What an attack finds: a registry with champions, made through the front door, and how to tell what came of it."""
+"""What an attack finds: a registry with champions, made by the usual commands, and how to tell what the attack did."""
 
 from __future__ import annotations
 

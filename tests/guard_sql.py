@@ -1,4 +1,4 @@
-"""What somebody can try who is connected to the database: the file's owner, or the role that a server serves as."""
+"""What somebody who is connected to the database can try: the file's owner, or the role that a server serves as."""
 
 from __future__ import annotations
 

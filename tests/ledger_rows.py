@@ -1,4 +1,4 @@
-"""Rows of the ledger that a test writes itself, signed with the account's own key."""
+"""Ledger rows that a test writes itself, signed with the account's own key."""
 
 from __future__ import annotations
 

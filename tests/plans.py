@@ -1,4 +1,4 @@
-"""Plans of looks whose runs are recorded as fast as one is told, for tests of what is made and when."""
+"""Plans of looks whose runs are recorded at a given speed, for tests of what is made and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a probe is told, for tests that run it without a trainer."""
+"""The setting that a probe gets, for tests that run it without a trainer."""
 
 from __future__ import annotations
 

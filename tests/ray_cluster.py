@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, in a process of its own: a head without CPUs, and two nodes."""
+"""A Ray cluster of several nodes on this machine, in a separate process: a head without CPUs, and two nodes."""
 
 from __future__ import annotations
 

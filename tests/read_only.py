@@ -1,4 +1,4 @@
-"""A folder in which nothing can be written, whoever asks: root too, for whom a mode forbids nothing."""
+"""A folder in which nobody can write, not even root, whom a file mode does not stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports asked for as a user does, and read: every file of one, the page's figures and words."""
+"""Reports made and read as a user does: all files of one, the figures and words of its page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a test has a command print with --json is held against the command's schema, to the last key."""
+"""All --json output that a test makes a command print is checked against the command's schema, to the last key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kills a process, or fills its disk, at one of its system calls: by strace, with no code for it in the product.
+"""Kills a process, or fills its disk, at one of its system calls: by strace, without code for it in the product.
 
 strace(1) stops a process before the n-th call of a kind and kills it, or answers in the kernel's place.
 """

@@ -1,4 +1,4 @@
-"""The documentation: pages made from the code say what the code says, links lead somewhere, pictures are shown."""
+"""The documentation: pages made from the code say what the code says, links work, pictures are shown."""
 
 from __future__ import annotations
 

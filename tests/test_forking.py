@@ -1,4 +1,4 @@
-"""The Python that forks ends, listens and is killed as any other, and gives way where a fork would not be the same."""
+"""The forking Python ends, listens and is killed like any other, and gives way where a fork would differ."""
 
 from __future__ import annotations
 

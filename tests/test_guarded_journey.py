@@ -1,4 +1,4 @@
-"""The README's job behind a guard with everything on: a server that asks who is there, PostgreSQL, split roles."""
+"""The README's job behind a guard with everything on: a server with logins, PostgreSQL, split roles."""
 
 from __future__ import annotations
 

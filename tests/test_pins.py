@@ -1,4 +1,4 @@
-"""One list of pins, and nothing beside it."""
+"""One list of pins, and no other."""
 
 from __future__ import annotations
 

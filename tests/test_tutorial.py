@@ -1,4 +1,4 @@
-"""docs/tutorial.md, read as a reader does: its files are written, its commands run in order, its answers are given."""
+"""docs/tutorial.md, followed as a reader does: its files are written, its commands run in order, its output appears."""
 
 from __future__ import annotations
 

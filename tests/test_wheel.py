@@ -1,4 +1,4 @@
-"""What is installed: the wheel, made from the source distribution, in an environment and a folder of its own."""
+"""What is installed: the wheel, made from the source distribution, in a separate environment and folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of a few bytes: a safetensors file as anybody may write it, and the ways in which one can be broken."""
+"""Weights of a few bytes: a valid safetensors file, and the ways to break one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real commands, run in a folder of their own with an embedded store."""
+"""The real commands, run in a separate folder with an embedded store."""
 
 from __future__ import annotations
 

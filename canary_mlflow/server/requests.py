@@ -94,9 +94,7 @@ def evaluation(value: Any) -> dict[str, Any]:
     names = [*value.get("recorded", {}), *value.get("repeated", {}), *value.get("different", ())]
     for name in names:
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise UsageError(
-                "evaluation: a name with other characters; expected e.g. eval_loss; see openapi.json"
-            )
+            raise UsageError("evaluation: a name with other characters; expected e.g. eval_loss; see openapi.json")
     if "failure" in value:
         text("failure", value["failure"])
     return value

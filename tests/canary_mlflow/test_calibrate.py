@@ -1,4 +1,4 @@
-"""`canary calibrate`: spreads measured, stored where policies find them, and said in the verdict."""
+"""`canary calibrate`: spreads measured, stored where policies find them, and named in the verdict."""
 
 from __future__ import annotations
 

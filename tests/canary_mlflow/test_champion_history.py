@@ -1,4 +1,4 @@
-"""Steps in the history of champions: found, said with their size, and not seen where there are none."""
+"""Steps in the history of champions: found, reported with their size, and not seen where there are none."""
 
 from __future__ import annotations
 

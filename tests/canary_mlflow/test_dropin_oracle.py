@@ -1,4 +1,4 @@
-"""The callback on trl 1.12.0, in a process of its own, in which that release comes first."""
+"""The callback on trl 1.12.0, in a separate process that imports that release first."""
 
 from __future__ import annotations
 

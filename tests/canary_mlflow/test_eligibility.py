@@ -1,4 +1,4 @@
-"""What keeps a version from being champion although its runs showed no harm: by every door, on a real SQLite store."""
+"""What keeps a version from being champion although its runs showed no harm: every command, on a real SQLite store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run exactly was, through a script of one's own: recorded, shown, decided by, and accepted by somebody."""
+"""Exact facts of a user's own script: recorded, shown, judged, and accepted by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way to move, remove or fake a champion, in every mode; docs/guard.md holds what came of each.
+"""Every way to move, remove or fake a champion, in every mode; docs/guard.md lists the outcome of each.
 
 `python -m pytest tests/canary_mlflow/test_guard_attacks.py --write-docs` writes the table anew.
 """

@@ -1,4 +1,4 @@
-"""From which moment on a model is guarded, and that all others are MLflow's own."""
+"""When a model becomes guarded, and that all others stay plain MLflow."""
 
 from __future__ import annotations
 

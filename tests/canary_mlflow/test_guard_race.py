@@ -1,4 +1,4 @@
-"""Many promoters at once, each a process: one wins, the ledger says the same, and nothing is lost or stuck."""
+"""Many promoters at once, each a process: one wins, the ledger agrees, and nothing is lost or stuck."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/threat-model.md: a word and a proof for everybody and everything, and each proof is there.
+"""The table of docs/threat-model.md: each actor and each threat has an outcome and a proof, and each proof exists.
 
 That the tests which it names exist is checked by tests/test_docs.py, as for every page.
 """

@@ -1,4 +1,4 @@
-"""Files that others made: no pipe is waited for, no device read, nothing unpacked or nested without end."""
+"""Files from strangers: no pipe blocks, no device is read, nothing is unpacked or nested without end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose a run is, and when it is left behind: on the same machine at once, from another by a heartbeat that stopped."""
+"""Who owns a run, and when it is left behind: on the same machine at once, on another when its heartbeat stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading without the garbage collector leaves it at work afterwards."""
+"""Loading without the garbage collector leaves it enabled afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eight questions that people come with, answered from the overview in at most three clicks, by mouse and by keyboard.
+"""Eight questions that people have, answered from the overview in at most three clicks, by mouse and by keyboard.
 
 A click is a click, a drag, or Enter; typing and walking with Tab or arrow keys are none.
 """

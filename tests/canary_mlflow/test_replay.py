@@ -1,4 +1,4 @@
-"""`canary replay` as its user meets it: verdicts, JSON alone on stdout, exit codes, bad files beside good ones."""
+"""`canary replay` as its user meets it: verdicts, JSON alone on stdout, exit codes, bad files among good ones."""
 
 from __future__ import annotations
 

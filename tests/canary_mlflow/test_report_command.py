@@ -1,4 +1,4 @@
-"""`canary report` on recorded sessions: every format says the same, wherever it is written."""
+"""`canary report` on recorded sessions: every format says the same, wherever it goes."""
 
 from __future__ import annotations
 

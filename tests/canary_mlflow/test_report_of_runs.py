@@ -1,4 +1,4 @@
-"""`canary report` on what goes wrong: troubled runs, hostile names, evidence that is gone, stores that are no help."""
+"""`canary report` on what goes wrong: troubled runs, hostile names, missing evidence, unreadable stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports: the verdict first, every check's meaning, human units, and nothing hidden without a word."""
+"""Reports: the verdict first, every check's meaning, human units, and nothing hidden silently."""
 
 from __future__ import annotations
 

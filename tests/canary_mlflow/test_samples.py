@@ -1,4 +1,4 @@
-"""Samples: kept within their size, shown beside the champion's, and harmless whatever an answer says."""
+"""Samples: kept within their size, shown next to the champion's, and harmless whatever an answer says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`canary schema`: every command with --json has one, the files stand alone, and what is not as they say is found.
+"""`canary schema`: every command with --json has one, the files are self-contained, and wrong output is found.
 
 That real outputs are as they say is checked by every test that has a command print some (tests/schemas.py).
 """

@@ -1,4 +1,4 @@
-"""A verdict covers every run that the ledger names for a session, as it was then; trying again is seen and paid for."""
+"""A verdict covers every run that the ledger names for a session, as it was then; further tries are seen and cost."""
 
 from __future__ import annotations
 

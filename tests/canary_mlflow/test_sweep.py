@@ -1,4 +1,4 @@
-"""A sweep's verdicts: what its jobs left is recorded instead of trained, all else is real."""
+"""A sweep's verdicts: its jobs' runs are recorded instead of trained, all else is real."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan of looks that is taken up again: after Ctrl-C, after a run that broke off, with other evidence than before."""
+"""A plan of looks that is resumed: after Ctrl-C, after a run that broke off, after its evidence changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observers of a run: told every closed row, in order, and never in the way of the training."""
+"""Observers of a run: called for every closed row, in order, and never in the way of the training."""
 
 from __future__ import annotations
 

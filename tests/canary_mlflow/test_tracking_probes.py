@@ -1,4 +1,4 @@
-"""Probes and fingerprint on their own: what trainers in other tests do not bring about."""
+"""Probes and fingerprint on their own: cases that the trainers of other tests do not produce."""
 
 from __future__ import annotations
 

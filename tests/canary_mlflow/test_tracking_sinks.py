@@ -1,4 +1,4 @@
-"""Where rows go: what each sink writes can be read back, and none stands in the way of another."""
+"""Where rows go: what each sink writes can be read back, and none blocks another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`canary verify-weights`: files at hand beside the seal, and the seal as OpenSSF model signing has it."""
+"""`canary verify-weights`: files compared with the seal, and the seal as OpenSSF model signing writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks: deployment hears of each verdict and move once, signed; what a receiver does holds nobody up."""
+"""Webhooks: each verdict and move is sent once, signed; no receiver holds anybody up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether files are weights that somebody can load, as safetensors' own writer makes them and as they break."""
+"""Whether files are weights that can be loaded: as safetensors writes them, and broken in many ways."""
 
 from __future__ import annotations
 

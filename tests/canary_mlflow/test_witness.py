@@ -1,4 +1,4 @@
-"""The head of the ledger goes to a witness after each row, and what is not what the witness saw is named."""
+"""The head of the ledger goes to a witness after each row, and any difference from what the witness saw is named."""
 
 from __future__ import annotations
 

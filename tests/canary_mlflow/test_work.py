@@ -1,4 +1,4 @@
-"""The work of a step, counted on a fixture batch: the same bit for bit whatever the seed, other where it is other."""
+"""The work of a step, counted on a fixture batch: bit-identical whatever the seed, different where it should be."""
 
 from __future__ import annotations
 

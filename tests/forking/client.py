@@ -1,4 +1,4 @@
-"""A Python for tests that starts in no time: asks the process of forking/server.py to fork, and ends as the fork does.
+"""A Python for tests that starts instantly: asks the process of forking/server.py to fork, and ends as the fork does.
 
 It takes words, working directory, environment and standard streams as Python does, hands signals on, and is what
 `sys.executable` names in the fork, so that whatever that starts is forked too. Where a fork would not be the same

@@ -1,4 +1,4 @@
-"""Runs and versions made up for the judge's tests: DPO-like, 100 steps, on a GPU, unless said otherwise."""
+"""Runs and versions made up for the judge's tests: DPO-like, 100 steps, on a GPU, unless stated otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data that is not as it should be: an outcome that docs/policy.md states, never a traceback."""
+"""Awkward data: an outcome that docs/policy.md states, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `canary power` says beforehand against what the judge's own test then does to runs drawn at random."""
+"""What `canary power` predicts against what the judge's own test then does with runs drawn at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Series that one number cannot be taken from alike are not compared, whatever that number says."""
+"""Series that do not yield one number in the same way are not compared, whatever that number says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions of the judge that decide seldom: for each an example on either side of it."""
+"""Conditions of the judge that rarely decide: an example on either side of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exceptions inside the training: held against the code where they come again and the baseline's code goes through."""
+"""Exceptions inside the training: held against the code if they recur and the baseline's code runs through."""
 
 from __future__ import annotations
 

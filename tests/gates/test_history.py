@@ -1,4 +1,4 @@
-"""Spreads that earlier runs tell: of neighbours in a row, of sessions, and between these."""
+"""Spreads measured from earlier runs: of neighbours in a row, within sessions, and between them."""
 
 from __future__ import annotations
 

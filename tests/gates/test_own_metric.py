@@ -1,4 +1,4 @@
-"""A metric of the user's own is judged and told like ours, by whichever name a trainer or a script logged it."""
+"""A metric of the user's own is judged and reported like ours, by whichever name a trainer or a script logged it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policy files: the shipped three, a user's own on top of one, and what is said when a file is wrong."""
+"""Policy files: the shipped three, a user's own on top of one, and the message when a file is wrong."""
 
 from __future__ import annotations
 

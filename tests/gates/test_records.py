@@ -1,4 +1,4 @@
-"""Series as they come from a store: out of order, written twice, with values that are none."""
+"""Series as they come from a store: out of order, written twice, with values that are not numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watch: what it says of healthy runs, of failing ones, and of hard facts; when, and how often."""
+"""The watch: what it says about healthy runs, failing ones and hard facts; when, and how often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watch beside the champion's runs: what leaves their band is said, and what is only late is not."""
+"""The watch with the champion's runs: a run that leaves their band is reported, one that is only late is not."""
 
 from __future__ import annotations
 

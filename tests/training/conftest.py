@@ -1,4 +1,4 @@
-"""The embedded model's folder, and the one line with which a model is refused, for tests of where models are from."""
+"""The embedded model's folder, and the one line that refuses a model, for tests of where models come from."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Exact facts of real canaries: unchanged code never blocks, on equal and on fresh seeds; changed code is named.
 
-Runs of a few steps in forked processes. A change is a patch that no configuration tells of, as a library's is.
+Runs of a few steps in forked processes. A change is a patch that no configuration shows, like a library's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models of the hub: out of its cache without a network, fetched once, and refused in one line when not to be had."""
+"""Models of the hub: from its cache without a network, fetched once, and refused in one line if unavailable."""
 
 from __future__ import annotations
 

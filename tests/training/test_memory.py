@@ -1,4 +1,4 @@
-"""What a run spends of memory: settings that reach the trainer, and words that name keys that exist."""
+"""What memory a run needs: settings that reach the trainer, and words that name keys that exist."""
 
 from __future__ import annotations
 

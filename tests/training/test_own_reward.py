@@ -1,4 +1,4 @@
-"""Rewards of one's own: a function by its import path, several with weights, and what is refused in one line."""
+"""Your own rewards: a function by its import path, several with weights, and what is refused in one line."""
 
 from __future__ import annotations
 

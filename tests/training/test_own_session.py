@@ -1,4 +1,4 @@
-"""A session on data and with a reward of one's own, through the command that a reader types, and its exit codes."""
+"""A session with your own data and reward, run by the command that a user types, and its exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampling: the cache, padding, ends, foreign generation settings, and numbers that are none."""
+"""Sampling: the cache, padding, ends, foreign generation settings, and non-finite numbers."""
 
 from __future__ import annotations
 

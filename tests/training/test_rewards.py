@@ -1,4 +1,4 @@
-"""Rule rewards on answers one can count by eye, a real reward model, and rewards that cannot be built."""
+"""Rule rewards on answers short enough to count by eye, a real reward model, and rewards that cannot be built."""
 
 from __future__ import annotations
 

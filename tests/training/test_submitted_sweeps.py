@@ -1,4 +1,4 @@
-"""Sweeps whose jobs submitit has: on this machine, and by `sbatch`, of which there is a fake (fake_slurm)."""
+"""Sweeps whose jobs submitit runs: on this machine, and by a fake `sbatch` (fake_slurm)."""
 
 from __future__ import annotations
 

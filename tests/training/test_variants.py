@@ -1,4 +1,4 @@
-"""The facts tier: variants of a canary that a plain run does not have, each seen where it changes."""
+"""The facts tier: variants of a canary that a plain run does not cover, each seen where it changes."""
 
 from __future__ import annotations
 

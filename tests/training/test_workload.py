@@ -1,4 +1,4 @@
-"""What a session is compared with, settled before anything is recorded: its data, its work, the name of its model."""
+"""What a session is compared with, known before anything is recorded: its data, its work, the name of its model."""
 
 from __future__ import annotations
 
