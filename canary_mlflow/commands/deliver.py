@@ -8,7 +8,7 @@ import click
 
 from canary_mlflow.commands.shared import store_option_of
 from canary_mlflow.edge import EXIT_CODES
-from canary_mlflow.errors import StoreError
+from canary_mlflow.errors import CanaryError, StoreError
 from canary_mlflow.shown import echo
 
 PATIENCE = 30.0  # seconds without the store taking anything
@@ -17,19 +17,29 @@ PATIENCE = 30.0  # seconds without the store taking anything
 @click.command(epilog=EXIT_CODES)
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @store_option_of("the one that the run was recorded in")
-def deliver(file: Path | None, tracking_uri: str | None) -> None:
+@click.pass_context
+def deliver(ctx: click.Context, file: Path | None, tracking_uri: str | None) -> None:
     """Send what runs could not deliver to their store. They left it in FILE (undelivered.jsonl).
 
-    Without FILE: all such files in this folder and below. Rows that arrived before are recognised. A file is removed
-    when everything has arrived; otherwise it keeps the rest.
+    Without FILE: all such files in this folder and below, each whatever becomes of the others. Rows that arrived before
+    are recognised. A file is removed when everything has arrived; otherwise it keeps the rest.
     """
     from canary_mlflow.tracking.recorder import UNDELIVERED
 
-    found = [file] if file is not None else sorted(Path.cwd().rglob(UNDELIVERED))
+    if file is not None:
+        bring(file, tracking_uri)
+        return
+    found = sorted(Path.cwd().rglob(UNDELIVERED))
     if not found:
         echo(f"Nothing waits: no {UNDELIVERED} in {Path.cwd()} or below.")
+    code = 0
     for each in found:
-        bring(each, tracking_uri)
+        try:
+            bring(each, tracking_uri)
+        except CanaryError as error:
+            echo(f"canary: {error}", err=True)
+            code = max(code, error.exit_code)
+    ctx.exit(code)
 
 
 def bring(file: Path, tracking_uri: str | None) -> None:

@@ -17,6 +17,7 @@ from canary_mlflow.tracking.numbers import count, whole
 from canary_mlflow.tracking.points import Points, read_points
 from canary_mlflow.tracking.schema import CONFIG_PREFIX, mlflow_key, name_of_key
 from canary_mlflow.tracking.session import child_runs, get_run
+from gates.facts.differences import CANARY
 from gates.model.records import Run, Series, Version
 
 if TYPE_CHECKING:
@@ -140,10 +141,10 @@ def run_from(
 
 
 def configuration_of(params: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
-    """What a training was told: the params that we store, and those of the user's own script. Params that `mlflow run`
-    adds are left out: they repeat its command line, which ours give in full."""
+    """What a training was told: the params that we store, and those of the user's own script or project. Params that
+    `mlflow run` adds to a canary are left out: they repeat its command line, which ours give in full."""
     ours = _section(params, CONFIG_PREFIX)
-    if ours and PROJECT_TAG in tags:
+    if CANARY in ours and PROJECT_TAG in tags:
         return ours
     return {**{key: value for key, value in params.items() if not key.startswith(CONFIG_PREFIX)}, **ours}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from statistics import median
@@ -12,6 +13,7 @@ from canary_mlflow.errors import NoSuchRun, StoreError, one_line
 from canary_mlflow.tracking.owner import lease
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.store import experiment_id
+from gates.facts.differences import without_addresses
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -186,9 +188,18 @@ def log_params(client: MlflowClient, run_id: str, params: Mapping[str, object]) 
     """Set params, as many at once as MLflow takes, each cut to 500 characters."""
     from mlflow.entities import Param
 
-    items = [Param(key, str(value)[:LONGEST_PARAM]) for key, value in params.items()]
+    items = [Param(key, cut(str(value))) for key, value in params.items()]
     for start in range(0, len(items), BATCH):
         client.log_batch(run_id, params=items[start : start + BATCH])
+
+
+def cut(value: str) -> str:
+    """The value as a param holds it: a long one ends in a digest of the whole, by which two that begin alike differ."""
+    if len(value) <= LONGEST_PARAM:
+        return value
+    digest = hashlib.sha256(without_addresses(value).encode(errors="surrogateescape")).hexdigest()
+    end = f"… sha256 {digest[:16]}"
+    return value[: LONGEST_PARAM - len(end)] + end
 
 
 def start_run(client: MlflowClient, experiment: str, tags: Mapping[str, str]) -> str:

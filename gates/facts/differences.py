@@ -27,14 +27,17 @@ UNKNOWN = "unknown"
 SHORT = 7  # characters of a commit, as git shows it
 
 INCIDENTAL = frozenset(
-    {"seed", "data_seed", "repeats", "register", "model_name", "run_name", "run_id", "output_dir", "logging_dir"}
-    | {"log_dir", "save_dir", "date", "timestamp", "hub_token", "push_to_hub_token"}
+    {"seed", "data_seed", "run_name", "run_id", "output_dir", "logging_dir", "log_dir", "save_dir"}
+    | {"date", "timestamp", "hub_token", "push_to_hub_token"}
 )
 """Last words of keys that differ from run to run, whatever is changed."""
-NOT_TRAINED_BY = ("tracking.uri", "tracking.experiment", "tracking.full_report", "tier.repeats", "fault.description",
-                  "fault.kind", "fault.unit", "fault.signals.", "fault.settings")  # fmt: skip
-"""Beginnings of keys that say where a run is recorded, or describe what other keys set."""
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a Python object that has no text of its own
+NOT_TRAINED_BY = ("repeats", "register", "model_name", "tracking.uri", "tracking.experiment", "tracking.full_report",
+                  "tier.repeats", "fault.description", "fault.kind", "fault.unit", "fault.signals.",
+                  "fault.settings")  # fmt: skip
+"""Beginnings of keys of a canary's configuration that say where a run is recorded and what becomes of it, or describe
+what other keys set. In a configuration of a user's own, a `model_name` may be what was changed."""
+CANARY = "tier.name"  # a key that only a canary's configuration has
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 Facts = Mapping[str, str]
 
@@ -137,11 +140,17 @@ def _uncommitted(run: Run) -> str:
 
 
 def _configuration(run: Run) -> Facts:
+    left_out = NOT_TRAINED_BY if CANARY in run.configuration else ()
     return {
-        key: _ADDRESS.sub("", value)
+        key: without_addresses(value)
         for key, value in run.configuration.items()
-        if key.rpartition(".")[2] not in INCIDENTAL and not key.startswith(NOT_TRAINED_BY)
+        if key.rpartition(".")[2] not in INCIDENTAL and not key.startswith(left_out)
     }
+
+
+def without_addresses(value: str) -> str:
+    """The value without the addresses of Python objects, which differ in every process."""
+    return _ADDRESS.sub("", value)
 
 
 def _of_code(run: Run) -> Facts:

@@ -53,7 +53,8 @@ def test_seeds_below_one_parent_are_one_side(store: str, tiny: str, tmp_path: Pa
         with mlflow.start_run(run_name=name) as side:
             for seed in range(2):
                 with mlflow.start_run(nested=True):
-                    mlflow.log_param("recipe", name)
+                    mlflow.log_params({"recipe": name, "reward.model_name": name})
+                    mlflow.set_tag("mlflow.project.entryPoint", "main")  # as `mlflow run` does for a script's project
                     sft(tiny, tmp_path / name / str(seed), [CanaryCallback()], seed=seed, learning_rate=rate).train()
         sides.append(side.info.run_id)
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("canary: run ")]
@@ -62,7 +63,8 @@ def test_seeds_below_one_parent_are_one_side(store: str, tiny: str, tmp_path: Pa
     result = CliRunner().invoke(canary, ["compare", *sides, "--policy", "smoke", "--json"], catch_exceptions=False)
     found = json.loads(result.stdout)
     assert (len(found["verdict"]["baseline_runs"]), len(found["verdict"]["candidate_runs"])) == (2, 2)
-    assert found["changed"].startswith("Changed: learning_rate 0.003 → 0.01; recipe before → after.")
+    own = "recipe before → after; reward.model_name before → after"
+    assert found["changed"].startswith(f"Changed: learning_rate 0.003 → 0.01; {own}.")
 
 
 def said(*words: str, code: int = 0) -> Result:

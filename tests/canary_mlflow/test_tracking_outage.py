@@ -127,9 +127,13 @@ def test_what_a_dead_server_did_not_take_is_delivered_later_by_command(
     assert "nobody answers there" in refused.output
     assert left.exists()
     server.start()
-    done = CliRunner().invoke(canary, ["deliver", str(left)])
-    assert done.exit_code == 0, done.output
+    damaged = tmp_path / "a" / left.name  # comes first, and holds up none
+    damaged.parent.mkdir()
+    damaged.write_text("{}")
+    done = CliRunner().invoke(canary, ["deliver"])
+    assert (done.exit_code, f"{damaged}: its first line names no run" in done.output) == (2, True), done.output
     assert f"{journal.rows_lost} values" in done.output
+    damaged.unlink()
     check_whole(shared.client, journal.target.run_id, 150)
     assert not list(tmp_path.rglob("*.jsonl"))
     again = CliRunner().invoke(canary, ["deliver", str(left)])

@@ -38,11 +38,12 @@ def test_a_session_has_children_in_its_own_experiment(shared: Any) -> None:
 
 def test_a_long_configuration_is_kept_in_pieces_and_its_values_cut(shared: Any) -> None:
     session = open_session(shared.client, "recorded", "long", {})
-    params = {f"cfg/key{number}": "v" * 700 for number in range(250)}
+    params = {f"cfg/key{number}": "v" * 700 + (str(number) if number < 3 else "") for number in range(250)}
     child = create_child_run(shared.client, session, "long", {}, params)
     kept = shared.client.get_run(child).data.params
     assert len(kept) == 250
     assert {len(value) for value in kept.values()} == {500}
+    assert len(set(kept.values())) == 4  # what differs beyond the cut differs
 
 
 def test_under_mlflow_run_the_existing_run_becomes_the_session(shared: Any, monkeypatch: pytest.MonkeyPatch) -> None:

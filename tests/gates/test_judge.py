@@ -195,9 +195,13 @@ def test_changes_that_were_not_committed_differ_by_their_digest(smoke, make_vers
 
 
 def test_the_configuration_differs_by_what_trains_alone(smoke, make_version):
-    """Neither seeds nor places, nor what only says where a run is recorded; a setting of one side alone comes last."""
+    """Neither seeds nor places, nor what only says where a canary is recorded; a setting of one side alone comes last.
+    A script's own `model_name` trains."""
     old = {"learning_rate": "0.002", "seed": "1", "output_dir": "a", "tracking.uri": "x", "callbacks": "<C at 0x7f01>"}
     new = {"learning_rate": "0.02", "seed": "2", "output_dir": "b", "tracking.uri": "y", "callbacks": "<C at 0x7f02>"}
+    own = [make_version(name, configuration={"model_name": name}) for name in "ab"]
+    assert [one.key for one in judge(smoke, *own).differences] == ["model_name"]
+    old, new = ({"tier.name": "smoke", "model_name": side["tracking.uri"], **side} for side in (old, new))
     verdict = judge(smoke, make_version("a", configuration=old), make_version("b", configuration=new | {"beta": "1"}))
     assert [(one.key, one.baseline, one.candidate) for one in verdict.differences] == [
         ("learning_rate", "0.002", "0.02"),
