@@ -1,8 +1,8 @@
 """What makes a session of the watch's benchmark fail from a known step on; each is one function and one line.
 
 A fault gets the trainer and how many steps ago it struck (1 at the first), before every optimizer step. `made` were
-there when the rules were written; `kept` are of other kinds and were kept for the final table; `third` for the look
-after it.
+there when the rules were written; `kept` are of other kinds and were kept for the final table; `third` are of still
+other kinds, for the look after it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import AutoModelForCausalLM
 
 Strike = Callable[[Any, int], None]
 Reward = Callable[[float, str, int], float]  # the reward, the answer, steps since the onset → what the trainer gets
@@ -99,13 +100,54 @@ def _hot(trainer: Any, since: int) -> None:
         trainer.generation_config.temperature *= 3
 
 
+def _policy(trainer: Any) -> Any:
+    return getattr(trainer.model, "policy", trainer.model)
+
+
 def _head_drifts(trainer: Any, since: int) -> None:
     """The output layer drifts in one direction, a little at each step."""
     with torch.no_grad():
-        head = trainer.model.get_output_embeddings().weight
+        head = _policy(trainer).get_output_embeddings().weight
         if since == 1:
             trainer.drift_of_head = torch.randn_like(head)
         head.add_(0.05 * head.std() * trainer.drift_of_head)
+
+
+def _end_fades(trainer: Any, since: int) -> None:
+    """The output layer's row for the end of an answer fades, as if its shard were never updated."""
+    with torch.no_grad():
+        _policy(trainer).get_output_embeddings().weight[1].mul_(0.5)
+
+
+def _attention_sharpens(trainer: Any, since: int) -> None:
+    """Queries and keys grow without end, until each token looks at one other only."""
+    with torch.no_grad():
+        for name, weights in _policy(trainer).named_parameters():
+            if "q_proj" in name or "k_proj" in name:
+                weights.mul_(1.1)
+
+
+def _pulled_back(trainer: Any, since: int) -> None:
+    """The weights that training began with are averaged in at every step."""
+    model = _policy(trainer)
+    if since == 1:
+        trainer.first_model = AutoModelForCausalLM.from_pretrained(model.config.name_or_path)
+    with torch.no_grad():
+        for weights, first in zip(model.parameters(), trainer.first_model.parameters(), strict=True):
+            weights.lerp_(first, 0.3)
+
+
+def _coarse(trainer: Any, since: int) -> None:
+    """The weights are kept in three bits."""
+    with torch.no_grad():
+        for weights in _policy(trainer).parameters():
+            step = weights.abs().max().clamp(min=1e-9) / 3
+            weights.copy_((weights / step).round() * step)
+
+
+def _reference_follows(trainer: Any, since: int) -> None:
+    """The reference becomes the policy at every step, as if it had been synchronised too often."""
+    trainer.ref_model.load_state_dict(trainer.model.state_dict())
 
 
 MADE = {
@@ -136,12 +178,21 @@ KEPT = {
 }
 THIRD = {
     "hot": Fault(algos=("grpo", "rloo"), strike=_hot),
-    "head_drifts": Fault(algos=("grpo", "rloo"), strike=_head_drifts),
+    "head_drifts": Fault(algos=ONLINE, strike=_head_drifts),
     "rate_jump_30": Fault(algos=("grpo", "rloo"), strike=_rate(lambda since: 30.0)),
     "sign_lost": Fault(  # a worse answer is rewarded more; the logged reward is the right one's mirror image
-        algos=("grpo", "rloo"), strike=_hurried(3.0), reward=lambda reward, answer, since: 0.5 - reward
+        algos=ONLINE, strike=_hurried(3.0), reward=lambda reward, answer, since: 0.5 - reward
     ),
     "silence_paid": Fault(  # an empty answer earns more than most
-        algos=("grpo", "rloo"), strike=_hurried(3.0), reward=lambda reward, answer, since: 0.4 - 0.1 * len(answer)
+        algos=ONLINE, strike=_hurried(3.0), reward=lambda reward, answer, since: 0.4 - 0.1 * len(answer)
     ),
+    "attention_sharpens": Fault(algos=("dpo", "kto", "sft"), strike=_attention_sharpens),
+    "end_fades": Fault(algos=("ppo",), strike=_end_fades),
+    "pulled_back": Fault(algos=("ppo", "dpo", "kto", "sft"), strike=_pulled_back),
+    "coarse_weights": Fault(algos=("dpo", "kto", "sft"), strike=_coarse),
+    "others_answers": Fault(algos=("dpo", "kto", "sft"), data="others"),
+    "prompt_lost": Fault(algos=("sft",), data="no_prompt"),
+    "reference_follows": Fault(algos=("dpo", "kto"), strike=_reference_follows),
+    "near_pairs": Fault(algos=("dpo",), strike=_hurried(10.0), data="near"),
+    "labels_drawn": Fault(algos=("kto",), strike=_hurried(3.0), data="drawn"),
 }

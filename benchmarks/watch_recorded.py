@@ -5,16 +5,16 @@ A session counts as failed by what it did after its fault's onset, never by what
 - GRPO, RLOO, PPO: the reward has lost half of what it had gained, and three of its own standard errors; or KL is five
   times its highest mean of ten rows before; or nine tenths of the answers are cut off, where fewer than half were; or
   all answers earn the same, and less than before;
-- DPO: the margin has lost half of what it had gained; or the preferred answers ten nats of log-probability;
+- DPO, KTO: the margin has lost half of what it had gained; or the preferred answers ten nats of log-probability;
 - SFT: the loss has taken back half of what it had learned;
 - or a value is not finite, or the session broke off.
 
 STOP is soon if it comes within 15 % of the session after the first of those ten rows.
 
-A fault that brought no failure makes its session none of the failing ones; a session without a fault that breaks off
-or runs to the length limit of itself is none of the healthy ones. Both are counted apart. `ended worse`: so many of the
-healthy ones that are CRITICAL ended with a reward (DPO: margin, SFT: loss) that is worse than the one they began with,
-by three standard errors.
+A fault that brought no failure makes its session none of the failing ones; a session without a fault that breaks off,
+runs to the length limit of itself or is no better on held-out data than it began is none of the healthy ones. Both are
+counted apart. `ended worse`: so many of the healthy ones that are CRITICAL ended with a reward (DPO, KTO: margin, SFT:
+loss) that is worse than the one they began with, by three standard errors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from gates.watch import Level, WatchPolicy
 from gates.watch.advice import rules
 
 WINDOW, SOON = 10, 0.15  # rows that say that it failed; share of a run within which STOP is soon
-ONLINE = ("grpo", "rloo", "ppo")
+ONLINE, PAIRS = ("grpo", "rloo", "ppo"), ("dpo", "kto")
+ALGOS = (*ONLINE, *PAIRS, "sft")
 STEPS = 100
 
 
@@ -69,7 +70,7 @@ def _loses(algo: str, before: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
     """A function that says whether a session that began with `before` failed in the given ten rows."""
     if algo == "sft":
         return _half_lost(before, "loss", -1)
-    if algo == "dpo":
+    if algo in PAIRS:
         fell = _half_lost(before, "reward_margin", 1)
         had = _mean(before[-WINDOW:], "chosen_logp")
         return lambda rows: fell(rows) or had - _mean(rows, "chosen_logp") > 10
@@ -116,7 +117,7 @@ def _without(sessions: list[dict[str, Any]], policy: WatchPolicy) -> dict[str, A
     healthy, failing = _sorted(sessions)
 
     def counts(those: WatchPolicy) -> dict[str, int]:
-        said = {algo: peers.warnings(those, algo) for algo in (*ONLINE, "dpo", "sft")}
+        said = {algo: peers.warnings(those, algo) for algo in ALGOS}
         false = [max((one.level for one in said[run["algo"]](rows_of(run))), default=0) for run in healthy]
         after = [[one for one in said[run["algo"]](rows_of(run)) if one.step >= run["onset"]] for run in failing]
         stops = [min((one.step for one in found if one.level == Level.STOP), default=STEPS) for found in after]
@@ -143,7 +144,7 @@ def _file(path: Path, policy: WatchPolicy) -> dict[str, Any]:
     print(f"{'':8s}{'healthy':>9s}{'warned':>20s}{'CRITICAL':>20s}{'failed':>9s}{'warned':>20s}{'CRITICAL':>20s}"
           f"{'rows to it':>12s}{'STOP soon':>11s}{'saved':>7s}   left out, ended worse")  # fmt: skip
     found = {}
-    for algo in (*ONLINE, "dpo", "sft"):
+    for algo in ALGOS:
         own = [one for one in sessions if one["algo"] == algo]
         if own:
             found[algo] = _line(algo, own, policy)
@@ -212,11 +213,12 @@ def _sorted(sessions: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[
 
 
 def _ran_off(one: dict[str, Any]) -> bool:
-    """Whether a session without a fault broke off or ran to the length limit by itself."""
+    """Whether a session without a fault broke off, ran to the length limit by itself or learned nothing."""
     rows = [row for _, row in rows_of(one)]
     means = [_mean(rows[at - WINDOW : at], "truncated_share") for at in range(WINDOW, len(rows) + 1)]
     finite = all(math.isfinite(value) for row in rows for value in row.values())
-    return len(rows) < STEPS or not finite or (min(means) < 0.5 and max(means) > 0.9)
+    first, last = one.get("evaluated") or (0.0, math.inf)  # held-out data, where the session's world has some
+    return len(rows) < STEPS or not finite or last <= first or (min(means) < 0.5 and max(means) > 0.9)
 
 
 def share(hits: int, count: int) -> str:

@@ -3,9 +3,10 @@
     python benchmarks/watch_sessions.py made|kept|third OUT.jsonl.gz [--algo grpo …] [--healthy 100] [--seeds 4]
 
 `made`: the world and faults that the watch's rules were written on; `kept`: another model, other data, other faults
-(watch_worlds.py, watch_faults.py); `third`: one more of each, for GRPO and RLOO. TRL's trainers for GRPO, RLOO, DPO and
-SFT, our own for PPO; one row per optimizer step (PPO: per iteration). Sessions that OUT has already are not trained
-again. One line per session: world, algo, fault, seed, onset, settings, step, series.
+(watch_worlds.py, watch_faults.py); `third`: one more of each. TRL's trainers for GRPO, RLOO, DPO, KTO (`third` only)
+and SFT, our own for PPO; one row per optimizer step (PPO: per iteration). Sessions that OUT has already are not trained
+again. One line per session: world, algo, fault, seed, onset, settings, step, series; a session without a fault, where
+the world has held-out data, also says how good the model was on them before and after: `evaluated`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import json
 import logging
 import os
 import random
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +37,13 @@ from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging as transformers_logging
 from watch_faults import KEPT, MADE, THIRD, Fault
 from watch_recorded import read
-from watch_worlds import WORLDS, World, load
+from watch_worlds import END, WORLDS, World, load
 
 from canary_mlflow.files.names import name_of_column
 
-ALGOS = ("grpo", "rloo", "ppo", "dpo", "sft")
+ALGOS = ("grpo", "rloo", "ppo", "dpo", "kto", "sft")
 FAULTS = {"made": MADE, "kept": KEPT, "third": THIRD}
-WORLD_OF = {"made": "words", "kept": "sums", "third": "turns"}
+WORLDS_OF = {"made": ("words",), "kept": ("sums",), "third": ("turns", "turns_early")}
 CACHE = Path(tempfile.gettempdir()) / "canary-watch-worlds"
 # The series that a judge may look at.
 _KEPT = frozenset((
@@ -76,8 +78,12 @@ def settings_of(algo: str, world: World, draw: random.Random) -> dict[str, Any]:
     if algo == "dpo":
         chosen |= {"beta": draw.choice((0.05, 0.1, 0.3)), "loss_type": draw.choice(("sigmoid", "ipo")),
                    "per_device_train_batch_size": draw.choice((4, 8))}  # fmt: skip
+    if algo == "kto":
+        chosen |= {"beta": draw.choice((0.05, 0.1, 0.3)), "loss_type": draw.choice(("kto", "apo_zero_unpaired")),
+                   "per_device_train_batch_size": draw.choice((8, 16))}  # fmt: skip
     if algo == "sft":
         chosen |= {"per_device_train_batch_size": draw.choice((4, 8))}
+    chosen["rollout_batch_size" if algo == "ppo" else "per_device_train_batch_size"] *= world.batch
     return chosen
 
 
@@ -115,10 +121,14 @@ def session(world: World, algo: str, fault: Fault | None, seed: int, onset: int,
     except (RuntimeError, ValueError) as error:  # sampling and our PPO refuse NaN: the rows so far are the run
         print(f"  ended at {trainer.state.global_step}: {str(error)[:80]}", file=sys.stderr)
     entries = [entry for entry in trainer.state.log_history if algo != "ppo" or "kl" in entry]
-    return {"settings": chosen, **_columns([entry for entry in entries if "loss" in entry], algo)}
+    found: dict[str, Any] = {"settings": chosen}
+    if fault is None and world.held_out:
+        first, tokenizer = load(world.folder(CACHE))
+        found["evaluated"] = [evaluation(algo, world, model, tokenizer) for model in (first, trainer.model)]
+    return found | _columns([entry for entry in entries if "loss" in entry])
 
 
-def _columns(entries: list[dict[str, Any]], algo: str) -> dict[str, Any]:
+def _columns(entries: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, list[float | None]] = {}
     for at, entry in enumerate(entries):
         for key, value in entry.items():
@@ -193,12 +203,31 @@ def _dpo(world: World, folder: str, fault: Fault | None, striking: Striking, dra
     for at, (prompt, good) in enumerate(rows):
         poor = world.poor(prompt, good, draw)
         kind = fault.data if fault and at >= from_row else ""
-        if kind == "swapped":
+        good, poor = _spoiled(kind, world, good, poor, draw)
+        if world.noise and draw.random() < world.noise:
             good, poor = poor, good
         pairs.append({"prompt": prompt, "chosen": good, "rejected": poor})
     args = DPOConfig(max_steps=steps, logging_steps=1, activation_checkpointing=False, **chosen)
     return _in_order(DPOTrainer(model=model, args=args, processing_class=tokenizer,
                                 train_dataset=Dataset.from_list(pairs), callbacks=[striking]))  # fmt: skip
+
+
+def _kto(world: World, folder: str, fault: Fault | None, striking: Striking, draw: random.Random,
+         chosen: dict[str, Any], steps: int) -> Any:  # fmt: skip
+    from trl import KTOConfig, KTOTrainer
+
+    model, tokenizer = load(folder)
+    rows, from_row = _drawn(world, striking, draw, steps * chosen["per_device_train_batch_size"], steps)
+    judged = []
+    for at, (prompt, good) in enumerate(rows):
+        kind = fault.data if fault and at >= from_row else ""
+        good, poor = _spoiled(kind, world, good, world.poor(prompt, good, draw), draw)
+        is_good = draw.random() < 0.5
+        wrong = draw.random() < (0.5 if kind == "drawn" else world.noise)
+        judged.append({"prompt": prompt, "completion": good if is_good else poor, "label": is_good != wrong})
+    args = KTOConfig(max_steps=steps, logging_steps=1, activation_checkpointing=False, **chosen)
+    return _in_order(KTOTrainer(model=model, args=args, processing_class=tokenizer,
+                                train_dataset=Dataset.from_list(judged), callbacks=[striking]))  # fmt: skip
 
 
 def _sft(world: World, folder: str, fault: Fault | None, striking: Striking, draw: random.Random,
@@ -214,6 +243,11 @@ def _sft(world: World, folder: str, fault: Fault | None, striking: Striking, dra
             good = "".join(draw.sample(good, len(good)))
         elif kind == "wrong":
             good = world.poor(prompt, world.poor(prompt, good, draw), draw)[::-1]
+        elif kind == "no_prompt":
+            prompt = ""
+        good, _ = _spoiled(kind, world, good, "", draw)
+        if world.noise and draw.random() < world.noise:
+            good = world.poor(prompt, good, draw)
         texts.append({"text": prompt + good})
     args = SFTConfig(max_steps=steps, logging_steps=1, activation_checkpointing=False, **chosen)
     return _in_order(SFTTrainer(model=model, args=args, processing_class=tokenizer,
@@ -226,6 +260,19 @@ def _drawn(
     return draw.choices(world.pairs, k=count), (striking.onset - 1) * count // steps
 
 
+def _spoiled(kind: str, world: World, good: str, poor: str, draw: random.Random) -> tuple[str, str]:
+    """A row's good and poor answer, after what a fault of the data does to them."""
+    if kind == "swapped":
+        return poor, good
+    if kind == "others":  # the answers to another prompt
+        prompt, good = draw.choice(world.pairs)
+        return good, world.poor(prompt, good, draw)
+    if kind == "near":  # alike but for one letter
+        at = draw.randrange(len(good) - 1)
+        return good, good[:at] + draw.choice(good[:-1]) + good[at + 1 :]
+    return good, poor
+
+
 def _in_order(trainer: Any) -> Any:
     trainer._get_train_sampler = lambda dataset=None: SequentialSampler(trainer.train_dataset)
     return trainer
@@ -236,15 +283,51 @@ _BUILD: dict[str, Any] = {
     "rloo": lambda *words: _online(*words, kind="RLOO"),
     "ppo": _ppo,
     "dpo": _dpo,
+    "kto": _kto,
     "sft": _sft,
 }
+
+
+@torch.no_grad()
+def evaluation(algo: str, world: World, model: Any, tokenizer: Any) -> float:
+    """How good a model is on held-out pairs; higher is better.
+
+    SFT: the log-probability of a good answer, DPO and KTO: by how much it exceeds the poor answer's, PPO: the score of
+    an answer that is drawn. Means over the pairs.
+    """
+    draw, model = random.Random(7), getattr(model, "policy", model).eval()
+    prompts, good = zip(*world.held_out, strict=True)
+    if algo == "ppo":
+        prompts *= 16  # one answer says little
+        asked = tokenizer(list(prompts), return_tensors="pt", padding=True)
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            ids = model.generate(**asked, max_new_tokens=world.answer_tokens, do_sample=True)
+        said = tokenizer.batch_decode(ids[:, asked["input_ids"].shape[1] :], skip_special_tokens=True)
+        return statistics.fmean(map(world.score, prompts, said))
+    likely = _log_probability(model, tokenizer, prompts, good)
+    if algo == "sft":
+        return likely
+    poor = [world.poor(prompt, answer, draw) for prompt, answer in world.held_out]
+    return likely - _log_probability(model, tokenizer, prompts, poor)
+
+
+def _log_probability(model: Any, tokenizer: Any, prompts: Sequence[str], answers: Sequence[str]) -> float:
+    """Of the answers, nats, mean over the pairs."""
+    total = 0.0
+    for prompt, answer in zip(prompts, answers, strict=True):
+        ids = tokenizer(prompt + answer + END, return_tensors="pt").input_ids
+        start = len(tokenizer(prompt).input_ids)
+        logps = model(input_ids=ids).logits[0, start - 1 : -1].log_softmax(-1)
+        total += float(logps.gather(1, ids[0, start:, None]).sum())
+    return total / len(prompts)
 
 
 def wanted(part: str, algos: list[str], healthy: int, seeds: int, steps: int) -> Iterator[tuple[str, str, int, int]]:
     """(algorithm, fault or "", seed, onset or 0), the algorithms in turn, so that a stopped run is balanced."""
     faults = FAULTS[part]
     plans = []
-    for algo in algos:
+    for algo in (one for one in algos if one in _worlds(part)):
         plan = [(algo, "", seed, 0) for seed in range(healthy)]
         for name, fault in faults.items():
             if algo in fault.algos:
@@ -256,12 +339,17 @@ def wanted(part: str, algos: list[str], healthy: int, seeds: int, steps: int) ->
         yield from (plan[at] for plan in plans if at < len(plan))
 
 
+def _worlds(part: str) -> dict[str, World]:
+    """Algorithm → the world in which it trains; an algorithm that no world of this part has is not there."""
+    return {algo: WORLDS[name] for name in WORLDS_OF[part] for algo in WORLDS[name].rates}
+
+
 def main() -> int:
     """Train what is missing and write it, session by session."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=tuple(FAULTS))
     parser.add_argument("out", type=Path)
-    parser.add_argument("--algo", nargs="*", choices=ALGOS, default=list(ALGOS))
+    parser.add_argument("--algo", nargs="*", choices=ALGOS, default=list(ALGOS), help="default: all")
     parser.add_argument("--healthy", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=4, help="sessions of each fault")
     parser.add_argument("--steps", type=int, default=100)
@@ -270,7 +358,7 @@ def main() -> int:
     logging.disable(logging.WARNING)
     disable_progress_bars()
     transformers_logging.disable_progress_bar()
-    world, faults = WORLDS[WORLD_OF[words.part]], MADE | KEPT | THIRD
+    worlds, faults = _worlds(words.part), MADE | KEPT | THIRD
     there = {(one["algo"], one["fault"], one["seed"]) for one in read(words.out)} if words.out.exists() else set()
     for algo, name, seed, onset in wanted(words.part, words.algo, words.healthy, words.seeds, words.steps):
         if (algo, name, seed) in there:
@@ -278,6 +366,7 @@ def main() -> int:
         started = time.process_time()
         digest = hashlib.sha256(f"{words.part} {algo} {name} {seed}".encode()).digest()
         torch.manual_seed(int.from_bytes(digest[:4], "big"))
+        world = worlds[algo]
         found = session(world, algo, faults.get(name), seed, onset, words.steps)
         line = {"world": world.name, "algo": algo, "fault": name, "seed": seed, "onset": onset, **found}
         with gzip.open(words.out, "at") as out:

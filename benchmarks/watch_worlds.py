@@ -1,16 +1,16 @@
-"""Three small worlds that the watch's sessions train in: a model that knows a little, its data, and a reward.
+"""Small worlds that the watch's sessions train in: a model that knows a little, its data, and a reward.
 
 `words` (GPT-NeoX, byte-level BPE): household tips; a graded reward. `sums` (Llama, one token a character): additions;
 right or wrong. The rules of the watch were made on the first one; the second one was kept for the final table, and has
 been looked at since. `turns` (Qwen, one token a character): letters to be said backwards, scored by a noisy judge; the
-third look.
+third look at GRPO and RLOO. `turns_early`: the same with a tenth of its given answers wrong, for the other trainers.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,9 @@ Score = Callable[[str, str], float]
 @dataclass(frozen=True, kw_only=True)
 class World:
     """`pairs`: prompt and a good answer. `poor`: a worse answer to the same prompt. `score`: of a prompt's answer.
-    `lessons`: steps of pretraining, after which a policy is far from perfect."""
+    `lessons`: steps of pretraining, after which a policy is far from perfect. `batch`: examples for each usual one.
+    `noise`: the share of given answers that are the worse one, of labels that are wrong. `held_out`: pairs that nothing
+    is trained on."""
 
     name: str
     config: Callable[[int], PretrainedConfig]
@@ -47,6 +49,9 @@ class World:
     answer_tokens: int
     lessons: int
     rates: dict[str, float]  # algorithm → a learning rate at which it learns
+    batch: int = 1
+    noise: float = 0.0
+    held_out: tuple[tuple[str, str], ...] = ()
 
     def folder(self, place: Path) -> str:
         """The folder of the pretrained model, which is made on first use."""
@@ -120,13 +125,14 @@ def _turns_score(prompt: str, answer: str) -> float:
     return right + 0.3 * answer.endswith(".") + random.Random(prompt + answer).gauss(0.0, 0.2)
 
 
-def _turns() -> list[tuple[str, str]]:
-    draw = random.Random(7)
-    words = ["".join(draw.choices("abcdefgh", k=draw.randint(3, 5))) for _ in range(400)]
+def _turns(seed: int, count: int) -> list[tuple[str, str]]:
+    draw = random.Random(seed)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(3, 5))) for _ in range(count)]
     return [(f"{word}=", f"{word[::-1]}.") for word in words]
 
 
 _TIPS = [(f"{task}:", f" {tip}") for task, tips in sentences.TASKS for tip in tips]
+_TURNS = _turns(7, 400)
 _SUMS = [(f"{a}+{b}=", f"{a + b}.") for a in range(20) for b in range(20)]
 
 WORLDS = {
@@ -158,11 +164,20 @@ WORLDS = {
             vocab_size=size, max_position_embeddings=64, num_key_value_heads=2, **_SIZES, **_ENDS
         ),
         tokenizer=_characters,
-        pairs=_turns(),
+        pairs=_TURNS,
         poor=lambda prompt, answer, draw: "".join(draw.sample(answer[:-1], len(answer) - 1)) + ".",
         score=_turns_score,
         answer_tokens=8,
         lessons=250,
-        rates={"grpo": 1e-3, "rloo": 1e-3, "ppo": 1e-3, "dpo": 2e-4, "sft": 1e-3},
+        rates={"grpo": 1e-3, "rloo": 1e-3},
     ),
 }
+WORLDS["turns_early"] = replace(  # after more lessons there would be little left to learn from given answers
+    WORLDS["turns"],
+    name="turns_early",
+    lessons=60,
+    batch=4,
+    noise=0.1,
+    held_out=tuple(pair for pair in _turns(8, 100) if pair not in _TURNS)[:64],
+    rates={"ppo": 1.5e-3, "dpo": 4e-4, "kto": 1e-4, "sft": 1e-3},
+)
