@@ -6,12 +6,13 @@ import itertools
 import math
 import statistics
 from collections import deque
+from collections.abc import Sequence
 
 from gates.model.wording import figure
 from gates.watch.policy import FactRules
 from gates.watch.warning import Finding, Level
 
-_SURE = 3.0  # standard errors that a reward must have fallen: every sixth healthy run falls by one, by luck
+_SURE = 3.0  # standard errors that a mean must have moved: every sixth healthy run's reward falls by one, by luck
 # Of a normal: standard deviation over mean absolute difference of neighbours; error of a median over that of a mean.
 _DIFF_TO_SD, _MEDIAN = 0.886, 1.253
 
@@ -46,10 +47,17 @@ class StaysZero:
         return Finding(self._level, f"exactly 0 in all {self._seen} rows so far")
 
 
+def fell(early: Sequence[float], late: Sequence[float]) -> bool:
+    """Whether the mean of the last rows is lower than that of the first by more than luck explains."""
+    error = math.sqrt(statistics.variance(early) / len(early) + statistics.variance(late) / len(late))
+    return statistics.fmean(early) - statistics.fmean(late) > _SURE * error
+
+
 class Flat:
     """A loss that does not move from the first row on: exactly, or nearly (ln V, DPO's ln 2).
 
-    `stuck`: rows after which a loss that nearly stands still is reported.
+    Nearly: within a narrow range, and not falling in it either. The losses of DPO and KTO with a small beta, or a small
+    learning rate, fall by a percent while the model learns. `stuck`: rows after which it is reported.
     """
 
     rule = "no_learning"
@@ -76,6 +84,8 @@ class Flat:
             return self._exactly(self._rules.frozen_rows)
         if self._rows < self._stuck or self._low <= 0 or self._high - self._low >= self._rules.flat_range * self._low:
             return None
+        if fell(self._early, self._late):
+            return None
         return Finding(Level.CRITICAL, f"{figure(self._low)} to {figure(self._high)} in all {self._rows} rows so far")
 
     def finish(self, completed: bool) -> Finding | None:
@@ -84,10 +94,10 @@ class Flat:
         if exactly is not None or not completed or rows < rules.frozen_rows:
             return exactly
         size = min(rules.frozen_rows, rows // 3)
-        before = sorted(self._early[:size])[size // 2]
-        after = sorted(list(self._late)[-size:])[size // 2]
+        first, last = self._early[:size], list(self._late)[-size:]
+        before, after = sorted(first)[size // 2], sorted(last)[size // 2]
         what = f"{figure(before)} at the start, {figure(after)} at the end of {rows} rows"
-        if before > 0 and self._high - self._low < rules.flat_range * before:
+        if before > 0 and self._high - self._low < rules.flat_range * before and not fell(first, last):
             return Finding(Level.CRITICAL, what)
         if before - after >= rules.no_gain * abs(before):
             return None
@@ -137,10 +147,9 @@ class NoGainInReward:
         if not completed or rows < 2 * size:
             return None
         before, after = statistics.fmean(self._early), statistics.fmean(self._late)
-        error = math.sqrt((statistics.variance(self._early) + statistics.variance(self._late)) / size)
-        if before - after > _SURE * error:
+        if fell(self._early, self._late):
             what = f"fell: {figure(before)} on average at the start, {figure(after)} at the end of {rows} rows"
-        elif not error and after == before:
+        elif len({*self._early, *self._late}) == 1:
             what = f"never moved: {figure(before)} at the start and at the end of {rows} rows"
         else:
             return None

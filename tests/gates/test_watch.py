@@ -187,6 +187,11 @@ FACTS: list[tuple[str, Rows, list[tuple[int, str, str, str]]]] = [
         [{"loss": math.log(2) + 0.003 * math.sin(2.4 * row)} for row in range(210)],
         [(200, "CRITICAL", "loss", "no_learning")],
     ),
+    (
+        "KTO's loss with a small beta, which falls by a percent",
+        [{"loss": 0.5 - 2.5e-5 * row + 0.001 * math.sin(2.4 * row)} for row in range(210)],
+        [],
+    ),
 ]
 
 
