@@ -92,11 +92,13 @@ def unchanged_sessions(packed: Path) -> dict[str, list[list[Run]]]:
         for number, line in enumerate(file):
             record = json.loads(line)
             if record["kind"] in ("baseline", "unchanged"):
-                sessions[record["algo"]].append([_run(f"{number} {i}", run) for i, run in enumerate(record["runs"])])
+                sessions[record["algo"]].append(
+                    [packed_run(f"{number} {i}", run) for i, run in enumerate(record["runs"])]
+                )
     return sessions
 
 
-def _run(name: str, plain: dict[str, Any]) -> Run:
+def packed_run(name: str, plain: dict[str, Any]) -> Run:
     """A run as benchmarks/campaign.py packed it."""
     held = {
         key: Series(

@@ -31,8 +31,7 @@ from gate_data import NOISE, STEPS, TWICE, simulated  # noqa: E402  # the path i
 from gate_judges import STEP_LIMIT, policy_for  # noqa: E402
 
 from gates import Outcome, Run, Version, judge  # noqa: E402
-from gates.model.looks import FreshBaseline  # noqa: E402
-from gates.model.policy import Policy  # noqa: E402
+from gates.model.policy import FreshBaseline, Policy  # noqa: E402
 from gates.top_up import first_look, next_look  # noqa: E402
 
 STORED = 5

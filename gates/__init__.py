@@ -4,7 +4,7 @@ scipy only."""
 from __future__ import annotations
 
 from gates.judge import judge
-from gates.model.policy import Bootstrap, Policy, PolicyError
+from gates.model.policy import Bootstrap, Policy, PolicyError, policy_to_dict
 from gates.model.records import Run, Series, Version
 from gates.model.rules import MetricRule, Role
 from gates.model.verdict import (
@@ -19,7 +19,6 @@ from gates.model.verdict import (
     verdict_to_dict,
 )
 from gates.policies.parser import parse_policy
-from gates.policies.writer import policy_to_dict
 
 __all__ = [
     "Bootstrap",

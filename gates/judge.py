@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gates.admission import obstacles
 from gates.decision import decide
 from gates.evidence.pairs import pair
 from gates.facts.check import fact_checks, what_differs
 from gates.facts.work import work_note
 from gates.hard.hard_gates import hard_checks
 from gates.metric_checks import metric_checks
-from gates.model.policy import Policy
+from gates.model.policy import Policy, policy_to_dict
 from gates.model.records import Version
-from gates.model.sides import Side, baseline_side, candidate_side, facts, planned
+from gates.model.sides import Side, baseline_side, candidate_side, facts, obstacles, planned
 from gates.model.verdict import Difference, Outcome, ReasonCode, Verdict
 from gates.notes import notes, of_checks, unsaid
-from gates.policies.writer import policy_to_dict
 from gates.root_causes import root_causes
 
 
@@ -43,7 +41,7 @@ def judge(
     slips, plan = tuple(unsaid(policy, said)), policy.resolve(said)
     policy = plan if look is None else plan.spending(plan.looks.shares[look - 1] if share is None else share)
     pairs = pair(policy, baseline, right)
-    in_the_way = obstacles(baseline, left, right, pairs)
+    in_the_way = obstacles(baseline, left, right, pairs.made)
     alike = not any(one.reason_code is ReasonCode.NOT_COMPARABLE for one in in_the_way)
     changed, compared = what_differs(left.evidence, pairs.made, right.evidence, judged=alike and policy.hard.facts)
     checks = [*fact_checks(policy, changed, compared, accepted), *hard_checks(policy, right, baseline)]

@@ -6,20 +6,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gates.evidence.comparability import unread
-from gates.evidence.identity import identity_check, same_code, same_training
-from gates.evidence.matching import compare_readings
+from gates.evidence.comparability import incomparable, unread
+from gates.evidence.matching import compare_readings, identity_check, same_code, same_training
 from gates.evidence.pairs import Pairs, judged_in_pairs
-from gates.evidence.plausibility import limit_beyond_reach
-from gates.evidence.readings import Reading, Yardstick, read
-from gates.evidence.testability import has, measurable, missing
+from gates.evidence.plausibility import implausible, limit_beyond_reach
+from gates.evidence.readings import Reading, Yardstick, read, yardstick
 from gates.evidence.validity import invalid_clocks
-from gates.model.check_builders import undecided
 from gates.model.policy import Policy
 from gates.model.records import Run
-from gates.model.rules import MetricRule
+from gates.model.rules import MetricRule, Role
 from gates.model.sides import once
-from gates.model.verdict import Check, Evidence, ReasonCode
+from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, check_of, undecided
 from gates.model.wording import listed, runs
 from gates.stats.comparisons import Comparison
 
@@ -144,3 +141,37 @@ def _notes(left: list[Reading], right: list[Reading], asked_left: int, asked_rig
     longest = [max(len(reading.series.values) for reading in side) for side in (left, right)]
     if min(longest) < 0.9 * max(longest):
         yield f"unequal lengths: {longest[0]} against {longest[1]} values"
+
+
+def measurable(
+    policy: Policy, rule: MetricRule, left: list[Reading], right: list[Reading], unread: Sequence[int]
+) -> Yardstick | Check:
+    """The yardstick for both sides, or the check that says why there is none. `unread`: the last steps of the runs
+    without a number."""
+    stick = yardstick(policy, rule, left, right)
+    if isinstance(stick, str):
+        return undecided(rule, stick, ReasonCode.MISSING_DATA)
+    if problem := implausible(policy.implausible_ratio, rule, stick, left, right):
+        return undecided(rule, problem, ReasonCode.SUSPECT_DATA)
+    if problem := incomparable(rule, stick, left, right, unread):
+        return undecided(rule, problem, ReasonCode.NOT_COMPARABLE)
+    return stick
+
+
+def has(rule: MetricRule, run: Run) -> bool:
+    """Whether the run has a number of the rule's metric."""
+    series = rule.series(run)
+    return series is not None and bool(series.finite.any())
+
+
+def missing(
+    rule: MetricRule, left: list[Reading], right: list[Reading], why_left: str, why_right: str, there: bool
+) -> Check:
+    """The check of a metric without readings. A gate metric must not pass in silence if only the baseline has it, or if
+    both sides have it (`there`) with too few values."""
+    sides = [name for name, side in (("baseline", left), ("candidate", right)) if not side]
+    reason = f"{why_right or why_left} (in the {' and the '.join(sides)})"
+    vanished = bool(left) and not right
+    if rule.role is Role.GATE and (rule.must_have or vanished or there):
+        return undecided(rule, reason, ReasonCode.MISSING_DATA)
+    return check_of(rule, CheckOutcome.NOT_JUDGED, reason)

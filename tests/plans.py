@@ -12,8 +12,7 @@ from canary_mlflow.errors import BrokeOff, CanaryError, NoSource
 from canary_mlflow.launching.makers import OneByOne
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
-from gates.model.looks import FreshBaseline, WithoutSource
-from gates.model.policy import Policy
+from gates.model.policy import FreshBaseline, Policy, WithoutSource
 
 
 @dataclass

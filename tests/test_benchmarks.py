@@ -75,12 +75,12 @@ def test_a_name_that_is_not_there_is_seen(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "from gates import gone\nimport gates.lost\n"
-        "def f():\n    from gate_freeze import AWAY\n    from gates.stats import spreads\n    spreads.OLD = 1\n"
+        "def f():\n    from gate_freeze import AWAY\n    from gates.stats import power\n    power.OLD = 1\n"
     )
-    found = ["1: gates has no gone", "2: gates has no lost", "4: gate_freeze has no AWAY", "6: spreads has no OLD"]
+    found = ["1: gates has no gone", "2: gates has no lost", "4: gate_freeze has no AWAY", "6: power has no OLD"]
     assert list(missing(script)) == [f"script.py:{line}" for line in found]
 
 
 def test_what_the_ablation_switches_off_is_there() -> None:
-    code = "import gate_ablation as it; [getattr(*p[:2]) for places, _ in it.SWITCHES.values() for p in places]"
+    code = "import gate_ablation as it; [getattr(*p[:2]) for places in it.SWITCHES.values() for p in places]"
     subprocess.run([forking.python(), "-c", code], cwd=ROOT / "benchmarks", check=True)

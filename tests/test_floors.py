@@ -25,7 +25,6 @@ INSIDE_GATES = {
     "evidence": {"model", "stats"},
     "facts": {"model"},
     "hard": {"model"},
-    "root_causes": {"model"},
     "watch": {"model", "policies"},
 }
 # The places of the middle floor that run inside a training process alone.

@@ -133,7 +133,7 @@ def store(folder: Path, found: Calibration) -> tuple[Path, str]:
 
     from canary_mlflow.policies import PRIORS_FILE, read_priors
     from gates.calibration import known_priors
-    from gates.policies.writer import known_to_dict
+    from gates.model.policy import known_to_dict
 
     if odd := [f"{each.rule.name}: {problem}" for each in found.spreads for problem in each.odd]:
         raise UsageError(f"canary calibrate --write: found {odd[0]}; expected unchanged runs alone; nothing was stored")

@@ -11,8 +11,8 @@ from canary_mlflow.files.runs import read_run, read_side
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.figures import count
 from gates import Policy, Version, judge
-from gates.history import LEAST_RUNS, with_history
-from gates.model.looks import FreshBaseline
+from gates.calibration import LEAST_RUNS, with_history
+from gates.model.policy import FreshBaseline
 from gates.model.sides import baseline_side, candidate_side, facts
 
 

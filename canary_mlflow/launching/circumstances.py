@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
-from gates.model.looks import FreshBaseline
-from gates.model.policy import Policy
+from gates.model.policy import FreshBaseline, Policy
 from gates.model.records import Run, Version
 
 if TYPE_CHECKING:

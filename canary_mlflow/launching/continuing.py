@@ -21,9 +21,8 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.looks import looks_taken
 from canary_mlflow.tracking.leftovers import clear
 from canary_mlflow.tracking.session import active_run, child_runs, log_tags
-from gates.model.policy import Policy
+from gates.model.policy import Policy, policy_to_dict
 from gates.model.verdict import Outcome
-from gates.policies.writer import policy_to_dict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -17,8 +17,7 @@ from canary_mlflow.registry.sides import progress, read_sides
 from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.reports.more_runs import NO_FRESH, NO_MORE
 from gates.hard.crashes import to_run_beside
-from gates.model.looks import Looks, WithoutSource
-from gates.model.policy import Policy
+from gates.model.policy import Looks, Policy, WithoutSource
 from gates.model.records import Version
 from gates.model.sides import broken_off, candidate_side, planned
 from gates.top_up import champion_runs, next_seeds, to_run_again

@@ -11,8 +11,7 @@ from canary_mlflow.tracking.histories import read_version
 from gates.anchoring import anchored
 from gates.evidence.pairs import judged_in_pairs
 from gates.judge import judge
-from gates.model.looks import FreshBaseline
-from gates.model.policy import Policy
+from gates.model.policy import FreshBaseline, Policy
 from gates.model.records import Run, Version
 from gates.model.verdict import CheckOutcome, Outcome, Verdict
 from gates.model.wording import listed, sentence_case

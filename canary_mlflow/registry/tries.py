@@ -1,7 +1,7 @@
 """Guards against trying until it passes: how often the same code was tried against the same champion, and the outcomes.
 
 A try is a session that has ended, or a second judgement of a session that has other runs by now. The looks of a plan
-are not counted again: they share one level (gates/model/looks.py).
+are not counted again: they share one level (gates/model/policy.py).
 """
 
 from __future__ import annotations

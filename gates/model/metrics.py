@@ -5,6 +5,7 @@ Recorder, policies, watch, pages, imports and reports read it. What trainers cal
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,6 +155,40 @@ _TABLE = (
     _quality("eval_reward", "evaluation reward", "lower", reward=True, never_nan=True),
 )
 METRICS = {metric.name: metric for metric in _TABLE}
+_LEVEL = {"weight": 6.0, "must_have": True}  # of the machine's speed: the first that users ask about
+_LEARNED = {"prior": 0.015, "weight": 2.0}
+_REWARDED = {"prior": 0.3, "weight": 2.0}
+USUAL: Mapping[str, Mapping[str, Any]] = {
+    "step_time": {"prior": 0.02, **_LEVEL},
+    "step_time_tail": {"metric": "step_time", "reduction": "tail_excess", "prior": 0.01},
+    "step_time_drift": {"metric": "step_time", "reduction": "drift", "prior": 0.015},
+    "step_time_growth": {"metric": "step_time", "reduction": "growth", "prior": 0.03},
+    "run_time": {"metric": "step_time", "reduction": "whole", "prior": 0.05},
+    "step_cost": {"prior": 0.04, **_LEVEL},
+    "step_cost_growth": {"metric": "step_cost", "reduction": "growth", "prior": 0.03},
+    "run_cost": {"metric": "step_cost", "reduction": "whole", "prior": 0.05},
+    "token_cost": {"metric": "step_cost", "reduction": "per_token", "prior": 0.04, "weight": 6.0},
+    "tokens_per_second": {"reduction": "rate", "prior": 0.02, "weight": 6.0},
+    "step_cpu_time": {"prior": 0.05, "must_have": True},
+    "iteration_time": {"prior": 0.02, **_LEVEL},
+    "iteration_cpu_time": {"prior": 0.05, "must_have": True},
+    "iteration_cost": {"prior": 0.04, **_LEVEL},
+    "peak_memory": {"reduction": "max", "prior": 0.005, "headroom": 0.5},
+    "memory_growth": {"metric": "peak_memory", "reduction": "growth", "prior": 0.004},
+    "eval_loss": {"reduction": "last", **_LEARNED},
+    "eval_accuracy": {"reduction": "last", "prior": 0.03},
+    "eval_margin": {"reduction": "last", "prior": 0.05},
+    "eval_reward": {"reduction": "last", **_REWARDED},
+    "loss": {"reduction": "tail_area", **_LEARNED},
+    "reward_mean": {"reduction": "tail_mean", **_REWARDED},
+    "score_mean": {"reduction": "tail_mean", **_REWARDED},
+    "grad_norm": {"prior": 0.05},
+    "entropy": {"reduction": "tail_mean", "prior": 0.05},
+    "kl": {"reduction": "tail_mean", "prior": 0.05},
+    "clip_fraction": {"reduction": "mean", "prior": 0.02},
+}
+"""How a policy's rule of this name judges, unless the rule says otherwise: its metric, if that has another name, how a
+series becomes one number, the spread of that to expect between equal runs, and what else a rule may state."""
 RECORDINGS = ("recorded", "early", "new", "absent")
 """What a policy's overlays may ask of a metric: see gates.model.sides.facts."""
 

@@ -2,15 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from gates.model.looks import Looks
 from gates.model.paradigm import paradigm_of
 from gates.model.priors import Prior
 from gates.model.rules import MetricRule, Scale
+
+
+class FreshBaseline(StrEnum):
+    """When a run of the baseline's code is made beside each added candidate run. DIFFERS: if the stored runs were made
+    on another host or day."""
+
+    NEVER = "never"
+    DIFFERS = "differs"
+    ALWAYS = "always"
+
+
+class WithoutSource(StrEnum):
+    """What happens if the baseline's code is not available: judge by its stored runs alone, or stop."""
+
+    UNPAIRED = "unpaired"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looks:
+    """When a growing candidate is judged: at each of these numbers of `runs`, with these `shares` of both error levels.
+
+    The shares add up to 1, so that looking several times spends no more than looking once (union bound).
+    """
+
+    runs: tuple[int, ...]
+    shares: tuple[float, ...]
+    fresh_baseline: FreshBaseline
+    without_source: WithoutSource
+
+    def reached(self, candidate_runs: int, taken: Sequence[int] = ()) -> int:
+        """The look, counted from 1, that a candidate with so many runs is at. `taken`: how many runs it had at each
+        earlier look at other evidence. A number between two looks counts as the later one if the earlier one is
+        spent."""
+        return min(len(self.runs), max(1, self._planned(candidate_runs), self._spent(taken) + 1))
+
+    def share(self, look: int, taken: Sequence[int] = ()) -> float:
+        """The share that this look may spend: its own and those of earlier looks that were never taken."""
+        return sum(self.shares[self._spent(taken) : look])
+
+    def ending_with(self, runs: int) -> Looks:
+        """The plan with its last look at no fewer than `runs` runs."""
+        return replace(self, runs=(*self.runs[:-1], max(self.runs[-1], runs)))
+
+    def share_beyond(self, taken: Sequence[int]) -> float:
+        """The share that one more look after the plan's last may spend: half, then a quarter … of what the plan has, so
+        that however many follow, all of them together err no more often than the plan (union bound)."""
+        within = next((count for count in range(len(taken) + 1) if self._spent(taken[:count]) == len(self.runs)), 0)
+        return float(0.5 ** (len(taken) - within + 1))
+
+    @staticmethod
+    def share_of_try(number: int) -> float:
+        """The share of PASS's error level at this try of the same code against the same champion, counted from 1.
+
+        All of it at the first try, then 1/2, 1/6, 1/12 …, 1/(k(k - 1)), which add up to one more level, however many
+        tries follow (union bound).
+        """
+        return 1.0 if number <= 1 else 1.0 / (number * (number - 1))
+
+    def left(self, taken: Sequence[int]) -> tuple[int, ...]:
+        """The numbers of runs at which looks are still to come."""
+        return self.runs[self._spent(taken) :]
+
+    def _planned(self, runs: int) -> int:
+        return sum(planned <= runs for planned in self.runs)
+
+    def _spent(self, taken: Sequence[int]) -> int:
+        """How many looks a candidate has used up that was looked at with these numbers of runs, in this order."""
+        spent = 0
+        for runs in taken:
+            spent = min(len(self.runs), max(spent + 1, self._planned(runs)))
+        return spent
 
 
 class PolicyError(ValueError):
@@ -158,3 +229,44 @@ class Policy:
     def spending(self, share: float) -> Policy:
         """The policy with a share of both error levels, such as one look may spend."""
         return replace(self, alpha_block=self.alpha_block * share, alpha_pass=self.alpha_pass * share)
+
+
+def policy_to_dict(policy: Policy) -> dict[str, Any]:
+    """The policy as plain values with every key, which `parse_policy` reads back to an equal policy."""
+    plain = {key: _plain(value) for key, value in vars(policy).items()}
+    plain["rules"] = {rule.name: _rule(rule) for rule in policy.rules}
+    plain["overlays"] = {one.name: {"when": _plain(one.when), "rules": _plain(one.rules)} for one in policy.overlays}
+    plain["priors"] = {known.name: known_to_dict(known) for known in policy.priors}
+    return plain
+
+
+def known_to_dict(known: KnownPriors) -> dict[str, Any]:
+    """The spreads as a policy file holds them under their name."""
+    rules = {
+        name: {
+            **{key: getattr(prior, key) for key in ("sd", "between", "df", "kind")},
+            "reduction": reduction,
+            "scale": scale.value,
+        }
+        for name, (prior, reduction, scale) in known.rules.items()
+    }
+    return {"when": _plain(known.when), "rules": rules}
+
+
+def _rule(rule: MetricRule) -> dict[str, Any]:
+    """The rule with all of its keys; the user's own metric with its description."""
+    plain = {key: _plain(value) for key, value in vars(rule).items() if key not in ("name", "own")}
+    if rule.own is not None:
+        better = "higher" if rule.own.worse == "lower" else "lower"
+        plain["metric"] = {"name": rule.metric, "better": better, "scale": rule.own.scale, "unit": rule.own.unit}
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return _plain(vars(value)) if is_dataclass(value) else value

@@ -68,6 +68,12 @@ class MetricRule:
         """The metric's label, unit and nature."""
         return self.own or METRICS[self.metric]
 
+    @property
+    def label(self) -> str:
+        """How a sentence names the rule: by its metric, with the reduction if the rule does not bear the metric's
+        name."""
+        return f"{self.info.label} ({self.reduction})" if self.name != self.metric else self.info.label
+
     def series(self, run: Run) -> Series | None:
         """The run's series of the metric; the user's own metric is also found under its name in a trainer's log."""
         found = run.series.get(self.metric)

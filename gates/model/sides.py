@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gates.model.metrics import METRICS, RECORDINGS, metrics_with
 from gates.model.records import Run, Series, Version
-from gates.model.verdict import Difference
-from gates.model.wording import called
+from gates.model.rules import Role
+from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode
+from gates.model.wording import called, listed
+from gates.model.wording import runs as runs_in_words
 
 LATE = 0.9
 """Share of a run that an evaluation must reach: with eval_steps=200 of 500 the last one stands at 400, and knows
@@ -245,3 +247,35 @@ def values_of(runs: Iterable[Run], pick: Callable[[Run], Mapping[str, str]]) -> 
     facts = [pick(run) for run in runs]
     keys = {key for each in facts for key in each}
     return {key: tuple(sorted({str(each.get(key, ABSENT)) for each in facts})) for key in keys}
+
+
+def obstacles(baseline: Version | None, left: Side, right: Side, made: tuple[Run, ...]) -> list[Check]:
+    """What stands in the way of a comparison: no runs, no baseline, different work or hardware; worst first, empty if
+    nothing does. `made`: the baseline's fresh runs."""
+    if not right.evidence:
+        code = ReasonCode.BROKEN_OFF if broken_off(right) else ReasonCode.MISSING_DATA
+        return [_impossible("runs", _no_evidence("candidate", right), code)]
+    if baseline is None:
+        return [_impossible("baseline", "there is no baseline to compare with", ReasonCode.NO_BASELINE)]
+    if not left.evidence:
+        return [_impossible("baseline", _no_evidence("baseline", left), ReasonCode.MISSING_DATA)]
+    found = []
+    fresh = replace(left, evidence=(*left.evidence, *made))
+    for what in ("workload", "hardware"):
+        if keys := mismatches(fresh, right, what):
+            changed = [f"{item.key}: {item.baseline} -> {item.candidate}" for item in keys]
+            reason = f"the {what} is not the same ({listed(changed, most=len(changed))})"
+            found.append(_impossible(what, reason, ReasonCode.NOT_COMPARABLE))
+    if not found and not right.finished:
+        found.append(_impossible("runs", "no candidate run finished", ReasonCode.MISSING_DATA))
+    return found
+
+
+def _no_evidence(name: str, side: Side) -> str:
+    if not side.runs:
+        return f"the {name} has no runs"
+    return f"none of the {name}'s {runs_in_words(len(side.runs))} is evidence ({listed(side.left_out)})"
+
+
+def _impossible(what: str, reason: str, code: ReasonCode) -> Check:
+    return Check(metric=what, role=Role.HARD, outcome=CheckOutcome.INCONCLUSIVE, reason=reason, reason_code=code)

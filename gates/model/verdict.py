@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from gates.model.rules import Role
+from gates.model.rules import MetricRule, Role
 
 
 class Outcome(StrEnum):
@@ -128,6 +128,18 @@ class Check:
     more_runs: int | None = None
     runs_if_unchanged: int | None = None
     notes: tuple[str, ...] = ()
+
+
+def check_of(rule: MetricRule, outcome: CheckOutcome, reason: str, **known: Any) -> Check:
+    """The check of a rule; `known`: its other fields."""
+    return Check(metric=rule.name, role=rule.role, outcome=outcome, reason=reason, **known)
+
+
+def undecided(rule: MetricRule, reason: str, code: ReasonCode, **known: Any) -> Check:
+    """The check of a rule that these runs cannot answer: INCONCLUSIVE for a gate metric, NOT_JUDGED for others."""
+    if rule.role is not Role.GATE:
+        return check_of(rule, CheckOutcome.NOT_JUDGED, reason, **known)
+    return check_of(rule, CheckOutcome.INCONCLUSIVE, reason, reason_code=code, **known)
 
 
 @dataclass(frozen=True, kw_only=True)

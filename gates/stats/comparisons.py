@@ -8,15 +8,100 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from gates.model.priors import Prior
-from gates.stats.design import Design
-from gates.stats.spreads import Spread, cautious, moderate, squares_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """How many numbers each side has, whether both directions count as harm, and whether they pair up by seed.
+    `averaged`: the least number of runs behind each baseline number; in a pair, the mean of exactly that many stands
+    against one run of the candidate."""
+
+    baseline_runs: int
+    candidate_runs: int
+    paired: bool
+    averaged: int = 1
+    two_sided: bool = False
+
+    @property
+    def information(self) -> float:
+        """1 / variance of the difference, for runs of unit variance."""
+        if self.paired:
+            return self.candidate_runs / (1.0 + 1.0 / self.averaged)
+        return 1.0 / (1.0 / self.baseline_runs + 1.0 / self.candidate_runs)
+
+    def error(self, spread: Spread) -> float:
+        """Standard error of the difference, for runs with this spread."""
+        return math.sqrt(spread.variance / self.information)
+
+    @property
+    def df(self) -> int:
+        """The degrees of freedom that the runs themselves contribute."""
+        return self.candidate_runs - 1 if self.paired else self.baseline_runs + self.candidate_runs - 2
+
+    def grown(self, runs: int) -> Design:
+        """The same design with `runs` runs on each side."""
+        return replace(self, baseline_runs=runs, candidate_runs=runs)
+
+
+TOLD = 2.0
+"""Up to this multiple of its spread, a prior counts in full: policies are measured at twice their priors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Variance of one run's number, and the degrees of freedom it rests on, `prior_df` of them from the prior."""
+
+    variance: float
+    df: float
+    prior_df: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Squares:
+    """A sum of squares of runs' numbers about their means, and the degrees of freedom it rests on."""
+
+    total: float
+    df: int
+
+
+def squares_of(groups: Sequence[NDArray[np.float64]], per_run: float = 1.0) -> Squares:
+    """The sum of squares within each group. `per_run`: the values' variance, in units of a run's variance.
+
+    fsum makes it independent of the order of the runs, bit for bit.
+    """
+    with np.errstate(over="ignore"):  # a spread too large for a float is infinite, and then nothing is shown
+        total = math.fsum(math.fsum((x - math.fsum(group) / len(group)) ** 2 for x in group) for group in groups)
+    return Squares(total=total / per_run, df=sum(len(group) - 1 for group in groups))
+
+
+def moderate(squares: Squares, prior: Prior) -> Spread:
+    """The measured spread combined with the prior, weighted by degrees of freedom. The further runs exceed TOLD times
+    the prior's spread, the less the prior is worth, down to nothing."""
+    weight = prior.df
+    if squares.df and squares.total > 0:
+        told = min(1.0, TOLD * prior.sd / math.sqrt(squares.total / squares.df))
+        weight *= told * told
+    df = weight + squares.df
+    return Spread(variance=(weight * prior.sd * prior.sd + squares.total) / df, df=df, prior_df=weight)
+
+
+def cautious(squares: Squares, prior: Prior) -> Spread:
+    """The same, but the runs' own spread if it exceeds the prior's. PASS rests on this one.
+
+    With a prior smaller than the truth, more than the permitted 5 % would pass at the margin
+    (tests/gates/test_comparisons.py).
+    """
+    if squares.df > 0 and squares.total > squares.df * prior.sd * prior.sd:
+        return Spread(variance=squares.total / squares.df, df=squares.df, prior_df=0.0)
+    return moderate(squares, prior)
+
 
 Values = NDArray[np.float64]
 

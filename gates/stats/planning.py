@@ -10,9 +10,7 @@ from scipy.special import nctdtr, ndtr, ndtri, stdtrit
 
 from gates.model.policy import Policy
 from gates.model.priors import Prior
-from gates.stats.comparisons import BY_MEANS, BY_MEDIAN, Comparison, Values, compare
-from gates.stats.design import Design
-from gates.stats.spreads import Spread
+from gates.stats.comparisons import BY_MEANS, BY_MEDIAN, Comparison, Design, Spread, Values, compare
 
 MAX_RUNS = 20
 """Runs per side beyond which more runs are no longer advised."""

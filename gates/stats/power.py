@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from gates.model.policy import Policy
 from gates.model.priors import Prior
 from gates.model.rules import MetricRule, Role, Scale, Worse
-from gates.stats.design import Design
+from gates.stats.comparisons import Design
 from gates.stats.planning import POWER, Limits, block_chance, enough_to_block, limits, pass_chance
 
 

@@ -21,8 +21,7 @@ from canary_mlflow.registry.rollback import rollback
 from canary_mlflow.registry.session_gate import gate_change, gate_session
 from canary_mlflow.registry.versions import champion, register_version
 from canary_mlflow.reports.text import render
-from gates.model.looks import FreshBaseline
-from gates.model.policy import Bootstrap, Policy
+from gates.model.policy import Bootstrap, FreshBaseline, Policy
 from gates.model.verdict import Outcome, ReasonCode, verdict_from_dict
 
 STOPPED = {"canary.failure": "error", "canary.completed": "false"}

@@ -14,8 +14,7 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts import bless
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.reports.text import render
-from gates.model.looks import WithoutSource
-from gates.model.policy import Policy
+from gates.model.policy import Policy, WithoutSource
 from gates.model.rules import Role
 from gates.model.verdict import Outcome
 

@@ -18,8 +18,7 @@ from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.looks import LOOKS_TAG, Taken, evidence_of, note_look
 from canary_mlflow.tracking.failures import Terminated
 from canary_mlflow.tracking.histories import read_version
-from gates.model.looks import WithoutSource
-from gates.model.policy import Policy
+from gates.model.policy import Policy, WithoutSource
 from gates.model.verdict import Outcome, ReasonCode
 
 

@@ -24,7 +24,7 @@ def chances(tier, name, sd, sizes, effects, **facts):
 
 
 def drawn(policy, rule, sd, size, effect):
-    """Shares of BLOCK and PASS among runs drawn at random, concluded as gates/checks.py does."""
+    """Shares of BLOCK and PASS among runs drawn at random, concluded as gates/metric_checks.py does."""
     rng = np.random.default_rng(17)
     margin, two_sided = harm_margin(rule), rule.worse is Worse.BOTH
     alpha, prior = level(policy, rule), Prior(sd=sd, df=policy.prior_df, kind="given")

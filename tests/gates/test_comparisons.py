@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gates.model.priors import Prior
-from gates.stats.comparisons import BY_MEANS, BY_MEDIAN, compare, holm
-from gates.stats.design import Design
+from gates.stats.comparisons import BY_MEANS, BY_MEDIAN, Design, Squares, cautious, compare, holm, moderate
 from gates.stats.planning import block_probability, pass_probability, runs_needed, smallest_detectable, upper_tail
-from gates.stats.spreads import Squares, cautious, moderate
 
 BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
 CANDIDATE = np.array([1.10, 1.14, 1.09])

@@ -9,7 +9,7 @@ import pytest
 from verdicts import check
 
 from gates import Outcome, Version, judge, parse_policy, policy_to_dict
-from gates.history import of_neighbours, of_sessions, with_history
+from gates.calibration import of_neighbours, of_sessions, with_history
 
 
 def test_neighbours_tell_what_runs_differ_by_though_levels_moved():

@@ -28,5 +28,5 @@ def test_what_an_own_metric_is_must_be_said(smoke_with):
         smoke_with(rules={"x": {**OWN, "metric": {"name": "x", "worse": "lower", "scale": "log"}}})
     with pytest.raises(PolicyError, match=r"rules\.pass_at_1: metric missing; 'pass_at_1' is none of ours"):
         smoke_with(rules={"pass_at_1": {"margin": 0.05, "prior": 0.01}})
-    with pytest.raises(PolicyError, match=r"rules\.entropy: prior missing"):
-        parse_policy({**policy_to_dict(smoke_with()), "rules": {"entropy": {"margin": 0.05}}})
+    with pytest.raises(PolicyError, match=r"rules\.nats: prior missing"):
+        smoke_with(rules={"nats": {"metric": "entropy", "margin": 0.05}})

@@ -133,13 +133,10 @@ def every_key(plain, prefix=""):
             yield from every_key(value, f"{prefix}{key}.")
 
 
-REQUIRED = ("margin", "prior", "metric")
-
-
 def test_every_missing_key_is_named(plain):
-    for path in [*every_key(plain), "rules.step_time.margin", "rules.step_time.prior", "rules.run_time.metric"]:
-        if path.startswith("rules.") and path.count(".") == 2 and path.rpartition(".")[2] not in REQUIRED:
-            continue  # the metric table has it
+    own = ("rules.kl_start.metric", "rules.kl_start.margin", "rules.kl_start.prior")
+    plain["rules"]["kl_start"] = {"metric": "kl", "margin": 0.3, "prior": 0.05}
+    for path in [*every_key(plain), "rules.step_time.margin", *own]:
         body = deepcopy(plain)
         *parents, last = path.split(".")
         holder = body
@@ -148,6 +145,19 @@ def test_every_missing_key_is_named(plain):
         del holder[last]
         with pytest.raises(PolicyError, match=f"{last} missing"):
             parse_policy(body)
+
+
+def test_a_shipped_rule_states_its_margin_and_has_the_rest_from_the_table(plain, smoke):
+    plain["rules"] = {rule.name: {"margin": rule.margin, "role": rule.role.value} for rule in smoke.rules}
+    assert parse_policy(plain) == smoke
+    plain["rules"]["step_time"]["prior"] = 0.05
+    assert parse_policy(plain).rules[0].prior == 0.05
+
+
+def test_a_rule_of_a_known_name_for_another_metric_has_nothing_from_the_table(plain):
+    plain["rules"]["run_time"] = {"metric": "step_cpu_time", "margin": 0.3}
+    with pytest.raises(PolicyError, match=r"rules\.run_time: prior missing"):
+        parse_policy(plain)
 
 
 def test_a_policy_that_is_no_mapping():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gates import Outcome, ReasonCode, Run, Series, Version, judge
-from gates.model.looks import FreshBaseline, Looks, WithoutSource
+from gates.model.policy import FreshBaseline, Looks, WithoutSource
 from gates.model.priors import Prior
 from gates.stats.comparisons import compare
 from gates.top_up import first_look, next_look, next_seeds, to_run_again
