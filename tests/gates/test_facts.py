@@ -24,7 +24,7 @@ FACTS_OF = {
     "defaults.bf16": "false",
     "defaults.warmup_steps": "0",
 }
-SETTINGS = {"train.learning_rate": "0.003", "seed": "0"}
+SETTINGS = {"tier.name": "smoke", "train.learning_rate": "0.003", "seed": "0"}
 WORK = {"algo": "sft", "max_steps": "100", "data_digest": "ab12"}
 
 
