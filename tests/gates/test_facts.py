@@ -213,6 +213,7 @@ def test_two_sides_stand_beside_each_other_with_what_nobody_set_marked(side: Any
         "b",
         facts={"defaults.bf16": None, "arguments.bf16": "true"},
         configuration={
+            "tier.name": "smoke",
             "train.learning_rate": "0.02",
             "seed": "9",
             "bf16": "true",
