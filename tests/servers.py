@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import forking
+import psutil
 
 
 class Server:
@@ -87,15 +88,19 @@ class Server:
         assert self._process is not None
         self._process.wait(timeout=30)
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the server and its workers."""
-        assert self._process is not None
-        os.killpg(self._process.pid, number)
+    def hang(self) -> None:
+        """Have it take connections and answer nobody."""
+        (listens,) = {
+            each.pid
+            for each in psutil.net_connections("tcp")
+            if each.status == psutil.CONN_LISTEN and each.laddr.port == self.port
+        }
+        os.kill(listens, signal.SIGSTOP)
 
     def kill(self) -> None:
         """End it as a crash would."""
         if self._process is not None and self._process.poll() is None:
-            self.signal(signal.SIGKILL)
+            os.killpg(self._process.pid, signal.SIGKILL)  # with the workers that it started
             self._process.wait()
         while self._answers():  # a fork ends a moment later
             time.sleep(0.02)

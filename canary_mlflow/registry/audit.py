@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from canary_mlflow.errors import CanaryError
@@ -50,13 +50,14 @@ def against_store(reader: Reader, rows: Sequence[Row], artifacts: str = "") -> I
     prunings = [row for row in rows if row.kind == Kind.PRUNE]
     files, runs = given_up(prunings), released(prunings)
     seals = {about(row): row for row in reversed(rows) if row.kind == Kind.SEAL}  # the first one is the seal
+    digests = Digests(reader.tracking)
     for row in newest.values():
         version = versions.get(about(row)[:3])
         if version is None or version.creation_time != row.version_created:
             continue  # deleted through MLflow, which is allowed
         try:
             for what in bound(
-                reader, row, version, seals.get(about(row)), Gone(files.get(about(row), {}), runs), artifacts
+                digests, row, version, seals.get(about(row)), Gone(files.get(about(row), {}), runs), artifacts
             ):
                 yield Damage(seq=row.seq, what=what)
         except (AttributeError, KeyError, TypeError, ValueError):  # a JSON object that is not one of our rows
@@ -113,7 +114,22 @@ def shown(reader: Reader, rows: Sequence[Row], versions: dict[Version, Any]) -> 
             yield Damage(seq=row.seq, what=what)
 
 
-def bound(reader: Reader, row: Row, version: Any, seal: Row | None, gone: Gone, artifacts: str) -> Iterator[str]:
+class Digests:
+    """Digests of the runs in a tracking database. Each run is read once: a champion's are part of the verdict on every
+    version that was judged beside it."""
+
+    def __init__(self, tracking: str) -> None:
+        self.tracking = tracking
+        self.known: dict[str, str] = {}
+
+    def of(self, run_ids: Iterable[str]) -> dict[str, str]:
+        """Run id → digest, of those that are still there."""
+        asked = list(run_ids)
+        self.known |= run_digests(read_runs_from(self.tracking, [one for one in asked if one not in self.known]))
+        return {one: self.known[one] for one in asked if one in self.known}
+
+
+def bound(digests: Digests, row: Row, version: Any, seal: Row | None, gone: Gone, artifacts: str) -> Iterator[str]:
     """What changed in the version that a row is about, with each file's name if a seal has the names. A file that was
     given up counts as unchanged, and a run behind a pruned version may be gone."""
     facts = row.facts
@@ -126,7 +142,7 @@ def bound(reader: Reader, row: Row, version: Any, seal: Row | None, gone: Gone, 
             version_created=row.version_created,
             source=str(version.source),
             artifact=digest_of_all(files),
-            runs=run_digests(read_runs_from(reader.tracking, list(facts.get("runs") or {}))),
+            runs=digests.of(facts.get("runs") or ()),
         )
     except CanaryError as error:
         yield f"{subject}: {error}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import BaselineMoved, Refused
@@ -87,14 +90,15 @@ def verdict_order(
             **({FACT: by.to_dict()} if by else {}),
             "session": decision.session_id,
             **({LOOK: str(look)} if look else {}),
-            "software": software(),
+            "software": dict(software()),
             **({"held_back": holds_to_list(decision.holds)} if decision.holds else {}),
         },
         tags=verdict_tags(decision),
     )
 
 
-def software() -> dict[str, str]:
+@cache
+def software() -> Mapping[str, str]:
     """What judged: the versions of the packages that take part in a verdict, of Python, and the machine."""
     found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
     for name in SOFTWARE:
@@ -102,4 +106,4 @@ def software() -> dict[str, str]:
             found[name] = version(name)
         except PackageNotFoundError:  # a checkout on the path that is not installed
             found[name] = "not installed"
-    return found
+    return MappingProxyType(found)

@@ -182,7 +182,7 @@ def order_of(
             "session": session_of(found),
             "run": found.run_id,
             "tier": tier,
-            "software": software(),
+            "software": dict(software()),
         },
         tags=tags,
     )

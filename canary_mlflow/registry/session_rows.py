@@ -24,7 +24,7 @@ from canary_mlflow.registry.origin import SOURCE_TAG
 from canary_mlflow.registry.remote import ask, is_guarded_server
 from canary_mlflow.registry.versions import SESSION_TAG, quoted
 from canary_mlflow.tracking.histories import FRESH_TAG, read_found
-from canary_mlflow.tracking.session import PARENT_TAG, child_runs, get_run
+from canary_mlflow.tracking.session import PARENT_TAG, children_of, get_run
 from gates.facts.differences import recipe
 
 if TYPE_CHECKING:
@@ -160,8 +160,8 @@ def _append(guard: GuardedStore, session_id: str, model: str, word: Word, facts:
 
 def runs_of(client: MlflowClient, session_id: str) -> list[MlflowRun]:
     """The runs in a session now, including those in MLflow's bin; for a run without children, that run."""
-    found = [run for run in child_runs(client, session_id, deleted=True) if run.data.tags.get("canary.role") in ROLES]
     own = get_run(client, session_id)
+    found = [run for run in children_of(client, own, deleted=True) if run.data.tags.get("canary.role") in ROLES]
     return found or ([own] if own.data.tags.get("canary.role") in ROLES else [])
 
 

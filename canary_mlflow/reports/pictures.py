@@ -109,6 +109,7 @@ def draw(axes: Axes, chart: Chart) -> None:
         logarithmic(axes)
     else:
         axes.locator_params(axis="y", nbins=5)
+    axes.locator_params(axis="x", nbins=5)
     finish(axes, chart, runs, names)
 
 
@@ -119,7 +120,9 @@ def finish(axes: Axes, chart: Chart, runs: Sequence[str], names: Sequence[str]) 
     unit = f" ({chart.unit})" if chart.unit else ""
     axes.set_title(clean(f"{chart.title}{unit}"), loc="left", fontsize=10)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.8g}"))  # no 1e-5 beside the title
-    axes.set_xlabel("step", loc="right", labelpad=1)
+    axes.set_xlabel("step", loc="right")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_label_coords(1.0, -0.12)  # fixed, as the title's: else each label beside the axis is measured again
     axes.grid(color=SOFT, alpha=0.2, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(handles=meanings(chart, runs, names), fontsize=7, ncols=5, loc="lower right", frameon=False,
@@ -146,12 +149,12 @@ def meanings(chart: Chart, runs: Sequence[str], names: Sequence[str]) -> list[Ar
 
 def logarithmic(axes: Axes) -> None:
     """Make the axis logarithmic, with ticks between the powers of ten if it spans few of them."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullLocator
 
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def heat(found: Correlation) -> Figure:

@@ -16,7 +16,7 @@ from canary_mlflow.tracking.fact_tags import facts_in
 from canary_mlflow.tracking.numbers import count, whole
 from canary_mlflow.tracking.points import Points, read_points
 from canary_mlflow.tracking.schema import CONFIG_PREFIX, mlflow_key, name_of_key
-from canary_mlflow.tracking.session import child_runs, get_run
+from canary_mlflow.tracking.session import child_runs, children_of, get_run
 from gates.facts.differences import CANARY
 from gates.model.records import Run, Series, Version
 
@@ -48,10 +48,10 @@ def read_found(client: MlflowClient, found: Sequence[MlflowRun]) -> tuple[Run, .
 
 def session_runs(client: MlflowClient, session_id: str, metrics: Iterable[str] | None = None) -> tuple[Run, ...]:
     """The runs of a session, oldest first; for a run that is not a session, just that run."""
-    children = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "run"]
+    own = get_run(client, session_id)
+    children = [run for run in children_of(client, own) if run.data.tags.get("canary.role") == "run"]
     if not children:
-        run = get_run(client, session_id)
-        children = [run] if run.data.tags.get("canary.role") == "run" else []
+        children = [own] if own.data.tags.get("canary.role") == "run" else []
     return _read(children, client, metrics)
 
 

@@ -112,16 +112,21 @@ def close_killed_session(client: MlflowClient, run_id: str) -> None:
 def child_runs(client: MlflowClient, parent_id: str, *, deleted: bool = False) -> list[Run]:
     """The runs of a session or sweep, oldest first; with `deleted` those in MLflow's bin too. Raises NoSuchRun, and
     StoreError when the store cannot be asked."""
+    return children_of(client, get_run(client, parent_id), deleted=deleted)
+
+
+def children_of(client: MlflowClient, parent: Run, *, deleted: bool = False) -> list[Run]:
+    """As `child_runs`, of a parent that was fetched already."""
     from mlflow.entities import ViewType
     from mlflow.exceptions import MlflowException
 
-    experiment = get_run(client, parent_id).info.experiment_id
+    parent_id = parent.info.run_id
     found: list[Run] = []
     page: str | None = None
     while True:
         try:
             runs = client.search_runs(
-                [experiment],
+                [parent.info.experiment_id],
                 filter_string=f"tags.`{PARENT_TAG}` = '{parent_id}'",
                 order_by=["attributes.start_time ASC"],
                 page_token=page,

@@ -10,7 +10,8 @@ import pytest
 from recorded import Recorded
 from unchanged_files import unchanged_files
 
-# One store for all tests, each with a model and sessions of its own: MLflow needs seconds to open another.
+# One store for all tests of a module, each with a model and sessions of its own. Not one for all modules: much that is
+# tested looks at everything in its store, and takes longer with each test before it.
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +20,7 @@ def recorder() -> type[Recorded]:
     return Recorded
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """The store."""
     from canary_mlflow.tracking.store import prepare_store
@@ -43,7 +44,7 @@ def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def usual_session(shared: Recorded) -> str:
     """A session to be a baseline of."""
     return replace(shared, seed=0).session()

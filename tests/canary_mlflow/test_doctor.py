@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from packaging.requirements import Requirement
 from small_disk import small_disk
@@ -30,7 +31,7 @@ def test_a_forgotten_running_run_is_found_with_the_way_to_close_it(recorded: Any
     assert fresh not in finding.found
     assert other not in finding.found
     command = finding.advice.partition("close each: ")[2].replace("ID", stale)
-    subprocess.run(command.replace("python", sys.executable, 1), shell=True, check=True)  # as it would be copied
+    subprocess.run(command.replace("python", forking.python(), 1), shell=True, check=True)  # as it would be copied
     assert doctor.running(recorded.client).level is Level.OK
 
 

@@ -24,28 +24,12 @@ from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.policy_audit import policy_damages
 from canary_mlflow.registry.policy_setting import set_policy
 from canary_mlflow.registry.two_operators import Request
-from canary_mlflow.tracking.store import prepare_store
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 
 def run(uri: str, *words: str) -> Result:
     return CliRunner().invoke(canary, [*words, "--tracking-uri", uri])
-
-
-@pytest.fixture(scope="module")
-def shared(recorder: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A store of this module's own: `audit verify` looks at all of it."""
-    folder = tmp_path_factory.mktemp("policies")
-    uri = f"sqlite:///{folder}/mlflow.db"
-    client = prepare_store(uri)
-    experiment = client.create_experiment("policies", artifact_location=str(folder / "mlruns"))
-    return recorder(client=client, uri=uri, experiment=experiment, model="shared")
-
-
-@pytest.fixture(scope="module")
-def usual_session(shared: Any) -> str:
-    return str(shared.session())
 
 
 def own_policy(folder: Path, name: str, /, **keys: Any) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +25,7 @@ KEYS = ("loss", "grad_norm", "rewards/margins", "logps/chosen", "x")
 
 @pytest.fixture(scope="module")
 def server(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(shared.uri, tmp_path_factory.mktemp("server"), python=sys.executable) as running:
+    with Server(shared.uri, tmp_path_factory.mktemp("server")) as running:
         yield running
 
 
@@ -69,7 +67,7 @@ def test_a_server_that_is_killed_and_comes_back_gets_every_row_once_and_in_order
     assert recorder is not None
     for number in range(1, 101):
         step(journal, number)
-    server.signal(signal.SIGSTOP)  # hangs first: what it took may be answered to nobody
+    server.hang()  # first: what it took may be answered to nobody
     for number in range(101, 201):
         step(journal, number)
     server.kill()

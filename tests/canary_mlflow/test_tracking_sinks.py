@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forking
 import numpy as np
 import pytest
 
@@ -114,7 +115,7 @@ for step in range(1, 101):
 time.sleep(1)
 os.kill(os.getpid(), 9)
 """
-    done = subprocess.run([sys.executable, "-c", script], check=False)
+    done = subprocess.run([forking.python(), "-c", script], check=False)
     assert done.returncode == -9
     rows = [json.loads(line) for line in (tmp_path / "stability.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, 101))
@@ -192,7 +193,7 @@ print(journal.last_step, journal.recorder.lost, journal.rows_lost)
 
 
 def test_a_full_disk_and_a_dead_server_cost_no_step_and_are_counted_and_said(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True)
+    done = subprocess.run([forking.python(), "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True)
     last_step, lost, missing = map(int, done.stdout.split())
     assert last_step == 200
     kept = [json.loads(line) for line in (tmp_path / "r1" / "undelivered.jsonl").read_text().splitlines()]

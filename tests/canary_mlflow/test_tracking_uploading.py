@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from mlflow import MlflowClient
 from small_disk import small_disk
@@ -93,6 +93,6 @@ upload(MlflowClient(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), "model")
 
 def test_half_a_file_never_has_its_name(shared: Any, tmp_path: Path, weights: Path) -> None:
     run_id = run_on(shared, tmp_path / "kept")
-    done = subprocess.run([sys.executable, "-c", CUT_OFF, shared.uri, run_id, str(weights)], check=False)
+    done = subprocess.run([forking.python(), "-c", CUT_OFF, shared.uri, run_id, str(weights)], check=False)
     assert done.returncode == 9
     assert MlflowClient(shared.uri).list_artifacts(run_id, "model") == []

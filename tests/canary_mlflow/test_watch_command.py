@@ -6,12 +6,12 @@ import json
 import os
 import pty
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import forking
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -124,7 +124,7 @@ def test_on_a_terminal_it_draws(recorded: Any) -> None:
     log(recorded, run_id, 1, 80)
     recorded.client.log_metric(run_id, "stability/kl", float("nan"), step=80)
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "canary_mlflow.cli", "watch", run_id, "--once", "--tracking-uri", recorded.uri]
+    command = [forking.python(), "-m", "canary_mlflow.cli", "watch", run_id, "--once", "--tracking-uri", recorded.uri]
     place = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "LINES": "40", "TERM": "xterm"}
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=place) as process:
         os.close(theirs)

@@ -58,6 +58,7 @@ FIRST = "CANARY_TEST_FIRST"  # a file of Python that a fork runs before all else
 def load(folder: Path) -> None:
     """All that a session, its runs and the commands load: our own modules and with them the libraries."""
     import ready_configs
+    import ready_packages
     import ready_store
 
     import canary_mlflow
@@ -67,6 +68,7 @@ def load(folder: Path) -> None:
 
     ready_store.install(folder)
     ready_configs.install()
+    ready_packages.install()
     os.environ.update(process._environment(1))
     for algo in algorithms.NAMES:
         worker.load(algo)

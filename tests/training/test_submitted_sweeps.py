@@ -19,6 +19,7 @@ from workplace import Workplace
 
 CELLS = ("--multirun", "algo=sft,dpo", "seed=1", "train.max_steps=4")
 SECRET = "only-for-the-store"
+SOON = "from submitit import Job\nJob._results_timeout_s = 1\n"  # else it waits 15 s for a lost job's last word
 JOBS = {"CANARY_TEST_CONFIGS": "made"}  # for forked jobs: what is kept of Hydra's work is not theirs
 
 
@@ -100,10 +101,11 @@ def test_the_launcher_changes_no_loss_no_verdict_and_no_word(tmp_path: Path, req
 
 
 def test_a_job_that_is_lost_is_missed_and_the_others_are_judged(workplace: Workplace, slurm: dict[str, str]) -> None:
+    (workplace.folder / "soon.py").write_text(SOON)
     ended = workplace.train(
         *("--multirun", "algo=sft", "seed=1,2", "train.max_steps=4"),
         *words_for("submitit_slurm"),
-        **{**slurm, fake_slurm.LOST: "41_0"},
+        **{**slurm, fake_slurm.LOST: "41_0", "CANARY_TEST_FIRST": str(workplace.folder / "soon.py")},
     )
     assert ended.returncode == 4, ended.stderr
     assert "canary: job 41_0 reported nothing (state NODE_FAIL); its output: " in ended.stderr
