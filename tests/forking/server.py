@@ -40,11 +40,23 @@ LATER = (
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg",
     "matplotlib.figure",
+    "mlflow.protos.internal_pb2",
+    "mlflow.pyfunc",
+    "mlflow.store.tracking._sql_backend_utils",
+    "mlflow.store.tracking.file_store",
     "mlflow.store.tracking.sqlalchemy_workspace_store",
+    "mlflow.system_metrics.metrics.cpu_monitor",
+    "mlflow.system_metrics.metrics.disk_monitor",
+    "mlflow.system_metrics.metrics.gpu_monitor",
+    "mlflow.system_metrics.metrics.network_monitor",
+    "mlflow.webhooks.delivery",
+    "netrc",
     "psycopg",
+    "rich._emoji_codes",
     "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite",
     "submitit.core.submission",
+    "transformers.models.gpt_neox.modeling_gpt_neox",
     "uvicorn.main",
 )
 # Read when libraries are loaded: a fork has the values of this process.
@@ -79,11 +91,22 @@ def load(folder: Path) -> None:
         import_module(name)
     for name in policies.policy_names():
         policies.load_policy(name)  # whose files are read once in a process
+    make_once()
     compose.register_schemas()
     for algo in ("sft", "dpo", "ppo"):  # what most forks ask for
         compose.check(command_line.parse([f"algo={algo}"]))
     gc.collect()
     gc.freeze()
+
+
+def make_once() -> None:
+    """What takes a tenth of a second when a process first needs it."""
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    from canary_mlflow.reports import html
+
+    get_checkpoint_conversion_mapping("gpt_neox")
+    html.template()
 
 
 @dataclass(kw_only=True)
