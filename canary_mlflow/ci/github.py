@@ -18,6 +18,7 @@ from urllib3.util.retry import Retry
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
+from canary_mlflow.reports import markdown
 from canary_mlflow.reports.markdown import fit
 from canary_mlflow.shown import visible
 from gates.model.verdict import Outcome
@@ -160,13 +161,20 @@ def comment(client: requests.Session, place: Place, message: Message) -> None:
     if place.pull_request is None:
         return
     marker = f"<!-- canary-mlflow: {escape(visible(message.name))} -->"
-    body = {"body": f"{marker}\n{fit(message.text, LIMIT, place.url)}"}
+    body = {"body": f"{marker}\n{fit(message.text, LIMIT, place.url)}\n{foot(place)}"}
     comments = f"{place.api}/repos/{place.repository}/issues/{place.pull_request}/comments"
     ours = next((one for one in all_of(client, comments) if str(one.get("body", "")).startswith(marker)), None)
     if ours is None:
         ask(client, "POST", comments, body)
     else:
         ask(client, "PATCH", f"{place.api}/repos/{place.repository}/issues/comments/{ours['id']}", body)
+
+
+def foot(place: Place) -> str:
+    """Which commit was judged, and where the report with its charts is: GitHub shows no picture that a comment brings
+    along. The artifact has no address yet; the job's page lists it once it is uploaded."""
+    charts = f"`report.html` in [the job's artifacts](<{place.url}#artifacts>)"
+    return f"\n<sub>Commit {markdown.escape(place.sha)} · charts: {charts}</sub>\n"
 
 
 def check(client: requests.Session, place: Place, message: Message) -> None:

@@ -64,6 +64,9 @@ def test_a_verdict_becomes_files_summary_comment_and_check(
     ours = [one["body"] for one in api.comments if one["body"] != "from a person"]
     assert len(ours) == 1
     assert f"**{word}**" in ours[0]
+    assert "┃" in ours[0]  # each change against its limit, as text: GitHub shows no picture of ours
+    assert f"Commit {HEAD}" in ours[0]
+    assert "/o/r/actions/runs/" in ours[0].partition("charts")[2]
     assert f"**{word}**" in (place / "summary.md").read_text()
     assert f"verdict={word}\n" in (place / "output.txt").read_text()
     assert json.loads((place / "out/report.json").read_text())["decision"] == word
