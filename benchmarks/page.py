@@ -5,8 +5,8 @@
 
 Makes a SQLite store, or a PostgreSQL cluster of its own, with that many running and finished sessions and one long run,
 serves it with `canary ui`, and gives the median and the slowest of that many requests for each page and each refresh,
-the very first look at the long run, which reads every point, and the statements that a refresh sends to the table of
-points. The last line is one JSON object.
+with the bytes that a browser receives; the very first look at the long run: its first curves, of a few points each, and
+all its points; and the statements that a refresh sends to the table of points. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -139,9 +139,11 @@ def pages(requests: int, running: int, sessions: int, steps: int, series: int, p
         addresses = {
             "overview, and each of its refreshes": "/canary",
             "a run": f"/canary/run?id={long}",
+            "its first curves": f"/canary/run.json?id={long}&rough=1",
             "a refresh of its curves": f"/canary/run.json?id={long}&after={steps}",
             f"all its curves, {points}": f"/canary/run.json?id={long}",
             "its session": f"/canary/session?id={session}",
+            "the session's first curves": f"/canary/session.json?id={session}&rough=1",
             "a refresh of the session's curves": f"/canary/session.json?id={session}&after={steps}",
             f"all the session's, {points}": f"/canary/session.json?id={session}",
             "the index of sessions": "/canary/sessions",
@@ -155,14 +157,15 @@ def pages(requests: int, running: int, sessions: int, steps: int, series: int, p
         found: dict[str, Any] = {}
         with canary_ui(uri, folder) as address:
             get(f"{address}/canary/run?id={long}")  # loads what a server loads with its first page
-            found["first look"] = timed(f"{address}/canary/session.json?id={session}")
-            print(f"{'the very first look at ' + points:<38} {found['first look']:8.1f} ms")
+            for name, more in (("first curves", "&rough=1"), (f"and then all {points}, for the first time", "")):
+                found[name] = timed(f"{address}/canary/session.json?id={session}{more}")
+                print(f"{name:<46} {found[name]:8.1f} ms")
             for name, path in addresses.items():
                 asked = requests if "million" not in name else min(requests, 5)
                 size = len(get(address + path))  # the first is warm-up
                 took = [timed(address + path) for _ in range(asked)]
                 found[name] = {"median_ms": statistics.median(took), "slowest_ms": max(took), "bytes": size}
-                print(f"{name:<38} {statistics.median(took):8.1f} ms {max(took):8.1f} ms {size / 1024:8.1f} KiB")
+                print(f"{name:<46} {statistics.median(took):8.1f} ms {max(took):8.1f} ms {size / 1024:8.1f} KiB")
         found["statements"] = statements(uri, long, steps)
         print(f"statements to the points per refresh of a run: {found['statements']}, over one connection")
     return found
@@ -170,19 +173,20 @@ def pages(requests: int, running: int, sessions: int, steps: int, series: int, p
 
 def statements(uri: str, run: str, after: int) -> int:
     """The number of SELECTs from the table of points in one refresh of a run's curves."""
-    from canary_mlflow.pages.curves import curves
-    from canary_mlflow.pages.run import find_run
+    from canary_mlflow.pages.run import curves, find_run
     from canary_mlflow.tracking.read_only import engine, reading
 
     sent: list[str] = []
     sa.event.listen(engine(uri), "before_cursor_execute", lambda *call: sent.append(call[2]))
     with reading(uri) as connection:
-        curves(connection, find_run(connection, run), after)
+        curves(connection, uri, uri, find_run(connection, run), after)
     return sum("FROM metrics" in one for one in sent)
 
 
 def get(address: str) -> bytes:
-    with urllib.request.urlopen(address, timeout=600) as answer:
+    """What a browser receives, packed as it is sent."""
+    asked = urllib.request.Request(address, headers={"Accept-Encoding": "gzip"})
+    with urllib.request.urlopen(asked, timeout=600) as answer:
         body: bytes = answer.read()
     return body
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 STATIC_PREFIX = "_MLFLOW_STATIC_PREFIX"
 NAMED = "/session/"  # followed by anything that names a session
+SMALL = 1000  # bytes that are sent as they are
 NOT_FOUND = (NoSuchRun, NoSuchModel, NoSuchVersion)
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -79,6 +81,19 @@ def guarded(response: Response) -> Response:
         response.headers[name] = value
     if response.mimetype in ("text/html", "application/json"):
         response.headers["Cache-Control"] = "no-store"
+        return packed(response)
+    return response
+
+
+def packed(response: Response) -> Response:
+    """The response as gzip if it is worth it and the browser can read it: tables and curves shrink to a fraction."""
+    from flask import request
+
+    response.headers["Vary"] = "Accept-Encoding"
+    body = response.get_data()
+    if len(body) > SMALL and request.accept_encodings["gzip"]:
+        response.set_data(gzip.compress(body, compresslevel=1))
+        response.headers["Content-Encoding"] = "gzip"
     return response
 
 

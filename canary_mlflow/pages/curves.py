@@ -12,10 +12,12 @@ import sqlalchemy as sa
 
 from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope, keep_means, keep_peaks
 from canary_mlflow.pages.kept_points import kept_points
+from canary_mlflow.pages.rough import rough_points
+from canary_mlflow.pages.unsent import unsent
 from canary_mlflow.reports.panels import PANELS, SERIES
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.histories import series_of
-from canary_mlflow.tracking.points import points_over
+from canary_mlflow.tracking.points import NONE, points_over
 from canary_mlflow.tracking.read_only import reading
 from canary_mlflow.tracking.schema import mlflow_key
 from gates.model.records import Series
@@ -42,39 +44,42 @@ class Band:
 
 
 def read_series(
-    connection: sa.Connection,
-    run_ids: Sequence[str],
-    names: Sequence[str],
-    after: int | None = None,
-    until: int | None = None,
-    *,
-    drawn: bool = False,
+    connection: sa.Connection, run_ids: Sequence[str], names: Sequence[str], *, drawn: bool = False
 ) -> dict[str, dict[str, Series]]:
     """Series by run and canonical name, in one bulk read; those without points are left out. `drawn`: stored points of
     long series are good enough."""
     keys = {mlflow_key(name): name for name in names}
-    new = after is not None and until is None  # few rows, none of them stored
-    read = kept_points if drawn and not new else points_over
-    points = read(connection, {run_id: list(keys) for run_id in run_ids}, after, until)
+    read = kept_points if drawn else points_over
     found: dict[str, dict[str, Series]] = {run_id: {} for run_id in run_ids}
-    for (run_id, key), rows in points.items():
+    for (run_id, key), rows in read(connection, {run_id: list(keys) for run_id in run_ids}).items():
         if len(rows):
             found[run_id][keys[key]] = series_of(keys[key], rows)
     return found
 
 
-def curves(connection: sa.Connection, run: RunFacts, after: int | None) -> dict[str, Any]:
-    """All curves of the run as JSON values; with `after`, only those points that are new since that step."""
-    since = None if after is None else after - OVERLAP
-    recorded = [name for name in SERIES if mlflow_key(name) in run.latest]
-    series = read_series(connection, [run.run_id], recorded, since, drawn=True)[run.run_id]
-    last = max((int(one.steps[-1]) for one in series.values()), default=after or 0)
-    return {
-        "whole": after is None,
-        "next": last,
-        "series": {name: curve(one) for name, one in series.items()},
-        "spreads": spreads(series),
-    }
+def drawn_series(
+    connection: sa.Connection,
+    run: RunFacts,
+    names: Sequence[str],
+    after: int | None = None,
+    until: int | None = None,
+    *,
+    rough: bool = False,
+) -> tuple[dict[str, Series], bool]:
+    """A run's series by canonical name, with what it has not sent yet; and whether any has only some of its points,
+    which `rough` allows if it is long."""
+    keys = {mlflow_key(name): name for name in names}
+    recorded = [key for key in keys if key in run.latest]
+    new = after is not None and until is None  # few rows, none of them stored
+    if rough:
+        points, some = rough_points(connection, run, recorded)
+    else:
+        read = points_over if new else kept_points
+        points = {key: rows for (_, key), rows in read(connection, {run.run_id: recorded}, after, until).items()}
+        some = False
+    for key, rows in (unsent(run) if until is None else {}).items():
+        points[key] = np.concatenate([points.get(key, NONE), rows])
+    return {keys[key]: series_of(keys[key], rows) for key, rows in points.items() if key in keys and len(rows)}, some
 
 
 def curve(series: Series) -> dict[str, Any]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.ndimage import median_filter
 
-from canary_mlflow.pages.curves import BAND, Band, raw_envelope
+from canary_mlflow.pages.curves import BAND, Band, raw_envelope, read_series
 from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope
-from canary_mlflow.pages.limits import tolerated
+from canary_mlflow.pages.limits import shipped_rules, tolerated
+from canary_mlflow.tracking.read_only import reading
 from gates.model.records import Series
 from gates.model.rules import MetricRule
 
@@ -87,3 +90,23 @@ def departure(usual: Usual, series: Series) -> Departure:
         step=None if first is None else int(steps[first]),
         up=first is not None and bool(smooth[first] > 0),
     )
+
+
+def away(known: Mapping[str, Usual], series: Mapping[str, Series]) -> dict[str, Any]:
+    """How far each series departs from the reference, in widths, and where it left."""
+    gone = {name: departure(known[name], found) for name, found in series.items() if name in known}
+    return {name: {"far": round(one.farthest, 3), "step": one.step, "up": one.up} for name, one in gone.items()}
+
+
+@lru_cache(maxsize=16)
+def reference_of(
+    tracking: str, run_ids: tuple[str, ...], names: tuple[str, ...], steps: int, tier: str
+) -> Mapping[str, Usual]:
+    """What the reference's runs did, by name. `steps`: a cache key; the runs are read again when it changes."""
+    if not run_ids:
+        return {}
+    with reading(tracking) as connection:
+        runs = read_series(connection, run_ids, names, drawn=True)
+    rules = shipped_rules(tier)
+    found = {name: usual_of([run[name] for run in runs.values() if name in run], rules.get(name)) for name in names}
+    return {name: one for name, one in found.items() if one is not None}

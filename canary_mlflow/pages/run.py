@@ -1,20 +1,22 @@
-"""A run's page: how far it is, what the watch said, the latest values, and the band behind its curves."""
+"""A run's page: how far it is, what the watch said, the latest values, its curves and the band behind them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
 from canary_mlflow.errors import NoSuchRun, StoreError
-from canary_mlflow.pages.curves import Band, champion_bands
+from canary_mlflow.pages.curves import OVERLAP, Band, champion_bands, curve, drawn_series, spreads
+from canary_mlflow.pages.departures import Usual, away, reference_of
 from canary_mlflow.pages.facts import children_of, read_facts, read_params
 from canary_mlflow.pages.limits import Limit, limits_of
 from canary_mlflow.pages.models import champion_session
 from canary_mlflow.pages.requests import readers
-from canary_mlflow.reports.panels import PROMISED, label, target_keys
+from canary_mlflow.reports.panels import PROMISED, SERIES, label, target_keys
 from canary_mlflow.tracking.facts import Latest, RunFacts
 from canary_mlflow.tracking.read_only import reading
 from canary_mlflow.tracking.schema import mlflow_key
@@ -75,12 +77,10 @@ def read_run(tracking: str, registry: str, run_id: str) -> RunPage:
     """The page of a run. Raises NoSuchRun and StoreError."""
     with reading(tracking) as connection:
         run = find_run(connection, run_id)
-        session = read_facts(connection, [run.parent], latest=()).get(run.parent) if run.parent else None
-        if session is not None and session.experiment != run.experiment:
-            session = None  # a run may name any session as its parent, even one that its reader may not see
+        session = session_of(connection, run)
         siblings = siblings_of(connection, run) if session is not None else []
         params = read_params(connection, run_id, target_keys())
-    model = ((session or run).tags).get("canary.model_name", "")
+    model = model_of(session or run)
     champion = champion_of(tracking, registry, run, model)
     try:
         bands = champion_bands(tracking, champion.run_ids) if champion.run_ids else {}
@@ -96,6 +96,39 @@ def read_run(tracking: str, registry: str, run_id: str) -> RunPage:
         rows=value_rows(run, bands),
         missing=[label(name) for name in PROMISED if mlflow_key(name) not in run.latest],
     )
+
+
+def session_of(connection: sa.Connection, run: RunFacts) -> RunFacts | None:
+    """The run's session; None if it has none, or names one of another experiment, which its reader may not see."""
+    found = read_facts(connection, [run.parent], latest=()).get(run.parent) if run.parent else None
+    return found if found is not None and found.experiment == run.experiment else None
+
+
+def model_of(session: RunFacts) -> str:
+    """The registered model of a session; '' if it has none."""
+    return session.tags.get("canary.model_name", "")
+
+
+def curves(
+    connection: sa.Connection, tracking: str, registry: str, run: RunFacts, after: int | None = None, *,
+    rough: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """All curves of the run as JSON values, with how far each departs from the champion's runs; with `after`, only what
+    is new since that step. `rough`: only some points of long series, and no champion."""
+    since = None if after is None else after - OVERLAP
+    series, some = drawn_series(connection, run, SERIES, since, rough=rough)
+    known: Mapping[str, Usual] = {}
+    if not rough:
+        champion = champion_of(tracking, registry, run, model_of(session_of(connection, run) or run))
+        known = reference_of(tracking, champion.run_ids, SERIES, 0, run.tags.get("canary.tier", ""))
+    return {
+        "whole": after is None,
+        "rough": some,
+        "next": run.step,
+        "series": {name: curve(one) for name, one in series.items()},
+        "spreads": spreads(series),
+        "away": away(known, series),
+    }
 
 
 def siblings_of(connection: sa.Connection, run: RunFacts) -> list[RunFacts]:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 
 from canary_mlflow.pages.beside import Sides, sides_of
-from canary_mlflow.pages.curves import OVERLAP, as_json, mean_curve, read_series
-from canary_mlflow.pages.departures import Usual, departure, usual_of
+from canary_mlflow.pages.curves import OVERLAP, as_json, drawn_series, mean_curve
+from canary_mlflow.pages.departures import away, reference_of
 from canary_mlflow.pages.facts import children_of, read_facts, read_params
-from canary_mlflow.pages.limits import shipped_rules
 from canary_mlflow.pages.run import Champion, champion_of
 from canary_mlflow.reports.panels import PANELS, SERIES, Panel, label, target_keys, target_of
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.read_only import reading
-from canary_mlflow.tracking.schema import mlflow_key, name_of_key
-from gates.model.records import Series
+from canary_mlflow.tracking.schema import name_of_key
 
 MOST_RUNS = 12  # lines in one chart
 SIDES = "abcdef"
@@ -122,9 +119,11 @@ def name_of(head: RunFacts) -> str:
 
 
 def panels_of(recorded: Sequence[str], runs: Sequence[RunFacts]) -> list[Panel]:
-    """The charts of what was recorded: the usual ones, and one for each other series that the watch warned about."""
+    """The charts of what was recorded: the usual ones, and one for each other series that the watch warned about. While
+    a run goes on all of the usual ones, because more may come; a chart without a curve is hidden."""
     known = set(recorded)
-    usual = [panel for panel in PANELS if known & set(panel.lines)]
+    going = not runs or any(run.running for run in runs)
+    usual = [panel for panel in PANELS if going or known & set(panel.lines)]
     marked = {name for panel in usual for name in panel.marked}
     warned = dict.fromkeys(one.stream for run in runs for one in run.warnings)
     return [*usual, *(panel_of(name) for name in warned if name in known and name not in marked)]
@@ -160,35 +159,40 @@ def curves_of(
     names: Sequence[str],
     after: int | None = None,
     until: int | None = None,
+    *,
+    rough: bool = False,
 ) -> dict[str, Any]:
     """The curves of all runs as JSON values, with the reference's band and each series' departure from it; with
-    `after`, only what is new since that step; with `until` too, that stretch in full detail."""
+    `after`, only what is new since that step; with `until` too, that stretch in full detail. `rough`: only some rows of
+    long series, and no reference, so that there is something to see before all is read."""
     wanted = list(names) or list(dict.fromkeys([*SERIES, *(name for one in page.panels for name in one.lines)]))
-    recorded = {one.run.run_id: set(one.run.latest) for one in page.runs}
     since = None if after is None else after - (OVERLAP if until is None else 1)
-    runs, last = [], after or 0
     tier = page.heads[0].tags.get("canary.tier", "")
-    known = reference_of(tracking, page.reference.run_ids, tuple(wanted), steps_of(page), tier)
+    known = {} if rough else reference_of(tracking, page.reference.run_ids, tuple(wanted), steps_of(page), tier)
+    runs, few = [], False
     for one in page.runs:
-        own = [name for name in wanted if mlflow_key(name) in recorded[one.run.run_id]]
-        series = read_series(connection, [one.run.run_id], own, since, until, drawn=True)[one.run.run_id]
-        last = max([last, *(int(found.steps[-1]) for found in series.values())])
+        own = since
+        if after is not None and until is None and not one.run.running:
+            own = max(after, one.run.step) - OVERLAP  # the rest of it was sent when it ended
+        series, some = drawn_series(connection, one.run, wanted, own, until, rough=rough)
+        few = few or some
         warned = [{"step": w.step, "stream": w.stream, "level": w.level.name} for w in one.run.warnings]
         runs.append({
-            "id": one.run.run_id, "name": one.name, "side": one.side, "warnings": warned,
+            "id": one.run.run_id, "name": one.name, "side": one.side, "running": one.run.running, "warnings": warned,
             "series": {name: mean_curve(found) for name, found in series.items()},
             "away": {} if one.run.run_id in page.reference.run_ids else away(known, series),
         })  # fmt: skip
     bands = {}
     if after is None or until is not None:
         bands = {name: as_json(*one.drawn(after, until)) for name, one in known.items()}
-    return {"whole": after is None, "next": last, "running": page.running, "runs": runs, "bands": bands}
+    return {"whole": after is None, "rough": few, "next": next_of(page), "running": page.running, "runs": runs,
+            "bands": bands}  # fmt: skip
 
 
-def away(known: Mapping[str, Usual], series: Mapping[str, Series]) -> dict[str, Any]:
-    """How far each series departs from the reference, in widths, and where it left."""
-    gone = {name: departure(known[name], found) for name, found in series.items() if name in known}
-    return {name: {"far": round(one.farthest, 3), "step": one.step, "up": one.up} for name, one in gone.items()}
+def next_of(page: SessionPage) -> int:
+    """The step after which the next answer has to begin: where the run is that is least far of those that go on."""
+    going = [one.run.step for one in page.runs if one.run.running]
+    return min(going) if going else max((one.run.step for one in page.runs), default=0)
 
 
 def steps_of(page: SessionPage) -> int:
@@ -197,17 +201,3 @@ def steps_of(page: SessionPage) -> int:
     runs = [one.run for one in page.runs if one.run.run_id in page.reference.run_ids]
     steps = sum(run.step for run in runs)
     return int(GROWN * math.log1p(steps)) if any(run.running for run in runs) else steps
-
-
-@lru_cache(maxsize=16)
-def reference_of(
-    tracking: str, run_ids: tuple[str, ...], names: tuple[str, ...], steps: int, tier: str
-) -> Mapping[str, Usual]:
-    """What the reference's runs did, by name. `steps`: a cache key; the runs are read again when it changes."""
-    if not run_ids:
-        return {}
-    with reading(tracking) as connection:
-        runs = read_series(connection, run_ids, names, drawn=True)
-    rules = shipped_rules(tier)
-    found = {name: usual_of([run[name] for run in runs.values() if name in run], rules.get(name)) for name in names}
-    return {name: one for name, one in found.items() if one is not None}

@@ -123,13 +123,14 @@ def compared(*, refresh: bool = False) -> tuple[SessionPage, list[tuple[str, str
 
 def session_json() -> Response:
     """The curves of a session's runs (?id=), or of what is compared (?a=…&b=…), ranked. ?names=a,b: only these series;
-    ?after=STEP: only what is new; ?from=STEP&to=STEP: a stretch in full detail."""
+    ?after=STEP: only what is new; ?from=STEP&to=STEP: a stretch in full detail; ?rough=1: some rows, at once."""
     after, until = whole_number("after"), whole_number("to")
     if until is not None:
         after = whole_number("from") or 0
     page = asked_for()
     with reading(tracking_uri()) as connection:
-        return as_answer(curves_of(connection, tracking_uri(), page, names_asked(), after, until))
+        names, rough = names_asked(), whole_number("rough") == 1
+        return as_answer(curves_of(connection, tracking_uri(), page, names, after, until, rough=rough))
 
 
 def clock_json() -> Response:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from canary_mlflow.errors import Refused, UsageError
-from canary_mlflow.pages.curves import as_json, champion_bands, curves
+from canary_mlflow.pages.curves import as_json, champion_bands
 from canary_mlflow.pages.database import registry_uri, tracking_uri
 from canary_mlflow.pages.facts import EXPERIMENTS, read_facts
 from canary_mlflow.pages.history import read_history, without_row
@@ -18,7 +18,7 @@ from canary_mlflow.pages.models import names_of_models
 from canary_mlflow.pages.overview import read_overview
 from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
-from canary_mlflow.pages.run import RunPage, find_run, read_run
+from canary_mlflow.pages.run import RunPage, curves, find_run, read_run
 from canary_mlflow.pages.session_views import SESSION_ROUTES
 from canary_mlflow.pages.strips import strips_of
 from canary_mlflow.pages.verdict import read_ledger_page, read_session_page
@@ -102,13 +102,14 @@ def run() -> str:
 
 
 def run_json() -> Response:
-    """The curves of a run, or what is new since ?after=STEP: one bulk read."""
+    """The curves of a run, or what is new since ?after=STEP: one bulk read. ?rough=1: some rows, at once."""
     run_id, after = argument("id", 64), whole_number("after")
     with reading(tracking_uri()) as connection:
         found = find_run(connection, run_id)
         if not readers().experiment(found.experiment):
             raise Refused(f"run {run_id}: in an experiment that you may not read")
-        drawn = curves(connection, found, after)
+        rough = whole_number("rough") == 1
+        drawn = curves(connection, tracking_uri(), registry_uri(), found, after, rough=rough)
     marks = [{"step": one.step, "stream": one.stream, "level": one.level.name} for one in found.warnings]
     return as_answer({"running": found.running, "warnings": marks, **drawn})
 

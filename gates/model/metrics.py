@@ -73,6 +73,9 @@ def _quality(name: str, label: str, worse: str, scale: str = "identity", **given
     return _stability(name, worse, scale, label=label, group="quality", **given)
 
 
+LAYER_GROUPS = ("embeddings", "early", "middle", "late", "head")
+"""Where in a model a gradient belongs: its embeddings, its first layers, and so on to what follows the last."""
+
 _TABLE = (
     # Time, end to end and on the CPU.
     _time("step_time", clock=True, wall_clock=True, speed=True),
@@ -112,6 +115,7 @@ _TABLE = (
     # Every algorithm.
     _stability("loss", "higher", "log", may_be_signed=True, never_nan=True, training_loss=True),
     _stability("grad_norm", "both", "log", label="gradient norm", never_nan=True),
+    *(_stability(f"grad_norm_{where}", "both", "log", label=f"gradient norm, {where}") for where in LAYER_GROUPS),
     _share("clipped", "higher"),
     _stability("learning_rate", "both", "log"),
     _stability("entropy", "both", "log"),

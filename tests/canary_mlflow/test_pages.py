@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -87,6 +88,58 @@ def test_only_what_is_new_is_sent_again(web: Any, recorded: Any) -> None:
     assert (
         rest["series"]["loss"]["values"] == whole["series"]["loss"]["values"][-len(rest["series"]["loss"]["values"]) :]
     )
+
+
+def test_rows_are_shown_before_they_are_sent(web: Any, recorded: Any, tmp_path: Path) -> None:
+    """A running training has them in its file within a fifth of a second, in the store after ten."""
+
+    def line(step: int, **values: Any) -> str:
+        return (
+            json.dumps({"timestamp": "2026-01-01T00:00:00.000+00:00", "step": step, "batch_size": 8, **values}) + "\n"
+        )
+
+    def drawn() -> dict[str, list[float]]:
+        found = web.get(f"/canary/run.json?id={run_id}").get_json()
+        assert found["next"] == 2  # what the store has: it may still get more of step 3 than the file
+        return {name: [*one["steps"], *one["values"], *one.get("broken", ())] for name, one in found["series"].items()}
+
+    def write(text: str) -> None:
+        recorded.client.log_text(run_id, text, "stability.jsonl")
+
+    run_id = a_run(recorded, {"stability/loss": [3.0, 2.0]})
+    rows = [line(2, loss=9.0), line(3, loss=1.0, kl=0.5, ppo_clip_fraction="NaN", entropy=None), line(4, loss=0.5)]
+    write("".join(rows) + rows[0][:20])  # a line that is being written
+    assert drawn() == {"loss": [1, 2, 3, 4, 3.0, 2.0, 1.0, 0.5], "kl": [3, 0.5], "clip_fraction": [3]}
+    session = web.get(f"/canary/session.json?id={run_id}&after=2").get_json()["runs"][0]
+    assert session["series"]["loss"]["steps"] == [1, 2, 3, 4]
+    for bad in (
+        "no json\n",
+        "[]\n",
+        line(3)[:-3] + "\n",
+        '{"step": 1e999}\n',
+        line(3, loss="x", kl=True | 1 << 2000),
+        "[",
+    ):
+        write(bad)
+        assert drawn() == {"loss": [1, 2, 3.0, 2.0]}, bad
+    kept = Path(recorded.client.get_run(run_id).info.artifact_uri.removeprefix("file://")) / "stability.jsonl"
+    kept.unlink()
+    (tmp_path / "elsewhere.jsonl").write_text(rows[1])
+    kept.symlink_to(tmp_path / "elsewhere.jsonl")
+    assert drawn() == {"loss": [1, 2, 3.0, 2.0]}
+    kept.unlink()
+    write("".join(rows))
+    recorded.client.set_terminated(run_id)
+    assert drawn() == {"loss": [1, 2, 3.0, 2.0]}
+
+
+def test_a_page_is_packed_for_a_browser_that_can_read_it(web: Any) -> None:
+    plain = web.get("/canary/sessions")
+    packed = web.get("/canary/sessions", headers={"Accept-Encoding": "gzip, br"})
+    assert "Content-Encoding" not in plain.headers
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(packed.data) == plain.data
+    assert len(packed.data) < len(plain.data) / 2
 
 
 def test_peaks_stay_in_100_000_points() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -170,6 +171,11 @@ def test_the_champions_band_lies_behind_the_curve(site: Site, seen: Window) -> N
     seen.open(f"/canary/run?id={site.run}")
     assert "the range of 3 runs of the champion, version 2" in seen.page.locator("main").inner_text()
     assert seen.page.evaluate("charts[0].figures[0].chart.bands.length") == 1
+    gone = seen.page.locator("#gone").inner_text()
+    assert gone.startswith("Out of the champion's band: ")
+    assert "Step time at step 1 (above)" in gone
+    assert "Loss" not in gone  # it is as it was
+    assert "Left the band at step 1, above." in seen.page.locator("figure[data-lines='step_time']").inner_text()
 
 
 def test_a_session_shows_all_its_seeds_with_what_left_the_band_first(site: Site, seen: Window) -> None:
@@ -247,10 +253,19 @@ def test_a_chart_is_downloaded_as_csv(site: Site, seen: Window) -> None:
 def test_a_zoom_fetches_what_was_thinned_out(site: Site, seen: Window) -> None:
     from paged import a_run
 
-    values = [1.0 + (step % 7) / 100 for step in range(2000)]
+    values = [1.0 + (step % 7) / 100 for step in range(5200)]
     run = a_run(site.store, {"stability/loss": values}, end="FINISHED", tags={"canary.seed": "0"})
-    seen.open(f"/canary/session/{run}")
-    seen.until("charts.length === 1 && all.figures[0].chart !== null")
+    held: list[Any] = []
+    few = re.compile("rough=1")
+    seen.page.route(
+        "**/session.json*", lambda route, ask: route.continue_() if few.search(ask.url) else held.append(route)
+    )
+    seen.page.goto(f"{site.address}/canary/session/{run}")
+    seen.until("all.figures[0].chart !== null && status.textContent === FEW")  # a curve before all is read
+    assert seen.page.evaluate("all.figures[0].chart.series.map((one) => one.label)") == ["step", "seed 0"]
+    seen.page.unroute("**/session.json*")
+    held[0].continue_()
+    seen.until("charts.length === 1 && status.textContent === ''")
     drawn = "all.figures[0].chart.data.at(-1).filter((one) => one != null).length"
     assert seen.page.evaluate(drawn) <= 400
     labels = seen.page.evaluate("all.figures[0].chart.series.map((one) => one.label)")
@@ -268,6 +283,7 @@ def test_strips_show_where_the_time_went_and_how_the_reward_went(site: Site, see
               "time_update": [4.0] * 20 + [14.0] * 20}  # fmt: skip
     recorded = {f"perf/{name}": series for name, series in values.items()}
     recorded["stability/reward_mean"] = [float(step) for step in range(40)]
+    recorded |= {"stability/grad_norm_early": [0.1] * 40, "stability/grad_norm_head": [10.0] * 40}
     run = a_run(site.store, recorded, end="FINISHED", tags={"canary.seed": "3"})
     for path in (f"/canary/session/{run}", f"/canary/run?id={run}"):
         seen.open(path)
@@ -279,6 +295,9 @@ def test_strips_show_where_the_time_went_and_how_the_reward_went(site: Site, see
         reward = seen.page.locator(".strips figure", has_text="Mean reward")
         assert "pale 0, dark 39; steps 1 to 40" in reward.inner_text()
         assert "at the end 39" in reward.inner_text()
+        norms = seen.page.locator(".strips figure", has_text="Gradient norm, by group of layers")
+        assert norms.locator(".strip > span:first-child").all_inner_texts() == ["seed 3, early", "seed 3, head"]
+        assert "pale 0.1, dark 10" in norms.inner_text()
         canvas = reward.locator("canvas")
         row = canvas.evaluate("(one) => [...one.getContext('2d').getImageData(0, 5, one.width, 1).data]")
         pale, dark = row[11], row[-5]  # of red, green, blue and opacity the last
@@ -290,8 +309,6 @@ def test_strips_show_where_the_time_went_and_how_the_reward_went(site: Site, see
 
 
 def test_a_session_that_goes_on_grows_and_says_where_it_left(site: Site, seen: Window) -> None:
-    from mlflow.entities import Metric
-
     client, model = site.store.client, site.store.model
     mine = client.create_run(site.store.experiment, tags={"canary.role": "session", "canary.model_name": model})
     champion = client.get_run(site.run)
@@ -299,19 +316,31 @@ def test_a_session_that_goes_on_grows_and_says_where_it_left(site: Site, seen: W
     own = {**tags, "canary.role": "run", "canary.seed": "0", "mlflow.parentRunId": mine.info.run_id}
     run_id = client.create_run(site.store.experiment, tags=own).info.run_id
 
-    def log(steps: range, value: float) -> None:
-        now = int(time.time() * 1000)
-        client.log_batch(run_id, metrics=[Metric("perf/step_time", value, now, step) for step in steps])
-
-    log(range(1, 11), 0.1)
-    seen.open(f"/canary/session/{run_id}")
-    seen.until("charts.length === 1 && all.figures[0].chart !== null")
+    seen.open(f"/canary/session/{run_id}")  # before anything is recorded
+    log_of(client, run_id, range(1, 11), 0.1)
+    chart = "all.figures.find((one) => one.names[0] === 'step_time')"
+    seen.until(f"charts.length === 1 && {chart}.chart !== null", 10)
     assert "Left" not in seen.page.locator(".charts").inner_text()
-    log(range(11, 31), 9.0)
-    seen.until("all.figures[0].left.textContent === 'Left the band: seed 0 at step 11, above'", 10)
-    for one in (run_id, mine.info.run_id):
+    log_of(client, run_id, range(11, 31), 9.0)
+    gone = "Left the band: seed 0 at step 11, above"
+    seen.until(f"{chart}.left.textContent === '{gone}'", 10)
+    second = client.create_run(site.store.experiment, tags={**own, "canary.seed": "1"}).info.run_id
+    log_of(client, second, range(1, 4), 0.1)  # far behind the first, which is at step 30
+    seen.until("all.runs.length === 2 && all.runs[1].lines.step_time?.steps.length === 3", 10)
+    log_of(client, run_id, range(31, 301), 0.1)
+    seen.until("all.runs[0].lines.step_time.steps.length === 300", 10)
+    log_of(client, second, range(4, 160), 0.1)
+    seen.until("all.runs[1].lines.step_time.steps.length === 159", 10)
+    for one in (run_id, second, mine.info.run_id):
         client.set_terminated(one)
     seen.until("!document.querySelector('#status[data-running]')", 30)
+
+
+def log_of(client: Any, run_id: str, steps: range, value: float) -> None:
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    client.log_batch(run_id, metrics=[Metric("perf/step_time", value, now, step) for step in steps])
 
 
 def test_a_point_of_a_models_history_opens_its_verdict(site: Site, seen: Window) -> None:

@@ -14,6 +14,7 @@ from cluster import binaries, cluster
 from paged import a_run, site, text_of
 
 from canary_mlflow.pages import kept_points as module
+from canary_mlflow.pages import rough
 from canary_mlflow.pages.kept_points import kept_points, root
 from canary_mlflow.tracking.points import Points, points_over
 from canary_mlflow.tracking.read_only import engine
@@ -176,3 +177,31 @@ def test_a_page_draws_the_same_from_both(shared: Any, monkeypatch: pytest.Monkey
     assert len(files()) == 1
     assert answers[0] == answers[1]
     assert "1 of 999 values are NaN or infinity, the first at step 50." in answers[0]
+
+
+def test_a_first_look_walks_over_a_series_however_often_it_was_logged(database: sa.Engine) -> None:
+    with database.begin() as connection:
+        for step in range(3, ROWS, 7):
+            add(connection, "seldom", [0.5], step)
+        assert rough.steps_apart(connection, RUN, KEYS[0], 10) == list(range(1, ROWS, 10))
+        assert rough.steps_apart(connection, RUN, "seldom", 10) == list(range(3, ROWS, 14))
+        assert rough.steps_apart(connection, RUN, "none", 10) == []
+
+
+def test_a_first_look_has_some_points_of_what_is_long_and_all_of_the_rest(
+    shared: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rough, "LONG", 100)
+    monkeypatch.setattr(rough, "ROWS", 20)
+    long, short = [float(step) for step in range(200)], [1.0] * 90
+    run = a_run(shared, {"stability/loss": long, "stability/kl": short})
+    web = site(shared.uri, monkeypatch)
+    of_run = web.get(f"/canary/run.json?id={run}&rough=1").json
+    of_session = web.get(f"/canary/session.json?id={run}&rough=1").json
+    for found, series in ((of_run, of_run["series"]), (of_session, of_session["runs"][0]["series"])):
+        assert (found["rough"], found["whole"]) == (True, True)
+        assert series["loss"]["steps"] == list(range(1, 200, 10))
+        assert series["loss"]["values"] == long[::10]
+        assert len(series["kl"]["steps"]) == 90
+    monkeypatch.setattr(rough, "LONG", 200)
+    assert web.get(f"/canary/run.json?id={run}&rough=1").json == web.get(f"/canary/run.json?id={run}").json

@@ -152,6 +152,28 @@ def test_a_parameter_that_is_not_finite_is_seen_within_eight_steps_even_without_
     assert probe.first == "step 9: parameter w"
 
 
+def test_each_group_of_layers_has_its_norm_every_eighth_step() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict({
+        "tokens": torch.nn.Embedding(5, 2),
+        "layers": torch.nn.ModuleList(torch.nn.Linear(2, 2, bias=False) for _ in range(8)),
+        "out": torch.nn.Linear(2, 5, bias=False),
+    })  # fmt: skip
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 1.0)
+    probe = Gradients()
+    probe.start(setting(model=model))
+    rows: list[dict[str, float]] = [{} for _ in range(12)]
+    for row in rows:
+        probe.before_optimizer()
+        probe.step_ended(row)
+    found = {name.removeprefix("grad_norm_"): one for name, one in rows[0].items() if name.startswith("grad_norm_")}
+    squares = {"embeddings": 10, "early": 2 * 4, "middle": 4 * 4, "late": 2 * 4, "head": 10}
+    assert found == pytest.approx({name: one**0.5 for name, one in squares.items()})
+    assert rows[0]["grad_norm"] ** 2 == pytest.approx(sum(squares.values()))
+    assert [number for number, row in enumerate(rows) if "grad_norm_head" in row] == [0, 8]
+
+
 def test_norms_of_tensors_of_every_kind_keep_their_order_and_do_not_overflow() -> None:
     tensors = [
         torch.full((300,), 300.0, dtype=torch.float16),  # its norm squared is beyond float16

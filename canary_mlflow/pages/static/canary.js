@@ -52,6 +52,7 @@ async function forever() {
 // ---- curves -----------------------------------------------------------------------------------------------------
 
 const ROOM = 4000;  // points of one curve here before all of them are asked for again, thinned out by the server
+const FEW = "A few points of each long curve; the rest is being read.";
 const charts = [];
 
 class Curves {
@@ -61,13 +62,18 @@ class Curves {
     this.around = {};
     this.band = null;  // until it has come: a busy database may refuse it once
     this.warnings = [];
+    this.away = {};  // by series: how far it went from the champion's runs, and where it left their band
     this.next = null;
     this.wasRunning = true;
     this.figures = [...place.querySelectorAll("figure")].map((one) => new Figure(one, this));
   }
 
+  // Long curves in few points first: reading all of them for the first time takes the server a while.
   async start() {
+    await this.refresh("&rough=1");
+    this.next = null;
     await this.refresh();
+    status.textContent = "";
   }
 
   async fetchBand() {
@@ -80,8 +86,8 @@ class Curves {
   }
 
   // Whether there is news for the rest of the page: another warning, or the end.
-  async refresh() {
-    const after = this.next === null ? "" : `&after=${this.next}`;
+  async refresh(which = "") {
+    const after = this.next === null ? which : `&after=${this.next}`;
     const found = await json(this.place.dataset.curves + after);
     if (found.whole) {
       this.lines = found.series;
@@ -100,14 +106,42 @@ class Curves {
       this.next = null;
       return (await this.refresh()) || news;
     }
+    this.away = found.whole ? found.away : farther(this.away, found.away);
     this.draw();
-    if (this.band === null) await this.fetchBand();
+    this.sayGone();
+    if (found.rough) status.textContent = FEW;
+    if (this.band === null && !which) await this.fetchBand();
     return news;
   }
 
   draw() {
     for (const figure of this.figures) figure.draw();
   }
+
+  // Which charts left the champion's band, the first to leave first.
+  sayGone() {
+    const gone = this.figures.map((one) => ({ title: one.title, ...this.away[one.names[0]] })).filter((one) => Number.isInteger(one.step));
+    gone.sort((one, other) => one.step - other.step || other.far - one.far);
+    const said = gone.map((one) => `${one.title} at step ${one.step} (${one.up ? "above" : "below"})`);
+    say(said.length ? `Out of the champion's band: ${said.join("; ")}.` : "");
+  }
+}
+
+function say(text) {
+  const place = document.getElementById("gone");
+  if (place.textContent !== text) place.textContent = text;
+}
+
+// Of a stretch: the farthest so far, and the first step at which it left.
+function farther(before, now) {
+  const found = { ...before };
+  for (const [name, one] of Object.entries(now)) {
+    const old = found[name];
+    if (!old) { found[name] = one; continue; }
+    const first = old.step !== null && (one.step === null || old.step <= one.step) ? old : one;
+    found[name] = { far: Math.max(old.far, one.far), step: first.step, up: first.up };
+  }
+  return found;
 }
 
 // The values of later steps behind, or in the place of, those that are there.
@@ -150,7 +184,8 @@ class Figure {
     const names = this.names.filter((name) => lines[name]);
     this.figure.hidden = !names.length;
     if (!names.length) return;
-    const said = names.map((name) => lines[name].said).filter(Boolean);
+    const said = names.map((name) => lines[name].said).filter(Boolean), gone = this.curves.away[this.names[0]];
+    if (gone && gone.step !== null) said.unshift(`Left the band at step ${gone.step}, ${gone.up ? "above" : "below"}.`);
     this.note.textContent = said.join(" ");
     const drawn = names.filter((name) => lines[name].steps.length);
     this.plot.hidden = !drawn.length;

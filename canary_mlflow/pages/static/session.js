@@ -15,8 +15,12 @@ class Runs extends Curves {
     this.figures = [...place.querySelectorAll("figure")].map((one) => new RunsFigure(one, this));
   }
 
+  // As for one run; here the reference, too, comes with what is read after that.
   async start() {
+    status.textContent = await this.read("&rough=1", true) ? FEW : "";
+    if (!view.across) this.draw();  // another axis than steps needs the clocks
     await this.refresh();
+    status.textContent = "";
     for (const name of this.asked) await this.add(name);
     await this.fetchDetail();
     this.search();
@@ -69,10 +73,11 @@ class Runs extends Curves {
     return news;
   }
 
-  // Whether there is news for the rest of the page: another run, another warning, or the end. `aside`: one series more.
+  // Whether there is news for the rest of the page: another run, another warning, or the end. `aside`: one
+  // series more, or a first look; then whether there are only few points.
   async read(which, aside = false) {
     const found = await json(this.place.dataset.session + which);
-    const before = JSON.stringify([this.runs.map((one) => [one.id, one.warnings]), this.wasRunning]);
+    const before = this.state();
     const old = new Map(this.runs.map((one) => [one.id, one]));
     this.runs = found.runs.map((run) => {
       const kept = old.get(run.id);
@@ -80,19 +85,23 @@ class Runs extends Curves {
       for (const [name, line] of Object.entries(run.series)) {
         if (found.whole) kept.lines[name] = line; else join(kept.lines, name, line);
       }
-      return { ...kept, warnings: run.warnings, name: run.name, away: found.whole ? { ...kept.away, ...run.away } : farther(kept.away, run.away) };
+      return { ...kept, warnings: run.warnings, name: run.name, running: run.running, away: found.whole ? { ...kept.away, ...run.away } : farther(kept.away, run.away) };
     });
     if (found.whole) Object.assign(this.bands, found.bands);
-    if (aside) return false;
-    const ended = this.wasRunning && !found.running && !found.whole;
+    if (aside) return found.rough;
+    const changed = !found.whole && this.runs.some((run) => run.running !== old.get(run.id)?.running);  // one began or ended
     this.wasRunning = found.running;
     const full = this.runs.some((run) => Object.values(run.lines).some((one) => one.steps.length > ROOM));
     this.next = found.next;
-    if (full || ended) {
+    if (full || changed) {
       this.next = null;
       await this.read("");
     }
-    return before !== JSON.stringify([this.runs.map((one) => [one.id, one.warnings]), this.wasRunning]);
+    return before !== this.state();
+  }
+
+  state() {
+    return JSON.stringify([this.runs.map((one) => [one.id, one.running, one.warnings]), this.wasRunning]);
   }
 
   // The charts that go farthest first; not while somebody is in one of them.
@@ -109,7 +118,7 @@ class Runs extends Curves {
     gone.sort((one, other) => one.step - other.step || other.far - one.far);
     const said = gone.slice(0, 3).map((one) => `${one.run.name} at step ${one.step} (${one.title}, ${one.up ? "above" : "below"})`);
     const text = said.length ? `First out of the band: ${said.join("; ")}${gone.length > 3 ? `; ${gone.length - 3} more in the charts` : ""}.` : "";
-    if (first.textContent !== text) first.textContent = text;
+    say(text);
   }
 
   added(name) {
@@ -173,18 +182,6 @@ function join(lines, name, fresh) {
   const old = lines[name];
   if (old?.low || fresh.low) for (const one of [old, fresh]) if (one && !one.low) Object.assign(one, { low: one.values, high: one.values });
   merge(lines, name, fresh, fresh.low ? ["values", "low", "high"] : ["values"]);
-}
-
-// Of a stretch: the farthest so far, and the first step at which it left.
-function farther(before, now) {
-  const found = { ...before };
-  for (const [name, one] of Object.entries(now)) {
-    const old = found[name];
-    if (!old) { found[name] = one; continue; }
-    const first = old.step !== null && (one.step === null || old.step <= one.step) ? old : one;
-    found[name] = { far: Math.max(old.far, one.far), step: first.step, up: first.up };
-  }
-  return found;
 }
 
 class RunsFigure extends Figure {
@@ -325,7 +322,7 @@ function silent() {
   status.textContent = "The server does not answer; what stands here is what it said last.";
 }
 
-const box = document.getElementById("search"), first = document.getElementById("gone");
+const box = document.getElementById("search");
 const smooth = document.getElementById("smooth"), scale = document.getElementById("scale"), across = document.getElementById("across");
 box.value = state().get("q") || "";
 [smooth.value, scale.value, across.value] = [view.smooth, view.scale, view.across];

@@ -15,7 +15,10 @@ class Strip {
 
   draw(runs) {
     this.runs = runs;
-    const rows = runs.map((run) => ({ run, series: this.names.map((name) => run.series[name]) })).filter((row) => row.series.some((one) => one?.steps.length));
+    const parts = this.shares ? [this.names] : this.names.map((name) => [name]);
+    const named = (run, at) => (parts.length > 1 ? `${run.name}, ${this.labels[at]}` : run.name);
+    const every = runs.flatMap((run) => parts.map((names, at) => ({ name: named(run, at), series: names.map((name) => run.series[name]) })));
+    const rows = every.filter((row) => row.series.some((one) => one?.steps.length));
     this.figure.hidden = !rows.length;
     if (!rows.length) return;
     const steps = rows.flatMap((row) => row.series.flatMap((one) => (one ? [one.steps[0], one.steps.at(-1)] : [])));
@@ -23,19 +26,20 @@ class Strip {
     for (const row of rows) row.columns = columns(row.series, ends, this.inside);
     const values = rows.flatMap((row) => row.columns.map((one) => one[0])).filter((one) => one !== null);
     const range = [Math.min(...values), Math.max(...values)];
+    this.shade = this.figure.dataset.log !== undefined && range[0] > 0 ? Math.log : Number;
     if (!this.shares) this.figure.querySelector(".note").textContent = `pale ${short(range[0])}, dark ${[short(range[1]), this.figure.dataset.unit].join(" ").trim()}; steps ${ends[0]} to ${ends[1]}`;
     this.figure.querySelector(".rows").replaceChildren(...rows.map((row) => this.row(row, range)));
     for (const [at, canvas] of [...this.figure.querySelectorAll("canvas")].entries()) this.paint(canvas, rows[at].columns, range);
   }
 
-  row({ run, columns: found }, range) {
+  row({ name: title, columns: found }, range) {
     const line = document.createElement("div"), name = document.createElement("span"), canvas = document.createElement("canvas"), said = document.createElement("span");
     line.className = "strip";
-    name.textContent = run.name;
+    name.textContent = title;
     said.className = "small quiet";
     said.textContent = this.shares ? this.wholes(found) : `at the end ${short(found.findLast((one) => one[0] !== null)?.[0] ?? NaN)}`;
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `${this.figure.querySelector("figcaption").textContent} of ${run.name}: ${said.textContent}${this.shares ? "" : `, between ${short(range[0])} and ${short(range[1])} in all runs`}`);
+    canvas.setAttribute("aria-label", `${this.figure.querySelector("figcaption").textContent} of ${title}: ${said.textContent}${this.shares ? "" : `, between ${short(range[0])} and ${short(range[1])} in all runs`}`);
     line.append(name, canvas, said);
     return line;
   }
@@ -47,7 +51,8 @@ class Strip {
     return this.labels.map((label, at) => [label, (100 * sums[at]) / all]).filter((one) => one[1] >= 0.5).map(([label, share]) => `${label} ${share.toFixed(0)} %`).join(", ");
   }
 
-  paint(canvas, found, [low, high]) {
+  paint(canvas, found, range) {
+    const [low, high] = range.map(this.shade);
     const ratio = devicePixelRatio, wide = canvas.clientWidth || 300;
     canvas.width = wide * ratio;
     canvas.height = (canvas.clientHeight || 22) * ratio;
@@ -60,7 +65,7 @@ class Strip {
       for (const [part, value] of values.entries()) {
         if (value === null || (this.shares && !all)) continue;
         const tall = this.shares ? (value / all) * canvas.height : canvas.height;
-        draw.globalAlpha = this.shares ? 1 : 0.08 + (0.92 * (value - low)) / (high - low || 1);
+        draw.globalAlpha = this.shares ? 1 : 0.08 + (0.92 * (this.shade(value) - low)) / (high - low || 1);
         draw.fillStyle = ink[part];
         draw.fillRect(left, top, right - left, tall);
         top += tall;
@@ -95,13 +100,20 @@ class Strips {
     this.place = place;
     this.all = [...place.querySelectorAll("figure")].map((one) => new Strip(one));
     this.found = [];
+    this.next = null;
   }
 
   async refresh() {
     const names = [...new Set(this.all.flatMap((one) => one.names))].map(encodeURIComponent).join(",");
-    const { runs } = await json(`${this.place.dataset.strips}&names=${names}`);
-    const only = this.place.dataset.only;
-    this.found = runs.filter((run) => !only || run.id === only);
+    const { whole, next, runs } = await json(`${this.place.dataset.strips}&names=${names}${this.next === null ? "" : `&after=${this.next}`}`);
+    const only = this.place.dataset.only, old = new Map(whole ? [] : this.found.map((run) => [run.id, run]));
+    this.found = runs.filter((run) => !only || run.id === only).map((run) => {
+      const kept = old.get(run.id) || run;
+      if (kept !== run) for (const [name, line] of Object.entries(run.series)) merge(kept.series, name, line, ["values"]);
+      return kept;
+    });
+    const full = this.found.some((run) => Object.values(run.series).some((one) => one.steps.length > ROOM));
+    this.next = full ? null : next;
     this.draw();
   }
 

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from canary_mlflow.tracking.probes import Probe, Row, Setting
+from gates.model.metrics import LAYER_GROUPS
 
 EVERY = 8
-"""Optimizer steps between two looks at the parameters. One that is not finite stays so until it is looked at, and shows
-in losses and gradients meanwhile; each look costs as much as one at the gradients."""
+"""Steps between two looks at the parameters, and between two rows with the norms of groups of layers. A parameter that
+is not finite stays so until it is looked at, and shows in losses and gradients meanwhile; each look costs as much as
+one at the gradients."""
 
 
 class Gradients(Probe):
@@ -23,6 +25,9 @@ class Gradients(Probe):
     `nonfinite` counts tensors here; Finiteness adds the values that are logged. The tag `canary.first_nonfinite` names
     the first bad tensor. If the trainer logs no gradient norm, as TRL's PPOTrainer, `grad_norm` is the largest of the
     row's optimizer steps.
+
+    Every EVERYth row also has `grad_norm_early` and so on, the norm of each group of layers as the optimizer sees it:
+    after clipping, unlike `grad_norm` from a trainer.
     """
 
     name = "gradients"
@@ -31,6 +36,7 @@ class Gradients(Probe):
     def __init__(self) -> None:
         self.first = ""
         self._named: list[tuple[str, torch.nn.Parameter]] = []
+        self._groups: dict[str, str] = {}  # of each of these parameters, by name
         self._sharded = False
         self._norms: list[torch.Tensor] = []  # of each tensor looked at, by optimizer step
         # Of each optimizer step, the parameters that had a gradient, whose norms come first, and those looked at.
@@ -41,6 +47,7 @@ class Gradients(Probe):
 
     def start(self, setting: Setting) -> None:
         self._named = [(name, one) for name, one in setting.model.named_parameters() if one.requires_grad]
+        self._groups = groups_of(setting.model, self._named)
         self._sharded = any(hasattr(one, "to_local") for _, one in self._named)
 
     def blind(self) -> str:
@@ -87,7 +94,16 @@ class Gradients(Probe):
         if lengths:
             # A norm that the trainer logs replaces it: that one is from before clipping.
             row.setdefault("grad_norm", max(lengths, key=lambda length: (math.isnan(length), length)))
+            if self._steps % EVERY == 1:
+                row.update(self._by_group(gradients, norms))
         self._norms, self._looked_at = [], []
+
+    def _by_group(self, gradients: Sequence[str], norms: Sequence[float]) -> Row:
+        """The norm of each group that has gradients. What is not finite is left out: `nonfinite` counts it."""
+        squares: dict[str, float] = {}
+        for name, norm in zip(gradients, norms, strict=False):  # those of the parameters follow
+            squares[self._groups[name]] = squares.get(self._groups[name], 0.0) + norm * norm
+        return {f"grad_norm_{group}": math.sqrt(one) for group, one in squares.items() if math.isfinite(one)}
 
     def tags(self) -> Mapping[str, str]:
         return {"canary.first_nonfinite": self.first}
@@ -96,6 +112,20 @@ class Gradients(Probe):
         if self._seen_gradients or not self._steps:
             return ""
         return "no gradient was visible before an optimizer step: only losses and parameters were checked"
+
+
+def groups_of(model: Any, named: Sequence[tuple[str, torch.nn.Parameter]]) -> dict[str, str]:
+    """The group of each parameter (LAYER_GROUPS). A layer is known by the first number in the name, as in
+    `model.layers.11.mlp`; a quarter of the layers are early, half are middle, a quarter late."""
+    embeddings, *parts, head = LAYER_GROUPS
+    tables = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    embedded = {id(one) for table in tables for one in table.parameters()}
+    layers = [next((int(part) for part in name.split(".") if part.isdigit()), None) for name, _ in named]
+    last = max((one for one in layers if one is not None), default=0) or 1
+    return {
+        name: embeddings if id(one) in embedded else head if layer is None else parts[round(2 * layer / last)]
+        for (name, one), layer in zip(named, layers, strict=True)
+    }
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
