@@ -120,7 +120,7 @@ class Curves {
 
   // Which charts left the champion's band, the first to leave first.
   sayGone() {
-    const gone = this.figures.map((one) => ({ title: one.title, ...this.away[one.names[0]] })).filter((one) => Number.isInteger(one.step));
+    const gone = this.figures.map((one) => ({ title: one.caption, ...this.away[one.names[0]] })).filter((one) => Number.isInteger(one.step));
     gone.sort((one, other) => one.step - other.step || other.far - one.far);
     const said = gone.map((one) => `${one.title} at step ${one.step} (${one.up ? "above" : "below"})`);
     say(said.length ? `Out of the champion's band: ${said.join("; ")}.` : "");
@@ -172,7 +172,9 @@ class Figure {
     this.marked = figure.dataset.marked.split(" ");
     this.target = figure.dataset.target === undefined ? null : Number(figure.dataset.target);
     this.log = figure.dataset.log !== undefined;
-    this.title = figure.querySelector("figcaption").textContent.trim().replace(/\s+/g, " ");
+    const caption = figure.querySelector("figcaption");
+    this.title = caption.textContent.trim().replace(/\s+/g, " ");
+    this.caption = caption.firstChild.textContent.trim();  // without unit and target
     this.chart = null;
     this.shape = "";
     walkable(this.plot, () => this.chart);
