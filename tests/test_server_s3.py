@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from click.testing import CliRunner
-from cluster import database, free_port
+from cluster import database
+from object_store import compose, keys_of, object_store
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from recorded import Recorded
 from servers import Server
 from workplace import ROOT, Workplace
@@ -26,10 +24,6 @@ MODEL = "dpo-tiny-neox-preferences-smoke"
 SHORT = ["train.max_steps=40", "repeats=2"]
 # As a cluster's owner sets it: weights go to the store by presigned parts, past the server.
 MULTIPART = {"MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "true", "MLFLOW_MULTIPART_UPLOAD_MINIMUM_FILE_SIZE": "10000"}
-
-
-def compose() -> Any:
-    return yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
 
 
 def options(command: list[str]) -> dict[str, str]:
@@ -54,47 +48,26 @@ def test_the_compose_file_starts_a_guarded_server_on_its_own_stores() -> None:
     assert (ROOT / "deploy" / built["context"] / built["dockerfile"]).is_file()
 
 
-@contextmanager
-def object_store(folder: Path) -> Iterator[dict[str, str]]:
-    """moto's server, with the bucket that the compose file makes. Yields what a client of it sets."""
-    port = free_port()
-    where = {
-        "MLFLOW_S3_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "mlflow",
-        "AWS_SECRET_ACCESS_KEY": "of-the-tests",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    with (folder / "moto.log").open("w") as log:
-        moto = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-p", str(port)], stdout=log, stderr=log, cwd=folder
-        )
-        try:
-            bucket = compose()["bucket"]["command"]
-            for _ in range(60):
-                made = Workplace(folder=folder).start(*bucket[1:], **where)
-                if made.wait() == 0:
-                    break
-                time.sleep(1)
-            assert made.returncode == 0, made.communicate()
-            yield where
-        finally:
-            moto.kill()
-            moto.wait()
+def steps_of_the_image() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions: (name, the rest)."""
+    lines = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    found = [line.partition(" ") for line in lines if line.strip() and not line.startswith("#")]
+    return [(name, rest.strip()) for name, _, rest in found]
 
 
-def keys_of(where: dict[str, str]) -> dict[str, str]:
-    """Object's key → its ETag, which ends in the number of parts where there were any."""
-    import boto3
-
-    client = boto3.client(
-        "s3",
-        endpoint_url=where["MLFLOW_S3_ENDPOINT_URL"],
-        aws_access_key_id="mlflow",
-        aws_secret_access_key="of-the-tests",
-        region_name="us-east-1",
-    )
-    pages = client.get_paginator("list_objects_v2").paginate(Bucket="mlflow")
-    return {one["Key"]: one["ETag"].strip('"') for page in pages for one in page.get("Contents", ())}
+def test_the_image_installs_what_its_services_start() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    steps = dict(steps_of_the_image())
+    base, _, python = steps["FROM"].partition(":")
+    assert (base, python.removesuffix("-slim") in SpecifierSet(project["requires-python"])) == ("python", True)
+    source, target = steps["COPY"].split()
+    assert (ROOT / source / "pyproject.toml").is_file()
+    installed = re.fullmatch(rf'pip install --no-cache-dir "{target}\[([\w,]+)\]"', steps["RUN"])
+    assert installed, steps["RUN"]
+    extras = [project["optional-dependencies"][name] for name in installed[1].split(",")]
+    names = {Requirement(text).name for text in (*project["dependencies"], *(text for one in extras for text in one))}
+    assert {"mlflow", "psycopg", "boto3", "flask-wtf"} <= names, "what the compose file and docs/server.md start"
+    assert "torch" not in names
 
 
 @pytest.mark.full
