@@ -18,8 +18,11 @@ def source_of(module: str) -> Path | None:
     """The file or the folder of a module of ours; None for anybody else's."""
     for place in PLACES:
         path = place.joinpath(*module.split("."))
-        if path.with_suffix(".py").exists() or path.is_dir():
-            return path if path.is_dir() else path.with_suffix(".py")
+        file = path.with_suffix(".py")
+        if (path / "__init__.py").exists() or (path.is_dir() and not file.exists()):
+            return path
+        if file.exists():  # beside what is left of a package of this name
+            return file
     return None
 
 
