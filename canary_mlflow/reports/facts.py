@@ -31,14 +31,15 @@ RULES: tuple[tuple[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]], ..
 """Beginnings of facts → packages and parts of the configuration that they follow from; the first rule counts."""
 
 
-def exact(decision: Decision, most: int = SHOWN) -> str:
+def exact(decision: Decision, most: int = SHOWN, *, origins: bool = True) -> str:
     """`Differs exactly: first loss 0.6931 → 2.773 (4 times) in seeds 0, 1, 2. May come from: transformers 4.47.1 →
     4.48.1.`; '' if nothing differs by more than rounding."""
     facts = differing(decision.verdict.differences)
     if not facts:
         return ""
     more = f"; and {len(facts) - most} more" if len(facts) > most else ""
-    return f"Differs exactly: {'; '.join(map(said, facts[:most]))}{more}.{origin(facts, decision.verdict.differences)}"
+    where = origin(facts, decision.verdict.differences) if origins else ""
+    return f"Differs exactly: {'; '.join(map(said, facts[:most]))}{more}.{where}"
 
 
 def differing(found: Sequence[Difference]) -> list[Difference]:

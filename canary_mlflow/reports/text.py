@@ -13,6 +13,7 @@ from canary_mlflow.reports.card import Card, Link, card_of
 from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, indented, labelled, print_on
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.evidence_table import STYLES, evidence
+from canary_mlflow.reports.wording import WORSE
 from canary_mlflow.shown import shown
 from gates.model.rules import Role
 from gates.model.verdict import CheckOutcome, Outcome
@@ -27,6 +28,9 @@ LINES = {Outcome.PASS: 16, Outcome.BLOCK: 20, Outcome.INCONCLUSIVE: 20}
 """A report that is not `full` leaves out metrics that are within their limits, to have no more lines at 100 columns."""
 
 FEWEST_ROWS = 1
+TIGHTER = ((changes.SHOWN, True, False), (changes.SHOWN, False, False), (3, False, False), (1, False, False),
+           (1, False, True))  # fmt: skip
+"""What `short` is asked for, one after the other, until the report fits."""
 SHOWN_CAUSES = 2
 SHOWN_NOTES = 2
 CLOCK = ("clock not usable", "clock perhaps not usable")
@@ -53,28 +57,30 @@ def parts(decision: Decision, width: int, *, full: bool = False) -> Iterator[Ren
     if full:
         yield from everything(decision, width)
         return
-    for most, gap in ((changes.SHOWN, True), (changes.SHOWN, False), (3, False), (1, False)):
-        found = list(short(decision, width, most, gap=gap))
+    for most, gap, brief in TIGHTER:
+        found = list(short(decision, width, most, gap=gap, brief=brief))
         if lines_of(found, width) <= LINES[decision.verdict.outcome]:
             break
     yield from found
 
 
-def short(decision: Decision, width: int, most: int, *, gap: bool) -> Iterator[RenderableType]:
+def short(decision: Decision, width: int, most: int, *, gap: bool, brief: bool) -> Iterator[RenderableType]:
     """What decides, and one line for each other cause. `most`: differences to list. `gap`: whether a blank line follows
-    the figures."""
-    above, below = [*head(decision, most), *blockers(decision)], [*rest(decision), *steps(decision)]
+    the figures. `brief`: notes, advice and what passed are counted, and no row of it is a must."""
+    above = [*head(decision, most, brief=brief), *blockers(decision)]
+    below = [*rest(decision, brief=brief), *steps(decision)]
     rows = wording.judged(decision)
     space = LINES[decision.verdict.outcome] - lines_of([*above, *below], width) - 2 - gap
-    shown = chosen(decision, rows, space)
+    fewest = 0 if brief and not any(map(asks, rows)) else FEWEST_ROWS
+    shown = chosen(decision, rows, space, fewest)
     if left := without_row(rows, shown):
-        shown = chosen(decision, rows, space - 1)
+        shown = chosen(decision, rows, space - 1, fewest)
         left = without_row(rows, shown)
     yield from above
-    yield ""
+    yield from [""] if shown or not brief else ()
     yield from evidence(shown, width, all_meanings=False) if shown else ()
     yield from [""] if shown and gap else ()
-    yield from left_out(left)
+    yield from left_out(left, brief=brief)
     yield from below
 
 
@@ -102,12 +108,14 @@ def everything(decision: Decision, width: int) -> Iterator[RenderableType]:
     yield from steps(decision)
 
 
-def head(decision: Decision, most: int = changes.SHOWN) -> Iterator[RenderableType]:
-    """The card down to its rows. `most`: how many differences and causes there is space for."""
+def head(decision: Decision, most: int = changes.SHOWN, *, brief: bool = False) -> Iterator[RenderableType]:
+    """The card down to its rows. `most`: how many differences and causes there is space for. `brief`: without what the
+    exact differences may come from."""
     card = card_of(decision)
     yield Text.assemble((card.heading, HEADINGS[card.word]), "  ", (card.title, "bold"))
     yield indented(card.reason)
-    exact, changed = facts.exact(decision, min(most, facts.SHOWN)), changes.changed(decision, most)
+    exact = facts.exact(decision, min(most, facts.SHOWN), origins=not brief)
+    changed = changes.changed(decision, most)
     cause = root_causes.because(decision, 2 if most > 1 else 1)
     yield from (indented(said) for said in (exact, changed, cause) if said)
 
@@ -120,18 +128,25 @@ def blockers(decision: Decision) -> Iterator[RenderableType]:
             yield indented(f"BLOCK {check.metric}: {wording.sentence(check.reason)}", style=STYLES[check.outcome])
 
 
-def chosen(decision: Decision, rows: Sequence[wording.Row], space: int) -> list[wording.Row]:
-    """The rows that a short report shows: all that do not pass, if no hard gate decided, and as many of the other
-    deciding ones as there is space for."""
+def asks(row: wording.Row) -> bool:
+    """Whether a deciding row asks for attention: it neither passes nor leaves everything open without deciding."""
+    return not row.advisory and (row.outcome not in (CheckOutcome.PASS, CheckOutcome.NOT_JUDGED) or row.word == WORSE)
+
+
+def chosen(decision: Decision, rows: Sequence[wording.Row], space: int, fewest: int) -> list[wording.Row]:
+    """The rows that a short report shows, at least `fewest`: all that ask for attention, if no hard gate decided, and
+    as many of the other deciding ones as there is space for, those that passed first."""
     hard = any(check.outcome is CheckOutcome.BLOCK for check in wording.hard_gates(decision))
     deciding = [row for row in rows if not row.advisory]
     if hard:
         blocked = [row for row in deciding if row.outcome is CheckOutcome.BLOCK]
-        return deciding if len(deciding) <= space else blocked[: max(FEWEST_ROWS, space)]
-    first = [row for row in deciding if row.outcome is not CheckOutcome.PASS]
+        return deciding if len(deciding) <= space else blocked[: max(fewest, space)]
+    first = [row for row in deciding if asks(row)]
+    passed = [row for row in deciding if row.outcome is CheckOutcome.PASS]
+    others = [row for row in deciding if row not in first and row not in passed]
     warned = [row for row in rows if row.advisory and row.outcome is CheckOutcome.WARN]
     space -= sum(not row.in_reason for row in first)  # one line for the meaning of each
-    picked = [*first, *(row for row in deciding if row not in first), *warned][: max(FEWEST_ROWS, space)]
+    picked = [*first, *passed, *others, *warned][: max(fewest, space)]
     return [row for row in rows if row in picked]
 
 
@@ -140,24 +155,35 @@ def without_row(rows: Sequence[wording.Row], shown: Sequence[wording.Row]) -> li
     return [row for row in rows if row not in shown and not row.advisory]
 
 
-def left_out(rows: Sequence[wording.Row]) -> Iterator[RenderableType]:
-    """The deciding metrics without a row: `unclear: eval_loss; ok: step_cost, peak_memory`."""
-    words = dict.fromkeys(row.word for row in rows)
-    said = [f"{word}: {', '.join(row.metric for row in rows if row.word == word)}" for word in words]
+def left_out(rows: Sequence[wording.Row], *, brief: bool) -> Iterator[RenderableType]:
+    """The deciding metrics without a row: `unclear: eval_loss; ok: step_cost, peak_memory`. `brief`: those that passed
+    are counted."""
+    by_word: dict[str, list[wording.Row]] = {}
+    for row in rows:
+        by_word.setdefault(row.word, []).append(row)
+    said = [
+        f"{word}: {len(found)}"
+        if brief and found[0].outcome is CheckOutcome.PASS
+        else f"{word}: {', '.join(row.metric for row in found)}"
+        for word, found in by_word.items()
+    ]
     yield from labelled_lines("metrics", ["; ".join(said)] if said else [])
 
 
-def rest(decision: Decision) -> Iterator[RenderableType]:
-    """What else a short report says: one line for each cause."""
+def rest(decision: Decision, *, brief: bool) -> Iterator[RenderableType]:
+    """What else a short report says: one line for each cause. `brief`: notes and advice are counted."""
     said = [wording.runs_note(decision), *hard_gates(decision, names=False)]
     yield labelled("runs", "; ".join(said))
     yield from labelled_lines("also", obstacles(decision))
     notes = decision.verdict.notes
     clocks = [note.partition(" (")[0] for note in notes if note.startswith(CLOCK)]
-    yield from labelled_lines("advice", ["; ".join(part for part in (*clocks, wording.advice_note(decision)) if part)])
+    advice = wording.advice_note(decision, names=not brief)
+    yield from labelled_lines("advice", ["; ".join(part for part in (*clocks, advice) if part)])
     silent = [check for check in wording.not_judged(decision) if check.role is Role.GATE]
     yield from labelled_lines("not judged", [", ".join(check.metric for check in silent)])
-    yield from labelled_lines("notes", cut([note for note in notes if not note.startswith(CLOCK)], SHOWN_NOTES))
+    others = [note for note in notes if not note.startswith(CLOCK)]
+    counted = [f"{len(others)}, shown by --full"] if others else []
+    yield from labelled_lines("notes", counted if brief else cut(others, SHOWN_NOTES))
     warned = [causes.sentence(one, explained=False) for one in causes.of_warnings(decision.warnings)]
     yield from labelled_lines("warnings", cut(warned, SHOWN_CAUSES))
 

@@ -189,8 +189,9 @@ def runs_note(decision: Decision) -> str:
     return f"{runs}{against}, policy {verdict.policy.get('name', '?')}"
 
 
-def advice_note(decision: Decision) -> str:
-    """The checks that decide nothing, in short: `beyond the limit: step_time; open: loss; ok: 7`."""
+def advice_note(decision: Decision, *, names: bool = True) -> str:
+    """The checks that decide nothing, in short: `beyond the limit: step_time; undecided: loss; ok: 7 metrics`. Without
+    `names`, how many they are."""
     groups: dict[str, list[str]] = {"beyond the limit": [], WORSE: [], "undecided": []}
     checks = [check for check in decision.verdict.checks if check.role is Role.ADVISORY and is_judged(check)]
     for check in checks:
@@ -198,7 +199,7 @@ def advice_note(decision: Decision) -> str:
             groups["beyond the limit"].append(check.metric)
         elif check.outcome is not CheckOutcome.PASS:
             groups[WORSE if is_worse(decision, check) else "undecided"].append(check.metric)
-    said = [f"{words}: {', '.join(names)}" for words, names in groups.items() if names]
+    said = [f"{words}: {', '.join(found) if names else len(found)}" for words, found in groups.items() if found]
     if passed := sum(check.outcome is CheckOutcome.PASS for check in checks):
         said.append(f"ok: {figures.count(passed, 'metric')}")
     return "; ".join(said)

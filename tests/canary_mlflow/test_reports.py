@@ -408,18 +408,19 @@ CHANGED = tuple(
 )
 
 
-@pytest.mark.parametrize("name", ["pass", "block_learned", "block_nan", "unclear_harm"])
+@pytest.mark.parametrize("name", ["pass", "pass_much", "block_learned", "block_nan", "unclear_harm"])
 @pytest.mark.parametrize("changes", [(), CHANGED], ids=["nothing", "much"])
 @pytest.mark.parametrize("notes", [(), (CLOCKS,)], ids=["quiet", "contended"])
 def test_a_verdict_and_its_cause_fit_one_screen(name: str, changes: Any, notes: Any) -> None:
     """Of recorded sessions at 100 columns: a PASS in 16 lines, others in 20, with what changed as second paragraph."""
     made = recorded_decision(name)
-    judged = replace(made.verdict, differences=changes or made.verdict.differences, notes=notes)
+    judged = replace(made.verdict, differences=changes or made.verdict.differences, notes=(*made.verdict.notes, *notes))
     lines = text.render(replace(made, verdict=judged), width=100).splitlines()
     assert len(lines) <= {"PASS": 16, "BLOCK": 20, "INCONCLUSIVE": 20}[made.word], "\n".join(lines)
     assert lines[0].startswith(made.word)
-    assert any(line.startswith("  Changed: ") for line in lines[1:5])
+    assert any(line.startswith("  Changed: ") for line in lines[1:6])
     assert not notes or "clock not usable: 4 of 6 runs contended" in "\n".join(lines)
+    assert made.word != "PASS" or not any(line.startswith("  not judged  step") for line in lines)
 
 
 def test_one_cause_is_one_line_and_runs_are_called_by_their_seeds() -> None:
