@@ -266,6 +266,7 @@ def test_of_two_servers_with_two_keys_only_the_known_one_signs(two: tuple[Ledger
     for _ in range(2):
         recorded.version()
     stranger = Ledger(ledger.uri, tmp_path / "stranger")
+    stranger.mine()
     stranger.trusts(ledger.folder)  # else it takes the seals for a forger's, and says so first
     homes = {name: tmp_path / name for name in ("one", "other")}
     for home in homes.values():

@@ -123,13 +123,13 @@ def test_a_revision_that_there_is_not_is_one_line(project: Path, monkeypatch: py
 
 @pytest.fixture
 def recorded_runs(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Runs that `canary ab` records instead of trains, its candidate's 17 % slower: which, in their order."""
+    """Runs that `canary ab` records instead of trains, its candidate's 15 % slower: which, in their order."""
     calls: list[str] = []
 
     def record(client: MlflowClient, source: Any, session: str, *, seed: int, **_: Any) -> str:
         side = client.get_run(session).data.tags["mlflow.runName"].partition(":")[0]
         calls.append(f"{side[0]}{seed}")
-        slower = 1.17 if side == "candidate" else 1.0
+        slower = 1.15 if side == "candidate" else 1.0
         here = {f"canary.hardware.{key}": value for key, value in hardware("cpu").items()}
         run_id = recorded.run(session, seed, slower=slower, tags=here, nan_at=None, without=())
         return str(run_id)

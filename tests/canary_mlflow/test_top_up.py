@@ -145,7 +145,7 @@ def test_the_seed_of_a_run_that_was_broken_off_is_made_again(guarded: Any, late:
 def test_the_first_run_gets_its_fresh_one_too_where_it_was_made_here_and_today(guarded: Any, late: Policy) -> None:
     would = replace(plan(guarded, with_fresh(late), host=platform.node()), dry_run=True).carry_out()
     said = "would make 2 more runs (seeds 1, 2), each beside a fresh run of the champion (order b c c b), after one for"
-    assert f"{said} what is there (seeds 0)" in str(would.verdict.notes)
+    assert f"{said} each existing run (seeds 0)" in str(would.verdict.notes)
     going = plan(guarded, with_fresh(late), host=platform.node(), today=1.4)
     decision = going.carry_out()
     assert going.maker.calls == ["b0", "b1", "c1", "c2", "b2"]

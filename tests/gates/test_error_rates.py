@@ -67,4 +67,5 @@ def test_a_slowdown_of_one_and_a_half_margins_is_blocked(smoke, k, m, power):
 
 @pytest.mark.full
 def test_a_slowdown_at_the_margin_passes_at_most_one_time_in_twenty(smoke):
-    assert outcomes(smoke, seed=14, k=3, m=3, spread=0.02, slow=np.log(1.15))[Outcome.PASS] <= 0.05
+    rates = outcomes(smoke, seed=14, k=3, m=3, spread=0.02, slow=np.log(1.15), repeats=1000)
+    assert rates[Outcome.PASS] <= 0.05  # 7 of 120 would be luck

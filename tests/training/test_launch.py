@@ -281,7 +281,7 @@ def test_code_that_cannot_be_imported_is_an_exception_too(workplace: Workplace) 
     done = workplace.train(*TINY, PYTHONPATH=f"{workplace.folder}{os.pathsep}{ROOT}")
     assert done.returncode == 3, done.stderr
     assert "Traceback" not in done.stderr
-    said = r"ModuleNotFoundError at training/\S+\.py:\d+ in <module> ended 2 of 2 runs of seed 0; there is no champion"
+    said = r"ModuleNotFoundError at training/\S+\.py:\d+ in \S+ ended 2 of 2 runs of seed 0; there is no champion"
     assert re.search(said, " ".join(done.stdout.split())), done.stdout
     assert [run.info.status for run in runs(workplace, "run")] == ["FAILED", "FAILED"]
 

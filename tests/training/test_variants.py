@@ -38,7 +38,7 @@ Trainer._load_optimizer_and_scheduler = lambda self, checkpoint: None
 """
 BREAKS = """
 from training import adapters
-def broken(adapter): raise RuntimeError("no such thing as LoRA")
+def broken(*given): raise RuntimeError("no such thing as LoRA")
 adapters.ADAPTERS["lora"] = broken
 """
 WARMER = """
