@@ -133,15 +133,14 @@ def first_failure(folder: Path, error: BaseException) -> BaseException:
         return error
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        silent = []
-        for other in range(1, world()):
-            end = _end_of(folder, other)
-            if end is not None and end.failure and not end.secondary:
-                return PeerFailed(end)
-            if end is None:
-                silent.append(other)
-        if not silent:
-            break  # no rank failed by itself: somebody ended the run
+        ends = {other: _end_of(folder, other) for other in range(1, world())}
+        failed = [end for end in ends.values() if end is not None and end.failure]
+        if by_itself := [end for end in failed if not end.secondary]:
+            return PeerFailed(by_itself[0])
+        silent = [other for other, end in ends.items() if end is None]
+        if not silent:  # no rank failed by itself: somebody ended the run, or the ranks lost each other
+            stopped = [end for end in failed if end.failure == "interrupted"]
+            return PeerFailed(stopped[0]) if stopped else error
         for other in silent:
             if _gone(folder, other) and _end_of(folder, other) is None:
                 return RankLost(f"rank {other} of {world()} is gone and left no message")
