@@ -2,14 +2,15 @@
 
     python benchmarks/watch.py histories FOLDER [--leave-out]
     python benchmarks/watch.py runs FOLDER [--algo sft …] [--fault lr_high …] [--healthy 20] [--seeds 5] [--override …]
-    python benchmarks/watch.py recorded FILE.jsonl.gz … [--without]
+    python benchmarks/watch.py recorded FILE.jsonl.gz …
+    python benchmarks/watch.py worth FILE.jsonl.gz|FOLDER … [--settings]
     python benchmarks/watch.py speed [--rows 100000]
 
 `histories`: labelled runs (manifest.json and histories.jsonl.gz in FOLDER, or a FILE.jsonl.gz that holds its labels),
 verdicts by trainer type and label; with --leave-out the loss rule's limits are tuned on half of the repositories and
 reported on the other half, both ways.
-`recorded`: sessions that watch_sessions.py made to fail at a known step, and healthy ones, beside other judges; with
---without what each rule changes there.
+`recorded`: sessions that watch_sessions.py made to fail at a known step, and healthy ones, beside other judges.
+`worth`: on how many sessions and histories each rule changes what is said, with --settings also each number.
 `runs` trains in the embedded workloads into FOLDER (what is there already is not trained again) and compares the watch
 with the dashboard's fixed limits and with the usual rules, at their own rate of false alarms and at the watch's;
 `failure_row` defines the failure. `speed`: CPU seconds for so many rows of one run. The last line is one JSON object.
@@ -33,6 +34,7 @@ import watch_histories
 import watch_making as making
 import watch_peers as peers
 import watch_recorded
+import watch_worth
 
 from canary_mlflow.files import read_history
 from canary_mlflow.policies import load_watch
@@ -234,11 +236,19 @@ def main() -> int:
     new.add_argument("--override", nargs="*", default=[], metavar="KEY=VALUE", help="what the trainings get besides")
     kept = parts.add_parser("recorded")
     kept.add_argument("files", type=Path, nargs="+")
-    kept.add_argument("--without", action="store_true", help="each rule silent in turn")
+    worthy = parts.add_parser("worth")
+    worthy.add_argument("sets", type=Path, nargs="+", help="recorded sessions, or what `histories` takes")
+    worthy.add_argument("--settings", action="store_true", help="each number of the policy too; takes minutes")
     fast = parts.add_parser("speed")
     fast.add_argument("--rows", type=int, default=100_000)
     arguments = parser.parse_args()
-    part = {"histories": watch_histories.histories, "recorded": watch_recorded.recorded, "runs": runs, "speed": speed}
+    part = {
+        "histories": watch_histories.histories,
+        "recorded": watch_recorded.recorded,
+        "runs": runs,
+        "speed": speed,
+        "worth": watch_worth.worth,
+    }
     result = part[arguments.part](arguments)
     print(json.dumps(_plain(result)))
     return 0

@@ -26,7 +26,6 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from scipy.stats import binomtest
 
 from canary_mlflow.policies import load_watch
 from gates.watch import Level, WatchPolicy
-from gates.watch.advice import rules
 
 WINDOW, SOON = 10, 0.15  # rows that say that it failed; share of a run within which STOP is soon
 ONLINE, PAIRS = ("grpo", "rloo", "ppo"), ("dpo", "kto")
@@ -107,35 +105,7 @@ def recorded(arguments: argparse.Namespace) -> dict[str, Any]:
     policy, result = load_watch(), {"benchmark": "watch recorded"}
     for path in arguments.files:
         result[path.name.split(".")[0]] = _file(path, policy)
-    if arguments.without:
-        result["without"] = _without([one for path in arguments.files for one in read(path)], policy)
     return result
-
-
-def _without(sessions: list[dict[str, Any]], policy: WatchPolicy) -> dict[str, Any]:
-    """What each rule changes: the counts with it silent, less those with all rules."""
-    healthy, failing = _sorted(sessions)
-
-    def counts(those: WatchPolicy) -> dict[str, int]:
-        said = {algo: peers.warnings(those, algo) for algo in ALGOS}
-        false = [max((one.level for one in said[run["algo"]](rows_of(run))), default=0) for run in healthy]
-        after = [[one for one in said[run["algo"]](rows_of(run)) if one.step >= run["onset"]] for run in failing]
-        stops = [min((one.step for one in found if one.level == Level.STOP), default=STEPS) for found in after]
-        return {
-            "healthy warned": sum(level >= Level.WARN for level in false),
-            "healthy CRITICAL": sum(level >= Level.CRITICAL for level in false),
-            "failing warned": sum(bool(found) for found in after),
-            "failing CRITICAL": sum(any(one.level >= Level.CRITICAL for one in found) for found in after),
-            "steps saved": sum(STEPS - stop for stop in stops),
-        }
-
-    all_rules, found = counts(policy), {}
-    print(f"\n{'without':18s}" + "".join(f"{name:>18s}" for name in all_rules))
-    for rule in sorted(rules()):
-        less = counts(replace(policy, silent=policy.silent | {rule}))
-        found[rule] = {name: less[name] - count for name, count in all_rules.items()}
-        print(f"{rule:18s}" + "".join(f"{change:18d}" for change in found[rule].values()))
-    return found
 
 
 def _file(path: Path, policy: WatchPolicy) -> dict[str, Any]:
