@@ -43,6 +43,7 @@ class Server:
             self.port = free.getsockname()[1]
         self.uri = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
+        self._port_kept: socket.socket | None = None
 
     def __enter__(self) -> Server:
         self.start()
@@ -50,9 +51,11 @@ class Server:
 
     def __exit__(self, *error: object) -> None:
         self.kill()
+        self._free_port()
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
+        self._free_port()
         command = [self.python, "-m", "mlflow", "server", "--backend-store-uri", self.store, "--workers", "1"]
         artifacts = ["--artifacts-destination", self.artifacts, *self.words]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
@@ -104,6 +107,15 @@ class Server:
             self._process.wait()
         while self._answers():  # a fork ends a moment later
             time.sleep(0.02)
+        self._free_port()
+        self._port_kept = socket.socket()  # or another test's server might answer here meanwhile
+        self._port_kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._port_kept.bind(("127.0.0.1", self.port))
+
+    def _free_port(self) -> None:
+        if self._port_kept is not None:
+            self._port_kept.close()
+            self._port_kept = None
 
     def _answers(self) -> bool:
         with socket.socket() as caller:

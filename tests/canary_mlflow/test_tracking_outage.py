@@ -121,7 +121,7 @@ def test_what_a_dead_server_did_not_take_is_delivered_later_by_command(
 
     monkeypatch.chdir(tmp_path)
     refused = CliRunner().invoke(canary, ["deliver"])
-    assert refused.exit_code == 4
+    assert refused.exit_code == 4, refused.output
     assert "nobody answers there" in refused.output
     assert left.exists()
     server.start()

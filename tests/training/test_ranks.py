@@ -186,7 +186,11 @@ def test_a_rank_that_is_gone_is_lost_and_one_that_was_stopped_too_is_not(second:
     gone.wait()
     assert isinstance(peers.first_failure(second(None, gone.pid), GLOO), peers.RankLost)
     assert peers.first_failure(second(None, os.getpid()), GLOO) is GLOO  # it lives: nothing is known
-    assert peers.first_failure(second(peers.RankEnd(failure="interrupted", secondary=True), gone.pid), GLOO) is GLOO
+    stopped = peers.first_failure(second(peers.RankEnd(failure="interrupted", secondary=True), gone.pid), GLOO)
+    assert isinstance(stopped, peers.PeerFailed)
+    assert stopped.end.failure == "interrupted"
+    lost = peers.RankEnd(failure="error", secondary=True)  # the ranks lost each other
+    assert peers.first_failure(second(lost, gone.pid), GLOO) is GLOO
 
 
 def test_the_launcher_names_the_rank_that_was_killed_where_the_run_left_no_word(tmp_path: Path) -> None:
