@@ -66,7 +66,7 @@ def parts(decision: Decision, width: int, *, full: bool = False) -> Iterator[Ren
 
 def short(decision: Decision, width: int, most: int, *, gap: bool, brief: bool) -> Iterator[RenderableType]:
     """What decides, and one line for each other cause. `most`: differences to list. `gap`: whether a blank line follows
-    the figures. `brief`: notes, advice and what passed are counted, and no row of it is a must."""
+    the figures. `brief`: notes, advice and metrics that passed are counted, and need no row."""
     above = [*head(decision, most, brief=brief), *blockers(decision)]
     below = [*rest(decision, brief=brief), *steps(decision)]
     rows = wording.judged(decision)
@@ -129,7 +129,8 @@ def blockers(decision: Decision) -> Iterator[RenderableType]:
 
 
 def asks(row: wording.Row) -> bool:
-    """Whether a deciding row asks for attention: it neither passes nor leaves everything open without deciding."""
+    """Whether a deciding row needs a look: it blocks, is undecided, warns or is worse. One that passed does not; nor
+    does one that nothing could judge, which the reason or the line `not judged` names."""
     return not row.advisory and (row.outcome not in (CheckOutcome.PASS, CheckOutcome.NOT_JUDGED) or row.word == WORSE)
 
 
