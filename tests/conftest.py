@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -96,6 +97,20 @@ def libraries_are_not_collected() -> None:
     """Each training ends with a full collection (accelerate's), which takes a second once all libraries are loaded."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def environment_ends_with_the_module() -> Iterator[None]:
+    """What a command sets for its own process (`canary session start` names its store) is not the next module's."""
+    before = dict(os.environ)
+    yield
+    if mlflow := sys.modules.get("mlflow"):
+        mlflow.set_tracking_uri(None)
+    for key in (set(os.environ) | set(before)) - {"PYTEST_CURRENT_TEST"}:
+        if key not in before:
+            del os.environ[key]
+        elif os.environ.get(key) != before[key]:
+            os.environ[key] = before[key]
 
 
 @pytest.fixture(autouse=True, scope="module")

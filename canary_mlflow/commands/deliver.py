@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from canary_mlflow.commands.shared import store_option_of
 from canary_mlflow.edge import EXIT_CODES
@@ -26,8 +27,9 @@ def deliver(ctx: click.Context, file: Path | None, tracking_uri: str | None) -> 
     """
     from canary_mlflow.tracking.recorder import UNDELIVERED
 
+    given = ctx.get_parameter_source("tracking_uri") is ParameterSource.COMMANDLINE
     if file is not None:
-        bring(file, tracking_uri)
+        bring(file, tracking_uri, given=given)
         return
     found = sorted(Path.cwd().rglob(UNDELIVERED))
     if not found:
@@ -35,22 +37,28 @@ def deliver(ctx: click.Context, file: Path | None, tracking_uri: str | None) -> 
     code = 0
     for each in found:
         try:
-            bring(each, tracking_uri)
+            bring(each, tracking_uri, given=given)
         except CanaryError as error:
             echo(f"canary: {error}", err=True)
             code = max(code, error.exit_code)
     ctx.exit(code)
 
 
-def bring(file: Path, tracking_uri: str | None) -> None:
-    """Send one file. Raises UsageError for another kind of file, StoreError if the store does not take everything."""
+def bring(file: Path, tracking_uri: str | None, *, given: bool) -> None:
+    """Send one file, to `tracking_uri` if it was `given` with the command.
+
+    Raises UsageError for another kind of file, StoreError if the store does not take everything.
+    """
     from canary_mlflow.tracking.backlog import Backlog
+    from canary_mlflow.tracking.places import without_password
     from canary_mlflow.tracking.recorder import Recorder
     from canary_mlflow.tracking.session import get_run
     from canary_mlflow.tracking.store import prepare_store
 
     backlog = Backlog.of_file(file)
-    client = prepare_store(tracking_uri or backlog.store)
+    # MLFLOW_TRACKING_URI may be another project's today. Where it is the run's store, it has the password too.
+    usable = tracking_uri and (given or without_password(tracking_uri) == backlog.store)
+    client = prepare_store(tracking_uri if usable else backlog.store)
     get_run(client, backlog.run_id)
     values = backlog.values
     recorder = Recorder(client, backlog.run_id, file.parent, backlog=backlog)

@@ -120,6 +120,7 @@ def test_what_a_dead_server_did_not_take_is_delivered_later_by_command(
     assert journal.recorder.lost == 0
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/another.db")  # not where the run is
     refused = CliRunner().invoke(canary, ["deliver"])
     assert refused.exit_code == 4, refused.output
     assert "nobody answers there" in refused.output
