@@ -58,9 +58,8 @@ class Edge(click.Group):
             raise misused(error) from error
         except (KeyboardInterrupt, Terminated) as error:  # click would exit with 1, which means BLOCK
             how = str(error) or "interrupted"
-            raise OneLine(
-                f"{how}; `canary {ctx.invoked_subcommand}` may be run again, it begins anew", OUTSIDE
-            ) from error
+            # What can be taken up where it stopped (`canary ab`) has said so by itself.
+            raise OneLine(f"{how}; `canary {ctx.invoked_subcommand}` can be run again", OUTSIDE) from error
         except BrokenPipeError:
             reader_left()
             ctx.exit(OUTSIDE)

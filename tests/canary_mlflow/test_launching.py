@@ -222,7 +222,7 @@ def test_sigterm_ends_a_comparison_of_revisions_and_all_that_it_started(
     process.terminate()
     _, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
-    assert "canary: stopped by SIGTERM; `canary ab` may be run again" in err
+    assert "canary: stopped by SIGTERM; `canary ab` can be run again" in err
     assert started
     assert psutil.wait_procs(started, timeout=10)[1] == []
     assert len(worktrees(project)) == 1
