@@ -94,11 +94,6 @@ def one_way(self: tests.Comparison) -> list[tuple[float, float]]:
     return [(self.error(self.cautious), self.cautious.df)]
 
 
-def bonferroni(p_values: Any, weights: Any, alpha: float) -> list[float]:
-    levels = [alpha * weight / sum(weights) for weight in weights]
-    return [level if p <= level else 0.0 for p, level in zip(p_values, levels, strict=True)]
-
-
 def summary(**values: Any) -> Place:
     each = {name: replace(one, **values) for name, one in summaries.SUMMARIES.items()}
     return (readings, "SUMMARIES", each)
@@ -113,7 +108,6 @@ SWITCHES: dict[str, list[Place]] = {
     "that a prior gives way": [(tests, "TOLD", math.inf)],
     "that PASS takes noisier runs at their word": [(tests, "cautious", tests.moderate)],
     "sides that spread differently (Welch)": [(tests.Comparison, "_ways", one_way)],
-    "Holm's steps": [(metric_checks, "holm", bonferroni)],
     "weights": rules(weight=1.0),
     # Which runs are compared with which.
     "pairs by seed": [(matching, "PAIRS", 10**9)],

@@ -9,10 +9,10 @@ of the best test at 1 % that knows the spread (Neyman and Pearson: no test of th
 that holds 1 % at each spread up to twice the prior (no such test beats the best one against the least favourable of
 these spreads, even if it knows the harm that it looks for); and of the best that has to learn the spread from these
 runs (the t test: most powerful among unbiased tests that hold 1 % at any spread). The first figure spends all of the
-1 % on the step time, the second divides it by the number of metrics that decide, as Holm's first step does.
-Then the chance that unchanged code passes at the end of its tier's plan, by tests that know every spread / have to
-learn each from these runs, and spend all of the 5 % there: at the spread of its cell, and with every metric twice as
-noisy as its shipped prior. The last line is JSON.
+1 % on the step time, the second divides it by the number of metrics that decide. Then the chance that unchanged code
+passes at the end of its tier's plan, by tests that know every spread / have to learn each from these runs, and spend
+all of the 5 % there: at the spread of its cell, and with every metric twice as noisy as its shipped prior. The last
+line is JSON.
 
 `--sessions`: the same chance for the quality of the campaign's unchanged sessions with fresh seeds (or those of another
 packed FILE), at the spread that all of them have inside, by the number of runs on each side.

@@ -15,7 +15,7 @@ from gates.model.sides import Side
 from gates.model.summaries import SUMMARIES
 from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing, check_of, undecided
 from gates.model.wording import change, limit, p_value, quantity, runs
-from gates.stats.comparisons import Comparison, holm
+from gates.stats.comparisons import Comparison
 from gates.stats.planning import MAX_RUNS, POWER, enough_to_block, pass_probability, runs_needed, smallest_detectable
 from gates.weighing import Weighed, evidence_of, weigh_selected
 
@@ -29,7 +29,7 @@ class MetricChecks:
 
 
 def metric_checks(policy: Policy, baseline: Side, candidate: Side, plan: Policy, pairs: Pairs) -> MetricChecks:
-    """One check per rule. Gate metrics share the error level alpha_block (Holm); advisory ones stand alone.
+    """One check per rule. Rules that decide share the error level alpha_block by weight; advisory ones stand alone.
 
     `plan` has the error levels of all looks together, which is what more runs could still spend.
     """
@@ -44,11 +44,12 @@ def metric_checks(policy: Policy, baseline: Side, candidate: Side, plan: Policy,
     ]
     weighed = [weigh_selected(policy, rule, left, right, pairs) for rule in rules]
     gates = [item for item in weighed if item.rule.role in (Role.GATE, Role.GUARD) and item.found]
-    levels = _levels(policy, gates)
+    total = sum(item.rule.weight for item in gates)
+    levels = {item.rule.name: policy.alpha_block * item.rule.weight / total for item in gates}
 
     def concluded(power: float) -> tuple[Check, ...]:
         return tuple(
-            conclude(policy, item, *levels.get(item.rule.name, _alone(policy, item)), plan, power) for item in weighed
+            conclude(policy, item, levels.get(item.rule.name, policy.alpha_block), plan, power) for item in weighed
         )
 
     checks = concluded(POWER)
@@ -56,22 +57,6 @@ def metric_checks(policy: Policy, baseline: Side, candidate: Side, plan: Policy,
     still_open = sum(check.outcome is CheckOutcome.INCONCLUSIVE for check in checks)
     together = concluded(POWER ** (1 / still_open)) if still_open > 1 else checks
     return MetricChecks(checks=checks, more_runs=_more_runs(together) or _more_runs(checks))
-
-
-def _levels(policy: Policy, gates: Sequence[Weighed]) -> dict[str, tuple[float, bool]]:
-    """Each rule's share of the level of BLOCK, and whether it shows harm (Holm, weighted among the tested rules)."""
-    weights = [item.rule.weight for item in gates]
-    rejected = holm([item.found.p_harm for item in gates if item.found], weights, policy.alpha_block)
-    total = sum(weights)
-    return {
-        item.rule.name: (level or policy.alpha_block * item.rule.weight / total, level > 0)
-        for item, level in zip(gates, rejected, strict=True)
-    }
-
-
-def _alone(policy: Policy, item: Weighed) -> tuple[float, bool]:
-    """The level of an advisory rule, which shares it with no other, and whether the rule shows harm at it."""
-    return policy.alpha_block, item.found is not None and item.found.p_harm <= policy.alpha_block
 
 
 def _as_judged(policy: Policy, rule: MetricRule, sides: Iterable[Sequence[Run]]) -> MetricRule:
@@ -102,13 +87,9 @@ _SEEN = {
 }
 
 
-def conclude(
-    policy: Policy, weighed: Weighed, level: float, harmful: bool, plan: Policy, power: float = POWER
-) -> Check:
-    """The check with its outcome. `harmful`: significantly worse at `level`, this rule's share of the level of BLOCK.
-
-    `plan`: the policy with its full error levels, which says how many runs would decide with probability `power`.
-    """
+def conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, power: float = POWER) -> Check:
+    """The check with its outcome. `level`: this rule's share of the level of BLOCK. `plan`: the policy with its full
+    error levels, which says how many runs would decide with probability `power`."""
     rule, found = weighed.rule, weighed.found
     if weighed.check or not found:
         assert weighed.check
@@ -122,7 +103,7 @@ def conclude(
     if within:
         reason = f"{line}, within the limit with {p_value(found.p_noninferior)}"
         return check_of(rule, CheckOutcome.PASS, reason, **known)
-    if harmful and (enough or rule.role is Role.ADVISORY):
+    if found.p_harm <= level and (enough or rule.role is Role.ADVISORY):
         verb = "changed" if rule.worse is Worse.BOTH else "worse"
         reason = f"{line}{_by_median(rule, found, evidence)}, {verb} with {p_value(found.p_harm)}"
         blocks = rule.role is not Role.ADVISORY

@@ -255,20 +255,3 @@ def _typical(differences: Values) -> float:
     """The median of the means of all pairs, each difference paired with itself too (Hodges and Lehmann)."""
     first, second = np.triu_indices(len(differences))
     return float(np.median((differences[first] + differences[second]) / 2))
-
-
-def holm(p_values: Sequence[float], weights: Sequence[float], alpha: float) -> list[float]:
-    """The level at which each hypothesis was rejected, by Holm's step-down with weights; 0 for one not rejected.
-
-    The chance of any false rejection stays <= alpha (Holm 1979, section 4): the smallest p / weight comes first, at its
-    share of alpha among those that are left.
-    """
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i] / weights[i])
-    rejected, left = [0.0] * len(p_values), math.fsum(weights)
-    for i in order:
-        level = alpha * weights[i] / left
-        if p_values[i] > level:
-            break
-        rejected[i] = level
-        left = math.fsum(weights[j] for j in order[order.index(i) + 1 :])
-    return rejected

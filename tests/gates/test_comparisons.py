@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gates.model.priors import Prior
-from gates.stats.comparisons import BY_MEANS, BY_MEDIAN, Design, Squares, cautious, compare, holm, moderate
+from gates.stats.comparisons import BY_MEANS, BY_MEDIAN, Design, Squares, cautious, compare, moderate
 from gates.stats.planning import block_probability, pass_probability, runs_needed, smallest_detectable, upper_tail
 
 BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
@@ -147,24 +147,6 @@ def test_the_interval_is_inside_the_margin_exactly_when_the_test_passes(margin, 
 def test_order_changes_no_bit(left, right):
     plain = compare(BASELINE, CANDIDATE, margin=0.05, prior=KNOWN)
     assert compare(BASELINE[left], CANDIDATE[right], margin=0.05, prior=KNOWN) == plain
-
-
-@pytest.mark.parametrize(
-    ("p_values", "weights", "levels"),
-    [
-        # Holm 1979 at 5 %: .0125, .0167, then .03 > .025
-        ([0.01, 0.04, 0.03, 0.005], [1, 1, 1, 1], [0.05 / 3, 0, 0, 0.0125]),
-        ([0.001], [3], [0.05]),
-        ([0.04, 0.04], [1, 1], [0, 0]),
-        ([0.025, 0.05], [1, 1], [0.025, 0.05]),
-        # with weights: 0.04 / 0.9 and 0.02 / 0.1, at 0.05 of 1 and of what is left
-        ([0.02, 0.04], [1, 9], [0.05, 0.045]),
-        ([0.02, 0.046], [1, 9], [0, 0]),
-        ([], [], []),
-    ],
-)
-def test_holm(p_values, weights, levels):
-    assert holm(p_values, weights, 0.05) == pytest.approx(levels)
 
 
 @pytest.mark.parametrize("df", [2, 4, 8, 20])
