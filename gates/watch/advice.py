@@ -56,10 +56,6 @@ _TEXTS: dict[tuple[str, str], tuple[str, str]] = {
         "go back to the last good checkpoint; lower the learning rate, raise the KL coefficient; read some responses",
     ),
     ("grad_spike", ""): ("updates are about to explode, or hard batches follow one another", _SMALLER_STEPS),
-    ("entropy_drop", ""): (
-        "the policy collapses onto few responses, and they are worse ones",
-        "add an entropy bonus, raise the sampling temperature, lower the learning rate",
-    ),
     ("drift", "loss"): ("the loss goes up where it went down before", _SMALLER_STEPS),
     ("drift", "grad_norm"): ("gradients grow steadily: the run nears instability", _SMALLER_STEPS),
     ("drift", "kl"): (

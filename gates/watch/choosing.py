@@ -13,7 +13,7 @@ from gates.watch.learning import Flat, NoGainInReward, StaysZero
 from gates.watch.loss import LossRise, RewardFall
 from gates.watch.patterns import GradSpike
 from gates.watch.policy import WatchPolicy
-from gates.watch.together import Displacement, EntropyDrop, NoSpread, Outcome
+from gates.watch.together import Displacement, NoSpread, Outcome
 from gates.watch.warning import Detector, Level
 
 _NONFINITE = {
@@ -102,11 +102,6 @@ def _reward(stream: str) -> Callable[[Situation], list[Detector]]:
     return chosen
 
 
-def _entropy(run: Situation) -> list[Detector]:
-    share = run.policy.patterns.entropy_drop
-    return [EntropyDrop(share, run.policy.patterns, run.outcome)] if run.rl and share is not None else []
-
-
 def _spread(run: Situation) -> list[Detector]:
     share = run.policy.patterns.no_spread
     return [] if share is None else [NoSpread(share, run.policy.patterns, run.outcome)]
@@ -121,7 +116,6 @@ _RULES: dict[str, Callable[[Situation], list[Detector]]] = {
     "grad_norm": _grad_norm,
     "kl": lambda run: [StaysZero(run.policy.facts, Level.CRITICAL)] if run.rl else [],
     "learning_rate": lambda run: [StaysZero(run.policy.facts, Level.STOP)],
-    "entropy": _entropy,
     "zero_spread_share": _spread,
     "truncated_share": lambda run: [Capped(run.policy.facts)],
     "reward_mean": _reward("reward_mean"),

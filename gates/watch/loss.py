@@ -266,7 +266,7 @@ class RewardFall:
     def update(self, step: int, value: float) -> Finding | None:
         short, long = self._short.update(step, value), self._long.update(step, value)
         found = long if short is None or (long is not None and long.level > short.level) else short
-        self._outcome.note(self._stream, found, self._short.gained or self._long.gained)
+        self._outcome.note(self._stream, found is not None, self._short.gained or self._long.gained)
         return found
 
     def finish(self, completed: bool) -> Finding | None:

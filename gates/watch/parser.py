@@ -203,8 +203,6 @@ _GAIN: dict[str, Reader] = {
 }
 _PATTERNS: dict[str, Reader] = {
     "grad_spike": optional(number(1, above=True)),
-    "entropy_drop": optional(number(0, 1, above=True)),
-    "entropy_rows": count(10),
     "no_spread": optional(number(0, 1, above=True)),
     "no_spread_rows": count(1),
     "displaced_share": optional(number(0, above=True)),

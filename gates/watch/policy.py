@@ -134,8 +134,6 @@ class PatternRules:
     """The named early signs; None: the rule is off."""
 
     grad_spike: float | None
-    entropy_drop: float | None
-    entropy_rows: int
     no_spread: float | None
     no_spread_rows: int
     displaced_share: float | None

@@ -9,7 +9,6 @@ from gates.model.wording import figure
 from gates.watch.policy import PatternRules
 from gates.watch.warning import Finding, Level
 
-_ENDS = 3  # rows at either end whose medians are compared: a policy can collapse within ten
 _LESS_LIKELY = 1.5  # times the first log-probability, if more is lost than the margin has gained
 _FIRST = 10  # rows that show where a preference run began
 
@@ -17,67 +16,27 @@ _FIRST = 10  # rows that show where a preference run began
 class Outcome:
     """The current state of a run's rewards, for the rules that ask for it.
 
-    `gained`: one of them has been better than at the beginning. `seen`: there are rewards.
+    `gained`: one of them has been better than at the beginning.
     """
 
-    __slots__ = ("_falls", "gained", "seen")
+    __slots__ = ("_falling", "gained")
 
     def __init__(self) -> None:
-        self._falls: dict[str, Level] = {}
-        self.gained = self.seen = False
+        self._falling: set[str] = set()
+        self.gained = False
 
     @property
-    def falls(self) -> Level | None:
-        """How bad the fall of a reward is, which caps the level of what goes with it; None if no reward falls."""
-        return max(self._falls.values()) if self._falls else None
+    def falls(self) -> bool:
+        """Whether a reward is falling."""
+        return bool(self._falling)
 
-    def note(self, stream: str, finding: Finding | None, gained: bool) -> None:
+    def note(self, stream: str, falls: bool, gained: bool) -> None:
         """Record where a reward stands after a row."""
-        self.seen = True
-        if finding is not None:
-            self._falls[stream] = finding.level
+        if falls:
+            self._falling.add(stream)
         else:
-            self._falls.pop(stream, None)
+            self._falling.discard(stream)
         self.gained = self.gained or gained
-
-
-class EntropyDrop:
-    """Entropy that has lost a share of itself within a number of rows, or most of its highest level.
-
-    A policy that becomes sure while its reward rises or holds has learned; one whose reward falls has collapsed.
-    """
-
-    rule = "entropy_drop"
-    __slots__ = ("_ago", "_high", "_outcome", "_share")
-
-    def __init__(self, share: float, patterns: PatternRules, outcome: Outcome) -> None:
-        self._share = share
-        self._outcome = outcome
-        self._ago: deque[float] = deque(maxlen=patterns.entropy_rows)
-        self._high = 0.0
-
-    def update(self, step: int, value: float) -> Finding | None:
-        ago, outcome = self._ago, self._outcome
-        ago.append(value)
-        if len(ago) < 2 * _ENDS:
-            return None
-        before = sorted((ago[0], ago[1], ago[2]))[1]
-        if before > self._high:
-            self._high = before
-        if outcome.seen and not outcome.falls:
-            return None
-        now = sorted((ago[-1], ago[-2], ago[-3]))[1]
-        gone = now < (1 - self._share) ** 4 * self._high
-        if now >= (1 - self._share) * before and not gone:
-            return None
-        if not outcome.seen:
-            seen = f"fell from {figure(self._high)} to {figure(now)}"
-            return Finding(Level.WARN, f"{seen}; no reward is logged beside it") if gone else None
-        fell = f"from {figure(self._high)}" if gone else f"within {len(ago)} rows from {figure(before)}"
-        return Finding(outcome.falls or Level.WARN, f"fell {fell} to {figure(now)}, and the reward falls")
-
-    def finish(self, completed: bool) -> Finding | None:
-        return None
 
 
 class NoSpread:

@@ -75,7 +75,6 @@ noisy_fall = column(
     - 1.8 * (np.arange(300) >= 200),
 )
 collapsed = rewards(wavy(20, 1.0, 0.03), wavy(30, 0.1, 0.3))
-surer = [row | {"entropy": 2.0 if at < 62 else 0.7} for at, row in enumerate(collapsed)]
 equal = [{"reward_mean": 0.5, "zero_spread_share": 0.96} for _ in range(30)]
 capped = column("truncated_share", [0.3] * 20 + [0.97] * 12)
 preferred = [
@@ -137,8 +136,6 @@ FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
     "loss__critical_start": (0.3, steps_up),
     "patterns__grad_spike": (50, spikes),
     "patterns__persist": (5, spikes),
-    "patterns__entropy_drop": (0.9, surer),
-    "patterns__entropy_rows": (10, surer),
     "patterns__no_spread": (0.99, equal),
     "patterns__no_spread_rows": (40, equal),
     "patterns__displaced_share": (0.9, [row | {"chosen_logp": max(row["chosen_logp"], -22.0)} for row in preferred]),
@@ -273,8 +270,8 @@ def test_nonsense_is_refused_by_name(parse: Callable[[], Any], expected: str) ->
 def test_a_rule_that_bears_its_own_number_is_switched_off_by_null() -> None:
     assert watch(spikes).verdict == "warned"
     assert {one.rule for one in watch(spikes, policy(patterns__grad_spike=None)).warnings} == {"drift"}
-    assert watch(surer, policy(patterns__entropy_drop=None)).warnings
-    assert "entropy_drop" not in {one.rule for one in watch(surer, policy(patterns__entropy_drop=None)).warnings}
+    assert "no_spread" in {one.rule for one in watch(equal).warnings}
+    assert "no_spread" not in {one.rule for one in watch(equal, policy(patterns__no_spread=None)).warnings}
 
 
 def test_an_algorithm_has_rules_of_its_own() -> None:
