@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gates.facts.check import without_facts
 from gates.model.policy import Policy
 from gates.model.rules import MetricRule, Scale, Worse
 
@@ -24,9 +23,10 @@ def anchored(policy: Policy) -> Policy:
             changes |= {key: getattr(wide, key) for key in _LIMITS if key in changes}
         overlays.append(replace(overlay, rules=changed))
     return replace(
-        without_facts(policy),
+        policy,
         name=f"{policy.name}, anchor",
         signed_priors=times * policy.signed_priors,
+        hard=replace(policy.hard, facts=False),
         rules=tuple(_widened(rule, times) for rule in policy.rules),
         overlays=tuple(overlays),
     )

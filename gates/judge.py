@@ -45,12 +45,8 @@ def judge(
     alike = not any(one.reason_code is ReasonCode.NOT_COMPARABLE for one in in_the_way)
     changed, compared = what_differs(left.evidence, pairs.made, right.evidence, judged=alike and policy.hard.facts)
     checks = [*fact_checks(policy, changed, compared, accepted), *hard_checks(policy, right, baseline)]
-    more_runs = None
-    if in_the_way:
-        checks += in_the_way
-    else:
-        metrics = metric_checks(policy, left, right, plan, pairs)
-        checks, more_runs = [*checks, *metrics.checks], metrics.more_runs
+    metrics, more_runs = (in_the_way, None) if in_the_way else metric_checks(policy, left, right, plan, pairs)
+    checks += metrics
     outcome, code, reason = decide(policy, checks)
     return Verdict(
         model=candidate.model,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from gates.evidence.pairs import Pairs
@@ -20,16 +20,11 @@ from gates.stats.planning import MAX_RUNS, POWER, enough_to_block, pass_probabil
 from gates.weighing import Weighed, evidence_of, weigh_selected
 
 
-@dataclass(frozen=True, kw_only=True)
-class MetricChecks:
-    """The checks of the metrics, and the runs per side that would decide all of them (None: no number would)."""
-
-    checks: tuple[Check, ...]
-    more_runs: int | None
-
-
-def metric_checks(policy: Policy, baseline: Side, candidate: Side, plan: Policy, pairs: Pairs) -> MetricChecks:
-    """One check per rule. Rules that decide share the error level alpha_block by weight; advisory ones stand alone.
+def metric_checks(
+    policy: Policy, baseline: Side, candidate: Side, plan: Policy, pairs: Pairs
+) -> tuple[tuple[Check, ...], int | None]:
+    """One check per rule, and the runs per side that would decide all of them (None: no number would). Rules that
+    decide share the error level alpha_block by weight; advisory ones stand alone.
 
     `plan` has the error levels of all looks together, which is what more runs could still spend.
     """
@@ -56,7 +51,7 @@ def metric_checks(policy: Policy, baseline: Side, candidate: Side, plan: Policy,
     # If each check is decided 4 times out of 5, then of three checks at least one stays open every other time.
     still_open = sum(check.outcome is CheckOutcome.INCONCLUSIVE for check in checks)
     together = concluded(POWER ** (1 / still_open)) if still_open > 1 else checks
-    return MetricChecks(checks=checks, more_runs=_more_runs(together) or _more_runs(checks))
+    return checks, _more_runs(together) or _more_runs(checks)
 
 
 def _as_judged(policy: Policy, rule: MetricRule, sides: Iterable[Sequence[Run]]) -> MetricRule:

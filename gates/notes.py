@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 
 from gates.evidence.pairs import Pairs
 from gates.evidence.validity import Reasons, invalid_clocks, superseded
-from gates.model.policy import Policy
+from gates.model.policy import Policy, matches
 from gates.model.records import Run
 from gates.model.sides import Side
 from gates.model.verdict import Check
@@ -35,7 +34,7 @@ def unsaid(policy: Policy, facts: Mapping[str, str]) -> Iterator[str]:
     which the overlay never applies."""
     for overlay in policy.overlays:
         others = {key: values for key, values in overlay.when.items() if key != "backend"}
-        if len(others) < len(overlay.when) and "backend" not in facts and replace(overlay, when=others).applies(facts):
+        if len(others) < len(overlay.when) and "backend" not in facts and matches(others, facts):
             yield f"overlay '{overlay.name}' is left out: these runs do not say their hardware.backend, such as cpu"
         for key in sorted(overlay.when.keys() - facts.keys() - USUAL_FACTS):
             alike = get_close_matches(key, sorted({*facts, *USUAL_FACTS}), n=1)

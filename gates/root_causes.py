@@ -4,7 +4,7 @@ look at names of faults or at recorded settings. Finding no cause is an answer t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,21 +32,17 @@ class Sides:
             any(name in run.series for run in side) for name in names for side in (self.baseline, self.candidate)
         )
 
-    def level(self, name: str) -> tuple[float, float]:
-        """A series' median step after warm-up: baseline, candidate; NaN without any."""
-        return _median(_steady(run, name) for run in self.baseline), _median(
-            _steady(run, name) for run in self.candidate
-        )
+    def both(self, of: Callable[[Run], float]) -> tuple[float, float]:
+        """The median of the runs' numbers: baseline, candidate; NaN without any."""
+        return _median(map(of, self.baseline)), _median(map(of, self.candidate))
 
-    def peak(self, name: str) -> tuple[float, float]:
-        """A series' highest step: baseline, candidate; NaN without any."""
-        return _median(_highest(run, name) for run in self.baseline), _median(
-            _highest(run, name) for run in self.candidate
-        )
+    def level(self, name: str) -> tuple[float, float]:
+        """A series' median step after warm-up."""
+        return self.both(lambda run: _steady(run, name))
 
     def tail(self, name: str) -> tuple[float, float]:
         """The mean of a series' last third."""
-        return _median(_end(run, name) for run in self.baseline), _median(_end(run, name) for run in self.candidate)
+        return self.both(lambda run: _end(run, name))
 
     def spread(self, name: str) -> float:
         """The largest distance between the ends of the baseline's runs; NaN for fewer than two runs."""
@@ -67,10 +63,6 @@ class Sides:
         shared = sorted(step for step in before.keys() & now.keys() if before[step] > 0)
         return np.array([now[step] / before[step] for step in shared])
 
-    def per_iteration(self) -> tuple[float, float]:
-        """Optimizer steps per iteration: baseline, candidate; NaN for trainings that do not iterate."""
-        return _median(map(_updates, self.baseline)), _median(map(_updates, self.candidate))
-
 
 def ratio(pair: tuple[float, float]) -> float:
     """Candidate / baseline; NaN if that tells nothing."""
@@ -78,7 +70,7 @@ def ratio(pair: tuple[float, float]) -> float:
     return now / before if math.isfinite(before) and math.isfinite(now) and before > 0 else math.nan
 
 
-def _median(values: Iterator[float] | Sequence[float]) -> float:
+def _median(values: Iterable[float]) -> float:
     found = [value for value in values if math.isfinite(value)]
     return float(np.median(found)) if found else math.nan
 
@@ -106,14 +98,15 @@ def _end(run: Run, name: str) -> float:
 def _by_step(runs: Sequence[Run], name: str) -> dict[int, float]:
     found: dict[int, list[float]] = {}
     for run in runs:
-        series = run.series.get(name)
-        for step, value in () if series is None else zip(series.steps.tolist(), series.values.tolist(), strict=True):
-            if math.isfinite(value):
-                found.setdefault(int(step), []).append(value)
+        if name in run.series:
+            series = run.series[name].finite_only()
+            for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
+                found.setdefault(step, []).append(value)
     return {step: float(np.median(values)) for step, values in found.items()}
 
 
 def _updates(run: Run) -> float:
+    """Optimizer steps per iteration; NaN for trainings that do not iterate."""
     steps, iterations = run.series.get("learning_rate"), run.series.get("iteration_time")
     if steps is None or iterations is None or len(iterations.steps) < 2:
         return math.nan
@@ -155,19 +148,15 @@ def slower(sides: Sides) -> Iterator[RootCause]:
     judged = cost if sides.has(cost) else whole
     if not (ratio(sides.level(judged)) >= COSTLIER and sides.apart(judged)):
         return
-    late = sets_in(sides, "step_cost" if sides.has("step_cost") else "step_time")
-    if late is not None:
+    if late := sets_in(sides, "step_cost" if sides.has("step_cost") else "step_time"):
         step, times = late
-        yield RootCause(
-            rule="time.sets-in", said=f"each step takes {_percent(times - 1)} longer from step {step} on", rank=0.96
-        )
+        said = f"each step takes {_percent(times - 1)} longer from step {step} on"
+        yield RootCause(rule="time.sets-in", said=said, rank=0.96)
     pace = ratio(sides.level("sentinel_time")) if sides.has("sentinel_time") else 1.0
     pace = pace if math.isfinite(pace) else 1.0
     before, now = sides.level(whole)
     more = now / pace - before
-    if not more > 0.05 * before:
-        return
-    if not any(sides.has(part) for part in parts):
+    if not more > 0.05 * before or not any(map(sides.has, parts)):
         return
     explained, what = 0.0, whole.removesuffix("_time")
     for part in parts:
@@ -228,7 +217,7 @@ def heavier(sides: Sides) -> Iterator[RootCause]:
 
 def rates(sides: Sides) -> Iterator[RootCause]:
     """The learning rate, the KL coefficient and the number of passes, as the runs logged them."""
-    updates = sides.per_iteration()
+    updates = sides.both(_updates)
     more_passes = all(map(math.isfinite, updates)) and updates[0] != updates[1]
     for name, said, rule, rank in RATES:
         if not sides.has(name):
@@ -238,7 +227,7 @@ def rates(sides: Sides) -> Iterator[RootCause]:
         if math.isfinite(before) and before > 0 and (not times > 0 or times >= FACTOR or times <= 1 / FACTOR):
             if name == "kl_coef" and times > 0 and 0.2 < times < 5:
                 continue  # a controller moves it
-            highest = sides.peak(name)
+            highest = sides.both(lambda run, name=name: _highest(run, name))
             top, what = ratio(highest), "is, at the median step,"
             if name == "learning_rate" and (not top > 0 or top >= FACTOR or top <= 1 / FACTOR):
                 (before, now), times, what = highest, top, "peaks at"  # what its schedule was given
@@ -262,27 +251,22 @@ def not_numbers(sides: Sides) -> Iterator[RootCause]:
         }
         if not first:
             continue
-        step, loss = min(first.values()), first.get("loss")
-        if loss == step:
-            yield RootCause(
-                rule="numbers.loss", said=f"the loss of step {step} is not a number, before any weight was", rank=0.97
-            )
-        else:
-            yield RootCause(
-                rule="numbers.gradient",
-                said=f"a gradient of step {step} is not a number, although the loss is one",
-                rank=0.97,
-            )
+        step = min(first.values())
+        rule, said = "numbers.gradient", f"a gradient of step {step} is not a number, although the loss is one"
+        if first.get("loss") == step:
+            rule, said = "numbers.loss", f"the loss of step {step} is not a number, before any weight was"
+        yield RootCause(rule=rule, said=said, rank=0.97)
         return
 
 
 def invariants(sides: Sides) -> Iterator[RootCause]:
     """An invariant of the first step that only the candidate breaks."""
-    broken = [
-        run.invariants.partition(":")[2].strip() for run in sides.candidate if run.invariants.startswith("broken")
-    ]
-    if broken and not any(run.invariants.startswith("broken") for run in sides.baseline):
-        yield RootCause(rule="start.reference", said=f"the first step is not where it must be: {broken[0]}", rank=0.96)
+    before, now = (
+        [run.invariants.partition(":")[2].strip() for run in side if run.invariants.startswith("broken")]
+        for side in (sides.baseline, sides.candidate)
+    )
+    if now and not before:
+        yield RootCause(rule="start.reference", said=f"the first step is not where it must be: {now[0]}", rank=0.96)
 
 
 def frozen(sides: Sides) -> Iterator[RootCause]:
@@ -292,9 +276,8 @@ def frozen(sides: Sides) -> Iterator[RootCause]:
         if series is None or not len(series.values) or series.values[-1] != 0.0:
             continue
         step = int(series.steps[np.nonzero(series.values)[0][-1] + 1]) if series.values.any() else int(series.steps[0])
-        yield RootCause(
-            rule="numbers.frozen", said=f"grad_norm is 0 from step {step} on: nothing trains any more", rank=0.98
-        )
+        said = f"grad_norm is 0 from step {step} on: nothing trains any more"
+        yield RootCause(rule="numbers.frozen", said=said, rank=0.98)
         return
 
 
@@ -306,10 +289,8 @@ def signals(sides: Sides) -> Iterator[RootCause]:
         before, now = sides.tail("reward_accuracy")
         room = max(0.08, 1.5 * _known(sides.spread("reward_accuracy")))
         if before - now > room and before > 0.6:
-            said = (
-                f"{_percent(now)} of the pairs end in their order, not {_percent(before)}: they contradict each other"
-            )
-            yield RootCause(rule="data.contradicts", said=said, rank=0.7)
+            said = f"{_percent(now)} of the pairs end in their order, not {_percent(before)}"
+            yield RootCause(rule="data.contradicts", said=f"{said}: they contradict each other", rank=0.7)
     yield from paid_otherwise(sides)
     entropy = ratio(sides.tail("entropy")) if sides.has("entropy") else math.nan
     if sides.has("value_loss"):
@@ -334,9 +315,9 @@ def paid_otherwise(sides: Sides) -> Iterator[RootCause]:
         yield RootCause(rule="reward.parts", said=f"{said}: what is paid for is not what is wanted", rank=0.72)
 
 
-def _peaks(runs: object) -> np.ndarray:
+def _peaks(runs: Sequence[Run]) -> NDArray[np.float64]:
     """The median run's peak so far, step by step."""
-    rows = [run.series["peak_memory"].finite_only().values for run in runs if "peak_memory" in run.series]  # type: ignore[attr-defined]
+    rows = [run.series["peak_memory"].finite_only().values for run in runs if "peak_memory" in run.series]
     length = min(len(row) for row in rows)
     return np.maximum.accumulate(np.median([row[:length] for row in rows], axis=0))
 
@@ -358,15 +339,9 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms"
 
 
-RULES: Mapping[str, Callable[[Sides], Iterator[RootCause]]] = {
-    "frozen": frozen,
-    "not_numbers": not_numbers,
-    "invariants": invariants,
-    "rates": rates,
-    "slower": slower,
-    "heavier": heavier,
-    "signals": signals,
-}
+RULES: Sequence[Callable[[Sides], Iterator[RootCause]]] = (
+    frozen, not_numbers, invariants, rates, slower, heavier, signals,
+)  # fmt: skip
 """To add a rule, write a function in this module and add a line here."""
 
 
@@ -375,5 +350,5 @@ def root_causes(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[RootC
     if not baseline or not candidate:
         return []
     sides = Sides(baseline=baseline, candidate=candidate)
-    found = [one for rule in RULES.values() for one in rule(sides)]
+    found = [one for rule in RULES for one in rule(sides)]
     return sorted(found, key=lambda one: -one.rank)

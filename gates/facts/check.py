@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gates.facts.differences import CONFIGURATION, differences
 from gates.facts.exact import FACTS, bare, covers, deciding, on_purpose, variant_of
 from gates.model.policy import Policy
 from gates.model.records import Run
-from gates.model.rules import Role
-from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode
+from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, hard_check
 from gates.model.wording import around_difference, listed
 
 NAMES = {
@@ -58,31 +56,31 @@ def fact_checks(
     if not policy.hard.facts:
         return ()
     if FACTS not in compared:
-        unknown = _open("exact facts are not recorded of both sides", ReasonCode.NOT_COMPARABLE)
-        return (unknown,) if compared and alone(policy) else ()
+        unknown = "exact facts are not recorded of both sides"
+        return _open(unknown, ReasonCode.NOT_COMPARABLE) if compared and alone(policy) else ()
     facts = [one for one in found if one.group == FACTS and not one.rounding]
     known = [one for one in facts if one.decides and any(covers(each, one) for each in accepted)]
     against = [one for one in facts if one.decides and one not in known]
     if against:
         reason = f"{UNCHANGED} {listed([said(one) for one in against], most=SHOWN)}"
-        return (_check(CheckOutcome.BLOCK, reason),)
+        return (hard_check(FACTS, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE),)
     if known:
-        return (_check(CheckOutcome.PASS, f"accepted: {listed([said(one) for one in known], most=SHOWN)}"),)
+        reason = f"accepted: {listed([said(one) for one in known], most=SHOWN)}"
+        return (hard_check(FACTS, CheckOutcome.PASS, reason),)
     if facts:  # shown, and nothing to judge
         shown = listed([*map(said, facts)], most=SHOWN)
         differ = f"exact facts differ, and nothing says whether that is harm: {shown}"
-        return (_open(differ, ReasonCode.FACTS_DIFFER),) if alone(policy) else ()
-    return (_check(CheckOutcome.PASS, "exact facts are equal, or differ by rounding alone"),)
+        return _open(differ, ReasonCode.FACTS_DIFFER) if alone(policy) else ()
+    return (hard_check(FACTS, CheckOutcome.PASS, "exact facts are equal, or differ by rounding alone"),)
+
+
+def _open(reason: str, code: ReasonCode) -> tuple[Check, ...]:
+    return (hard_check(FACTS, CheckOutcome.INCONCLUSIVE, reason, code),)
 
 
 def alone(policy: Policy) -> bool:
     """Whether the policy asks about facts only and judges no metric. Equal facts are then a PASS."""
     return policy.hard.facts and not policy.rules
-
-
-def without_facts(policy: Policy) -> Policy:
-    """The policy without its check of facts, for a comparison across many changes that were each judged already."""
-    return replace(policy, hard=replace(policy.hard, facts=False))
 
 
 def said(one: Difference) -> str:
@@ -105,12 +103,3 @@ def _numbers(before: str, now: str) -> str:
     told = next((f"{here:.{n}g} → {there:.{n}g}" for n in DIGITS if f"{here:.{n}g}" != f"{there:.{n}g}"), "")
     factor = there / here if here and math.isfinite(here) else math.nan
     return f"{told} ({factor:.3g} times)" if factor > 2 or 0 < factor < 0.5 else told
-
-
-def _open(reason: str, code: ReasonCode) -> Check:
-    return Check(metric=FACTS, role=Role.HARD, outcome=CheckOutcome.INCONCLUSIVE, reason=reason, reason_code=code)
-
-
-def _check(outcome: CheckOutcome, reason: str) -> Check:
-    code = ReasonCode.HARD_GATE if outcome is CheckOutcome.BLOCK else None
-    return Check(metric=FACTS, role=Role.HARD, outcome=outcome, reason=reason, reason_code=code)

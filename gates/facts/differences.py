@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from gates.facts.exact import FACTS, fact_differences
 from gates.model.records import Run
-from gates.model.sides import ABSENT, values_of
+from gates.model.sides import ABSENT, Pick, values_of, values_of_both
 from gates.model.verdict import Difference
 
 _, CONFIGURATION, CODE, PACKAGES, DATA, HARDWARE, WORKLOAD = GROUPS = (
@@ -60,7 +61,8 @@ def differences(
             continue
         changed = [
             Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there), group=group)
-            for key, here, there in _unequal(baseline, candidate, pick)
+            for key, here, there in values_of_both(baseline, candidate, pick)
+            if here != there
         ]
         found += sorted(changed, key=lambda one: ABSENT in (one.baseline, one.candidate))
     settings = {one.key for one in found if one.group == CONFIGURATION}
@@ -85,16 +87,6 @@ def recorded(runs: Sequence[Run]) -> dict[str, dict[str, tuple[str, ...]]]:
     found = {group: values_of(runs, _PICKS[group]) for group in GROUPS}
     found[CODE] = values_of(runs, lambda run: {**_of_code(run), "uncommitted": _uncommitted(run)})
     return found
-
-
-def _unequal(
-    baseline: Iterable[Run], candidate: Iterable[Run], pick: Callable[[Run], Facts]
-) -> Iterable[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    left, right = values_of(baseline, pick), values_of(candidate, pick)
-    for key in sorted(left.keys() | right.keys()):
-        here, there = left.get(key, (ABSENT,)), right.get(key, (ABSENT,))
-        if here != there:
-            yield key, here, there
 
 
 def _code(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterable[Difference]:
@@ -181,18 +173,14 @@ def _is_data(key: str) -> bool:
     return key.startswith("data") or key.endswith("_data")
 
 
-def _facts(run: Run) -> Facts:
-    return run.facts
-
-
 _OWN: Mapping[str, Callable[[Sequence[Run], Sequence[Run]], Iterable[Difference]]] = {
     FACTS: fact_differences,
     CODE: _code,
 }
 """Groups that are compared in a way of their own."""
 
-_PICKS: Mapping[str, Callable[[Run], Facts]] = {
-    FACTS: _facts,
+_PICKS: Mapping[str, Pick] = {
+    FACTS: attrgetter("facts"),
     CONFIGURATION: _configuration,
     CODE: _of_code,
     PACKAGES: _packages,

@@ -22,6 +22,7 @@ SERIES = ("loss", "grad_norm")
 DEFAULTS = "defaults."
 """Arguments that nobody gave; compared with the same argument of the other side, where that has it too."""
 
+ARGUMENTS = "arguments."
 DEFAULTED = ("arguments", "model", "adapter", "generation")
 """Groups that hold what is not at its default: of these, one that only one side has differs."""
 
@@ -31,6 +32,7 @@ SEPARATOR = " | "
 OUTCOME = "outcome."
 """Of a variant: how its short training ended, what trained then, and whether it goes on from its checkpoint."""
 Values = dict[int | None, str]
+Kind = Callable[[Difference], bool]
 Rounding = tuple[float, float]
 """The precision's own relative error, and the least size that it is of."""
 
@@ -75,31 +77,23 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
 def deciding(differences: Iterable[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Difference]:
     """The differences that only a regression explains, marked as such. Only facts of runs whose configuration and data
     are known and the same can be among them (see `on_purpose`)."""
-    known = all(map(_knows_its_data, (*baseline, *candidate)))
     runs = (*baseline, *candidate)
-
-    def steady(key: str) -> bool:
-        return not (bare(key).startswith(FIRST) and any(_samples_by_rounding(key, run) for run in runs))
-
-    return [
-        replace(one, decides=True)
-        for one in differences
-        if one.group == FACTS
-        and not one.rounding
-        and (_trains_less(one) or _ends_otherwise(one) or (known and _other_tokens_or_loss(one) and steady(one.key)))
-    ]
+    return _that_decide(differences, runs, OF_EQUAL_DATA if all(map(_knows_its_data, runs)) else OF_EQUAL_CODE)
 
 
 def regressions(differences: Iterable[Difference], runs: Sequence[Run]) -> list[Difference]:
     """As `deciding`, when it is known that nobody changed the data: the same script with other packages."""
-    rounds = {one.key for one in differences if any(_samples_by_rounding(one.key, run) for run in runs)}
+    return _that_decide(differences, runs, OF_EQUAL_SCRIPTS)
+
+
+def _that_decide(differences: Iterable[Difference], runs: Sequence[Run], kinds: Sequence[Kind]) -> list[Difference]:
+    def drawn(key: str) -> bool:
+        return bare(key).startswith(FIRST) and any(_samples_by_rounding(key, run) for run in runs)
+
     return [
         replace(one, decides=True)
         for one in differences
-        if one.group == FACTS
-        and not one.rounding
-        and any(worse(one) for worse in WORSE)
-        and not (one.key in rounds and bare(one.key).startswith(FIRST))
+        if one.group == FACTS and not one.rounding and any(kind(one) for kind in kinds) and not drawn(one.key)
     ]
 
 
@@ -117,13 +111,11 @@ def variant_of(key: str) -> str:
 def on_purpose(differences: Iterable[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[str]:
     """What somebody changed and what therefore explains other facts: keys of the configuration, the data, the work. A
     default that a library flipped is not among them: nobody set it on either side."""
-    defaults = [_defaults(side) for side in (baseline, candidate)]
-    settings = [_settings(side) for side in (baseline, candidate)]
+    sides = [(unset(side), {key for run in side for key in run.configuration}) for side in (baseline, candidate)]
 
     def by_library(key: str) -> bool:
-        return any(defaults) and all(
-            key in names or key not in given for names, given in zip(defaults, settings, strict=True)
-        )
+        known = any(defaults for defaults, _ in sides)
+        return known and all(ARGUMENTS + key in defaults or key not in given for defaults, given in sides)
 
     return [
         one.key
@@ -180,10 +172,13 @@ def _difference(key: str, before: Values, now: Values, rounding: Rounding) -> Di
 def defaults_of(run: Run) -> dict[str, str]:
     """The arguments left at their defaults, under the keys that set ones have: `lora/arguments.optim`."""
     return {
-        key.replace(DEFAULTS, "arguments.", 1): value
-        for key, value in run.facts.items()
-        if bare(key).startswith(DEFAULTS)
+        key.replace(DEFAULTS, ARGUMENTS, 1): value for key, value in run.facts.items() if bare(key).startswith(DEFAULTS)
     }
+
+
+def unset(side: Sequence[Run]) -> frozenset[str]:
+    """The arguments that no run of a side was given, as `arguments.optim`."""
+    return frozenset(set.intersection(*(set(defaults_of(run)) for run in side))) if side else frozenset()
 
 
 def _by_key(runs: Sequence[Run], facts: Callable[[Run], Mapping[str, str]] = facts_of) -> dict[str, Values]:
@@ -234,8 +229,7 @@ def _rounding(run: Run, variant: str = "") -> float:
 
 
 def _rank(one: Difference) -> tuple[bool, bool, bool]:
-    worst = _trains_less(one) or _ends_otherwise(one) or _other_tokens_or_loss(one)
-    return one.rounding, not worst, not bare(one.key).startswith(FIRST)
+    return one.rounding, not any(kind(one) for kind in OF_EQUAL_DATA), not bare(one.key).startswith(FIRST)
 
 
 def _trains_less(one: Difference) -> bool:
@@ -278,8 +272,10 @@ def _coarser(one: Difference) -> bool:
     return any(ROUNDING.get(now, 0.0) > ROUNDING.get(before, LOOSEST) for before, now in _pairs(one).values())
 
 
-WORSE = (_trains_less, _ends_otherwise, _other_tokens_or_loss, _other_gradient, _coarser)
-"""What decides where nobody changed anything but packages."""
+OF_EQUAL_CODE: tuple[Kind, ...] = (_trains_less, _ends_otherwise)
+OF_EQUAL_DATA: tuple[Kind, ...] = (*OF_EQUAL_CODE, _other_tokens_or_loss)
+OF_EQUAL_SCRIPTS: tuple[Kind, ...] = (*OF_EQUAL_DATA, _other_gradient, _coarser)
+"""What decides where configuration is the same; where data are known to be, too; where only packages changed."""
 
 
 def _pairs(one: Difference) -> dict[int | None, tuple[str, str]]:
@@ -320,13 +316,3 @@ def _scale(run: Run) -> float:
 
 def _reinforces(run: Run) -> bool:
     return paradigm_of(run.workload.get("algo", ""), run.series) is Paradigm.REINFORCEMENT
-
-
-def _defaults(side: Sequence[Run]) -> frozenset[str]:
-    """The arguments that no run of a side was given."""
-    each = [{key.removeprefix(DEFAULTS) for key in run.facts if key.startswith(DEFAULTS)} for run in side]
-    return frozenset(set.intersection(*each)) if each else frozenset()
-
-
-def _settings(side: Sequence[Run]) -> Mapping[str, str]:
-    return {key: value for run in side for key, value in run.configuration.items()}

@@ -6,27 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gates.facts.differences import CODE, CONFIGURATION, GROUPS, differences, recorded
-from gates.facts.exact import FACTS, FIRST, bare, defaults_of, facts_of
+from gates.facts.exact import ARGUMENTS, FACTS, FIRST, bare, defaults_of, facts_of, unset
 from gates.facts.work import WORK
 from gates.model.records import Run
 from gates.model.sides import values_of
 from gates.model.verdict import Difference
 
-ARGUMENTS = "arguments."
 NAMES = {"git_commit": "commit", "uncommitted": "uncommitted changes"}  # as the differences call them
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValuePair:
-    """A value of both sides; several values of one side are joined by ` | `. `unset`: for each side, whether it is
-    the library's default, given to no run of that side."""
+class ValuePair(Difference):
+    """A value of both sides, equal or not. `unset`: for each side, whether it is the library's default, given to no run
+    of that side."""
 
-    key: str
-    baseline: str
-    candidate: str
-    unset: tuple[bool, bool] = (False, False)
-    seeds: tuple[int, ...] = ()
-    rounding: bool = False
+    unset: tuple[bool, bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,48 +35,34 @@ class Group:
 def side_by_side(baseline: Sequence[Run], candidate: Sequence[Run]) -> tuple[Group, ...]:
     """The groups in which both sides recorded something, in the order of `differences`."""
     found, compared = differences(baseline, candidate)
-    sides = baseline, candidate
-    unset = _unset(baseline), _unset(candidate)
-    values = [{**recorded(side), FACTS: values_of(side, _facts)} for side in sides]
+    defaults = unset(baseline), unset(candidate)
+    values = [{**recorded(side), FACTS: values_of(side, _facts)} for side in (baseline, candidate)]
     groups = []
     for name in GROUPS:
         if name not in compared:
             continue
-        differing = tuple(_row(one, name, unset) for one in found if one.group == name)
+        differing = tuple(
+            ValuePair(**vars(one), unset=_marks(one.key, name, defaults)) for one in found if one.group == name
+        )
         here, there = (side[name] for side in values)
         known = {one.key for one in differing}
-        equal = tuple(
-            ValuePair(key=title, baseline=text, candidate=text, unset=_marks(title, name, unset))
-            for key in sorted(here.keys() & there.keys())
-            if here[key] == there[key] and (title := NAMES.get(key, key) if name == CODE else key) not in known
-            for text in (" | ".join(here[key]),)
-        )
-        groups.append(Group(name=name, differing=differing, equal=equal))
+        equal = []
+        for key in sorted(here.keys() & there.keys()):
+            text = " | ".join(here[key])
+            title = NAMES.get(key, key) if name == CODE else key
+            if here[key] == there[key] and title not in known:
+                marks = _marks(title, name, defaults)
+                equal.append(ValuePair(key=title, baseline=text, candidate=text, group=name, unset=marks))
+        groups.append(Group(name=name, differing=differing, equal=tuple(equal)))
     return tuple(groups)
 
 
-def _row(one: Difference, group: str, unset: tuple[frozenset[str], frozenset[str]]) -> ValuePair:
-    return ValuePair(
-        key=one.key,
-        baseline=one.baseline,
-        candidate=one.candidate,
-        unset=_marks(one.key, group, unset),
-        seeds=one.seeds,
-        rounding=one.rounding,
-    )
-
-
-def _marks(key: str, group: str, unset: tuple[frozenset[str], frozenset[str]]) -> tuple[bool, bool]:
+def _marks(key: str, group: str, defaults: tuple[frozenset[str], frozenset[str]]) -> tuple[bool, bool]:
     """Whether each side left this value unset; a setting is looked up among the arguments of the same name."""
     if group not in (FACTS, CONFIGURATION):
         return False, False
     argument = key if group == FACTS else ARGUMENTS + key
-    return argument in unset[0], argument in unset[1]
-
-
-def _unset(side: Sequence[Run]) -> frozenset[str]:
-    """The arguments that no run of a side was given, as `arguments.optim`."""
-    return frozenset(set.intersection(*(set(defaults_of(run)) for run in side))) if side else frozenset()
+    return argument in defaults[0], argument in defaults[1]
 
 
 def _facts(run: Run) -> Mapping[str, str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gates.model.records import Raised, Run, Version
+from gates.model.sides import contradictions
 from gates.model.wording import listed
 
 
@@ -70,7 +71,7 @@ def _no_baseline_beside(ended: Sequence[Run], seed: int, baseline: Version | Non
             ("workload", run.workload, [other.workload for other in ended]),
             ("host", _host(run), [_host(other) for other in ended]),
         ):
-            if keys := sorted({key for other in others for key in _contradictions(here, other)}):
+            if keys := sorted({key for other in others for key in contradictions(here, other)}):
                 return f"the baseline's run beside it had another {what} ({listed(keys)})"
     return ""
 
@@ -82,7 +83,3 @@ def _beside(baseline: Version, seed: int) -> list[Run]:
 
 def _host(run: Run) -> dict[str, str]:
     return {"host": run.environment["host"]} if "host" in run.environment else {}
-
-
-def _contradictions(facts: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
-    return [key for key in facts.keys() & others.keys() if facts[key] != others[key]]

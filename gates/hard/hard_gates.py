@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +14,8 @@ from gates.hard.divergence import divergence
 from gates.model.metrics import metrics_with
 from gates.model.policy import Policy
 from gates.model.records import WITHIN_NOISE, Run, Series, Version
-from gates.model.rules import Role
 from gates.model.sides import CRASHES, Side, broken_off, failures_too, interrupted
-from gates.model.verdict import Check, CheckOutcome, ReasonCode
+from gates.model.verdict import Check, CheckOutcome, ReasonCode, hard_check
 from gates.model.wording import listed, runs
 
 _COUNT = "nonfinite"
@@ -95,15 +94,8 @@ def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> 
         (side.evidence, interrupted(side.runs)),
         (failures_too(baseline, side), interrupted((*baseline.runs, *baseline.fresh) if baseline else ())),
     )
-    asked = [
-        ("completed", policy.hard.completed, _completed),
-        ("nonfinite", policy.hard.nonfinite, nonfinite),
-        ("divergence", policy.hard.divergence, _divergence),
-        ("learned", policy.hard.learned, _learned),
-        ("invariants", policy.hard.invariants, _invariants),
-        ("watch", policy.hard.watch, _watch),
-    ]
-    found = [(name, [_found(policy, name, find, *runs) for runs in sides]) for name, on, find in asked if on]
+    asked = [(name, find) for name, find in FINDERS.items() if getattr(policy.hard, name)]
+    found = [(name, [_found(policy, name, find, *runs) for runs in sides]) for name, find in asked]
     # Not every run checks invariants or is watched: what nobody looked for is not listed.
     checks = [
         _check(name, mine, known)
@@ -143,11 +135,11 @@ def _check(name: str, found: Found, known: Found) -> Check:
         if _alike((len(problems), runs), failed):
             means = "this canary is too short to say" if name == "learned" else "that tells nothing of the change"
             reason += f"; so did {failed[0]} of {failed[1]} of the baseline's: {means}"
-            return _hard(name, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.FAILS_ALIKE)
-        return _hard(name, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
+            return hard_check(name, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.FAILS_ALIKE)
+        return hard_check(name, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
     if not runs or not fine:
-        return _hard(name, CheckOutcome.NOT_JUDGED, "the runs say nothing about it")
-    return _hard(name, CheckOutcome.PASS, fine)
+        return hard_check(name, CheckOutcome.NOT_JUDGED, "the runs say nothing about it")
+    return hard_check(name, CheckOutcome.PASS, fine)
 
 
 def _alike(candidate: tuple[int, int], baseline: tuple[int, int]) -> bool:
@@ -165,23 +157,19 @@ def _unless_broken_off(check: Check, side: Side, baseline: Version | None) -> Ch
     if found := sorted(crashes(side.runs, baseline), key=lambda crash: not crash.blocks):
         first = found[0]
         if first.blocks:
-            return _hard(check.metric, CheckOutcome.BLOCK, first.reason, ReasonCode.CRASH)
-        return _hard(check.metric, CheckOutcome.INCONCLUSIVE, first.reason, ReasonCode.BROKEN_OFF)
+            return hard_check(check.metric, CheckOutcome.BLOCK, first.reason, ReasonCode.CRASH)
+        return hard_check(check.metric, CheckOutcome.INCONCLUSIVE, first.reason, ReasonCode.BROKEN_OFF)
     broken = broken_off(side)
     if not broken:
         return check
     said = listed(list(dict.fromkeys(run.failure_reason or "no end was recorded" for run in broken)), 2)
     reason = f"{len(broken)} of {runs(len(side.runs), 'candidate')} failed ({said}), {_by_what(broken)}"
-    return _hard(check.metric, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.BROKEN_OFF)
+    return hard_check(check.metric, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.BROKEN_OFF)
 
 
 def _by_what(broken: Sequence[Run]) -> str:
     why = {run.raised.outside if run.raised else "" for run in broken}
     return f"which is no evidence: {listed(sorted(why))}" if all(why) else "by the code or by the machine"
-
-
-def _hard(name: str, outcome: CheckOutcome, reason: str, code: ReasonCode | None = None) -> Check:
-    return Check(metric=name, role=Role.HARD, outcome=outcome, reason=reason, reason_code=code)
 
 
 def _known(fine: str, known: Sequence[bool]) -> str:
@@ -228,3 +216,14 @@ def _divergence(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
     return [problem for problem in found if problem], _known(
         "no divergence", [problem is not None for problem in found]
     )
+
+
+FINDERS: Mapping[str, Finder] = {
+    "completed": _completed,
+    "nonfinite": nonfinite,
+    "divergence": _divergence,
+    "learned": _learned,
+    "invariants": _invariants,
+    "watch": _watch,
+}
+"""The key of each check in a policy's `hard:`, with what finds its failures."""

@@ -147,10 +147,6 @@ class KnownPriors:
     when: Mapping[str, tuple[str, ...]]
     rules: Mapping[str, tuple[Prior, str, Scale]]
 
-    def applies(self, facts: Mapping[str, str]) -> bool:
-        """True if the facts match; an empty `when` always does."""
-        return _match(self.when, facts)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Overlay:
@@ -160,13 +156,9 @@ class Overlay:
     when: Mapping[str, tuple[str, ...]]
     rules: Mapping[str, Mapping[str, Any]]
 
-    def applies(self, facts: Mapping[str, str]) -> bool:
-        """True if the facts (such as backend=cpu, algo=dpo) match."""
-        return _match(self.when, facts)
 
-
-def _match(when: Mapping[str, tuple[str, ...]], facts: Mapping[str, str]) -> bool:
-    """Whether each fact has one of the listed values, in upper or lower case."""
+def matches(when: Mapping[str, tuple[str, ...]], facts: Mapping[str, str]) -> bool:
+    """Whether each fact has one of the listed values, in upper or lower case; an empty `when` always matches."""
     return all(facts.get(key, "").lower() in {value.lower() for value in values} for key, values in when.items())
 
 
@@ -202,10 +194,10 @@ class Policy:
         facts = {"paradigm": paradigm_of(facts.get("algo", ""), recorded), **facts}
         rules = {rule.name: rule for rule in self.rules}
         for overlay in self.overlays:
-            if overlay.applies(facts):
+            if matches(overlay.when, facts):
                 for name, changes in overlay.rules.items():
                     rules[name] = replace(rules[name], **changes)
-        known = tuple(known for known in self.priors if known.applies(facts))
+        known = tuple(known for known in self.priors if matches(known.when, facts))
         return replace(self, rules=tuple(rules.values()), overlays=(), priors=known)
 
     def prior_of(self, rule: MetricRule) -> Prior:

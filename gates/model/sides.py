@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
 from gates.model.metrics import METRICS, RECORDINGS, metrics_with
 from gates.model.records import Run, Series, Version
-from gates.model.rules import Role
-from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode
+from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, hard_check
 from gates.model.wording import called, listed
 from gates.model.wording import runs as runs_in_words
 
@@ -29,6 +29,9 @@ ABSENT = "absent"
 
 NO_EVIDENCE = ("interrupted", "error")
 CRASHES = ("instability", "oom", "timeout", "crash")
+
+Pick = Callable[[Run], Mapping[str, str]]
+Values = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,14 +138,15 @@ def _same_run(run: Run, other: Run) -> bool:
     runs take the same time at every step. If their facts contradict each other, neither is a copy, and the comparison
     finds out why."""
     shared = run.series.keys() & other.series.keys()
-    if any(_contradict(pick(run), pick(other)) for pick in (_workload, _hardware)):
+    if contradictions(run.workload, other.workload) or contradictions(run.hardware, other.hardware):
         return False
     ticks = [name for name in _CLOCKS if name in shared and _varies(run.series[name])]
     return bool(ticks) and all(run.series[name].same_values(other.series[name]) for name in [*ticks, *sorted(shared)])
 
 
-def _contradict(facts: Mapping[str, str], others: Mapping[str, str]) -> bool:
-    return any(facts[key] != others[key] for key in facts.keys() & others.keys())
+def contradictions(facts: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
+    """The keys for which both have a value, and not the same."""
+    return [key for key in facts.keys() & others.keys() if facts[key] != others[key]]
 
 
 def _varies(series: Series) -> bool:
@@ -161,15 +165,11 @@ def _why_no_candidate_evidence(run: Run) -> str:
     return ""
 
 
-def _copied(run: Run, copies: Mapping[str, str]) -> str:
-    return f"it is run {copies[run.run_id]} again" if run.run_id in copies else ""
-
-
 def _side(given: Iterable[Run], why_not: Callable[[Run], str]) -> Side:
     given = tuple(given)
     runs = once(given)
     copies = _copies(runs)
-    reasons = [(run, _copied(run, copies) or why_not(run)) for run in runs]
+    reasons = [(run, f"it is run {copies[run.run_id]} again" if run.run_id in copies else why_not(run)) for run in runs]
     times = Counter(run.run_id for run in given)
     repeated = (
         f"{called(run.run_id, run.seed)}: it was given {times[run.run_id]} times, it counts once"
@@ -198,8 +198,8 @@ def facts(baseline: Side, candidate: Side) -> dict[str, str]:
     states = tuple(zip(RECORDINGS, (late, before, now, METRICS), strict=True))
     found = {name: next(word for word, names in states if name in names) for name in METRICS}
     found["work"] = work_of(known, other)
-    for pick in (_workload, _hardware):
-        for key, values in values_of(candidate.evidence or candidate.runs, pick).items():
+    for what in ("workload", "hardware"):
+        for key, values in values_of(candidate.evidence or candidate.runs, attrgetter(what)).items():
             if len(values) == 1:
                 found[key] = values[0]
     return found
@@ -208,41 +208,35 @@ def facts(baseline: Side, candidate: Side) -> dict[str, str]:
 def work_of(baseline: Side, candidate: Side) -> str:
     """`changed` if a step has more or fewer tokens than before, as with sequence packing: the cost of a token then
     tells more than that of a step. `same` otherwise, or if no tokens were counted."""
-    sides = [
-        [float(np.mean(run.series["tokens"].finite_only().values)) for run in side.evidence if _counts_tokens(run)]
-        for side in (baseline, candidate)
-    ]
-    if not all(sides):
+    means = []
+    for side in (baseline, candidate):
+        counted = [run.series["tokens"].finite_only().values for run in side.evidence if "tokens" in run.series]
+        means.append([float(np.mean(values)) for values in counted if len(values)])
+    if not all(means):
         return "same"
-    before, now = (math.fsum(side) / len(side) for side in sides)
+    before, now = (math.fsum(each) / len(each) for each in means)
     return "changed" if max(before, now) > OTHER_WORK * min(before, now) else "same"
-
-
-def _counts_tokens(run: Run) -> bool:
-    return "tokens" in run.series and bool(run.series["tokens"].finite.any())
 
 
 def mismatches(baseline: Side, candidate: Side, what: str) -> tuple[Difference, ...]:
     """Keys of `what` (workload or hardware) that do not have the same value in all runs of both sides."""
-    pick = _workload if what == "workload" else _hardware
-    left, right = values_of(baseline.evidence, pick), values_of(candidate.evidence, pick)
-    found = []
+    return tuple(
+        Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there))
+        for key, here, there in values_of_both(baseline.evidence, candidate.evidence, attrgetter(what))
+        if here != there or len(here) > 1
+    )
+
+
+def values_of_both(
+    baseline: Iterable[Run], candidate: Iterable[Run], pick: Pick
+) -> Iterator[tuple[str, Values, Values]]:
+    """Every key that a run of either side has, with its values on both."""
+    left, right = values_of(baseline, pick), values_of(candidate, pick)
     for key in sorted(left.keys() | right.keys()):
-        here, there = left.get(key, (ABSENT,)), right.get(key, (ABSENT,))
-        if here != there or len(here) > 1:
-            found.append(Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there)))
-    return tuple(found)
+        yield key, left.get(key, (ABSENT,)), right.get(key, (ABSENT,))
 
 
-def _workload(run: Run) -> Mapping[str, str]:
-    return run.workload
-
-
-def _hardware(run: Run) -> Mapping[str, str]:
-    return run.hardware
-
-
-def values_of(runs: Iterable[Run], pick: Callable[[Run], Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+def values_of(runs: Iterable[Run], pick: Pick) -> dict[str, Values]:
     """Every key with the sorted set of values it has in the runs; ABSENT where a run lacks it."""
     facts = [pick(run) for run in runs]
     keys = {key for each in facts for key in each}
@@ -278,4 +272,4 @@ def _no_evidence(name: str, side: Side) -> str:
 
 
 def _impossible(what: str, reason: str, code: ReasonCode) -> Check:
-    return Check(metric=what, role=Role.HARD, outcome=CheckOutcome.INCONCLUSIVE, reason=reason, reason_code=code)
+    return hard_check(what, CheckOutcome.INCONCLUSIVE, reason, code)

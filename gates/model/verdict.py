@@ -142,6 +142,11 @@ def undecided(rule: MetricRule, reason: str, code: ReasonCode, **known: Any) -> 
     return check_of(rule, CheckOutcome.INCONCLUSIVE, reason, reason_code=code, **known)
 
 
+def hard_check(name: str, outcome: CheckOutcome, reason: str, code: ReasonCode | None = None) -> Check:
+    """A check that judges no metric, and decides."""
+    return Check(metric=name, role=Role.HARD, outcome=outcome, reason=reason, reason_code=code)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """Something recorded that is not the same on both sides. `group`: one of differences.GROUPS.

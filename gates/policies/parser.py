@@ -52,11 +52,9 @@ def _own_metric(path: str, value: Any) -> str | tuple[str, Metric]:
     """The name of a metric in our table; or the name and description of the user's own metric."""
     if not isinstance(value, Mapping):
         return str(one_of(METRICS, "metric")(path, value))
-    found = {"unit": "", **fields(path, {"unit": "", **value}, _OWN, instead="name a metric of ours")}
-    worse = {Better.HIGHER: "lower", Better.LOWER: "higher"}[found["better"]]
-    label = found["name"].replace("_", " ")
-    name = found["name"]
-    return name, Metric(name=name, label=label, unit=found["unit"], worse=worse, scale=found["scale"])
+    found = fields(path, {"unit": "", **value}, _OWN, instead="name a metric of ours")
+    worse = "lower" if found.pop("better") is Better.HIGHER else "higher"
+    return found["name"], Metric(label=found["name"].replace("_", " "), worse=worse, **found)
 
 
 class Better(StrEnum):

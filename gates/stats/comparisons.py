@@ -16,6 +16,8 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from gates.model.priors import Prior
 
+Values = NDArray[np.float64]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
@@ -35,10 +37,6 @@ class Design:
         if self.paired:
             return self.candidate_runs / (1.0 + 1.0 / self.averaged)
         return 1.0 / (1.0 / self.baseline_runs + 1.0 / self.candidate_runs)
-
-    def error(self, spread: Spread) -> float:
-        """Standard error of the difference, for runs with this spread."""
-        return math.sqrt(spread.variance / self.information)
 
     @property
     def df(self) -> int:
@@ -63,47 +61,37 @@ class Spread:
     prior_df: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Squares:
-    """A sum of squares of runs' numbers about their means, and the degrees of freedom it rests on."""
-
-    total: float
-    df: int
-
-
-def squares_of(groups: Sequence[NDArray[np.float64]], per_run: float = 1.0) -> Squares:
-    """The sum of squares within each group. `per_run`: the values' variance, in units of a run's variance.
+def squares_of(groups: Sequence[Values], per_run: float = 1.0) -> tuple[float, int]:
+    """The sum of squares within each group, and its degrees of freedom. `per_run`: the values' variance, in units of a
+    run's variance.
 
     fsum makes it independent of the order of the runs, bit for bit.
     """
     with np.errstate(over="ignore"):  # a spread too large for a float is infinite, and then nothing is shown
         total = math.fsum(math.fsum((x - math.fsum(group) / len(group)) ** 2 for x in group) for group in groups)
-    return Squares(total=total / per_run, df=sum(len(group) - 1 for group in groups))
+    return total / per_run, sum(len(group) - 1 for group in groups)
 
 
-def moderate(squares: Squares, prior: Prior) -> Spread:
+def moderate(squares: float, df: int, prior: Prior) -> Spread:
     """The measured spread combined with the prior, weighted by degrees of freedom. The further runs exceed TOLD times
     the prior's spread, the less the prior is worth, down to nothing."""
     weight = prior.df
-    if squares.df and squares.total > 0:
-        told = min(1.0, TOLD * prior.sd / math.sqrt(squares.total / squares.df))
+    if df and squares > 0:
+        told = min(1.0, TOLD * prior.sd / math.sqrt(squares / df))
         weight *= told * told
-    df = weight + squares.df
-    return Spread(variance=(weight * prior.sd * prior.sd + squares.total) / df, df=df, prior_df=weight)
+    return Spread(variance=(weight * prior.sd * prior.sd + squares) / (weight + df), df=weight + df, prior_df=weight)
 
 
-def cautious(squares: Squares, prior: Prior) -> Spread:
+def cautious(squares: float, df: int, prior: Prior) -> Spread:
     """The same, but the runs' own spread if it exceeds the prior's. PASS rests on this one.
 
     With a prior smaller than the truth, more than the permitted 5 % would pass at the margin
     (tests/gates/test_comparisons.py).
     """
-    if squares.df > 0 and squares.total > squares.df * prior.sd * prior.sd:
-        return Spread(variance=squares.total / squares.df, df=squares.df, prior_df=0.0)
-    return moderate(squares, prior)
+    if df > 0 and squares > df * prior.sd * prior.sd:
+        return Spread(variance=squares / df, df=df, prior_df=0.0)
+    return moderate(squares, df, prior)
 
-
-Values = NDArray[np.float64]
 
 BY_MEANS, BY_MEDIAN = 0.6, 0.4
 """How the level of BLOCK is split between the two forms of the test."""
@@ -228,14 +216,14 @@ def compare(
     )
     # The variance of a pair's difference, in units of a run's variance, is 1 + 1 / averaged.
     groups, per_run = ([candidate - baseline], 1.0 + 1.0 / averaged) if paired else ([baseline, candidate], 1.0)
-    squares = squares_of(groups, per_run)
+    squares, df = squares_of(groups, per_run)
     apart = not paired and min(len(baseline), len(candidate)) > 1
     return Comparison(
         design=design,
         prior=prior,
-        spread=moderate(squares, prior),
-        cautious=cautious(squares, prior),
-        sides=tuple(cautious(squares_of([side]), prior) for side in (baseline, candidate)) if apart else (),
+        spread=moderate(squares, df, prior),
+        cautious=cautious(squares, df, prior),
+        sides=tuple(cautious(*squares_of([side]), prior) for side in (baseline, candidate)) if apart else (),
         margin=margin,
         difference=math.fsum(candidate) / len(candidate) - math.fsum(baseline) / len(baseline),
         typical=_typical(candidate - baseline) if paired else float(np.median(np.subtract.outer(candidate, baseline))),

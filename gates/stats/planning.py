@@ -28,7 +28,7 @@ def pass_probability(found: Comparison, design: Design, truth: float, alpha: flo
     se, df = other.error(found.spread), _df(found, found.cautious, design)
     if df <= 0:
         return 0.0
-    limit = critical(df, alpha, design)
+    limit = float(stdtrit(df, 1 - (alpha / 2 if design.two_sided else alpha)))
     chance = upper_tail((found.margin - truth) / se, limit, df)
     if design.two_sided:
         chance += upper_tail((found.margin + truth) / se, limit, df) - 1
@@ -130,11 +130,6 @@ def smallest_detectable(found: Comparison, alpha_block: float) -> float:
     """The smallest true harm that these runs would block with 80 % probability, in harm units, if there are enough of
     them to block and the spread is what BLOCK takes it for."""
     return found.least_harm(alpha_block) + _POWER_QUANTILE * found.error(found.spread)
-
-
-def critical(df: float, alpha: float, design: Design) -> float:
-    """The t value that a difference must exceed."""
-    return float(stdtrit(df, 1 - (alpha / 2 if design.two_sided else alpha)))
 
 
 def upper_tail(shift: float, limit: float, df: float) -> float:

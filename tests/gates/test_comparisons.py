@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gates.model.priors import Prior
-from gates.stats.comparisons import BY_MEANS, BY_MEDIAN, Design, Squares, cautious, compare, moderate
+from gates.stats.comparisons import BY_MEANS, BY_MEDIAN, Design, cautious, compare, moderate
 from gates.stats.planning import block_probability, pass_probability, runs_needed, smallest_detectable, upper_tail
 
 BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
@@ -90,10 +90,10 @@ def test_one_run_a_side_rests_on_the_prior_alone():
 
 
 def test_a_prior_gives_way_smoothly_where_runs_contradict_it():
-    weights = [moderate(Squares(total=6 * times**2, df=6), prior(1.0)).prior_df for times in (1, 2, 2.001, 4, 20)]
+    weights = [moderate(6 * times**2, 6, prior(1.0)).prior_df for times in (1, 2, 2.001, 4, 20)]
     assert weights == pytest.approx([4, 4, 4, 1, 0.04], abs=0.01)
-    assert cautious(Squares(total=6 * 1.01, df=6), prior(1.0)).prior_df == 0
-    assert moderate(Squares(total=0.0, df=0), prior(1.0)).df == 4
+    assert cautious(6 * 1.01, 6, prior(1.0)).prior_df == 0
+    assert moderate(0.0, 0, prior(1.0)).df == 4
 
 
 @pytest.mark.parametrize("truth", [0.02, 0.04])
