@@ -4,7 +4,8 @@ scipy only."""
 from __future__ import annotations
 
 from gates.judge import judge
-from gates.model.policy import Bootstrap, Policy, PolicyError, policy_to_dict
+from gates.model.fields import PolicyError
+from gates.model.policy import Bootstrap, Policy, policy_to_dict
 from gates.model.records import Run, Series, Version
 from gates.model.rules import MetricRule, Role
 from gates.model.verdict import (
@@ -18,7 +19,7 @@ from gates.model.verdict import (
     verdict_from_dict,
     verdict_to_dict,
 )
-from gates.policies.parser import parse_policy
+from gates.parser import parse_policy
 
 __all__ = [
     "Bootstrap",

@@ -19,7 +19,7 @@ from gates.model.priors import Prior, learn_prior
 from gates.model.records import Run, Version
 from gates.model.rules import MetricRule, Role, Scale
 from gates.model.verdict import Outcome
-from gates.policies.parser import LEAST_SPREAD
+from gates.parser import LEAST_SPREAD
 from gates.stats.comparisons import Values
 
 UPPER = 0.9  # confidence of a spread's upper bound

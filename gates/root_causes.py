@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -227,7 +228,7 @@ def rates(sides: Sides) -> Iterator[RootCause]:
         if math.isfinite(before) and before > 0 and (not times > 0 or times >= FACTOR or times <= 1 / FACTOR):
             if name == "kl_coef" and times > 0 and 0.2 < times < 5:
                 continue  # a controller moves it
-            highest = sides.both(lambda run, name=name: _highest(run, name))
+            highest = sides.both(partial(_highest, name=name))
             top, what = ratio(highest), "is, at the median step,"
             if name == "learning_rate" and (not top > 0 or top >= FACTOR or top <= 1 / FACTOR):
                 (before, now), times, what = highest, top, "peaks at"  # what its schedule was given

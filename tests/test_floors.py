@@ -20,12 +20,11 @@ FORBIDDEN = {
 # Inside gates/: which folders each folder may use. What lies beside judge.py is the roof and may use all of them.
 INSIDE_GATES = {
     "model": set[str](),
-    "policies": {"model"},
     "stats": {"model"},
     "evidence": {"model", "stats"},
     "facts": {"model"},
     "hard": {"model"},
-    "watch": {"model", "policies"},
+    "watch": {"model"},
 }
 # The places of the middle floor that run inside a training process alone.
 IN_TRAINING = (

@@ -312,7 +312,7 @@ def known_facts(asked: Policy, facts: Mapping[str, str]) -> Mapping[str, str]:
 def read_spread(value: float, rule: MetricRule) -> float:
     """A spread such as a policy may state. Raises UsageError."""
     from gates import PolicyError
-    from gates.policies.parser import RULE_KEYS
+    from gates.parser import RULE_KEYS
 
     if value > 1 and rule.scale == "log":
         raise UsageError(

@@ -27,11 +27,12 @@ from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_d
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.numbers import count, whole
 from canary_mlflow.tracking.read_only import has_ledger, reading
-from gates.model.policy import Policy, PolicyError
+from gates.model.fields import PolicyError
+from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.rules import Role
 from gates.model.verdict import Verdict, verdict_from_dict
-from gates.policies.parser import parse_policy
+from gates.parser import parse_policy
 
 BEGINS = ("bootstrap",)
 

@@ -13,7 +13,7 @@ from canary_mlflow.reports.decision import Decision, HeldBy
 from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG, read_runs
 from canary_mlflow.tracking.session import log_tags
 from gates.model.summaries import SUMMARIES
-from gates.policies.parser import parse_policy
+from gates.parser import parse_policy
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

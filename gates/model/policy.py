@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
+from gates.model.fields import PolicyError, choice, count, flag, listed, number, optional, section, text
 from gates.model.paradigm import paradigm_of
 from gates.model.priors import Prior
 from gates.model.rules import MetricRule, Scale
@@ -35,10 +36,10 @@ class Looks:
     The shares add up to 1, so that looking several times spends no more than looking once (union bound).
     """
 
-    runs: tuple[int, ...]
-    shares: tuple[float, ...]
-    fresh_baseline: FreshBaseline
-    without_source: WithoutSource
+    runs: Annotated[tuple[int, ...], listed(count(1))]
+    shares: Annotated[tuple[float, ...], listed(number(0, 1, above=True))]
+    fresh_baseline: Annotated[FreshBaseline, choice(FreshBaseline)]
+    without_source: Annotated[WithoutSource, choice(WithoutSource)]
 
     def reached(self, candidate_runs: int, taken: Sequence[int] = ()) -> int:
         """The look, counted from 1, that a candidate with so many runs is at. `taken`: how many runs it had at each
@@ -84,10 +85,6 @@ class Looks:
         return spent
 
 
-class PolicyError(ValueError):
-    """The policy cannot be applied as written."""
-
-
 class Bootstrap(StrEnum):
     """What happens to the first version of a model, which has no baseline: AUTO makes it champion."""
 
@@ -100,19 +97,19 @@ class HardChecks:
     """Checks that need no baseline, except `facts`. In PPO's limits, KL is summed over a response and approximate KL is
     per token."""
 
-    completed: bool
-    nonfinite: bool
-    divergence: bool
-    learned: bool
-    invariants: bool
-    watch: bool
-    facts: bool
-    loss_ratio: float
-    loss_rebound: float
-    loss_sigmas: float
-    kl_limit: float
-    approx_kl_limit: float
-    entropy_floor: float
+    completed: Annotated[bool, flag]
+    nonfinite: Annotated[bool, flag]
+    divergence: Annotated[bool, flag]
+    learned: Annotated[bool, flag]
+    invariants: Annotated[bool, flag]
+    watch: Annotated[bool, flag]
+    facts: Annotated[bool, flag]
+    loss_ratio: Annotated[float, number(1, above=True)]
+    loss_rebound: Annotated[float, number(1, above=True)]
+    loss_sigmas: Annotated[float, number(0, above=True)]
+    kl_limit: Annotated[float, number(0, above=True)]
+    approx_kl_limit: Annotated[float, number(0, above=True)]
+    entropy_floor: Annotated[float, number(0, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,16 +120,16 @@ class ValidityRules:
     `reruns`: how often such a run, or one that broke off, is repeated.
     """
 
-    clock_share: float | None
-    sentinel_rise: float | None
-    reruns: int
+    clock_share: Annotated[float | None, optional(number(0, 1, above=True))]
+    sentinel_rise: Annotated[float | None, optional(number(0, above=True))]
+    reruns: Annotated[int, count(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverrideRules:
     """What an override of a BLOCK requires. `operators`: how many people, 1 or 2."""
 
-    operators: int
+    operators: Annotated[int, count(1, 2)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,27 +159,38 @@ def matches(when: Mapping[str, tuple[str, ...]], facts: Mapping[str, str]) -> bo
     return all(facts.get(key, "").lower() in {value.lower() for value in values} for key, values in when.items())
 
 
+def _looks(path: str, body: Any) -> Looks:
+    found: Looks = section(Looks)(path, body)
+    runs, shares = list(found.runs), list(found.shares)
+    if runs != sorted(set(runs)) or len(runs) != len(shares) or abs(sum(shares) - 1) > 1e-9:
+        raise PolicyError(
+            f"{path}: found runs {runs} with shares {shares}; expected as many shares as looks, adding up to 1, and "
+            "rising runs"
+        )
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """The rules of one tier."""
 
-    name: str
-    bootstrap: Bootstrap
-    top_up: bool
-    alpha_block: float
-    alpha_pass: float
-    min_candidate_runs: int
-    min_baseline_runs: int
-    warmup_steps: int
-    min_steps: int
-    prior_df: float
-    implausible_ratio: float
-    signed_priors: float
-    anchor_margins: float
-    override: OverrideRules
-    looks: Looks
-    validity: ValidityRules
-    hard: HardChecks
+    name: Annotated[str, text]
+    bootstrap: Annotated[Bootstrap, choice(Bootstrap)]
+    top_up: Annotated[bool, flag]
+    alpha_block: Annotated[float, number(0, 0.5, above=True)]
+    alpha_pass: Annotated[float, number(0, 0.5, above=True)]
+    min_candidate_runs: Annotated[int, count(2)]
+    min_baseline_runs: Annotated[int, count(1)]
+    warmup_steps: Annotated[int, count(0)]
+    min_steps: Annotated[int, count(1)]
+    prior_df: Annotated[float, number(0, above=True)]
+    implausible_ratio: Annotated[float, number(1, above=True)]
+    signed_priors: Annotated[float, number(0, above=True)]
+    anchor_margins: Annotated[float, number(1)]
+    override: Annotated[OverrideRules, section(OverrideRules)]
+    looks: Annotated[Looks, _looks]
+    validity: Annotated[ValidityRules, section(ValidityRules)]
+    hard: Annotated[HardChecks, section(HardChecks)]
     rules: tuple[MetricRule, ...]
     overlays: tuple[Overlay, ...] = ()
     priors: tuple[KnownPriors, ...] = ()

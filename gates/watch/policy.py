@@ -5,6 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+from typing import Annotated, Any
+
+from gates.model.fields import (
+    PolicyError,
+    choice,
+    count,
+    fields,
+    flag,
+    mapping,
+    number,
+    optional,
+    readers,
+    section,
+    text,
+    unknown,
+)
+from gates.watch.advice import rules as rule_names
+from gates.watch.ceilings import CEILINGS
+
+BEGIN = "begin the file with 'base: default'"
+_POSITIVE = number(0, above=True)
+_part = partial(section, instead=BEGIN)
 
 
 class OnCritical(StrEnum):
@@ -33,15 +56,15 @@ class Scale(StrEnum):
 class RowRules:
     """How rows are counted; a row is one logged value of a stream."""
 
-    burn_in: int
-    burn_in_least: int
-    burn_in_share: float
-    burn_in_skip: int
-    window: int
-    quiet: int
-    hold: int
-    hold_share: float
-    hold_least: int
+    burn_in: Annotated[int, count(8)]
+    burn_in_least: Annotated[int, count(8)]
+    burn_in_share: Annotated[float, number(0, 1, above=True)]
+    burn_in_skip: Annotated[int, count(0)]
+    window: Annotated[int, count(3)]
+    quiet: Annotated[int, count(1)]
+    hold: Annotated[int, count(2)]
+    hold_share: Annotated[float, number(0, 1)]
+    hold_least: Annotated[int, count(2)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +72,28 @@ class StreamRule:
     """How one stream drifts into trouble."""
 
     stream: str
-    worse: Harm
-    scale: Scale
-    floor: float
-    warn_change: float
-    critical_change: float | None
+    worse: Annotated[Harm, choice(Harm)]
+    scale: Annotated[Scale, choice(Scale)]
+    floor: Annotated[float, number(0)]
+    warn_change: Annotated[float, _POSITIVE]
+    critical_change: Annotated[float | None, optional(_POSITIVE)]
+
+
+def _streams(path: str, value: Any) -> Mapping[str, StreamRule]:
+    return {
+        str(name): StreamRule(stream=str(name), **fields(f"{path}.{name}", rule, readers(StreamRule), BEGIN))
+        for name, rule in mapping(path, value).items()
+    }
+
+
+def _list(path: str, value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise PolicyError(f"{path}: found {value!r:.40}; expected a list, [] for none")
+    return list(value)
+
+
+def _names(path: str, value: Any) -> frozenset[str]:
+    return frozenset(text(path, name) for name in _list(path, value))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,83 +103,98 @@ class DriftRules:
     `alone`: the streams that are judged in a run by itself; the others only beside the champion's (`band`).
     """
 
-    half_life: float
-    allowance: float
-    warn: float
-    critical: float
-    alone: frozenset[str]
-    streams: Mapping[str, StreamRule]
+    half_life: Annotated[float, number(1)]
+    allowance: Annotated[float, number(0)]
+    warn: Annotated[float, _POSITIVE]
+    critical: Annotated[float, _POSITIVE]
+    alone: Annotated[frozenset[str], _names]
+    streams: Annotated[Mapping[str, StreamRule], _streams]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BandRules:
     """The comparison with the champion's runs at the same step."""
 
-    min_runs: int
-    allowance: float
-    warn: float
-    critical: float
-    leap: float
+    min_runs: Annotated[int, count(2)]
+    allowance: Annotated[float, number(0)]
+    warn: Annotated[float, _POSITIVE]
+    critical: Annotated[float, _POSITIVE]
+    leap: Annotated[float, _POSITIVE]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FactRules:
     """Facts that are true or not, and need no statistics."""
 
-    nonfinite: bool
-    loss_scale_rows: int
-    nan_gradient_rows: int
-    zero_loss_rows: int
-    zero_loss_from: float
-    frozen_rows: int
-    flat_range: float
-    no_gain: float
-    no_gain_doubt: float
-    stuck_rows: int
-    stuck_share: float
-    capped_share: float
-    capped_from: float
-    capped_rows: int
+    nonfinite: Annotated[bool, flag]
+    loss_scale_rows: Annotated[int, count(0)]
+    nan_gradient_rows: Annotated[int, count(1)]
+    zero_loss_rows: Annotated[int, count(2)]
+    zero_loss_from: Annotated[float, number(0)]
+    frozen_rows: Annotated[int, count(4)]
+    flat_range: Annotated[float, number(0, 1)]
+    no_gain: Annotated[float, number(0, 1)]
+    no_gain_doubt: Annotated[float, number(0)]
+    stuck_rows: Annotated[int, count(4)]
+    stuck_share: Annotated[float, number(0, 1)]
+    capped_share: Annotated[float, number(0, 1, above=True)]
+    capped_from: Annotated[float, number(0, 1)]
+    capped_rows: Annotated[int, count(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossRules:
     """When a loss that should fall has risen."""
 
-    min_rows: int
-    noise: float
-    floor: float
-    warn_rise: float
-    warn_lost: float
-    critical_rise: float
-    critical_lost: float
-    critical_start: float
+    min_rows: Annotated[int, count(5)]
+    noise: Annotated[float, number(0)]
+    floor: Annotated[float, number(0)]
+    warn_rise: Annotated[float, number(0)]
+    warn_lost: Annotated[float, number(0, 1)]
+    critical_rise: Annotated[float, number(0)]
+    critical_lost: Annotated[float, number(0, 1)]
+    critical_start: Annotated[float, number(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GainRules:
     """When a reward, an accuracy or a margin, which should rise, has fallen."""
 
-    min_rows: int
-    long_window: int
-    noise: float
-    floor: float
-    warn_lost: float
-    critical_lost: float
-    critical_noise: float
+    min_rows: Annotated[int, count(5)]
+    long_window: Annotated[int, count(5)]
+    noise: Annotated[float, number(0)]
+    floor: Annotated[float, number(0)]
+    warn_lost: Annotated[float, number(0)]
+    critical_lost: Annotated[float, number(0)]
+    critical_noise: Annotated[float, number(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PatternRules:
     """The named early signs; None: the rule is off."""
 
-    grad_spike: float | None
-    no_spread: float | None
-    no_spread_rows: int
-    displaced_share: float | None
-    displaced_times: float
-    displaced_nats: float
-    persist: int
+    grad_spike: Annotated[float | None, optional(number(1, above=True))]
+    no_spread: Annotated[float | None, optional(number(0, 1, above=True))]
+    no_spread_rows: Annotated[int, count(1)]
+    displaced_share: Annotated[float | None, optional(number(0, above=True))]
+    displaced_times: Annotated[float, number(1, above=True)]
+    displaced_nats: Annotated[float, number(0)]
+    persist: Annotated[int, count(1)]
+
+
+def _silent(path: str, value: Any) -> frozenset[str]:
+    for name in (names := _list(path, value)):
+        if name not in rule_names():
+            raise unknown(path, "rule", name, rule_names())
+    return frozenset(names)
+
+
+def _phases(path: str, value: Any) -> tuple[int, ...]:
+    return tuple(sorted(count(1)(path, step) for step in _list(path, value)))
+
+
+def _ceilings(path: str, value: Any) -> Mapping[str, float | None]:
+    return fields(path, value, {name: optional(number(0)) for name in CEILINGS}, BEGIN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,18 +205,18 @@ class WatchPolicy:
     limit, None if none is set. `algos`: algorithm → the settings that differ for it.
     """
 
-    name: str
-    on_critical: OnCritical
-    silent: frozenset[str]
-    phases: tuple[int, ...]
-    rows: RowRules
-    drift: DriftRules
-    band: BandRules
-    facts: FactRules
-    loss: LossRules
-    gain: GainRules
-    patterns: PatternRules
-    ceilings: Mapping[str, float | None]
+    name: Annotated[str, text]
+    on_critical: Annotated[OnCritical, choice(OnCritical)]
+    silent: Annotated[frozenset[str], _silent]
+    phases: Annotated[tuple[int, ...], _phases]
+    rows: Annotated[RowRules, _part(RowRules)]
+    drift: Annotated[DriftRules, _part(DriftRules)]
+    band: Annotated[BandRules, _part(BandRules)]
+    facts: Annotated[FactRules, _part(FactRules)]
+    loss: Annotated[LossRules, _part(LossRules)]
+    gain: Annotated[GainRules, _part(GainRules)]
+    patterns: Annotated[PatternRules, _part(PatternRules)]
+    ceilings: Annotated[Mapping[str, float | None], _ceilings]
     algos: Mapping[str, WatchPolicy]
 
     def of(self, algo: str) -> WatchPolicy:

@@ -12,7 +12,7 @@ from watch_runs import DEFAULT, Rows, fail, policy, said, sft, watch
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.policies import load_watch, policy_names
-from gates.model.policy import PolicyError
+from gates.model.fields import PolicyError
 from gates.model.records import Series
 from gates.watch import Watch, bands_of, parse_watch
 

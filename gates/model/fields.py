@@ -1,17 +1,32 @@
-"""Readers of single values in a policy mapping: each returns the value or refuses it in one line."""
+"""What the keys of a policy accept: a reader for each, which returns the value or refuses it in one line."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from functools import cache
 from types import MappingProxyType
-from typing import Any
-
-from gates.model.policy import PolicyError
+from typing import Annotated, Any, get_origin, get_type_hints
 
 Reader = Callable[[str, Any], Any]
 _HUGE = 1e15  # larger than any number in a policy; an integer beyond 1e308 does not fit a float
+
+
+class PolicyError(ValueError):
+    """The policy cannot be applied as written."""
+
+
+@cache
+def readers(kind: Any) -> dict[str, Reader]:
+    """The keys of a policy's class: the fields that are annotated with a reader."""
+    found = get_type_hints(kind, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in found.items() if get_origin(hint) is Annotated}
+
+
+def section(kind: Any, **words: str) -> Reader:
+    """A reader of a mapping with every key of the class; gives the class. `words`: as of `fields`."""
+    return lambda path, value: kind(**fields(path, value, readers(kind), **words))
 
 
 def fields(

@@ -7,40 +7,28 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
-from gates.model.metrics import METRICS, RECORDINGS, USUAL, Metric
-from gates.model.paradigm import Paradigm
-from gates.model.policy import (
-    Bootstrap,
-    FreshBaseline,
-    HardChecks,
-    KnownPriors,
-    Looks,
-    Overlay,
-    OverrideRules,
-    Policy,
+from gates.model.fields import (
     PolicyError,
-    ValidityRules,
-    WithoutSource,
-)
-from gates.model.priors import Prior
-from gates.model.rules import MetricRule, Role, Scale, Worse
-from gates.model.summaries import SUMMARIES
-from gates.policies.fields import (
     Reader,
     choice,
-    count,
     facts,
     fields,
     flag,
-    listed,
     mapping,
     number,
     one_of,
     optional,
+    readers,
     some_fields,
     text,
     unknown,
 )
+from gates.model.metrics import METRICS, RECORDINGS, USUAL, Metric
+from gates.model.paradigm import Paradigm
+from gates.model.policy import KnownPriors, Overlay, Policy
+from gates.model.priors import Prior
+from gates.model.rules import MetricRule, Role, Scale, Worse
+from gates.model.summaries import SUMMARIES
 
 LEAST_SPREAD = 1e-12
 """No spread between runs is smaller: rounding alone causes as much, and the square of a much smaller one is 0."""
@@ -152,7 +140,7 @@ def parse_policy(body: Mapping[str, Any]) -> Policy:
 
     Raises PolicyError with one line: the key, the value found, the valid ones.
     """
-    found = fields("policy", body, _POLICY)
+    found = fields("policy", body, {**readers(Policy), "rules": mapping, "overlays": mapping, "priors": mapping})
     given = mapping("overlays", found["overlays"]).items()
     overlays = [_overlay(name, overlay) for name, overlay in given if overlay is not None]  # None: removed
     bodies = mapping("rules", found["rules"])
@@ -201,17 +189,6 @@ def _when(path: str, body: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _looks(path: str, body: Any) -> Looks:
-    found = fields(path, body, _LOOKS)
-    runs, shares = found["runs"], found["shares"]
-    if list(runs) != sorted(set(runs)) or len(runs) != len(shares) or abs(sum(shares) - 1) > 1e-9:
-        raise PolicyError(
-            f"{path}: found runs {list(runs)} with shares {list(shares)}; expected as many shares as looks, adding up "
-            "to 1, and rising runs"
-        )
-    return Looks(**found)
-
-
 def _check_overlaid(policy: Policy, overlay: Overlay) -> None:
     facts = {key: values[0] for key, values in overlay.when.items()}
     for rule in policy.resolve(facts).rules:
@@ -219,21 +196,6 @@ def _check_overlaid(policy: Policy, overlay: Overlay) -> None:
             check_rule(f"overlays.{overlay.name}.rules.{rule.name}", rule)
 
 
-_HARD: dict[str, Reader] = {
-    "completed": flag,
-    "nonfinite": flag,
-    "divergence": flag,
-    "learned": flag,
-    "invariants": flag,
-    "watch": flag,
-    "facts": flag,
-    "loss_ratio": number(1, above=True),
-    "loss_rebound": number(1, above=True),
-    "loss_sigmas": number(0, above=True),
-    "kl_limit": number(0, above=True),
-    "approx_kl_limit": number(0, above=True),
-    "entropy_floor": number(0, 1),
-}
 _PRIOR: dict[str, Reader] = {
     "sd": number(LEAST_SPREAD),
     "between": number(0),
@@ -241,38 +203,4 @@ _PRIOR: dict[str, Reader] = {
     "kind": one_of(dict.fromkeys(("calibrated", "learnt")), "kind"),
     "reduction": one_of(SUMMARIES, "reduction"),
     "scale": choice(Scale),
-}
-_LOOKS: dict[str, Reader] = {
-    "runs": listed(count(1)),
-    "shares": listed(number(0, 1, above=True)),
-    "fresh_baseline": choice(FreshBaseline),
-    "without_source": choice(WithoutSource),
-}
-_OVERRIDE: dict[str, Reader] = {"operators": count(1, 2)}
-_VALIDITY: dict[str, Reader] = {
-    "clock_share": optional(number(0, 1, above=True)),
-    "sentinel_rise": optional(number(0, above=True)),
-    "reruns": count(0),
-}
-_POLICY: dict[str, Reader] = {
-    "name": text,
-    "bootstrap": choice(Bootstrap),
-    "top_up": flag,
-    "alpha_block": number(0, 0.5, above=True),
-    "alpha_pass": number(0, 0.5, above=True),
-    "min_candidate_runs": count(2),
-    "min_baseline_runs": count(1),
-    "warmup_steps": count(0),
-    "min_steps": count(1),
-    "prior_df": number(0, above=True),
-    "implausible_ratio": number(1, above=True),
-    "signed_priors": number(0, above=True),
-    "anchor_margins": number(1),
-    "override": lambda path, value: OverrideRules(**fields(path, value, _OVERRIDE)),
-    "looks": _looks,
-    "validity": lambda path, value: ValidityRules(**fields(path, value, _VALIDITY)),
-    "hard": lambda path, value: HardChecks(**fields(path, value, _HARD)),
-    "rules": mapping,
-    "overlays": mapping,
-    "priors": mapping,
 }

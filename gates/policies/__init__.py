@@ -1,1 +1,0 @@
-"""Policies as mappings (from YAML): reading them, refusing them in one line, writing them back."""
