@@ -15,11 +15,10 @@ from gates.evidence.plausibility import implausible
 from gates.evidence.readings import Reading, read, yardstick
 from gates.judge import judge
 from gates.model.policy import KnownPriors, Policy
-from gates.model.priors import Prior, learn_prior
+from gates.model.priors import LEAST_SPREAD, Prior, learn_prior
 from gates.model.records import Run, Version
 from gates.model.rules import MetricRule, Role, Scale
 from gates.model.verdict import Outcome
-from gates.parser import LEAST_SPREAD
 from gates.stats.comparisons import Values
 
 UPPER = 0.9  # confidence of a spread's upper bound
@@ -119,12 +118,6 @@ def _variance(harms: Values) -> float:
 def uncertainty(df: int) -> float:
     """By what factor the true spread may exceed the measured one, with confidence UPPER (chi-square: normal runs)."""
     return math.sqrt(df / float(chdtri(df, UPPER)))
-
-
-def margins(policy: Policy, groups: Sequence[Sequence[Run]]) -> dict[str, float]:
-    """The margin of every rule that the groups have numbers for, on the scale of its spread. For a signed loss or a
-    capped increase it depends on these numbers."""
-    return {each.rule.name: each.margin for each in spreads(policy, groups)}
 
 
 def resolvable(margin: float, k: int = 5, m: int = 3) -> float:

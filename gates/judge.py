@@ -12,7 +12,7 @@ from gates.hard.hard_gates import hard_checks
 from gates.metric_checks import metric_checks
 from gates.model.policy import Policy, policy_to_dict
 from gates.model.records import Version
-from gates.model.sides import Side, baseline_side, candidate_side, facts, obstacles, planned
+from gates.model.sides import baseline_side, candidate_side, facts, obstacles, planned
 from gates.model.verdict import Difference, Outcome, ReasonCode, Verdict
 from gates.notes import notes, of_checks, unsaid
 from gates.root_causes import root_causes
@@ -48,6 +48,8 @@ def judge(
     metrics, more_runs = (in_the_way, None) if in_the_way else metric_checks(policy, left, right, plan, pairs)
     checks += metrics
     outcome, code, reason = decide(policy, checks)
+    works = ([run.facts for run in side.evidence] for side in (left, right))
+    work = work_note(*works, explained=outcome is Outcome.PASS)
     return Verdict(
         model=candidate.model,
         candidate_version=candidate.version,
@@ -65,11 +67,5 @@ def judge(
         planned_runs=planned(right.evidence),
         compared=compared,
         causes=tuple(root_causes(left.evidence, right.runs)) if alike and outcome is not Outcome.PASS else (),
-        notes=(*slips, *notes(policy, left, right, pairs), *of_checks(checks), *_work(left, right, outcome)),
+        notes=(*slips, *notes(policy, left, right, pairs), *of_checks(checks), *filter(None, [work])),
     )
-
-
-def _work(left: Side, right: Side, outcome: Outcome) -> tuple[str, ...]:
-    sides = ([run.facts for run in side.evidence] for side in (left, right))
-    said = work_note(*sides, explained=outcome is Outcome.PASS)
-    return (said,) if said else ()

@@ -13,11 +13,8 @@ from gates.model.fields import (
     choice,
     facts,
     fields,
-    flag,
     mapping,
-    number,
     one_of,
-    optional,
     readers,
     some_fields,
     text,
@@ -30,8 +27,6 @@ from gates.model.priors import Prior
 from gates.model.rules import MetricRule, Role, Scale, Worse
 from gates.model.summaries import SUMMARIES
 
-LEAST_SPREAD = 1e-12
-"""No spread between runs is smaller: rounding alone causes as much, and the square of a much smaller one is 0."""
 LARGEST_SHARE = 2.0
 """No limit of a relative change is larger (three times as much); one that is larger was meant as percent."""
 
@@ -58,18 +53,8 @@ _OWN: dict[str, Reader] = {
     "scale": choice(Scale),
     "unit": lambda path, value: value if value == "" else text(path, value),
 }
-RULE_KEYS: dict[str, Reader] = {
-    "metric": _own_metric,
-    "role": choice(Role, kept_for={Role.HARD: "hard checks stand under 'hard:'"}),
-    "reduction": one_of(SUMMARIES, "reduction"),
-    "scale": choice(Scale),
-    "worse": choice(Worse),
-    "margin": number(0),
-    "prior": number(LEAST_SPREAD),
-    "must_have": flag,
-    "headroom": optional(number(0, 1, above=True)),
-    "weight": number(0, above=True),
-}
+_REDUCTION, _SCALE = readers(MetricRule)["reduction"], readers(MetricRule)["scale"]
+RULE_KEYS: dict[str, Reader] = {"metric": _own_metric, **readers(MetricRule)}
 
 
 def parse_rule(name: str, body: Any, names: Iterable[Any]) -> MetricRule:
@@ -172,7 +157,7 @@ def _known_priors(name: Any, body: Any) -> KnownPriors:
     found = fields(path, body, {"when": mapping, "rules": mapping})
     rules = {}
     for rule, prior in found["rules"].items():
-        read = fields(f"{path}.rules.{rule}", prior, _PRIOR)
+        read = fields(f"{path}.rules.{rule}", prior, {**readers(Prior), "reduction": _REDUCTION, "scale": _SCALE})
         reduction, scale = read.pop("reduction"), read.pop("scale")
         rules[str(rule)] = (Prior(**read), reduction, scale)
     return KnownPriors(name=str(name), when=_when(path, found["when"]), rules=rules)
@@ -194,13 +179,3 @@ def _check_overlaid(policy: Policy, overlay: Overlay) -> None:
     for rule in policy.resolve(facts).rules:
         if rule.name in overlay.rules:
             check_rule(f"overlays.{overlay.name}.rules.{rule.name}", rule)
-
-
-_PRIOR: dict[str, Reader] = {
-    "sd": number(LEAST_SPREAD),
-    "between": number(0),
-    "df": number(0, above=True),
-    "kind": one_of(dict.fromkeys(("calibrated", "learnt")), "kind"),
-    "reduction": one_of(SUMMARIES, "reduction"),
-    "scale": choice(Scale),
-}

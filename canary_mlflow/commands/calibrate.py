@@ -96,7 +96,7 @@ def calibrated(policy: str, groups: Sequence[Sequence[Run]], left_out: Sequence[
     from canary_mlflow.analysis.unchanged import healthy, refuse_mixed, shared_facts
     from canary_mlflow.policies import load_policy
     from canary_mlflow.reports.calibration import Calibration, notes_on, tier_names, unknown_place
-    from gates.calibration import margins, spreads
+    from gates.calibration import spreads
 
     refuse_mixed(groups)
     facts, when = shared_facts(groups)
@@ -107,7 +107,10 @@ def calibrated(policy: str, groups: Sequence[Sequence[Run]], left_out: Sequence[
         policy=rules,
         when=when,
         spreads=found,
-        margins={tier: margins(load_policy(tier).resolve(facts), good) for tier in tier_names()},
+        margins={
+            tier: {each.rule.name: each.margin for each in spreads(load_policy(tier).resolve(facts), good)}
+            for tier in tier_names()
+        },
         resplits=resplits(rules, good),
         notes=[*unfit, *unknown_place(when), *notes_on(good, found)],
     )

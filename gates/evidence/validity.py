@@ -40,9 +40,7 @@ def invalid_clocks(
     found: Reasons = {}
     if policy.validity.clock_share is not None:
         for side in (baseline, candidate):
-            clocks = _levels(policy, side, "gpu_clock")
-            words = "had its GPU at {value} MHz, the runs beside it at {middle} MHz"
-            found |= _low(clocks, policy.validity.clock_share, "throttled", words)
+            found |= _throttled(policy, policy.validity.clock_share, side)
     if policy.validity.sentinel_rise is not None:
         found |= _slow_sentinels(policy, policy.validity.sentinel_rise, baseline, candidate)
     return found
@@ -62,13 +60,12 @@ def superseded(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]
     return found
 
 
-def _low(values: dict[str, float], share: float, what: str, words: str) -> Reasons:
-    if not values:
-        return {}
-    middle = median(values.values())
+def _throttled(policy: Policy, share: float, side: Sequence[Run]) -> Reasons:
+    clocks = _levels(policy, side, "gpu_clock")
+    middle = median(clocks.values()) if clocks else 0.0
     return {
-        run_id: Slow(what, words.format(value=f"{value:.3g}", middle=f"{middle:.3g}"))
-        for run_id, value in values.items()
+        run_id: Slow("throttled", f"had its GPU at {value:.3g} MHz, the runs beside it at {middle:.3g} MHz")
+        for run_id, value in clocks.items()
         if value < share * middle
     }
 

@@ -38,7 +38,7 @@ def beyond(before: Mapping[str, str], now: Mapping[str, str], budget: Mapping[st
     if not compare_work(before, now).kind:
         return []
     here, there = (_own(facts) for facts in (before, now))
-    grown = {name: int(there[name]) / max(1, int(here[name])) - 1.0 for name in budget}
+    grown = {name: _grown(here, there, name) for name in budget}
     return [f"{name} {100 * grown[name]:+.1f} %, limit {100 * limit:+.0f} %"
             for name, limit in budget.items() if grown[name] > limit]  # fmt: skip
 

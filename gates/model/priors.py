@@ -8,10 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from scipy.special import digamma, polygamma
 
+from gates.model.fields import number, one_of
+
+LEAST_SPREAD = 1e-12
+"""No spread between runs is smaller: rounding alone causes as much, and the square of a much smaller one is 0."""
 MOST_DF = 10.0
 """What a learnt prior may be worth until it rests on MANY_GROUPS groups: of 10 groups, half are off by 35 %."""
 MANY_GROUPS = 30
@@ -27,10 +32,10 @@ class Prior:
     (unchanged runs of one place), learnt (earlier runs, many groups of them or one long series).
     """
 
-    sd: float
-    df: float
-    kind: str
-    between: float = 0.0
+    sd: Annotated[float, number(LEAST_SPREAD)]
+    between: Annotated[float, number(0)] = 0.0
+    df: Annotated[float, number(0, above=True)]
+    kind: Annotated[str, one_of(dict.fromkeys(("calibrated", "learnt")), "kind")]
 
 
 def fit_prior(variances: Sequence[float], dfs: Sequence[float]) -> tuple[float, float]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
+from gates.model.fields import choice, flag, number, one_of, optional
 from gates.model.metrics import METRICS, Metric
+from gates.model.priors import LEAST_SPREAD
 from gates.model.records import Run, Series
 from gates.model.summaries import SUMMARIES
 
@@ -52,15 +55,15 @@ class MetricRule:
 
     name: str
     metric: str
-    role: Role
-    reduction: str
-    scale: Scale
-    worse: Worse
-    margin: float
-    prior: float
-    must_have: bool
-    headroom: float | None
-    weight: float = 1.0
+    role: Annotated[Role, choice(Role, kept_for={Role.HARD: "hard checks stand under 'hard:'"})]
+    reduction: Annotated[str, one_of(SUMMARIES, "reduction")]
+    scale: Annotated[Scale, choice(Scale)]
+    worse: Annotated[Worse, choice(Worse)]
+    margin: Annotated[float, number(0)]
+    prior: Annotated[float, number(LEAST_SPREAD)]
+    must_have: Annotated[bool, flag]
+    headroom: Annotated[float | None, optional(number(0, 1, above=True))]
+    weight: Annotated[float, number(0, above=True)] = 1.0
     own: Metric | None = None
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scipy.optimize import brentq
@@ -41,21 +41,22 @@ class Reach:
 
 def reach(policy: Policy, rule: MetricRule, prior: Prior, sizes: Sequence[tuple[int, int]]) -> list[Reach]:
     """What a deciding rule can tell if runs spread as `prior` says, for each (baseline, candidate) size."""
-    return [_reach(policy, rule, prior, design) for design in _designs(rule, sizes)]
-
-
-def _reach(policy: Policy, rule: MetricRule, prior: Prior, design: Design) -> Reach:
-    within, blocks = _limits(policy, rule, prior, design), enough_to_block(policy, design)
-    passed = pass_chance(within, 0.0)
-    if rule.role is Role.GUARD:
-        passed = 1.0 - block_chance(within, 0.0) if blocks else 1.0
-    return Reach(
-        rule=rule,
-        baseline_runs=design.baseline_runs,
-        candidate_runs=design.candidate_runs,
-        smallest=_smallest(within) if blocks else None,
-        unchanged=passed,
-    )
+    found = []
+    for design in _designs(rule, sizes):
+        within, blocks = _limits(policy, rule, prior, design), enough_to_block(policy, design)
+        unchanged = pass_chance(within, 0.0)
+        if rule.role is Role.GUARD:
+            unchanged = 1.0 - block_chance(within, 0.0) if blocks else 1.0
+        found.append(
+            Reach(
+                rule=rule,
+                baseline_runs=design.baseline_runs,
+                candidate_runs=design.candidate_runs,
+                smallest=_smallest(within) if blocks else None,
+                unchanged=unchanged,
+            )
+        )
+    return found
 
 
 def _smallest(within: Limits) -> float:
@@ -73,7 +74,21 @@ def power(
 ) -> list[Power]:
     """The chances of one rule if runs spread as `prior` says, on the rule's scale, with BLOCK at the rule's share of
     the level. An ADVISORY rule never blocks; one on IGNORE does not pass either."""
-    return [each for design in _designs(rule, sizes) for each in _powers(policy, rule, prior, design, effects)]
+    found, margin = [], harm_margin(rule)
+    for design in _designs(rule, sizes):
+        within = _limits(policy, rule, prior, design)
+        decides = rule.role in (Role.GATE, Role.GUARD) and enough_to_block(policy, design)
+        found += [
+            Power(
+                baseline_runs=design.baseline_runs,
+                candidate_runs=design.candidate_runs,
+                effect=effect,
+                block=block_chance(within, effect * margin) if decides else 0.0,
+                passed=pass_chance(within, effect * margin) if rule.role is not Role.IGNORE else 0.0,
+            )
+            for effect in effects
+        ]
+    return found
 
 
 def _designs(rule: MetricRule, sizes: Sequence[tuple[int, int]]) -> list[Design]:
@@ -84,22 +99,6 @@ def _designs(rule: MetricRule, sizes: Sequence[tuple[int, int]]) -> list[Design]
 def _limits(policy: Policy, rule: MetricRule, prior: Prior, design: Design) -> Limits:
     share = level(policy, rule)
     return limits(design, margin=harm_margin(rule), prior=prior, alpha_pass=policy.alpha_pass, alpha_block=share)
-
-
-def _powers(
-    policy: Policy, rule: MetricRule, prior: Prior, design: Design, effects: Sequence[float]
-) -> Iterator[Power]:
-    margin, within = harm_margin(rule), _limits(policy, rule, prior, design)
-    decides = rule.role in (Role.GATE, Role.GUARD) and enough_to_block(policy, design)
-    for effect in effects:
-        truth = effect * margin
-        yield Power(
-            baseline_runs=design.baseline_runs,
-            candidate_runs=design.candidate_runs,
-            effect=effect,
-            block=block_chance(within, truth) if decides else 0.0,
-            passed=pass_chance(within, truth) if rule.role is not Role.IGNORE else 0.0,
-        )
 
 
 def level(policy: Policy, rule: MetricRule) -> float:
