@@ -38,13 +38,16 @@ def metric_checks(
         if rule.role is Role.GATE or (rule.role is not Role.IGNORE and any(rule.series(run) for run in finished))
     ]
     weighed = [weigh_selected(policy, rule, left, right, pairs) for rule in rules]
-    gates = [item for item in weighed if item.rule.role in (Role.GATE, Role.GUARD) and item.found]
-    total = sum(item.rule.weight for item in gates)
-    levels = {item.rule.name: policy.alpha_block * item.rule.weight / total for item in gates}
+    tested = [item.rule for item in weighed if isinstance(item, Weighed)]
+    sharing = {rule.name: rule.weight for rule in tested if rule.role in (Role.GATE, Role.GUARD)}
+    levels = {name: policy.alpha_block * weight / sum(sharing.values()) for name, weight in sharing.items()}
 
     def concluded(power: float) -> tuple[Check, ...]:
         return tuple(
-            conclude(policy, item, levels.get(item.rule.name, policy.alpha_block), plan, power) for item in weighed
+            item
+            if isinstance(item, Check)
+            else conclude(policy, item, levels.get(item.rule.name, policy.alpha_block), plan, power)
+            for item in weighed
         )
 
     checks = concluded(POWER)
@@ -86,9 +89,6 @@ def conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, power
     """The check with its outcome. `level`: this rule's share of the level of BLOCK. `plan`: the policy with its full
     error levels, which says how many runs would decide with probability `power`."""
     rule, found = weighed.rule, weighed.found
-    if weighed.check or not found:
-        assert weighed.check
-        return weighed.check
     enough = enough_to_block(policy, found.design)
     evidence = evidence_of(policy, weighed, smallest_detectable(found, level) if enough else None)
     line, known = _line(rule, evidence), {"evidence": evidence, "notes": weighed.notes}

@@ -1,4 +1,4 @@
-"""One metric of both sides: which runs are compared, and the evidence, or the check that needs none."""
+"""One metric of both sides: which runs are compared, and what a test finds, or the check that needs none."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ from gates.stats.comparisons import Comparison
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weighed:
-    """A rule with what both sides say about it: if it was tested, what was `found`, in which unit (`stick`) and with
-    which readings; else the final `check`. `repeated`: some runs share a seed, which this metric follows, and count
-    once. `reach`: why a change within the limit may still be harm; '' if nothing says so."""
+    """A rule that was tested: what was `found`, in which unit (`stick`) and with which readings. `repeated`: some runs
+    share a seed, which this metric follows, and count once. `reach`: why a change within the limit may still be harm;
+    '' if nothing says so."""
 
     rule: MetricRule
-    check: Check | None = None
-    found: Comparison | None = None
-    stick: Yardstick | None = None
-    sides: tuple[Sequence[Reading], Sequence[Reading]] = ((), ())
-    notes: tuple[str, ...] = ()
-    repeated: bool = False
-    reach: str = ""
+    found: Comparison
+    stick: Yardstick
+    sides: tuple[Sequence[Reading], Sequence[Reading]]
+    notes: tuple[str, ...]
+    repeated: bool
+    reach: str
 
 
 def weigh_selected(
     policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs
-) -> Weighed:
+) -> Weighed | Check:
     """Compare one metric over the runs that are valid for it. `left`: the baseline's stored runs. The machine's speed
     is judged by the fresh baseline runs alone; for all other metrics they count like the stored ones."""
     if pairs and judged_in_pairs(rule):
@@ -52,25 +51,26 @@ def weigh_selected(
             empty = "baseline" if right else "candidate"
             what = listed(sorted({reason.what for reason in invalid.values()}))
             reason = f"no {empty} run has a usable clock ({what})"
-            return Weighed(rule=rule, check=undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT))
+            return undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT)
     return weigh(policy, rule, once((*left, *fresh)), right, beside=pairs.together and judged_in_pairs(rule))
 
 
 def weigh(
     policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], beside: bool = False
-) -> Weighed:
+) -> Weighed | Check:
     """Compare one metric. `beside`: the two sides' runs of a seed were made side by side."""
     left, why_left = read(policy, rule, baseline)
     right, why_right = read(policy, rule, candidate)
     if not left or not right:
-        there = all(any(has(rule, run) for run in side) for side in (baseline, candidate))
-        return Weighed(rule=rule, check=missing(rule, left, right, why_left, why_right, there))
+        recorded = [[rule.series(run) for run in side] for side in (baseline, candidate)]
+        there = all(any(series is not None and series.finite.any() for series in side) for side in recorded)
+        return missing(rule, left, right, why_right or why_left, there)
     notes = tuple(_notes(left, right, len(baseline), len(candidate)))
     if rule.info.repeatable and same_code(policy, rule, left, right) and same_training(baseline, candidate):
-        return Weighed(rule=rule, check=identity_check(rule, left, right, notes))
+        return identity_check(rule, left, right, notes)
     stick = measurable(policy, rule, left, right, unread(candidate, right))
     if isinstance(stick, Check):
-        return Weighed(rule=rule, check=stick)
+        return stick
     sessions = 0.0 if beside else _between_sessions(stick, baseline, candidate)
     found = compare_readings(rule, stick, left, right, beside, sessions)
     numbers = (found.design.baseline_runs * (found.design.averaged if found.design.paired else 1), len(right))
@@ -99,8 +99,6 @@ def evidence_of(policy: Policy, weighed: Weighed, smallest: float | None) -> Evi
     """The numbers behind the check of a metric that was tested. `smallest`: the smallest harm (in harm units) that
     these runs would block 4 times out of 5; None if they cannot block."""
     rule, found, stick = weighed.rule, weighed.found, weighed.stick
-    assert found
-    assert stick
     left, right = weighed.sides
     low, high = sorted(stick.change(end) for end in found.interval(policy.alpha_pass))
     return Evidence(
@@ -158,19 +156,11 @@ def measurable(
     return stick
 
 
-def has(rule: MetricRule, run: Run) -> bool:
-    """Whether the run has a number of the rule's metric."""
-    series = rule.series(run)
-    return series is not None and bool(series.finite.any())
-
-
-def missing(
-    rule: MetricRule, left: list[Reading], right: list[Reading], why_left: str, why_right: str, there: bool
-) -> Check:
+def missing(rule: MetricRule, left: list[Reading], right: list[Reading], why: str, there: bool) -> Check:
     """The check of a metric without readings. A gate metric must not pass in silence if only the baseline has it, or if
     both sides have it (`there`) with too few values."""
     sides = [name for name, side in (("baseline", left), ("candidate", right)) if not side]
-    reason = f"{why_right or why_left} (in the {' and the '.join(sides)})"
+    reason = f"{why} (in the {' and the '.join(sides)})"
     vanished = bool(left) and not right
     if rule.role is Role.GATE and (rule.must_have or vanished or there):
         return undecided(rule, reason, ReasonCode.MISSING_DATA)

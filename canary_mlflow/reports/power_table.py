@@ -15,7 +15,7 @@ from gates import MetricRule, Policy
 from gates.model.rules import Scale, Worse
 from gates.model.wording import change, limit
 from gates.stats.planning import POWER
-from gates.stats.power import Reach, as_change, harm_margin
+from gates.stats.power import Reach, as_change
 
 ASSUMPTION = (
     "the product of the chances above, as if the metrics varied independently; hard checks, exact facts and disturbed "
@@ -87,7 +87,7 @@ def lines(table: Table) -> Iterator[str]:
 def _cells(row: Row) -> list[str]:
     rule = row.rule
     relative = rule.scale is Scale.LOG
-    margin = as_change(rule, harm_margin(rule))
+    margin = as_change(rule, rule.harm_margin)
     within = limit(abs(margin) if rule.worse is Worse.BOTH else margin, relative, rule.unit, rule.worse is Worse.BOTH)
     seen = [
         "never" if each.smallest is None else change(as_change(rule, each.smallest), relative, rule.unit)

@@ -152,7 +152,7 @@ def yardstick(
     """The rule's scale, sign and margin for these readings (at least one per side), or why there is none."""
     sign = -1.0 if rule.worse is Worse.LOWER else 1.0
     values = [reading.value for reading in (*baseline, *candidate)]
-    scale, prior, margin = rule.scale, policy.prior_of(rule), rule.margin
+    scale, prior = rule.scale, policy.prior_of(rule)
     if scale is Scale.LOG and min(values) <= 0:
         typical = math.fsum(sorted(abs(value) for value in values)) / len(values)
         if not rule.info.may_be_signed or typical == 0:
@@ -160,8 +160,7 @@ def yardstick(
         # A loss that crosses zero: the margin is a multiple of its expected spread, in units of its own size.
         margin, prior = policy.signed_priors * prior.sd * typical, replace(prior, sd=prior.sd * typical)
         return Yardstick(scale=Scale.IDENTITY, sign=sign, margin=margin, prior=prior)
-    if scale is Scale.LOG:
-        margin = -math.log1p(-margin) if rule.worse is Worse.LOWER else math.log1p(margin)
+    margin = rule.harm_margin
     if rule.headroom is not None and scale is Scale.LOG:
         level = math.exp(math.fsum(math.log(r.value) for r in baseline) / len(baseline))
         left = max(0.0, min(reading.capacity for reading in (*baseline, *candidate)) - level)

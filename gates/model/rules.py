@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -81,6 +82,13 @@ class MetricRule:
         """The run's series of the metric; the user's own metric is also found under its name in a trainer's log."""
         found = run.series.get(self.metric)
         return run.series.get(LOGGED + self.metric) if found is None and self.own else found
+
+    @property
+    def harm_margin(self) -> float:
+        """The margin in harm units, where larger is worse: the logarithm of a factor on the log scale."""
+        if self.scale is Scale.IDENTITY:
+            return self.margin
+        return -math.log1p(-self.margin) if self.worse is Worse.LOWER else math.log1p(self.margin)
 
     @property
     def unit(self) -> str:

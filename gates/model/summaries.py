@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,27 +104,11 @@ def _mean(values: Values) -> Values:
     return np.asarray(np.add.reduce(values, axis=-1) / values.shape[-1])
 
 
-def _median(values: Values) -> Values:
-    return np.asarray(np.median(values, axis=-1))
-
-
-def _tenth_percentile(values: Values) -> Values:
-    return np.asarray(np.quantile(values, 0.1, axis=-1))
-
-
-def _max(values: Values) -> Values:
-    return np.asarray(np.max(values, axis=-1))
-
-
-def _last(values: Values) -> Values:
-    return np.asarray(values[..., -1])
-
-
 SUMMARIES: dict[str, Summary] = {
     "iqm": Summary(window=after_warmup, statistic=iqm),
-    "median": Summary(window=after_warmup, statistic=_median),
+    "median": Summary(window=after_warmup, statistic=partial(np.median, axis=-1)),
     "mean": Summary(window=after_warmup, statistic=_mean, linear=True),
-    "p10": Summary(window=after_warmup, statistic=_tenth_percentile),
+    "p10": Summary(window=after_warmup, statistic=partial(np.quantile, q=0.1, axis=-1)),
     "tail_mean": Summary(window=last_half, statistic=_mean, linear=True, of_progress=True),
     "tail_area": Summary(window=last_half, statistic=trimmed_mean, of_progress=True),
     "tail_excess": Summary(window=after_warmup, statistic=tail_excess, logarithmic=True, decides_from=300),
@@ -131,8 +116,8 @@ SUMMARIES: dict[str, Summary] = {
     "growth": Summary(window=after_warmup, statistic=drift, logarithmic=True),
     "whole": Summary(window=everything, statistic=_mean, linear=True),
     "last_third": Summary(window=after_warmup, statistic=last_third),
-    "max": Summary(window=everything, statistic=_max, single=True),
-    "last": Summary(window=everything, statistic=_last, single=True, of_progress=True),
+    "max": Summary(window=everything, statistic=partial(np.max, axis=-1), single=True),
+    "last": Summary(window=everything, statistic=lambda values: values[..., -1], single=True, of_progress=True),
     # The mean of tokens-per-second per step over-weights fast steps; see `rate`.
     "rate": Summary(window=after_warmup, statistic=_mean, linear=True),
     "per_token": Summary(window=after_warmup, statistic=_mean, linear=True),

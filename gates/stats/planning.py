@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
-from scipy.special import nctdtr, ndtr, ndtri, stdtrit
+from scipy.special import nctdtr, ndtr, stdtrit
 
 from gates.model.policy import Policy
-from gates.model.priors import Prior
-from gates.stats.comparisons import BY_MEANS, BY_MEDIAN, Comparison, Design, Spread, Values, compare
+from gates.stats.comparisons import Comparison, Design, Spread
 
 MAX_RUNS = 20
 """Runs per side beyond which more runs are no longer advised."""
 POWER = 0.8
-POINTS = 1000
-"""Number of sets of runs that represent all possible ones; chances from them are right to about half a percent."""
 _POWER_QUANTILE = 0.8416212335729143  # standard normal quantile of POWER
 _LARGEST_SHIFT = 30.0  # beyond it scipy's non-central t loses its digits, and every critical value is exceeded
 
@@ -42,63 +38,6 @@ def block_probability(found: Comparison, design: Design, truth: float, alpha: fl
         return 0.0
     other = replace(found, design=design, spread=replace(found.spread, df=df))
     return float(ndtr((truth - other.least_harm(alpha)) / other.error(found.spread)))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Limits:
-    """For each of POINTS sets of runs: the limits that the difference of two means must exceed to BLOCK, `above` or
-    `below` zero, and those that it must stay between to PASS, `lowest` and `highest`. `error`: the difference's true
-    standard error.
-
-    The limits depend on how runs scatter around the means of their sides; for normal runs, the difference is
-    independent of that.
-    """
-
-    error: float
-    above: Values
-    below: Values
-    lowest: Values
-    highest: Values
-
-
-def limits(design: Design, *, margin: float, prior: Prior, alpha_pass: float, alpha_block: float) -> Limits:
-    """The judge's own limits for runs with the spread that `prior` states; `design` must be without pairs."""
-    rows = []
-    for point in prior.sd * _normal_points(POINTS, design.baseline_runs + design.candidate_runs):
-        left, right = (side - side.mean() for side in np.split(point, [design.baseline_runs]))
-        found = compare(left, right, margin=margin, prior=prior, two_sided=design.two_sided)
-        tail = alpha_block / 2 if design.two_sided else alpha_block
-        by_means = max(margin, float(stdtrit(found.spread.df, 1 - BY_MEANS * tail)) * found.error(found.spread))
-        by_median = max(margin, float(ndtri(1 - BY_MEDIAN * tail)) * found.doubted_error)
-        above, below = (min(by_means, by_median - sign * found.typical) for sign in (1, -1))
-        highest = found.interval(alpha_pass)[0] + margin  # below it by the interval's half width
-        rows.append(
-            (above, below if design.two_sided else math.inf, -highest if design.two_sided else -math.inf, highest)
-        )
-    columns = dict(zip(("above", "below", "lowest", "highest"), np.array(rows).T, strict=True))
-    return Limits(error=prior.sd / math.sqrt(design.information), **columns)
-
-
-def block_chance(found: Limits, truth: float) -> float:
-    """Chance that the judge finds harm beyond the margin and blocks, when the true harm is `truth`."""
-    upwards, downwards = ndtr((truth - found.above) / found.error), ndtr((-truth - found.below) / found.error)
-    return float(np.mean(upwards + downwards))
-
-
-def pass_chance(found: Limits, truth: float) -> float:
-    """Chance that the judge rules out harm as large as the margin in every direction that counts, when the true harm is
-    `truth`."""
-    inside = ndtr((found.highest - truth) / found.error) - ndtr((found.lowest - truth) / found.error)
-    return float(np.mean(np.maximum(inside, 0.0)))
-
-
-def _normal_points(count: int, dimensions: int) -> Values:
-    """Normally distributed points, evenly spread and without chance: Roberts' R sequence."""
-    root = 2.0
-    for _ in range(64):
-        root = (1 + root) ** (1 / (dimensions + 1))
-    steps = root ** -np.arange(1.0, dimensions + 1)
-    return np.asarray(ndtri((0.5 + np.outer(np.arange(1, count + 1), steps)) % 1.0))
 
 
 def runs_needed(

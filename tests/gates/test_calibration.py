@@ -11,7 +11,7 @@ from canary_mlflow.policies import load_policy
 from gates.model.priors import Prior
 from gates.model.rules import Role, Worse
 from gates.stats.comparisons import compare
-from gates.stats.power import harm_margin, level, power
+from gates.stats.power import level, power
 
 DRAWS = 500
 
@@ -26,7 +26,7 @@ def chances(tier, name, sd, sizes, effects, **facts):
 def drawn(policy, rule, sd, size, effect):
     """Shares of BLOCK and PASS among runs drawn at random, concluded as gates/metric_checks.py does."""
     rng = np.random.default_rng(17)
-    margin, two_sided = harm_margin(rule), rule.worse is Worse.BOTH
+    margin, two_sided = rule.harm_margin, rule.worse is Worse.BOTH
     alpha, prior = level(policy, rule), Prior(sd=sd, df=policy.prior_df, kind="given")
     blocked = passed = 0
     for _ in range(DRAWS):
