@@ -41,8 +41,6 @@ def _own_metric(path: str, value: Any) -> str | tuple[str, Metric]:
 
 
 class Better(StrEnum):
-    """The direction in which the user's own metric gets better."""
-
     HIGHER = "higher"
     LOWER = "lower"
 

@@ -35,7 +35,6 @@ class TopUp:
 
 
 def first_look(policy: Policy) -> TopUp:
-    """The first look of the plan."""
     wanted = policy.looks.runs[0]
     return TopUp(look=1, candidate_runs=wanted, reason=f"the plan begins with {runs(wanted, 'candidate')}")
 

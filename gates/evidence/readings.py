@@ -52,15 +52,12 @@ class Yardstick:
 
     @property
     def relative(self) -> bool:
-        """True on the log scale."""
         return self.scale is Scale.LOG
 
     def harm(self, reading: Reading) -> float:
-        """The reading in harm units."""
         return self.sign * (math.log(reading.value) if self.scale is Scale.LOG else reading.value)
 
     def harms(self, readings: Sequence[Reading]) -> NDArray[np.float64]:
-        """The readings in harm units, in their order."""
         return np.array([self.harm(reading) for reading in readings])
 
     def change(self, harm: float) -> float:

@@ -107,14 +107,9 @@ def _noise(loss: Values, window: int) -> float:
         return float(np.std(np.diff(loss)) / np.sqrt(window))
 
 
-def _kl_exploded(hard: HardChecks, kl: Values) -> str:
-    worst = _worst_window(kl)
-    return f"KL reached {figure(worst)}, over {hard.kl_limit:g} per response" if worst > hard.kl_limit else ""
-
-
-def _update_exploded(hard: HardChecks, approx_kl: Values) -> str:
-    worst, limit = _worst_window(approx_kl), hard.approx_kl_limit
-    return f"approximate KL of an update reached {figure(worst)}, over {limit:g}" if worst > limit else ""
+def _exploded(values: Values, limit: float, what: str, unit: str = "") -> str:
+    worst = _worst_window(values)
+    return f"{what} reached {figure(worst)}, over {limit:g}{unit}" if worst > limit else ""
 
 
 def _entropy_collapsed(hard: HardChecks, entropy: Values) -> str:
@@ -124,7 +119,7 @@ def _entropy_collapsed(hard: HardChecks, entropy: Values) -> str:
     return f"entropy fell from {figure(early)} to {figure(late)}" if bad else ""
 
 
-def _reward_lost(hard: HardChecks, reward: Values, what: str = "reward") -> str:
+def _reward_lost(hard: HardChecks, reward: Values, what: str) -> str:
     """Whether half of the gain is gone at the end: a fall far beyond the noise of two tenths, and larger than a single
     step's wobble, because a reward wanders slowly in healthy runs."""
     reward = _each_once(reward)
@@ -136,12 +131,6 @@ def _reward_lost(hard: HardChecks, reward: Values, what: str = "reward") -> str:
     if gained <= GAIN_SIGMAS * step:
         return f"mean {what} fell to {figure(late)} from {figure(early)}, without a rise before"
     return f"mean {what} fell back to {figure(late)} from {figure(best)}, having begun at {figure(early)}"
-
-
-def _score_lost(hard: HardChecks, score: Values) -> str:
-    """The same for the score, if it is recorded beside a reward from which a KL penalty was taken: that reward sinks in
-    every run that gains nothing, without anything being lost."""
-    return _reward_lost(hard, score, "score")
 
 
 def _each_once(values: Values) -> Values:
@@ -166,9 +155,10 @@ def _worst_window(values: Values, width: int = 5) -> float:
 Test = Callable[[HardChecks, Values], str]
 _LOSS_TESTS: tuple[tuple[str, Test], ...] = (("loss", _loss_diverged),)
 _POLICY_TESTS: tuple[tuple[str, Test], ...] = (
-    ("kl", _kl_exploded),
-    ("approx_kl", _update_exploded),
+    ("kl", lambda hard, values: _exploded(values, hard.kl_limit, "KL", " per response")),
+    ("approx_kl", lambda hard, values: _exploded(values, hard.approx_kl_limit, "approximate KL of an update")),
     ("entropy", _entropy_collapsed),
 )
-_RL_TESTS = (*_POLICY_TESTS, ("reward_mean", _reward_lost))
-_SCORED_TESTS = (*_POLICY_TESTS, ("score_mean", _score_lost))
+_RL_TESTS = (*_POLICY_TESTS, ("reward_mean", lambda hard, values: _reward_lost(hard, values, "reward")))
+# Beside a score, a reward has lost a KL penalty: it sinks in every run that gains nothing, without anything being lost.
+_SCORED_TESTS = (*_POLICY_TESTS, ("score_mean", lambda hard, values: _reward_lost(hard, values, "score")))

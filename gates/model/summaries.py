@@ -54,7 +54,6 @@ def everything(values: Values, warmup_steps: int) -> Values:
 
 
 def after_warmup(values: Values, warmup_steps: int) -> Values:
-    """The values after the first `warmup_steps`."""
     return values[warmup_steps:]
 
 

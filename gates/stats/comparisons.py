@@ -44,7 +44,6 @@ class Design:
         return self.candidate_runs - 1 if self.paired else self.baseline_runs + self.candidate_runs - 2
 
     def grown(self, runs: int) -> Design:
-        """The same design with `runs` runs on each side."""
         return replace(self, baseline_runs=runs, candidate_runs=runs)
 
 
