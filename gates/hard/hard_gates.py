@@ -25,19 +25,14 @@ OVERFLOWS = 3
 and moves no weight (torch.amp.GradScaler); the watch calls as many benign."""
 
 
-def nonfinite(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
-    """What each failing run did, and the sentence for the case that none failed."""
-    benign = [scale_search(run) for run in runs]
-    problems = []
-    for run, steps in zip(runs, benign, strict=True):
-        where = _first(run, steps)
-        if run.nan_steps + run.inf_steps > len(steps) or where:
-            counts = [(run.nan_steps, "NaN"), (run.inf_steps, "Inf")]
-            kinds = " and ".join(f"{count} {kind}" for count, kind in counts if count)
-            problems.append(f"{kinds or 'non-finite'} steps" + (f", first {where}" if where else ""))
-    if any(benign):
-        return problems, "no NaN or Inf but in the first gradient norms, by which fp16 finds its loss scale"
-    return problems, "no NaN or Inf at any step"
+def _nonfinite(policy: Policy, run: Run) -> str:
+    benign = scale_search(run)
+    where = _first(run, benign)
+    if run.nan_steps + run.inf_steps <= len(benign) and not where:
+        return ""
+    counts = [(run.nan_steps, "NaN"), (run.inf_steps, "Inf")]
+    kinds = " and ".join(f"{count} {kind}" for count, kind in counts if count)
+    return f"{kinds or 'non-finite'} steps" + (f", first {where}" if where else "")
 
 
 def scale_search(run: Run) -> frozenset[int]:
@@ -81,7 +76,8 @@ _OPTIONAL = ("invariants", "watch")
 _OF_ROWS = ("nonfinite", "divergence", "invariants", "watch")
 """What a run's rows show as soon as it has happened, whatever ended the run afterwards; to finish and to learn takes
 all of them."""
-Finder = Callable[[Policy, Sequence[Run]], tuple[list[str], str]]
+Finder = Callable[[Policy, Run], str | None]
+"""What a run did wrong; '' for nothing, None if the run does not tell."""
 _CHANCE = 0.25
 """Up to this p-value a candidate fails clearly more often than a baseline that fails too: 3 of 3 against 1 of 3 (0.2),
 not 2 of 3 against 1 of 3 (0.5). So high, because neither answer lets anything pass."""
@@ -94,8 +90,8 @@ def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> 
         (side.evidence, interrupted(side.runs)),
         (failures_too(baseline, side), interrupted((*baseline.runs, *baseline.fresh) if baseline else ())),
     )
-    asked = [(name, find) for name, find in FINDERS.items() if getattr(policy.hard, name)]
-    found = [(name, [_found(policy, name, find, *runs) for runs in sides]) for name, find in asked]
+    asked = [name for name in FINDERS if getattr(policy.hard, name)]
+    found = [(name, [_found(policy, name, *runs) for runs in sides]) for name in asked]
     # Not every run checks invariants or is watched: what nobody looked for is not listed.
     checks = [
         _check(name, mine, known)
@@ -116,14 +112,16 @@ class Found(NamedTuple):
     runs: int
 
 
-def _found(policy: Policy, name: str, find: Finder, evidence: Sequence[Run], ended: Sequence[Run]) -> Found:
+def _found(policy: Policy, name: str, evidence: Sequence[Run], ended: Sequence[Run]) -> Found:
     """What a check finds in the runs that are evidence, and in interrupted runs that had failed it before they were
     stopped."""
-    problems, fine = find(policy, evidence)
-    failed = [said[0] for run in ended if name in _OF_ROWS and (said := find(policy, [run])[0])]
-    return Found(
-        [*problems, *(f"{said}, before it was interrupted" for said in failed)], fine, len(evidence) + len(failed)
-    )
+    find, fine = FINDERS[name]
+    said = [find(policy, run) for run in evidence]
+    failed = [one for run in ended if name in _OF_ROWS and (one := find(policy, run))]
+    if name == "nonfinite" and any(map(scale_search, evidence)):
+        fine = "no NaN or Inf, but for the first gradient norms, by which fp16 finds its loss scale,"
+    problems = [*filter(None, said), *(f"{one}, before it was interrupted" for one in failed)]
+    return Found(problems, _known(fine, [one is not None for one in said]), len(evidence) + len(failed))
 
 
 def _check(name: str, found: Found, known: Found) -> Check:
@@ -181,49 +179,32 @@ def _known(fine: str, known: Sequence[bool]) -> str:
     return f"{fine} in {sum(known)} of {len(known)} runs; the others do not tell"
 
 
-def _completed(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
-    problems = [
-        f"{_CRASH_WORDS[run.failure]} after step {run.last_step}"
-        + (f" ({run.failure_reason})" if run.failure_reason else "")
-        for run in runs
-        if run.failure in CRASHES
-    ]
-    return problems, f"all {len(runs)} runs finished"
+def _completed(policy: Policy, run: Run) -> str:
+    if run.failure not in CRASHES:
+        return ""
+    why = f" ({run.failure_reason})" if run.failure_reason else ""
+    return f"{_CRASH_WORDS[run.failure]} after step {run.last_step}{why}"
 
 
-def _learned(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
-    problems = [
-        f"{'no learning beyond its noise' if WITHIN_NOISE in run.learned_reason else 'learned nothing'} "
-        f"({run.learned_reason or 'no reason recorded'})"
-        for run in runs
-        if run.learned is False
-    ]
-    return problems, _known("learned", [run.learned is not None for run in runs])
+def _learned(policy: Policy, run: Run) -> str | None:
+    if run.learned is not False:
+        return None if run.learned is None else ""
+    what = "no learning beyond its noise" if WITHIN_NOISE in run.learned_reason else "learned nothing"
+    return f"{what} ({run.learned_reason or 'no reason recorded'})"
 
 
-def _invariants(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
-    problems = [run.invariants.removeprefix(_BROKEN).strip() for run in runs if run.invariants.startswith(_BROKEN)]
-    return problems, _known("every invariant held", [bool(run.invariants) for run in runs])
+def _invariants(policy: Policy, run: Run) -> str | None:
+    if run.invariants.startswith(_BROKEN):
+        return run.invariants.removeprefix(_BROKEN).strip()
+    return "" if run.invariants else None
 
 
-def _watch(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
-    problems = [run.critical_held for run in runs if run.critical_held]
-    return problems, _known("no warning stayed critical", [run.critical_held is not None for run in runs])
-
-
-def _divergence(policy: Policy, runs: Sequence[Run]) -> tuple[list[str], str]:
-    found = [divergence(policy.hard, run) for run in runs]
-    return [problem for problem in found if problem], _known(
-        "no divergence", [problem is not None for problem in found]
-    )
-
-
-FINDERS: Mapping[str, Finder] = {
-    "completed": _completed,
-    "nonfinite": nonfinite,
-    "divergence": _divergence,
-    "learned": _learned,
-    "invariants": _invariants,
-    "watch": _watch,
+FINDERS: Mapping[str, tuple[Finder, str]] = {
+    "completed": (_completed, "finished"),
+    "nonfinite": (_nonfinite, "no NaN or Inf at any step"),
+    "divergence": (lambda policy, run: divergence(policy.hard, run), "no divergence"),
+    "learned": (_learned, "learned"),
+    "invariants": (_invariants, "every invariant held"),
+    "watch": (lambda policy, run: run.critical_held, "no warning stayed critical"),
 }
-"""The key of each check in a policy's `hard:`, with what finds its failures."""
+"""By its key in a policy's `hard:`, what each check looks for, and the sentence for runs without it."""
