@@ -12,9 +12,10 @@ import numpy as np
 from scipy.special import ndtr, stdtrit
 
 from gates.model.records import Series
+from gates.model.rules import Scale
 from gates.model.wording import figure
-from gates.watch.policy import BandRules, Harm, RowRules, Scale, StreamRule
-from gates.watch.warning import Finding, Level
+from gates.watch.policy import BandRules, Harm, RowRules, StreamRule
+from gates.watch.warning import Detector, Finding, Level
 
 _SMOOTH = 11  # steps whose spreads are pooled: three runs at one step estimate the spread badly
 _LEAP_CHANGE = 0.5  # share of the change that matters, which a single row needs
@@ -82,7 +83,7 @@ def bands_of(
     return bands
 
 
-class BandDeviation:
+class BandDeviation(Detector):
     """Sums up by how much a run is worse than the band, beyond an allowance; changes too small to matter do not count.
 
     A single row is enough for a WARN if it lies farther out than anything that the champion's runs did: a learning rate
@@ -163,6 +164,3 @@ class BandDeviation:
         if self._height > self._rules.critical and change > self._critical:
             return Level.CRITICAL
         return Level.WARN if change > self._change else None
-
-    def finish(self, completed: bool) -> Finding | None:
-        return None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gates.model.wording import figure
-from gates.watch.warning import Finding, Level
+from gates.watch.warning import Detector, Finding, Level
 
 # The streams that can have a limit; entropy is the only one that must not fall below its limit.
 CEILINGS = ("kl", "entropy", "grad_norm", "reward_std", "kl_target_error")
 _LOOK = 10  # first rows, which show how this run begins and not what went wrong in it
 
 
-class Ceiling:
+class Ceiling(Detector):
     """A fixed limit; off for this run, with one notice, when the run's own beginning breaks it."""
 
     rule = "ceiling"
@@ -47,6 +47,3 @@ class Ceiling:
         return Finding(
             Level.CRITICAL, f"{figure(value)}, {side} the ceiling {figure(self._limit)} for {self._inside} rows"
         )
-
-    def finish(self, completed: bool) -> Finding | None:
-        return None

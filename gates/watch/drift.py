@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from gates.model.rules import Scale
 from gates.model.wording import figure
-from gates.watch.policy import DriftRules, Harm, RowRules, Scale, StreamRule
-from gates.watch.warning import Finding, Level
+from gates.watch.policy import DriftRules, Harm, RowRules, StreamRule
+from gates.watch.warning import Detector, Finding, Level
 
 _MEAN_TO_SD = 1.2533  # of a normal: standard deviation over mean absolute deviation
 _CUT_TO_SD = 1.37  # the same where deviations are cut at three standard deviations and follow a trend
@@ -16,7 +17,7 @@ _BEYOND = 4  # standard deviations from which on a level counts as far away
 _LOG_SD = 0.02  # a stream steadier than 2 % is watched as if it varied by that much
 
 
-class Drift:
+class Drift(Detector):
     """Watches one stream.
 
     The forecast `centre + slope` follows the stream with `half_life`. A miss counts in standard deviations, cut to
@@ -85,9 +86,6 @@ class Drift:
                 return self._alarm()
         # However slowly it came there: the forecast follows a trend, and a trend can lead anywhere.
         return self._far_away() if scaled - self._best > self._far else None
-
-    def finish(self, completed: bool) -> Finding | None:
-        return None
 
     def _settle(self) -> None:
         kept = sorted(self._burn[self._skip :])

@@ -7,12 +7,12 @@ from collections import deque
 
 from gates.model.wording import figure
 from gates.watch.policy import FactRules
-from gates.watch.warning import Finding, Level
+from gates.watch.warning import Detector, Finding, Level
 
 _BENIGN = 3  # rows without finite gradients that are no news, early in a run, after the first finite one
 
 
-class NonFinite:
+class NonFinite(Detector):
     """A NaN or an infinity in a stream that has no business holding one."""
 
     rule = "nonfinite"
@@ -23,9 +23,6 @@ class NonFinite:
 
     def update(self, step: int, value: float) -> Finding | None:
         return None if math.isfinite(value) else Finding(self._level, f"is {value}")
-
-    def finish(self, completed: bool) -> Finding | None:
-        return None
 
 
 class NanGradients:
@@ -107,7 +104,7 @@ class ZeroLoss:
         return Finding(Level.STOP, f"exactly 0 in {self._zeros} rows in a row, {figure(before)} before")
 
 
-class Capped:
+class Capped(Detector):
     """Nearly every response is cut off at the length limit, while fewer than half were before.
 
     A fresh policy may begin like that, and a task that is too long for its limit stays like that: neither is a change.
@@ -133,6 +130,3 @@ class Capped:
             return None
         seen = f"{share:.0%} of the responses cut off (last {len(recent)} rows), {self._least:.0%} before"
         return Finding(Level.CRITICAL, seen)
-
-    def finish(self, completed: bool) -> Finding | None:
-        return None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from gates.model.wording import figure
 from gates.watch.policy import GainRules, LossRules, RowRules
 from gates.watch.together import Outcome
-from gates.watch.warning import Finding, Level
+from gates.watch.warning import Detector, Finding, Level
 
 _DIFF_TO_SD = 0.886  # of a normal: standard deviation over mean absolute difference of neighbours
 _MEDIAN_OF_5 = 0.54  # standard deviation of the median of five values / that of one value
@@ -246,7 +246,7 @@ class GainLost(LossRise):
         return f"{start}rose to {figure(-self._best)}, is back at {figure(-level)} (level of {self._window} rows)"
 
 
-class RewardFall:
+class RewardFall(Detector):
     """`GainLost` over few rows, which sees a collapse at once, and over many, which sees one through more noise.
 
     `sampled`: the reward is earned by the policy's own answers, so its rows are alike from the start, and the long
@@ -268,6 +268,3 @@ class RewardFall:
         found = long if short is None or (long is not None and long.level > short.level) else short
         self._outcome.note(self._stream, found is not None, self._short.gained or self._long.gained)
         return found
-
-    def finish(self, completed: bool) -> Finding | None:
-        return None

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from gates.model.fields import PolicyError, fields, mapping, readers, unknown
+from gates.model.rules import Scale
 from gates.watch.patterns import SPIKE_ROWS
-from gates.watch.policy import BEGIN, Scale, WatchPolicy
+from gates.watch.policy import BEGIN, WatchPolicy
 
 
 def parse_watch(body: Mapping[str, Any]) -> WatchPolicy:

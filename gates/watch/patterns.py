@@ -6,14 +6,14 @@ from collections import deque
 
 from gates.model.wording import figure
 from gates.watch.policy import PatternRules
-from gates.watch.warning import Finding, Level
+from gates.watch.warning import Detector, Finding, Level
 
 _MEMORY = 21  # rows whose median is what is normal
 _LEAST = 8  # rows needed to know what is normal
 SPIKE_ROWS = 5  # the last rows, several of which must be high
 
 
-class GradSpike:
+class GradSpike(Detector):
     """A multiple of what is normal, in several of the last five rows; a single spike is no news.
 
     Normal is the median of the rows before those, up to twenty-one. Never more than a WARN: gradients are clipped, and
@@ -48,6 +48,3 @@ class GradSpike:
             return None
         seen = f"{figure(value)}, {figure(value / self._normal)} times the usual {figure(self._normal)}"
         return Finding(Level.WARN, seen)
-
-    def finish(self, completed: bool) -> Finding | None:
-        return None

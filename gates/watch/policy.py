@@ -22,6 +22,7 @@ from gates.model.fields import (
     text,
     unknown,
 )
+from gates.model.rules import Scale
 from gates.watch.advice import rules as rule_names
 from gates.watch.ceilings import CEILINGS
 
@@ -45,13 +46,6 @@ class Harm(StrEnum):
     LOWER = "lower"
 
 
-class Scale(StrEnum):
-    """LOG: changes are factors. IDENTITY: changes are standard deviations of the burn-in."""
-
-    LOG = "log"
-    IDENTITY = "identity"
-
-
 @dataclass(frozen=True, kw_only=True)
 class RowRules:
     """How rows are counted; a row is one logged value of a stream."""
@@ -69,7 +63,8 @@ class RowRules:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamRule:
-    """How one stream drifts into trouble."""
+    """How one stream drifts into trouble. On the log scale changes are factors, on the identity scale standard
+    deviations of the burn-in."""
 
     stream: str
     worse: Annotated[Harm, choice(Harm)]

@@ -7,7 +7,7 @@ from collections import deque
 
 from gates.model.wording import figure
 from gates.watch.policy import PatternRules
-from gates.watch.warning import Finding, Level
+from gates.watch.warning import Detector, Finding, Level
 
 _LESS_LIKELY = 1.5  # times the first log-probability, if more is lost than the margin has gained
 _FIRST = 10  # rows that show where a preference run began
@@ -39,7 +39,7 @@ class Outcome:
         self.gained = self.gained or gained
 
 
-class NoSpread:
+class NoSpread(Detector):
     """Groups whose answers all earn the same, row after row: no advantage, no gradient.
 
     Once a reward has gained, this is success, as long as the reward stays up.
@@ -64,9 +64,6 @@ class NoSpread:
         if self._inside < 2 * self._wanted or outcome.gained:
             return None
         return Finding(Level.WARN, f"{seen}, and the reward has gained nothing")
-
-    def finish(self, completed: bool) -> Finding | None:
-        return None
 
 
 class Displacement:
@@ -128,7 +125,7 @@ class Displacement:
         return sorted(recent)[self._window] if len(recent) == 2 * self._window else None
 
 
-class Part:
+class Part(Detector):
     """One series of a `Displacement`."""
 
     rule = "displacement"
@@ -141,6 +138,3 @@ class Part:
     def update(self, step: int, value: float) -> Finding | None:
         self._of.take(self._stream, value)
         return self._of.judge(value) if self._stream == "chosen_reward" else None
-
-    def finish(self, completed: bool) -> Finding | None:
-        return None

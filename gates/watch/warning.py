@@ -26,13 +26,15 @@ class Finding(NamedTuple):
 class Detector(Protocol):
     """One rule on one stream of one run; keeps a state of constant size."""
 
+    __slots__ = ()
     rule: str
 
     def update(self, step: int, value: float) -> Finding | None:
         """Take the next value; return what is wrong for as long as it is wrong."""
 
     def finish(self, completed: bool) -> Finding | None:
-        """Return what only the end of the run shows. `completed`: it ended as planned."""
+        """Return what only the end of the run shows, for most rules nothing. `completed`: it ended as planned."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
