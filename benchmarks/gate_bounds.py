@@ -40,7 +40,7 @@ from gate_freeze import unchanged_sessions  # noqa: E402
 from gate_judges import policy_for  # noqa: E402
 
 from gates.calibration import spreads  # noqa: E402
-from gates.evidence.pairs import judged_in_pairs  # noqa: E402
+from gates.evidence.clocks import judged_in_pairs  # noqa: E402
 from gates.model.paradigm import Paradigm, named_paradigm  # noqa: E402
 from gates.model.policy import FreshBaseline, Policy  # noqa: E402
 from gates.model.rules import MetricRule, Role  # noqa: E402

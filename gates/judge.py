@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gates.decision import decide
-from gates.evidence.pairs import pair
+from gates.evidence.clocks import pair
 from gates.facts.check import fact_checks, what_differs
 from gates.facts.work import work_note
 from gates.hard.hard_gates import hard_checks

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gates.evidence.pairs import Pairs
-from gates.evidence.validity import superseded
+from gates.evidence.clocks import Pairs, superseded
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.rules import MetricRule, Role, Worse

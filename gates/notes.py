@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
-from gates.evidence.pairs import Pairs
-from gates.evidence.validity import Reasons, invalid_clocks, superseded
+from gates.evidence.clocks import Pairs, Reasons, invalid_clocks, superseded
 from gates.model.policy import Policy, matches
 from gates.model.records import Run
 from gates.model.sides import Side

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gates.evidence.pairs import judged_in_pairs
-from gates.evidence.validity import invalid_clocks
+from gates.evidence.clocks import invalid_clocks, judged_in_pairs
 from gates.hard.crashes import crashes, repeated
 from gates.hard.hard_gates import hard_checks
 from gates.model.policy import Policy

@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gates.evidence.clocks import Pairs, invalid_clocks, judged_in_pairs
 from gates.evidence.comparability import incomparable, unread
 from gates.evidence.matching import compare_readings, identity_check, same_code, same_training
-from gates.evidence.pairs import Pairs, judged_in_pairs
 from gates.evidence.plausibility import implausible, limit_beyond_reach
 from gates.evidence.readings import Reading, Yardstick, read, yardstick
-from gates.evidence.validity import invalid_clocks
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.rules import MetricRule, Role

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.reports.decision import SLOW_DRIFT
 from canary_mlflow.tracking.histories import read_version
 from gates.anchoring import anchored
-from gates.evidence.pairs import judged_in_pairs
+from gates.evidence.clocks import judged_in_pairs
 from gates.judge import judge
 from gates.model.policy import FreshBaseline, Policy
 from gates.model.records import Run, Version

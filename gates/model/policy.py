@@ -114,7 +114,7 @@ class HardChecks:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidityRules:
-    """Beyond what a run's clock tells about the machine instead: see gates/evidence/validity.py. None switches a rule
+    """Beyond what a run's clock tells about the machine instead: see gates/evidence/clocks.py. None switches a rule
     off.
 
     `reruns`: how often such a run, or one that broke off, is repeated.

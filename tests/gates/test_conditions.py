@@ -10,7 +10,7 @@ import pytest
 from verdicts import check
 
 from gates import Outcome, ReasonCode, Run, Series, Version, judge
-from gates.evidence.validity import invalid_clocks, superseded
+from gates.evidence.clocks import invalid_clocks, superseded
 from gates.hard.divergence import divergence
 from gates.model.priors import Prior
 from gates.model.rules import Role

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gates import CheckOutcome, Outcome, ReasonCode, Series, judge
-from gates.evidence.validity import invalid_clocks
+from gates.evidence.clocks import invalid_clocks
 
 
 def constant(run, **values):
