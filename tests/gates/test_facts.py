@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from verdicts import check
 
+from canary_mlflow.pages.side_by_side import side_by_side
 from gates import CheckOutcome, Outcome, Run, Version, judge
 from gates.facts.differences import differences
 from gates.facts.exact import FACTS, covers
-from gates.facts.side_by_side import side_by_side
 from gates.model.verdict import Difference, verdict_from_dict, verdict_to_dict
 
 FACTS_OF = {
