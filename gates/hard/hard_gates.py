@@ -201,7 +201,7 @@ def _invariants(policy: Policy, run: Run) -> str | None:
 
 FINDERS: Mapping[str, tuple[Finder, str]] = {
     "completed": (_completed, "finished"),
-    "nonfinite": (_nonfinite, "no NaN or Inf at any step"),
+    "nonfinite": (_nonfinite, "no NaN or Inf"),
     "divergence": (lambda policy, run: divergence(policy.hard, run), "no divergence"),
     "learned": (_learned, "learned"),
     "invariants": (_invariants, "every invariant held"),

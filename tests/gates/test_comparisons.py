@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gates.model.priors import Prior
+from gates.stats import comparisons
 from gates.stats.comparisons import BY_MEANS, BY_MEDIAN, Design, cautious, compare, moderate
 from gates.stats.planning import block_probability, pass_probability, runs_needed, smallest_detectable, upper_tail
 
@@ -114,6 +115,19 @@ def test_a_prior_half_as_large_as_the_truth_calls_no_more_unchanged_sides_worse_
         sides = rng.normal(0, 0.04, baseline), rng.normal(0, 0.04, candidate)
         blocked += compare(*sides, margin=0.05, prior=KNOWN).p_harm <= 0.006
     assert blocked / 2000 <= 0.015
+
+
+def test_a_prior_that_gives_way_halves_the_false_blocks_where_it_is_a_tenth_of_the_truth(monkeypatch):
+    rng = np.random.default_rng(14)
+    drawn = [(rng.normal(0, 0.2, 2), rng.normal(0, 0.2, 2)) for _ in range(2000)]
+
+    def blocked() -> float:
+        return float(np.mean([compare(*sides, margin=0.02, prior=KNOWN).p_harm <= 0.01 for sides in drawn]))
+
+    gives_way = blocked()
+    monkeypatch.setattr(comparisons, "TOLD", math.inf)
+    assert gives_way < 0.05
+    assert blocked() > 1.6 * gives_way
 
 
 @pytest.mark.parametrize(("baseline", "candidate"), [(5, 3), (8, 3), (5, 5)])
