@@ -51,8 +51,8 @@ _OWN: dict[str, Reader] = {
     "scale": choice(Scale),
     "unit": lambda path, value: value if value == "" else text(path, value),
 }
-_REDUCTION, _SCALE = readers(MetricRule)["reduction"], readers(MetricRule)["scale"]
 RULE_KEYS: dict[str, Reader] = {"metric": _own_metric, **readers(MetricRule)}
+_PRIOR: dict[str, Reader] = {**readers(Prior), **{key: RULE_KEYS[key] for key in ("reduction", "scale")}}
 
 
 def parse_rule(name: str, body: Any, names: Iterable[Any]) -> MetricRule:
@@ -155,7 +155,7 @@ def _known_priors(name: Any, body: Any) -> KnownPriors:
     found = fields(path, body, {"when": mapping, "rules": mapping})
     rules = {}
     for rule, prior in found["rules"].items():
-        read = fields(f"{path}.rules.{rule}", prior, {**readers(Prior), "reduction": _REDUCTION, "scale": _SCALE})
+        read = fields(f"{path}.rules.{rule}", prior, _PRIOR)
         reduction, scale = read.pop("reduction"), read.pop("scale")
         rules[str(rule)] = (Prior(**read), reduction, scale)
     return KnownPriors(name=str(name), when=_when(path, found["when"]), rules=rules)
