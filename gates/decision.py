@@ -37,18 +37,12 @@ def decide(policy: Policy, checks: Sequence[Check]) -> tuple[Outcome, ReasonCode
     if missing:
         missing.sort(key=lambda check: _PRECEDENCE.index(_code(check)))
         return Outcome.INCONCLUSIVE, _code(missing[0]), _sentence(missing)
-    passed = [check for check in deciding if check.role is Role.GATE and check.outcome is CheckOutcome.PASS]
+    passed = [check.metric for check in deciding if check.role is Role.GATE and check.outcome is CheckOutcome.PASS]
     if alone(policy) and any(check.metric == FACTS for check in deciding):
         return Outcome.PASS, ReasonCode.PASS, "Every exact fact is equal, or differs by rounding alone."
     if not passed:
         return Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA, "No gate metric could be judged."
-    within = [check.metric for check in passed if not check.evidence or check.evidence.within]
-    besides = [check.metric for check in passed if check.metric not in within]
-    judged = "No worse than the baseline" + (
-        f", within every limit: {listed(within, most=len(within))}." if within else "."
-    )
-    if besides:
-        judged += f" No harm, because nothing takes longer for it: {listed(besides)}."
+    judged = f"No worse than the baseline, within every limit: {listed(passed, most=len(passed))}."
     if warned := [check.metric for check in checks if check.outcome is CheckOutcome.WARN]:
         judged += f" Beyond a limit that only warns: {listed(warned, most=len(warned))}."
     return Outcome.PASS, ReasonCode.PASS, judged
