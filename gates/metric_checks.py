@@ -99,7 +99,7 @@ def conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, power
         return check_of(rule, CheckOutcome.PASS, reason, **known)
     if found.p_harm <= level and (enough or rule.role is Role.ADVISORY):
         verb = "changed" if rule.worse is Worse.BOTH else "worse"
-        reason = f"{line}{_by_median(rule, found, evidence)}, {verb} with {p_value(found.p_harm)}"
+        reason = f"{line}{_by_median(found, evidence)}, {verb} with {p_value(found.p_harm)}"
         blocks = rule.role is not Role.ADVISORY
         outcome, code = (CheckOutcome.BLOCK, ReasonCode.REGRESSION) if blocks else (CheckOutcome.WARN, None)
         return check_of(rule, outcome, reason, reason_code=code, **known)
@@ -129,7 +129,7 @@ def _inconclusive(
         code, more = ReasonCode.TOO_FEW_RUNS, at_estimate
         missing = f"too few runs to BLOCK, {runs(more)} per side would"
     elif harmless is None:
-        code, more, missing = ReasonCode.TOO_NOISY, None, _past_deciding(policy, rule, found)
+        code, more, missing = ReasonCode.TOO_NOISY, None, _past_deciding(rule, found)
     elif not could_pass or (beyond and not enough_to_block(policy, found.design)):
         code, more = ReasonCode.TOO_FEW_RUNS, max(harmless, at_estimate or 0, least)
         other = " of other seeds" if weighed.repeated else ""
@@ -154,7 +154,7 @@ def _inconclusive(
     )
 
 
-def _by_median(rule: MetricRule, found: Comparison, evidence: Evidence) -> str:
+def _by_median(found: Comparison, evidence: Evidence) -> str:
     """The change by the medians, if one odd run hides in the means what the other runs show."""
     if found.harms[0] > found.margin or evidence.typical is None:
         return ""
@@ -167,7 +167,7 @@ def _range(evidence: Evidence) -> str:
     return f"[{', '.join(change(end, evidence.relative, evidence.unit) for end in ends if end is not None)}]"
 
 
-def _past_deciding(policy: Policy, rule: MetricRule, found: Comparison) -> str:
+def _past_deciding(rule: MetricRule, found: Comparison) -> str:
     """Why no number of runs would decide: these runs are too noisy, or the stated prior is too large for the limit."""
     if found.prior.kind == "shipped" and found.cautious.prior_df and found.prior.sd >= found.margin:
         return f"its prior of {rule.prior:g} is no less than its limit: state a smaller one, or let calibrate find it"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +14,7 @@ from scipy.stats import hypergeom
 from gates.hard.crashes import crashes
 from gates.hard.divergence import divergence
 from gates.model.metrics import metrics_with
-from gates.model.policy import Policy
+from gates.model.policy import HardChecks, Policy
 from gates.model.records import WITHIN_NOISE, Run, Series, Version
 from gates.model.sides import CRASHES, Side, broken_off, failures_too, interrupted
 from gates.model.verdict import Check, CheckOutcome, ReasonCode, hard_check
@@ -25,7 +27,7 @@ OVERFLOWS = 3
 and moves no weight (torch.amp.GradScaler); the watch calls as many benign."""
 
 
-def _nonfinite(policy: Policy, run: Run) -> str:
+def _nonfinite(run: Run) -> str:
     benign = scale_search(run)
     where = _first(run, benign)
     if run.nan_steps + run.inf_steps <= len(benign) and not where:
@@ -76,7 +78,7 @@ _OPTIONAL = ("invariants", "watch")
 _OF_ROWS = ("nonfinite", "divergence", "invariants", "watch")
 """What a run's rows show as soon as it has happened, whatever ended the run afterwards; to finish and to learn takes
 all of them."""
-Finder = Callable[[Policy, Run], str | None]
+Finder = Callable[[Run], str | None]
 """What a run did wrong; '' for nothing, None if the run does not tell."""
 _CHANCE = 0.25
 """Up to this p-value a candidate fails clearly more often than a baseline that fails too: 3 of 3 against 1 of 3 (0.2),
@@ -90,8 +92,8 @@ def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> 
         (side.evidence, interrupted(side.runs)),
         (failures_too(baseline, side), interrupted((*baseline.runs, *baseline.fresh) if baseline else ())),
     )
-    asked = [name for name in FINDERS if getattr(policy.hard, name)]
-    found = [(name, [_found(policy, name, *runs) for runs in sides]) for name in asked]
+    asked = [(name, *rule) for name, rule in _rules(policy.hard).items() if getattr(policy.hard, name)]
+    found = [(name, [_found(name, find, fine, *runs) for runs in sides]) for name, find, fine in asked]
     # Not every run checks invariants or is watched: what nobody looked for is not listed.
     checks = [
         _check(name, mine, known)
@@ -112,12 +114,11 @@ class Found(NamedTuple):
     runs: int
 
 
-def _found(policy: Policy, name: str, evidence: Sequence[Run], ended: Sequence[Run]) -> Found:
+def _found(name: str, find: Finder, fine: str, evidence: Sequence[Run], ended: Sequence[Run]) -> Found:
     """What a check finds in the runs that are evidence, and in interrupted runs that had failed it before they were
     stopped."""
-    find, fine = FINDERS[name]
-    said = [find(policy, run) for run in evidence]
-    failed = [one for run in ended if name in _OF_ROWS and (one := find(policy, run))]
+    said = [find(run) for run in evidence]
+    failed = [one for run in ended if name in _OF_ROWS and (one := find(run))]
     if name == "nonfinite" and any(map(scale_search, evidence)):
         fine = "no NaN or Inf, but for the first gradient norms, by which fp16 finds its loss scale,"
     problems = [*filter(None, said), *(f"{one}, before it was interrupted" for one in failed)]
@@ -179,32 +180,33 @@ def _known(fine: str, known: Sequence[bool]) -> str:
     return f"{fine} in {sum(known)} of {len(known)} runs; the others do not tell"
 
 
-def _completed(policy: Policy, run: Run) -> str:
+def _completed(run: Run) -> str:
     if run.failure not in CRASHES:
         return ""
     why = f" ({run.failure_reason})" if run.failure_reason else ""
     return f"{_CRASH_WORDS[run.failure]} after step {run.last_step}{why}"
 
 
-def _learned(policy: Policy, run: Run) -> str | None:
+def _learned(run: Run) -> str | None:
     if run.learned is not False:
         return None if run.learned is None else ""
     what = "no learning beyond its noise" if WITHIN_NOISE in run.learned_reason else "learned nothing"
     return f"{what} ({run.learned_reason or 'no reason recorded'})"
 
 
-def _invariants(policy: Policy, run: Run) -> str | None:
+def _invariants(run: Run) -> str | None:
     if run.invariants.startswith(_BROKEN):
         return run.invariants.removeprefix(_BROKEN).strip()
     return "" if run.invariants else None
 
 
-FINDERS: Mapping[str, tuple[Finder, str]] = {
-    "completed": (_completed, "finished"),
-    "nonfinite": (_nonfinite, "no NaN or Inf"),
-    "divergence": (lambda policy, run: divergence(policy.hard, run), "no divergence"),
-    "learned": (_learned, "learned"),
-    "invariants": (_invariants, "every invariant held"),
-    "watch": (lambda policy, run: run.critical_held, "no warning stayed critical"),
-}
-"""By its key in a policy's `hard:`, what each check looks for, and the sentence for runs without it."""
+def _rules(hard: HardChecks) -> Mapping[str, tuple[Finder, str]]:
+    """By its key in a policy's `hard:`, what each check looks for, and the sentence for runs without it."""
+    return {
+        "completed": (_completed, "finished"),
+        "nonfinite": (_nonfinite, "no NaN or Inf"),
+        "divergence": (partial(divergence, hard), "no divergence"),
+        "learned": (_learned, "learned"),
+        "invariants": (_invariants, "every invariant held"),
+        "watch": (attrgetter("critical_held"), "no warning stayed critical"),
+    }
