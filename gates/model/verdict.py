@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, is_dataclass
 from enum import StrEnum
-from typing import Any
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from gates.model.rules import MetricRule, Role
 
@@ -219,38 +221,30 @@ def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
 
 
 def verdict_from_dict(plain: Mapping[str, Any]) -> Verdict:
-    """Read back what `verdict_to_dict` wrote. Unknown keys are left out, so that newer files stay
-    readable."""
-    known = _known(Verdict, plain)
-    known["outcome"] = Outcome(known["outcome"])
-    known["reason_code"] = ReasonCode(known["reason_code"])
-    known["checks"] = tuple(_check_from_dict(check) for check in known["checks"])
-    known["differences"] = tuple(map(difference_from_dict, known["differences"]))
-    for side in ("baseline_runs", "candidate_runs", "notes", "compared"):
-        known[side] = tuple(known.get(side, ()))
-    known["causes"] = tuple(RootCause(**_known(RootCause, cause)) for cause in known.get("causes", ()))
-    return Verdict(**known)
+    """Read back what `verdict_to_dict` wrote. Unknown keys are left out, so that newer files stay readable."""
+    found: Verdict = _read(Verdict, plain)
+    return found
 
 
 def difference_from_dict(plain: Mapping[str, Any]) -> Difference:
     """Read back one difference of a verdict's JSON."""
-    known = _known(Difference, plain)
-    return Difference(**{**known, "seeds": tuple(known.get("seeds", ()))})
+    found: Difference = _read(Difference, plain)
+    return found
 
 
-def _check_from_dict(plain: Mapping[str, Any]) -> Check:
-    known = _known(Check, plain)
-    known["role"] = Role(known["role"])
-    known["outcome"] = CheckOutcome(known["outcome"])
-    known["reason_code"] = ReasonCode(known["reason_code"]) if known.get("reason_code") else None
-    known["evidence"] = Evidence(**_known(Evidence, known["evidence"])) if known.get("evidence") else None
-    known["notes"] = tuple(known.get("notes", ()))
-    return Check(**known)
+_hints = cache(get_type_hints)
 
 
-def _known(kind: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in fields(kind)}
-    return {key: value for key, value in plain.items() if key in names}
+def _read(kind: Any, plain: Any) -> Any:
+    """A plain value as what its type says: None, a dataclass, a tuple, a word of an enumeration, or itself."""
+    if isinstance(kind, UnionType):  # something or None
+        return None if plain is None else _read(get_args(kind)[0], plain)
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints(kind)
+        return kind(**{key: _read(hints[key], value) for key, value in plain.items() if key in hints})
+    if get_origin(kind) is tuple:
+        return tuple(_read(get_args(kind)[0], one) for one in plain)
+    return kind(plain) if isinstance(kind, type) and issubclass(kind, StrEnum) else plain
 
 
 def _json(value: Any) -> Any:
