@@ -22,7 +22,7 @@ def fewer_points(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """200 sets of runs give chances to two percent; all 1000 where digits are compared, and with --full."""
     digits = request.function is test_power_counts_both_directions_where_both_are_harm
     if not digits and not request.config.getoption("--full"):
-        monkeypatch.setattr("gates.stats.planning.POINTS", 200)
+        monkeypatch.setattr("gates.stats.power.POINTS", 200)
 
 
 def test_all_that_decides_stands_in_one_table_with_what_it_sees_and_the_joint_chance() -> None:
