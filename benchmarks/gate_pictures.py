@@ -1,6 +1,6 @@
 """Draws the tables of benchmarks/gate.py: what each judge gets wrong, and what it finds, on the same simulated runs.
 
-python benchmarks/gate_pictures.py [docs/gate-made.md] [docs/gate-judges.svg]
+python benchmarks/gate_pictures.py [--tables docs/gate-made.md] [--write docs/gate-judges.svg]
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from gate_data import NOISE, STEPS  # noqa: E402  # the path is set above
-from gate_tables import read_simulated_tables  # noqa: E402
+from gate_tables import around_marks, read_simulated_tables  # noqa: E402
 
 COLOURS = {"smoke": "#0072b2", "perf": "#d55e00", "nightly": "#009e73"}
 MARKS = dict(zip(NOISE, ("o", "s", "^", "x"), strict=True))
@@ -69,10 +69,11 @@ def _legend(figure: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", type=Path, nargs="?", default=ROOT / "docs" / "gate.md")
-    parser.add_argument("picture", type=Path, nargs="?", default=ROOT / "docs" / "gate-judges.svg")
+    parser.add_argument("--tables", type=Path, default=ROOT / "docs" / "gate-made.md")
+    parser.add_argument("--write", type=Path, default=ROOT / "docs" / "gate-judges.svg")
     asked = parser.parse_args()
-    draw_judges(read_simulated_tables(asked.tables.read_text(encoding="utf-8")), asked.picture)
+    _, tables, _ = around_marks(asked.tables, "benchmarks/gate.py")
+    draw_judges(read_simulated_tables(tables), asked.write)
 
 
 if __name__ == "__main__":

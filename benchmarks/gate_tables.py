@@ -86,13 +86,19 @@ def pool_table(title: str, results: dict[str, Any]) -> list[str]:
 
 def write_tables(path: Path, lines: Sequence[str], mark: str) -> None:
     """Replace the text between the marks with the benchmark's name. Raises SystemExit if they are missing."""
+    before, _, after = around_marks(path, mark)
+    path.write_text(f"{before}\n" + "\n".join(lines) + f"\n{after}", encoding="utf-8")
+
+
+def around_marks(path: Path, mark: str) -> tuple[str, str, str]:
+    """What comes before the marked text, the text, and what follows it. Raises SystemExit if the marks are missing."""
     begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
     text = path.read_text(encoding="utf-8")
     if begin not in text or end not in text:
-        raise SystemExit(f"{path} has no lines {begin} and {end} to write between")
+        raise SystemExit(f"{path} has no lines {begin} and {end} around the tables")
     before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
-    path.write_text(f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}", encoding="utf-8")
+    marked, _, after = rest.partition(end)
+    return before + begin, marked, end + after
 
 
 def ours_against_promises(simulated_results: dict[str, Any], repeats: int) -> dict[str, Any]:

@@ -87,3 +87,9 @@ def test_a_name_that_is_not_there_is_seen(tmp_path: Path) -> None:
 def test_what_the_ablation_switches_off_is_there() -> None:
     code = "import gate_ablation as it; [getattr(*p[:2]) for places in it.SWITCHES.values() for p in places]"
     subprocess.run([forking.python(), "-c", code], cwd=ROOT / "benchmarks", check=True)
+
+
+def test_the_picture_of_the_judges_is_drawn_from_the_page_that_has_their_tables(tmp_path: Path) -> None:
+    picture = tmp_path / "judges.svg"
+    subprocess.run([forking.python(), "gate_pictures.py", "--write", picture], cwd=ROOT / "benchmarks", check=True)
+    assert picture.read_bytes() == (ROOT / "docs" / "gate-judges.svg").read_bytes()
