@@ -41,8 +41,8 @@ class CommandLine:
 def expand(argv: Sequence[str]) -> list[str]:
     """The words in the form that Hydra expects.
 
-    Splits MLproject's one quoted `--overrides=…`, drops parameters left empty, and turns the path of a policy
-    (`gate=my/policy.yaml`) into an option of its group.
+    Splits MLproject's one quoted `--overrides=…`, drops parameters left empty, turns the path of a policy
+    (`gate=my/policy.yaml`) into an option of its group, and puts options before overrides.
     """
     words: list[str] = []
     for word in argv:
@@ -53,7 +53,16 @@ def expand(argv: Sequence[str]) -> list[str]:
                 raise UsageError(f"overrides: {error}; expected key=value words, quoted as in a shell") from error
         elif word:
             words.append(word)
-    return [_policy_by_path(word) for word in words]
+    return _options_first([_policy_by_path(word) for word in words])
+
+
+def _options_first(words: Sequence[str]) -> list[str]:
+    """argparse, and so Hydra, refuses overrides on both sides of an option: `launcher=ray --multirun algo=sft,dpo`."""
+    found, _ = _parser().parse_known_intermixed_args(list(words))
+    left = list(words)
+    for override in found.overrides:
+        left.remove(override)
+    return [*left, *found.overrides]
 
 
 def parse(argv: Sequence[str]) -> CommandLine:

@@ -254,6 +254,13 @@ def test_the_mode_of_a_sweep_may_be_an_override() -> None:
     assert len(composed("hydra.mode=MULTIRUN", "seed=1,2")) == 2
 
 
+def test_an_option_may_stand_between_overrides() -> None:
+    configs = composed("algo=sft,dpo", "--multirun", "seed=1,2")
+    assert [(config.algo.name, config.seed) for config in configs] == [("sft", 1), ("sft", 2), ("dpo", 1), ("dpo", 2)]
+    words = ["algo=sft", "--config-dir", "mine", "seed=1"]
+    assert expand(words) == ["--config-dir", "mine", "algo=sft", "seed=1"]  # as Hydra's own parser takes them
+
+
 def test_a_multirun_checks_every_job() -> None:
     configs = composed("--multirun", "algo=sft,dpo,ppo", "seed=1,2")
     assert [(item.algo.name, item.seed) for item in configs] == [
