@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.session_gate import judge_runs
 from canary_mlflow.reports.decision import Decision
+from canary_mlflow.reports.figures import count
 from training.compose import to_plain
 from training.config import CanaryConfig
 from training.launch import code_of_failure
@@ -61,7 +62,7 @@ class Cell:
         if self.decision is not None:
             return f"{self.decision.verdict.reason}{missing}"
         broke = f", {len(self.failures)} of them broke off ({', '.join(self.failures)})" if self.failures else ""
-        return f"{self.made} runs{broke}; nothing to judge them against{missing}"
+        return f"{count(self.made, 'run')}{broke}; nothing to judge them against{missing}"
 
 
 def cell_of(config: CanaryConfig) -> str:

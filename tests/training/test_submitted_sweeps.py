@@ -109,7 +109,7 @@ def test_a_job_that_is_lost_is_missed_and_the_others_are_judged(workplace: Workp
     )
     assert ended.returncode == 4, ended.stderr
     assert "canary: job 41_0 reported nothing (state NODE_FAIL); its output: " in ended.stderr
-    assert ended.stdout.rstrip().endswith("1 runs; nothing to judge them against; 1 of 2 runs were not made")
+    assert ended.stdout.rstrip().endswith("1 run; nothing to judge them against; 1 of 2 runs were not made")
     assert [run.data.tags["canary.seed"] for run in runs(workplace, "run")] == ["2"]
     assert [run.info.status for run in runs(workplace, "sweep")] == ["FAILED"]
 
