@@ -11,7 +11,7 @@ from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import aliased, champion_runs, run_side
 from canary_mlflow.registry.records import session_of
-from canary_mlflow.registry.versions import champion_number, find_version
+from canary_mlflow.registry.versions import champion_number, find_version, is_evidence_only
 from canary_mlflow.reports.advice import run_page, version_page
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.histories import read_runs
@@ -99,8 +99,13 @@ def of_version(client: MlflowClient, model: str, version: str, policy: str | Non
         decision, origin, why = verdicts.judged_now(client, model, number, policy)
     ids = evidence_of(client, session)
     if decision is not None:
-        page = version_page(model, number)
-        decision = replace(decision, store=without_password(client.tracking_uri), page=page, session_id=session)
+        decision = replace(
+            decision,
+            store=without_password(client.tracking_uri),
+            page=version_page(model, number),
+            session_id=session,
+            evidence_only=is_evidence_only(found),  # a row of the ledger does not say
+        )
     return Subject(
         label=f"{model} version {number}",
         kind="version",

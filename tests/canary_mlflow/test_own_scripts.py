@@ -107,8 +107,9 @@ def test_a_session_is_registered_and_judged(store: str, tmp_path: Path, weights:
     assert said("register", first, "--weights", str(weights)).stdout == "1\n"
     assert "mine version 1" in said("gate", "mine", "1").stdout  # by the session's policy: nobody named one
     second, third = trained(tmp_path / "out"), trained(tmp_path / "out", learning_rate=30.0)
-    assert said("register", second, "mine", "--weights", str(weights)).stdout == "2\n"
+    assert said("register", second, "mine").stdout == "2\n"
     assert said("gate", "mine", "2", "--policy", "learning.yaml").stdout.startswith("PASS  mine version 2 against")
+    assert "(before: version 1). It is evidence only: there are no weights" in said("report", "mine/2").stdout
     said("register", third, "--weights", str(weights))
     assert said("gate", "mine", "3", "--policy", "learning.yaml", code=1).stdout.startswith("BLOCK  mine version 3")
     more = said("gate", "mine", "3", "--policy", "learning.yaml", "--top-up", code=2).stderr
