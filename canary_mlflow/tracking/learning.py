@@ -37,8 +37,9 @@ def learned(rows: Sequence[Mapping[str, float]], algo: str, moved: bool | None) 
         return False, "no trainable parameter changed"
     name, higher, values = _watched(rows, algo)
     if len(values) < 2 * FEWEST:
-        short = len(rows) < 2 * FEWEST  # a long run without the series is another matter
-        return None if short else False, f"only {len(values)} values of {name}; expected at least {2 * FEWEST}"
+        # A long run without any is another matter; a few come from several steps on one batch of answers.
+        known = False if not values and len(rows) >= 2 * FEWEST else None
+        return known, f"only {len(values)} values of {name}; expected at least {2 * FEWEST}"
     first, last = (max(FEWEST, round(share * len(values))) for share in (SCORE_WINDOWS if higher else LOSS_WINDOWS))
     start, end = values[:first], values[max(first, len(values) - last) :]
     before, after = _middle(start), _middle(end)

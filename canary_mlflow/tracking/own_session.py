@@ -190,7 +190,7 @@ def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
     record_runs(client, session_id, get_run(client, session_id).data.tags.get("canary.model_name", ""))
     where = f"session {session_id} is in {without_password(client.tracking_uri)}"
     if not runs:
-        missing = "no run joined it; expected trainers with callbacks=[CanaryCallback()] while it was open"
+        missing = "no run joined it; expected trainers with callbacks=[CanaryCallback()] that begin while it is open"
         return f"{where}: {missing}; there is nothing to register"
     what = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
     register = f"canary register {session_id} [--weights FOLDER]"

@@ -182,7 +182,7 @@ def test_a_session_that_breaks_off_reads_failed(store: str, tmp_path: Path, capf
     with session("mine") as empty:
         pass
     assert MlflowClient().get_run(empty.session_id).info.status == "FAILED"
-    assert "callbacks=[CanaryCallback()] while it was open; there is nothing to register" in capfd.readouterr().err
+    assert "[CanaryCallback()] that begin while it is open; there is nothing to register" in capfd.readouterr().err
 
 
 def broken(place: Path) -> None:

@@ -104,6 +104,13 @@ def test_a_loss_that_ends_as_no_number_learned_nothing() -> None:
     assert "not finite at the end" in why
 
 
+def test_a_reward_per_batch_of_answers_may_come_too_seldom_to_tell() -> None:
+    """TRL's RLOO with 16 steps of 4 on each batch of answers: 4 rewards."""
+    seldom = [{"loss": 0.1} | ({"reward_mean": float(step)} if step % 4 == 0 else {}) for step in range(16)]
+    assert learned(seldom, "rloo", moved=True) == (None, "only 4 values of reward_mean; expected at least 8")
+    assert learned([{"loss": 0.1}] * 16, "rloo", moved=True)[0] is False  # a reward was never seen
+
+
 def test_too_short_a_run_shows_nothing() -> None:
     assert not learned(rows("loss", [3, 2, 1]), "sft", moved=True)[0]
     assert not learned([], "sft", moved=True)[0]
