@@ -2,7 +2,8 @@
 
     python benchmarks/campaign.py make FOLDER --commit REV [--loads quiet busy] [--kinds unchanged faults]
                                      [--algos sft …] [--minutes N]
-    python benchmarks/campaign.py show FOLDER|FILE [--write docs/running.md]
+    python benchmarks/campaign.py show FOLDER|FILE … [--write docs/running.md]
+    python benchmarks/campaign.py late FOLDER|FILE …
     python benchmarks/campaign.py pack FOLDER benchmarks/campaign.jsonl.gz
 
 Per algorithm and load, five sessions each become a champion in a store of its own, with seeds that are drawn from the
@@ -12,8 +13,9 @@ holds a core meanwhile; `shared`: the machine does whatever else it does. The lo
 already is not made again, so a campaign can be stopped and grown (`--unchanged`).
 
 `show` counts verdicts, with intervals by session, and what the gate says of each session's runs beside each champion of
-its row (pairs, which are not independent); and whether the cause that a fault's verdict names is the right one. `pack`
-keeps each session's verdict, and of each run the series that the policy judges, to five digits.
+its row (pairs, which are not independent); and whether the cause that a fault's verdict names is the right one.
+`late` says what the gate answers of the same pairs if the candidate's steps cost more from three fifths of each run on.
+`pack` keeps each session's verdict, and of each run the series that the policy judges, to five digits.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from root_cause import RIGHT, kept  # noqa: E402
 from sessions import runs_of  # noqa: E402
 
 from canary_mlflow.policies import load_policy  # noqa: E402
-from gates import Outcome, Version, judge  # noqa: E402
+from gates import Outcome, Series, Version, judge  # noqa: E402
 
 ALGOS = ("sft", "dpo", "kto", "reward", "ppo", "grpo", "rloo")
 BESIDE = {"quiet": "nothing", "shared": "other work", "busy": "a busy loop"}
@@ -53,6 +55,9 @@ LOADS = tuple(BESIDE)
 BASELINES = 5
 APART = 10  # between the first seeds of two sessions: no seed is in both
 DIGITS = 5
+LATE = 0.6  # of a run
+DEARER = (0.0, 0.2, 0.3, 0.4)
+COSTS = ("step_cost", "iteration_cost")
 VERDICTS = {0: "PASS", 1: "BLOCK", 2: "wrong use", 3: "INCONCLUSIVE", 4: "broken"}
 
 
@@ -252,14 +257,51 @@ def unchanged_table(records: list[dict[str, Any]]) -> list[str]:
 
 def all_pairs(records: list[dict[str, Any]], algo: str, load: str) -> str:
     """How many of the unchanged sessions' runs PASS, as `n of m`, beside the runs of each of the row's champions."""
+    found = Counter(judge(load_policy("smoke"), *pair).outcome for pair in pairs(records, algo, load))
+    return f"{found[Outcome.PASS]} of {found.total()}"
+
+
+def pairs(records: list[dict[str, Any]], algo: str, load: str) -> Iterator[tuple[Version, Version]]:
+    """Each of the row's champions with each of its unchanged sessions."""
     sides: dict[str, list[Version]] = {"baseline": [], "unchanged": []}
     for at, one in enumerate(records):
         if (one["algo"], one["load"]) == (algo, load) and one["kind"] in sides:
             runs = tuple(kept(at, run) for run in one["runs"])
             sides[one["kind"]].append(Version(model=algo, version=str(at), runs=runs))
-    policy = load_policy("smoke")
-    found = [judge(policy, *pair).outcome is Outcome.PASS for pair in product(*sides.values())]
-    return f"{sum(found)} of {len(found)}"
+    return product(sides["baseline"], sides["unchanged"])
+
+
+def late_table(records: list[dict[str, Any]]) -> list[str]:
+    """BLOCK and PASS in % of all pairs whose candidate's steps cost so much more from LATE of the run on."""
+    lines = [
+        f"| algorithm | beside | {' | '.join(f'+{100 * share:.0f} %' for share in DEARER)} |",
+        f"|---|---|{'---|' * len(DEARER)}",
+    ]
+    for algo, load in product(ALGOS, LOADS):
+        said = []
+        for share in DEARER:
+            beside = [(left, dearer(right, share)) for left, right in pairs(records, algo, load)]
+            found = Counter(judge(load_policy("smoke"), *pair).outcome for pair in beside)
+            said += [f"{100 * found[one] / len(beside):.0f}" for one in (Outcome.BLOCK, Outcome.PASS) if beside]
+        if said:
+            shown = " | ".join(f"{block} / {passed}" for block, passed in zip(said[::2], said[1::2], strict=True))
+            lines.append(f"| `{algo}` | {BESIDE[load]} | {shown} |")
+    return lines
+
+
+def dearer(version: Version, share: float) -> Version:
+    """The version with steps that cost `share` more from LATE of each run on."""
+
+    def late(series: Series) -> Series:
+        values = series.values.copy()
+        values[int(LATE * len(values)) :] *= 1 + share
+        return replace(series, values=values)
+
+    changed = [
+        replace(run, series={name: late(one) if name in COSTS else one for name, one in run.series.items()})
+        for run in version.runs
+    ]
+    return replace(version, runs=tuple(changed))
 
 
 def causes(record: dict[str, Any]) -> str:
@@ -333,9 +375,8 @@ def write(file: Path, tables: dict[str, list[str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("act", choices=("make", "show", "pack"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("act", choices=("make", "show", "late", "pack"))
+    parser.add_argument("paths", type=Path, nargs="+", help="see above")
     parser.add_argument("--commit", default="HEAD", help="the commit whose hash the seeds are drawn from")
     parser.add_argument("--loads", nargs="+", default=("quiet", "busy"), choices=LOADS)
     parser.add_argument("--kinds", nargs="+", default=("unchanged", "faults"), choices=("unchanged", "faults"))
@@ -345,9 +386,9 @@ def main() -> None:
     parser.add_argument("--write", type=Path, nargs="*", default=())
     options = parser.parse_args()
     if options.act == "pack":
-        return pack(options.folder, options.file)
+        return pack(*options.paths)
     if options.act == "make":
-        folder, last = options.folder.resolve(), time.monotonic() + 60 * options.minutes
+        folder, last = options.paths[0].resolve(), time.monotonic() + 60 * options.minutes
         asked = ["git", "rev-parse", options.commit]
         commit = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
         for load in options.loads:
@@ -357,7 +398,10 @@ def main() -> None:
                     made = make(folder, cell, commit)
                     print(f"{cell.label:40s} {VERDICTS[made['code']]:13s} {made['seconds']:6.1f} s", flush=True)
         return None
-    records = read(options.folder)
+    records = [record for path in options.paths for record in read(path)]
+    if options.act == "late":
+        print("\n".join(late_table(records)))
+        return None
     tables = {
         "campaign unchanged": unchanged_table(records),
         "campaign faults": fault_table(records),
