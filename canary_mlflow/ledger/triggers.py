@@ -1,7 +1,9 @@
 """The second line of defence: what the database itself refuses, whoever asks and with whatever program.
 
 A guarded alias may only name the version that the newest ledger row about it names, and nothing may move it in another
-way; no ledger row may be changed or removed. Signatures are not checked here: `canary audit verify` does that.
+way; no ledger row may be changed or removed. Signatures are not checked here: `canary audit verify` does that. For a
+model whose first row another process wrote since the store was opened, the trigger of the alias is the first line: the
+store learns of the row by its refusal.
 """
 
 from __future__ import annotations

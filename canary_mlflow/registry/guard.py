@@ -47,7 +47,8 @@ class Guard(AbstractStore):  # type: ignore[misc]
         self.tracking_uri = tracking_uri or db_uri
         with self.engine.connect() as connection:
             there = install.installed(connection)
-            if there and (missing := install.missing_triggers(connection)):
+            missing = install.missing_triggers(connection) if there else []
+            if missing:
                 log.warning(
                     "canary guard: %d of its triggers are gone (%s …); expected all; run: canary db install",
                     len(missing),
@@ -55,6 +56,7 @@ class Guard(AbstractStore):  # type: ignore[misc]
                 )
         if not there:
             install.install(self.engine)
+        self.has_triggers = not missing
         with self.engine.connect() as connection:
             self.guarded_aliases, _ = install.settings(connection)
             self.names_with_rows = set(table.names_with_rows(connection))
@@ -68,29 +70,31 @@ class Guard(AbstractStore):  # type: ignore[misc]
         with self.asking() as session:
             return install.settings(session)[1]
 
-    def guards(self, model: str, alias: str) -> bool:
-        """Whether this alias of this model, however spelled, moves by verdicts only."""
+    def guards(self, model: str, alias: str, *, ask: bool = True) -> bool:
+        """Whether this alias of this model, however spelled, moves by verdicts only. Without `ask`: as far as is known
+        here, without a query."""
         plain = plain_alias(alias)
-        return self.covers(model, [one for one in self.guarded_aliases if one.alias == plain])
+        return self.covers(model, [one for one in self.guarded_aliases if one.alias == plain], ask=ask)
 
     def guards_model(self, model: str) -> bool:
         """Whether the model has any guarded alias."""
         return self.covers(model, self.guarded_aliases)
 
-    def covers(self, model: str, some: Sequence[install.Guarded]) -> bool:
+    def covers(self, model: str, some: Sequence[install.Guarded], *, ask: bool = True) -> bool:
         """Whether one of these covers the model. The ledger is asked last, as a query would slow down unguarded
         calls."""
         if any(one.pattern.fullmatch(model) for one in some):
             return True
-        return any(one.models == install.WITH_ROWS for one in some) and self.has_rows(model)
+        return any(one.models == install.WITH_ROWS for one in some) and self.has_rows(model, ask=ask)
 
-    def has_rows(self, model: str) -> bool:
+    def has_rows(self, model: str, *, ask: bool = True) -> bool:
         """Whether the ledger has a row about the name. Once it has, it always will."""
         name = self._get_active_workspace(), model
         if name not in self.names_with_rows:
-            # Without a transaction, whose begin and end would each cost a round trip to the server.
-            with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-                if not table.has_rows(connection, *name):
+            if not ask:
+                return False
+            with self.asking() as session:
+                if not table.has_rows(session, *name):
                     return False
             self.names_with_rows.add(name)
         return True

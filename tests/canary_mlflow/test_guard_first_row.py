@@ -85,6 +85,20 @@ def test_a_row_about_a_name_guards_it_before_the_model_is_there(registry: Any) -
             client.set_registered_model_alias("under-way", "champion", str(number))
 
 
+def test_without_its_triggers_the_guard_asks_for_rows_itself(registry: Any, tmp_path: Path) -> None:
+    theirs(registry.client, "unseen")
+    copy = tmp_path / "mlflow.db"
+    with sqlite3.connect(registry.uri.removeprefix("sqlite:///")) as whole, sqlite3.connect(copy) as made:
+        whole.backup(made)
+        made.execute("DROP TRIGGER canary_alias_update")
+    uri = f"sqlite:///{copy}"
+    client = prepare_store(uri)
+    client.set_registered_model_alias("unseen", "champion", "2")
+    note(uri, "unseen")  # by another process: the store was opened before
+    with pytest.raises(MlflowException, match="there is no verdict"):
+        client.set_registered_model_alias("unseen", "champion", "1")
+
+
 def test_a_champion_from_before_is_adopted_and_stays_where_it_is(registry: Any) -> None:
     client = stock(registry)
     client.create_registered_model("theirs")

@@ -16,6 +16,7 @@ import forking
 import pytest
 import sqlalchemy as sa
 from cluster import binaries, cluster, database
+from ledger_rows import note
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from workplace import ROOT
@@ -30,6 +31,7 @@ from canary_mlflow.registry.audit import against_store
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.reader import reader_of
 from canary_mlflow.registry.rollback import rollback
+from canary_mlflow.registry.store import GuardedStore
 from canary_mlflow.tracking.store import prepare_store
 
 EVERY_DAY, FULL = (16, 2), (64, 20)  # promoters, rounds
@@ -107,6 +109,29 @@ def test_a_champion_that_was_deleted_is_named(raced: tuple[str, MlflowClient]) -
     install(engine)
     engine.dispose()
     assert damaged(uri, client) == ["champion of 'm' is version 3, which was deleted"]
+
+
+def test_a_first_row_comes_in_time_however_late_it_is(
+    raced: tuple[str, MlflowClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another connection guards the model when MLflow has begun to set its alias."""
+    uri, client = raced
+    client.create_registered_model("theirs")
+    client.create_model_version("theirs", "/nowhere")
+    client.set_registered_model_alias("theirs", "champion", "1")
+    client.create_model_version("theirs", "/nowhere")
+    read = GuardedStore._get_sql_model_version
+
+    def slowly(*words: Any) -> Any:
+        found = read(*words)
+        note(uri, "theirs")
+        return found
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(GuardedStore, "_get_sql_model_version", slowly)
+        said = outcome(partial(client.set_registered_model_alias, "theirs", "champion", "2"))
+    assert said.startswith("403 canary guard: alias 'champion' of 'theirs', version 2: there is no verdict"), said
+    assert str(client.get_registered_model("theirs").aliases["champion"]) == "1"
 
 
 def damaged(uri: str, client: MlflowClient) -> list[str]:
