@@ -179,8 +179,9 @@ def linked_folder(scene: Scene) -> Any:
     run_id = recorded.children(session_id)[0]
     recorded.weights(run_id)
     folder = (Path(scene.mode.artifacts) / scene.file_of(run_id)).parent
-    folder.rename(scene.mode.folder / "elsewhere")
-    folder.symlink_to(scene.mode.folder / "elsewhere")
+    elsewhere = scene.mode.folder / f"elsewhere-{folder.parent.parent.name}"  # each attacker has a run of its own
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
     scene.python.create_model("linked-folder", {})
     made = scene.python.create_version("linked-folder", *source(scene, run_id), {"canary.session_id": session_id})
     try:
