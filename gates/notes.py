@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from gates.evidence.clocks import Pairs, Reasons, invalid_clocks, superseded
+from gates.model.metrics import metrics_with
 from gates.model.policy import Policy, matches
 from gates.model.records import Run
 from gates.model.sides import Side
@@ -14,6 +15,7 @@ from gates.model.wording import called, listed, runs, together
 
 USUAL_FACTS = frozenset({"algo", "backend", "device", "model", "paradigm", "tier"})
 """Facts that overlays may ask for even if the runs of a comparison do not record them."""
+_LOSSES = metrics_with("training_loss")
 
 
 def notes(policy: Policy, baseline: Side, candidate: Side, pairs: Pairs) -> tuple[str, ...]:
@@ -23,6 +25,8 @@ def notes(policy: Policy, baseline: Side, candidate: Side, pairs: Pairs) -> tupl
         *dict.fromkeys(run.note for run in (*baseline.evidence, *candidate.evidence) if run.note),
         *(f"left out of the baseline: {reason}" for reason in baseline.left_out),
         *(f"left out of the candidate: {reason}" for reason in candidate.left_out),
+        *_as_one("baseline", baseline.finished),
+        *_as_one("candidate", candidate.finished),
         *_clocks(policy, baseline.finished, candidate.finished, pairs.beside),
         *_pairs(pairs),
     )
@@ -48,6 +52,22 @@ def of_checks(checks: Iterable[Check]) -> tuple[str, ...]:
         for note in check.notes:
             metrics.setdefault(note, []).append(check.metric)
     return tuple(f"{note} ({listed(names, most=6)})" for note, names in metrics.items())
+
+
+def _as_one(side: str, finished: Sequence[Run]) -> Iterator[str]:
+    """The runs of a side that repeat one training although their seeds differ, or are not known."""
+    alike: dict[tuple[bytes, ...], list[Run]] = {}
+    for run in finished:
+        held = [run.series[name] for name in _LOSSES if name in run.series and run.series[name].varies]
+        alike.setdefault(tuple(part.tobytes() for one in held for part in (one.steps, one.values)), []).append(run)
+    for losses, same in alike.items():
+        seeds = {run.seed for run in same}
+        if losses and len(same) > 1 and (None in seeds or len(seeds) > 1):
+            who = together(called(run.run_id, run.seed) for run in same)
+            yield (
+                f"{runs(len(same), side)} have the same loss at every step ({who}): in what they learned they are one "
+                "run; see that the training uses its seed"
+            )
 
 
 def _clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], fresh: Sequence[Run]) -> Iterator[str]:

@@ -1,5 +1,4 @@
-"""Series whose numbers do not compare: they cover different parts of a training, or their points stand for different
-numbers of steps."""
+"""Series whose numbers do not compare, as they cover different parts of a training."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ from gates.model.rules import MetricRule
 from gates.model.summaries import SUMMARIES, iqm
 
 UNEQUAL = 0.1  # of the steps of a run
-COARSER = 1.5  # times the steps of a point
 _PLACES = {
     1.0: "end at different steps ({} and {})",
     0.0: "begin at different steps ({} and {})",
@@ -43,7 +41,7 @@ def incomparable(
     grows = not rule.info.repeatable and any(_changes(rule, stick, reading) for reading in everyone)
     if grows and (where := _other_part(rule, everyone, too_early, longest)):
         return f"the runs {where}, and {rule.info.label} changes on the way, so it is not comparable"
-    return _other_points(rule, everyone)
+    return ""
 
 
 def unread(runs: Sequence[Run], readings: Sequence[Reading]) -> list[int]:
@@ -89,16 +87,6 @@ def _changes(rule: MetricRule, stick: Yardstick, reading: Reading) -> bool:
     early, late = float(iqm(values[:third])), float(iqm(values[-third:]))
     relative = stick.relative or SUMMARIES[rule.reduction].logarithmic
     return abs(late - early) > stick.margin / 2 * (min(abs(early), abs(late)) if relative else 1.0)
-
-
-def _other_points(rule: MetricRule, readings: Sequence[Reading]) -> str:
-    """Why points do not compare: the middle of single steps is not the middle of means of ten, as steps have a longer
-    tail above than below. An iteration is one point, however many steps it has."""
-    spacings = [] if SUMMARIES[rule.reduction].linear or rule.info.of_iterations else _spacings(readings)
-    if not spacings or max(spacings) < COARSER * min(spacings):
-        return ""
-    found = f"every {min(spacings):g} and every {max(spacings):g} steps"
-    return f"{rule.info.label} is logged {found}, so it is not comparable; log both sides alike"
 
 
 def _spacings(readings: Sequence[Reading]) -> list[float]:

@@ -18,7 +18,6 @@ VERIFIED = (-1.0, 2.0)
 """Between these lie the mean rewards of answers that are right or wrong, whichever way they are counted."""
 TOO_GOOD = 10.0
 """Times the ratio inside a side, from which on no better number is believed: a unit is a thousand or sixty times."""
-_NOTHING = 1e-6  # of a loss
 _STANDING = 0.02  # of the steps; a coarse clock may miss one
 
 
@@ -40,9 +39,7 @@ def implausible(
         return found
     if rule.info.may_be_signed and (found := _vanished(rule, baseline, candidate)):
         return found
-    if not stick.relative:
-        return _no_loss(rule, baseline, candidate) if rule.info.may_be_signed else ""
-    if rule.worse is Worse.BOTH:
+    if not stick.relative or rule.worse is Worse.BOTH:
         return ""
     for side in (baseline, candidate):
         found = _odd_one(ratio, rule, side, [*baseline, *candidate])
@@ -59,16 +56,25 @@ def implausible(
 
 
 def _odd_one(ratio: float, rule: MetricRule, side: Sequence[Reading], everyone: Sequence[Reading]) -> str:
-    values = [reading.value for reading in side]
-    if max(values) < ratio * min(values):
+    """A run that is `ratio` times off every other, on either side. Where runs differ that much by nature, as losses
+    near zero do, each has another beside it."""
+    if max(reading.value for reading in side) < ratio * min(reading.value for reading in side):
         return ""
     middle = median(reading.value for reading in everyone)
-    odd = max(side, key=lambda reading: (abs(math.log(reading.value / middle)), reading.run_id))
-    factor = max(odd.value / middle, middle / odd.value)
+    odd = max(side, key=lambda one: (_nearest(one, everyone)[0], abs(math.log(one.value / middle)), one.run_id))
+    factor, nearest = _nearest(odd, everyone)
+    if factor < ratio:
+        return ""
     return (
-        f"{rule.info.label} of {odd.called} is {_shown(odd.value, rule)}, {_times(factor)} off the median of all "
-        f"runs ({_shown(middle, rule)}): a slip in its file or unit, or a machine in trouble; fix it or leave it out"
+        f"{rule.info.label} of {odd.called} is {_shown(odd.value, rule)}, {_times(factor)} off the nearest other run "
+        f"({_shown(nearest, rule)}): a slip in its file or unit, or a machine in trouble; fix it or leave it out"
     )
+
+
+def _nearest(reading: Reading, everyone: Sequence[Reading]) -> tuple[float, float]:
+    """How many times off the nearest other run is, and its value."""
+    others = (other.value for other in everyone if other.run_id != reading.run_id)
+    return min(((max(reading.value / other, other / reading.value), other) for other in others), default=(1.0, 0.0))
 
 
 def _bytes(rule: MetricRule, everyone: Sequence[Reading]) -> str:
@@ -90,20 +96,6 @@ def _percent(rule: MetricRule, everyone: Sequence[Reading]) -> str:
         slip = f"{rule.info.label} of {odd.called} is {shown}: percent, by a limit of {rule.margin:g}"
         return "" if rule.margin >= 1 else f"{slip}; expected shares of 1, or {limit}"
     return f"{rule.info.label} of {odd.called} is {shown}, others are not above 1: perhaps percent, or a slip"
-
-
-def _no_loss(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
-    """Losses that were all above zero and now are all zero, or at least half as far below it: no label is left to learn
-    from, or a sign was lost. Losses that wobble around zero, or go a little below it, are losses."""
-    here, there = (median(reading.value for reading in side) for side in (baseline, candidate))
-    largest = max(reading.value for reading in candidate)
-    nothing = max(abs(reading.value) for reading in candidate) <= _NOTHING * here
-    if min(reading.value for reading in baseline) <= 0 or not (nothing or (largest < 0 and there <= -here / 2)):
-        return ""
-    return (
-        f"{rule.info.label} {_shown(here, rule)} -> {_shown(there, rule)}: too good to be believed, perhaps nothing is "
-        "left to learn from, or a sign was lost"
-    )
 
 
 def limit_beyond_reach(
@@ -128,15 +120,20 @@ def limit_beyond_reach(
 
 
 def _vanished(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
-    """A loss that is exactly 0 at many steps and was so at none before: no label is left to learn from, or a NaN was
-    logged as a number."""
-    if any(np.any(reading.series.values == 0) for reading in baseline):
+    """A loss that was above zero, and now is exactly 0 at many steps, or in all runs as far below zero as half of what
+    it was above: no label is left to learn from, a NaN was logged as a number, or a sign was lost. Losses that wobble
+    around zero, or go a little below it, are losses."""
+    if any(np.any(reading.series.finite_only().values <= 0) for reading in baseline):
         return ""
     for reading in candidate:
         count, length = int(np.count_nonzero(reading.series.values == 0)), len(reading.series.values)
-        if _STANDING * length < count < length:  # `_no_loss` covers a loss that is 0 throughout
+        if count > _STANDING * length:
             return f"{rule.info.label} of {reading.called} is exactly 0 at {count} of {length} steps, before at none"
-    return ""
+    here, there = (median(reading.value for reading in side) for side in (baseline, candidate))
+    if max(reading.value for reading in candidate) >= 0 or there > -here / 2:
+        return ""
+    shown = f"{rule.info.label} {_shown(here, rule)} -> {_shown(there, rule)}"
+    return f"{shown}: too good to be believed, perhaps a sign was lost"
 
 
 def _standing_clock(rule: MetricRule, everyone: Sequence[Reading]) -> str:

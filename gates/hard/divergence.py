@@ -122,7 +122,6 @@ def _entropy_collapsed(hard: HardChecks, entropy: Values) -> str:
 def _reward_lost(hard: HardChecks, reward: Values, what: str) -> str:
     """Whether half of the gain is gone at the end: a fall far beyond the noise of two tenths, and larger than a single
     step's wobble, because a reward wanders slowly in healthy runs."""
-    reward = _each_once(reward)
     levels, width = _levels(reward)
     early, best, late = levels[0], max(levels), levels[-1]
     step, gained = _noise(reward, width), best - early
@@ -131,14 +130,6 @@ def _reward_lost(hard: HardChecks, reward: Values, what: str) -> str:
     if gained <= GAIN_SIGMAS * step:
         return f"mean {what} fell to {figure(late)} from {figure(early)}, without a rise before"
     return f"mean {what} fell back to {figure(late)} from {figure(best)}, having begun at {figure(early)}"
-
-
-def _each_once(values: Values) -> Values:
-    """Every n-th value, if each value is repeated about n times, as a rollout's reward is at each of its optimizer
-    steps: repeated values show no noise between steps. The shape in time stays, and at least MIN_POINTS values."""
-    changes = int(np.count_nonzero(np.diff(values)))
-    times = min(round(len(values) / (changes + 1)), len(values) // MIN_POINTS) if changes else 1
-    return values[::times]
 
 
 def _worst_window(values: Values, width: int = 5) -> float:

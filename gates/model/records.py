@@ -53,6 +53,10 @@ class Series:
         """How many steps a point stands for: the median distance of neighbours; 1 if there is no second point."""
         return float(np.median(np.diff(self.steps))) if len(self.steps) > 1 else 1.0
 
+    @property
+    def varies(self) -> bool:
+        return len(self.values) > 1 and bool((self.values != self.values[0]).any())
+
     def same_values(self, other: Series) -> bool:
         """True if both hold the same steps and bit-equal values (NaN equals NaN)."""
         return bool(

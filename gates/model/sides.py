@@ -11,7 +11,7 @@ from operator import attrgetter
 import numpy as np
 
 from gates.model.metrics import METRICS, RECORDINGS, metrics_with
-from gates.model.records import Run, Series, Version
+from gates.model.records import Run, Version
 from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, hard_check
 from gates.model.wording import called, listed
 from gates.model.wording import runs as runs_in_words
@@ -140,18 +140,13 @@ def _same_run(run: Run, other: Run) -> bool:
     shared = run.series.keys() & other.series.keys()
     if contradictions(run.workload, other.workload) or contradictions(run.hardware, other.hardware):
         return False
-    ticks = [name for name in _CLOCKS if name in shared and _varies(run.series[name])]
+    ticks = [name for name in _CLOCKS if name in shared and run.series[name].varies]
     return bool(ticks) and all(run.series[name].same_values(other.series[name]) for name in [*ticks, *sorted(shared)])
 
 
 def contradictions(facts: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
     """The keys for which both have a value, and not the same."""
     return [key for key in facts.keys() & others.keys() if facts[key] != others[key]]
-
-
-def _varies(series: Series) -> bool:
-    values = series.values
-    return len(values) > 1 and bool((values != values[0]).any())
 
 
 def _why_no_candidate_evidence(run: Run) -> str:

@@ -21,8 +21,7 @@ Statistic = Callable[[Values], Values]
 class Summary:
     """A way to reduce a series: the window of values that it looks at and the statistic taken there.
 
-    `logarithmic` statistics are already logarithms of ratios, so they are judged on the identity scale. `linear` ones
-    are the same whether a point is a step or the mean of several.
+    `logarithmic` statistics are already logarithms of ratios, so they are judged on the identity scale.
     `single` ones need only one value; all others need the policy's `min_steps` values after warm-up. `of_progress` ones
     depend on how far a run has come, so they compare only runs of the same length. With fewer than `decides_from`
     values after warm-up, the number is too noisy to gate by and is only advice.
@@ -31,7 +30,6 @@ class Summary:
     window: Callable[[Values, int], Values]
     statistic: Statistic
     logarithmic: bool = False
-    linear: bool = False
     single: bool = False
     of_progress: bool = False
     decides_from: int = 0
@@ -106,20 +104,20 @@ def _mean(values: Values) -> Values:
 SUMMARIES: dict[str, Summary] = {
     "iqm": Summary(window=after_warmup, statistic=iqm),
     "median": Summary(window=after_warmup, statistic=partial(np.median, axis=-1)),
-    "mean": Summary(window=after_warmup, statistic=_mean, linear=True),
+    "mean": Summary(window=after_warmup, statistic=_mean),
     "p10": Summary(window=after_warmup, statistic=partial(np.quantile, q=0.1, axis=-1)),
-    "tail_mean": Summary(window=last_half, statistic=_mean, linear=True, of_progress=True),
+    "tail_mean": Summary(window=last_half, statistic=_mean, of_progress=True),
     "tail_area": Summary(window=last_half, statistic=trimmed_mean, of_progress=True),
     "tail_excess": Summary(window=after_warmup, statistic=tail_excess, logarithmic=True, decides_from=300),
     "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True, decides_from=300),
     "growth": Summary(window=after_warmup, statistic=drift, logarithmic=True),
-    "whole": Summary(window=everything, statistic=_mean, linear=True),
+    "whole": Summary(window=everything, statistic=_mean),
     "last_third": Summary(window=after_warmup, statistic=last_third),
     "max": Summary(window=everything, statistic=partial(np.max, axis=-1), single=True),
     "last": Summary(window=everything, statistic=lambda values: values[..., -1], single=True, of_progress=True),
     # The mean of tokens-per-second per step over-weights fast steps; see `rate`.
-    "rate": Summary(window=after_warmup, statistic=_mean, linear=True),
-    "per_token": Summary(window=after_warmup, statistic=_mean, linear=True),
+    "rate": Summary(window=after_warmup, statistic=_mean),
+    "per_token": Summary(window=after_warmup, statistic=_mean),
 }
 
 

@@ -264,6 +264,40 @@ def test_a_baseline_run_with_a_slip_of_ten_is_named(save: Save, factor: float, w
         assert "slip.jsonl" in verdict["reason"]
 
 
+def test_losses_near_zero_that_differ_by_nature_blame_no_run(save: Save) -> None:
+    """Data with one answer: every run knows it, and which of them ends at 6e-6 is luck. Ten times beyond all others is
+    not."""
+
+    def learnt(name: str, losses: Sequence[float]) -> list[Path]:
+        return [
+            save(
+                f"{name}{i}.jsonl",
+                {**rows(10 * i + ord(name)), "loss": np.geomspace(2, loss, STEPS)},
+                {"eval_loss": loss},
+            )
+            for i, loss in enumerate(losses)
+        ]
+
+    before = learnt("a", [1.1e-5, 3.4e-5, 8.9e-5])
+    code, verdict = judged(before, learnt("b", [2.0e-5, 6.1e-6, 4.7e-5]))
+    assert (code, verdict["reason_code"]) == (3, "too-noisy"), verdict["reason"]
+    code, verdict = judged(before, learnt("c", [2.0e-5, 6.1e-6, 9.4e-4]))
+    assert (code, verdict["reason_code"]) == (3, "suspect-data")
+    assert "c2.jsonl is 0.0009, 10.6 times off the nearest other run (8.90e-05)" in verdict["reason"]
+
+
+def test_a_training_that_ignores_its_seed_is_said_to_be_one_run(save: Save) -> None:
+    same = rows(50)["loss"]
+
+    def side_of(name: str, first: int, losses: Mapping[str, Any]) -> list[Path]:
+        return [save(f"{name}{i}.jsonl", {**rows(first + i), **losses}, {"seed": first + i}) for i in range(3)]
+
+    _, verdict = judged(side_of("a", 0, {}), side_of("b", 10, {"loss": same}))
+    (said,) = [note for note in verdict["notes"] if "same loss at every step" in note]
+    assert said.startswith("3 candidate runs have the same loss at every step")
+    assert said.endswith("in what they learned they are one run; see that the training uses its seed")
+
+
 def test_a_whole_baseline_a_hundred_times_off_is_no_pass(save: Save) -> None:
     code, verdict = judged(side(save, "a", 0, slow=100.0), side(save, "b", 10))
     assert (code, verdict["reason_code"]) == (3, "suspect-data")

@@ -77,7 +77,7 @@ def all_gates(policy):
     ("metric", "before", "after", "words"),
     [
         ("eval_loss", 0.58, -0.58, "evaluation loss 0.580 -> -0.580: too good to be believed"),
-        ("eval_loss", 0.58, 0.0, "evaluation loss 0.580 -> 0: too good to be believed"),
+        ("eval_loss", 0.58, 0.0, "evaluation loss of run b0 is exactly 0 at 1 of 1 steps, before at none"),
         ("eval_loss", 0.58, -50.0, "evaluation loss 0.580 -> -50.0: too good to be believed"),
         ("eval_accuracy", 0.8, 80.0, "is 80.0, others are not above 1: perhaps percent"),
         ("eval_accuracy", 80.0, 81.0, "is 81.0: percent, by a limit of 0.1; expected shares of 1, or give rules."),

@@ -349,27 +349,6 @@ def test_a_loss_that_wobbles_by_half_seldom_counts_as_diverged(smoke, steps, hea
     assert share(3.0) >= tripled
 
 
-@pytest.mark.parametrize(("steps", "prompts", "repeated"), [(200, 4, 8), (500, 2, 8), (100, 8, 4)])
-def test_a_rollouts_reward_that_stands_at_each_of_its_optimizer_steps_counts_once(smoke, steps, prompts, repeated):
-    """Healthy GRPO, the share of right answers rising from 0.5 to 0.8; taken for steps of their own, repeated values
-    had no noise between them, and 5 to 8 % of such runs were called diverged. One that collapses still is."""
-    rng, rollouts = np.random.default_rng(2), steps // repeated + 1
-    right = 0.5 + 0.3 * (1 - np.exp(-np.arange(rollouts) / rollouts / 0.3))
-
-    def found(level):
-        spread = rng.beta((level * 1.2)[:, None], ((1 - level) * 1.2)[:, None], (rollouts, prompts))
-        reward = np.repeat((rng.binomial(8, spread) / 8).mean(axis=1), repeated)[:steps]
-        run = Run(
-            run_id="b", seed=None, series={"reward_mean": Series.from_pairs("reward_mean", enumerate(reward, 1))},
-            workload={"algo": "grpo"}, last_step=steps,
-        )  # fmt: skip
-        return divergence(smoke.hard, run)
-
-    assert sum(found(right) != "" for _ in range(300)) <= 6
-    collapsed = np.where(np.arange(rollouts) < 0.6 * rollouts, right, 0.001)
-    assert sum(found(collapsed) != "" for _ in range(50)) >= 45
-
-
 def test_a_reward_that_wanders_is_not_lost(smoke, make_run):
     """A random walk of small steps about what was reached, under a noise like that of batches."""
     for seed in range(100):
