@@ -34,8 +34,9 @@ from gate_judges import policy_for, verdict  # noqa: E402
 from gate_tables import write_tables  # noqa: E402
 
 from gates import Policy, Role, metric_checks, weighing  # noqa: E402
-from gates.evidence import comparability, matching, plausibility, readings  # noqa: E402
+from gates.evidence import clocks, comparability, matching, plausibility, readings  # noqa: E402
 from gates.hard import divergence, hard_gates  # noqa: E402
+from gates.model import policy as policies  # noqa: E402
 from gates.model import sides, summaries  # noqa: E402
 from gates.stats import comparisons as tests  # noqa: E402
 
@@ -81,10 +82,6 @@ def hard(**values: Any) -> list[Place]:
     return resolved(lambda policy: replace(policy, hard=replace(policy.hard, **values)))
 
 
-def validity(**values: Any) -> list[Place]:
-    return resolved(lambda policy: replace(policy, validity=replace(policy.validity, **values)))
-
-
 def returns(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
@@ -104,7 +101,7 @@ SWITCHES: dict[str, list[Place]] = {
     "the median of pairs of runs": [(tests, "BY_MEANS", 1.0), (tests, "BY_MEDIAN", NOTHING)],
     "the moderated t of the means": [(tests, "BY_MEANS", NOTHING), (tests, "BY_MEDIAN", 1.0)],
     "that noisy runs count in the median's error": [(tests, "_usual", returns(0.0))],
-    "the prior": resolved(lambda policy: replace(policy, prior_df=NOTHING)),
+    "the prior": [(policies, "SHIPPED_DF", NOTHING)],
     "that a prior gives way": [(tests, "TOLD", math.inf)],
     "that PASS takes noisier runs at their word": [(tests, "cautious", tests.moderate)],
     "sides that spread differently (Welch)": [(tests.Comparison, "_ways", one_way)],
@@ -135,21 +132,21 @@ SWITCHES: dict[str, list[Place]] = {
     "... a clock that stands": [(plausibility, "_standing_clock", returns(""))],
     "... limits of other rewards": [(weighing, "limit_beyond_reach", returns(""))],
     # Clocks.
-    "throttled GPUs": validity(clock_share=None),
-    "contended CPUs": validity(sentinel_rise=None),
+    "throttled GPUs": [(clocks, "CLOCK_SHARE", 0.0)],
+    "contended CPUs": resolved(lambda policy: replace(policy, validity=replace(policy.validity, sentinel_rise=None))),
     "clocks made again": [(metric_checks, "superseded", returns({}))],
     # Checks without a baseline.
     "completed": hard(completed=False),
     "nonfinite": hard(nonfinite=False),
     "... fp16's first overflows": [(hard_gates, "scale_search", returns(frozenset()))],
     "divergence": hard(divergence=False),
-    "... a loss far above its beginning": hard(loss_ratio=math.inf),
+    "... a loss far above its beginning": [(divergence, "LOSS_RATIO", math.inf)],
     "... only beyond its wobble": [(divergence, "RISE_SIGMAS", 0.0)],
-    "... a blow-up in mid-run": hard(loss_rebound=math.inf),
+    "... a blow-up in mid-run": [(divergence, "REBOUND", math.inf)],
     "... in the last steps": [(divergence, "_last_rise", returns(""))],
     "... KL": hard(kl_limit=math.inf),
-    "... approximate KL": hard(approx_kl_limit=math.inf),
-    "... entropy": hard(entropy_floor=0.0),
+    "... approximate KL": [(divergence, "APPROX_KL_LIMIT", math.inf)],
+    "... entropy": [(divergence, "ENTROPY_FLOOR", 0.0)],
     "... reward": [(divergence, "_reward_lost", returns(""))],
     "learned": hard(learned=False),
     "invariants": hard(invariants=False),
@@ -162,7 +159,7 @@ SWITCHES: dict[str, list[Place]] = {
     "guards": resolved(without_guards),
     **{
         f"... {name}": rules(name, role=Role.IGNORE)
-        for name in ("run_time", "run_cost", "step_time_growth", "step_cost_growth", "memory_growth", "eval_accuracy")
+        for name in ("run_time", "run_cost", "step_cost_growth", "memory_growth", "eval_accuracy")
     },
     "step_time_tail": rules("step_time_tail", role=Role.IGNORE),
     "step_time_drift": rules("step_time_drift", role=Role.IGNORE),

@@ -25,7 +25,6 @@ def anchored(policy: Policy) -> Policy:
     return replace(
         policy,
         name=f"{policy.name}, anchor",
-        signed_priors=times * policy.signed_priors,
         hard=replace(policy.hard, facts=False),
         rules=tuple(_widened(rule, times) for rule in policy.rules),
         overlays=tuple(overlays),

@@ -74,7 +74,7 @@ def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -
     if isinstance(stick, str):
         return None
     variances, dfs = [_variance(stick.harms(each)) for each in sets], [len(each) - 1 for each in sets]
-    odd = [implausible(policy.implausible_ratio, rule, stick, each, each) for each in sets]
+    odd = [implausible(rule, stick, each, each) for each in sets]
     odd += [incomparable(rule, stick, each, each) for each in sets]
     shipped = yardstick(replace(policy, priors=()), rule, everyone, everyone)
     assert not isinstance(shipped, str)

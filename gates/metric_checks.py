@@ -15,7 +15,15 @@ from gates.model.summaries import SUMMARIES
 from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing, check_of, undecided
 from gates.model.wording import change, limit, p_value, quantity, runs
 from gates.stats.comparisons import Comparison
-from gates.stats.planning import MAX_RUNS, POWER, enough_to_block, pass_probability, runs_needed, smallest_detectable
+from gates.stats.planning import (
+    LEAST_TO_BLOCK,
+    MAX_RUNS,
+    POWER,
+    enough_to_block,
+    pass_probability,
+    runs_needed,
+    smallest_detectable,
+)
 from gates.weighing import Weighed, evidence_of, weigh_selected
 
 
@@ -121,7 +129,7 @@ def _inconclusive(
     rule, beyond = weighed.rule, found.harm > found.margin
     standing = evidence.standing(rule.worse is Worse.BOTH)
     alone = found.design.baseline_runs == found.design.candidate_runs == 1
-    least = max(2, policy.min_candidate_runs, policy.min_baseline_runs) if beyond else 1 + alone
+    least = max(LEAST_TO_BLOCK, policy.min_baseline_runs) if beyond else 1 + alone
     needed = partial(runs_needed, found, alpha_pass=policy.alpha_pass, alpha_block=alpha_block, power=power)
     harmless, at_estimate = needed(truth=0.0, least=1 + alone), needed(truth=max(0.0, found.harm), least=least)
     could_pass = not alone and pass_probability(found, found.design, 0.0, policy.alpha_pass) >= power

@@ -119,11 +119,15 @@ def check_rule(path: str, rule: MetricRule) -> None:
 
 
 def parse_policy(body: Mapping[str, Any]) -> Policy:
-    """Read a policy. Every key is required: defaults live in the shipped policy files, not in code.
+    """Read a policy. Every key but `priors` is required: defaults live in the shipped policy files, not in code.
 
     Raises PolicyError with one line: the key, the value found, the valid ones.
     """
-    found = fields("policy", body, {**readers(Policy), "rules": mapping, "overlays": mapping, "priors": mapping})
+    found = fields(
+        "policy",
+        {"priors": {}, **mapping("policy", body)},
+        {**readers(Policy), "rules": mapping, "overlays": mapping, "priors": mapping},
+    )
     given = mapping("overlays", found["overlays"]).items()
     overlays = [_overlay(name, overlay) for name, overlay in given if overlay is not None]  # None: removed
     bodies = mapping("rules", found["rules"])

@@ -148,7 +148,7 @@ def measurable(
     stick = yardstick(policy, rule, left, right)
     if isinstance(stick, str):
         return undecided(rule, stick, ReasonCode.MISSING_DATA)
-    if problem := implausible(policy.implausible_ratio, rule, stick, left, right):
+    if problem := implausible(rule, stick, left, right):
         return undecided(rule, problem, ReasonCode.SUSPECT_DATA)
     if problem := incomparable(rule, stick, left, right, unread):
         return undecided(rule, problem, ReasonCode.NOT_COMPARABLE)

@@ -138,7 +138,7 @@ def show_all(
 ) -> None:
     """Print the table of all rules that decide."""
     from canary_mlflow.reports.power_table import Row, Table, as_dict, lines
-    from gates.model.priors import Prior
+    from gates.model.priors import SHIPPED_DF, Prior
     from gates.model.rules import Role
     from gates.stats.power import reach
 
@@ -148,7 +148,7 @@ def show_all(
         if rule.role not in (Role.GATE, Role.GUARD) or facts.get(rule.metric) == "absent":
             continue
         known = expected(asked, resolved, rule)
-        prior = Prior(sd=known.sd, df=resolved.prior_df if known.df is None else known.df, kind=known.kind)
+        prior = Prior(sd=known.sd, df=SHIPPED_DF if known.df is None else known.df, kind=known.kind)
         rows.append(Row(rule=rule, spread=known, reached=tuple(reach(resolved, rule, prior, sizes))))
     stored = dict.fromkeys(note for row in rows for note in row.spread.notes)
     usual = () if "algo" in facts else ("for trainings on examples (SFT, DPO, KTO); --fact algo=grpo asks for RL",)
@@ -174,7 +174,7 @@ def show_one(
 ) -> None:
     """Print one rule's chances of PASS and BLOCK by true harm."""
     from canary_mlflow.reports.power import KnownSpread, as_dict, lines, title
-    from gates.model.priors import Prior
+    from gates.model.priors import SHIPPED_DF, Prior
     from gates.stats.power import power as chances
 
     rules, notes = deciding(asked, rule, facts)
@@ -183,7 +183,7 @@ def show_one(
         expected(asked, rules, chosen) if spread is None else KnownSpread(sd=read_spread(spread, chosen), kind="given")
     )
     known = replace(known, notes=(*notes, *known.notes))
-    prior = Prior(sd=known.sd, df=rules.prior_df if known.df is None else known.df, kind=known.kind)
+    prior = Prior(sd=known.sd, df=SHIPPED_DF if known.df is None else known.df, kind=known.kind)
     find = partial(chances, rules, chosen, prior, sizes)
     table = find(EFFECTS)
     if png is not None:
@@ -214,20 +214,17 @@ def machine(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def recorded(facts: Mapping[str, str], besides: str = "") -> dict[str, str]:
-    """What runs with these facts record: every metric except a held-out reward, which is rare in learning from
-    examples, and the iterations, which only PPO has; plus `besides`, the rule in question."""
+    """What runs with these facts record: every metric except a held-out reward, unless they learn from rewards, and the
+    iterations, which only PPO has; plus `besides`, the rule in question."""
     from gates.model.metrics import METRICS
-    from gates.model.paradigm import paradigm_of
+    from gates.model.paradigm import Paradigm, paradigm_of
 
     if METRICS.keys() <= facts.keys():  # a champion's facts, which already tell
         return {}
-    ppo = facts.get("algo", "").lower() == "ppo"
-    there = {
-        name: "recorded"
-        for name, metric in METRICS.items()
-        if name == besides or (name != "eval_reward" and (ppo or not metric.of_iterations))
-    }
-    return {**there, "paradigm": paradigm_of(facts.get("algo", ""), ())}
+    ppo, paradigm = facts.get("algo", "").lower() == "ppo", paradigm_of(facts.get("algo", ""), ())
+    without = set() if paradigm is Paradigm.REINFORCEMENT else {"eval_reward"}
+    without |= set() if ppo else {name for name, metric in METRICS.items() if metric.of_iterations}
+    return {**dict.fromkeys(METRICS.keys() - (without - {besides}), "recorded"), "paradigm": paradigm}
 
 
 def deciding(asked: Policy, rule: str, facts: Mapping[str, str]) -> tuple[Policy, tuple[str, ...]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from canary_mlflow.policies import load_policy, load_watch, policy_names
+from gates.hard.divergence import APPROX_KL_LIMIT
 from gates.model.rules import MetricRule, Scale
 from gates.model.wording import quantity
 
@@ -54,9 +55,8 @@ def shipped_limits(watch: str, tier: str) -> Mapping[str, Limit]:
         "truncated_share": Limit(value=rules.facts.capped_share, source="watch"),
     }
     if tier:
-        hard = load_policy(tier).hard
-        found["kl"] = Limit(value=hard.kl_limit, source="gate")
-        found["approx_kl"] = Limit(value=hard.approx_kl_limit, source="gate")
+        found["kl"] = Limit(value=load_policy(tier).hard.kl_limit, source="gate")
+        found["approx_kl"] = Limit(value=APPROX_KL_LIMIT, source="gate")
     sides = {"entropy": "below", "kl_target_error": "both"}
     for name, ceiling in rules.ceilings.items():
         if ceiling is not None:

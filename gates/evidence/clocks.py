@@ -22,6 +22,9 @@ from gates.model.sides import Side, baseline_side
 from gates.model.summaries import SUMMARIES
 from gates.model.wording import called, quantity
 
+CLOCK_SHARE = 0.95
+"""A GPU whose clock is below this share of its side's median is throttled."""
+
 
 class Slow(NamedTuple):
     """Why a run's clock does not count: `what` happened to the run, in a word, and what was `seen`, as a clause that
@@ -43,9 +46,8 @@ def invalid_clocks(
     if fresh:
         return invalid_clocks(policy, fresh, candidate) | invalid_clocks(policy, baseline, baseline)
     found: Reasons = {}
-    if policy.validity.clock_share is not None:
-        for side in (baseline, candidate):
-            found |= _throttled(policy, policy.validity.clock_share, side)
+    for side in (baseline, candidate):
+        found |= _throttled(policy, side)
     if policy.validity.sentinel_rise is not None:
         found |= _slow_sentinels(policy, policy.validity.sentinel_rise, baseline, candidate)
     return found
@@ -65,13 +67,13 @@ def superseded(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]
     return found
 
 
-def _throttled(policy: Policy, share: float, side: Sequence[Run]) -> Reasons:
+def _throttled(policy: Policy, side: Sequence[Run]) -> Reasons:
     clocks = _levels(policy, side, "gpu_clock")
     middle = median(clocks.values()) if clocks else 0.0
     return {
         run_id: Slow("throttled", f"had its GPU at {value:.3g} MHz, the runs beside it at {middle:.3g} MHz")
         for run_id, value in clocks.items()
-        if value < share * middle
+        if value < CLOCK_SHARE * middle
     }
 
 

@@ -125,7 +125,7 @@ def same_code(policy: Policy, rule: MetricRule, left: list[Reading], right: list
     if not others:
         return True
     stick = yardstick(policy, rule, left, right)
-    if isinstance(stick, str) or implausible(policy.implausible_ratio, rule, stick, left, right):
+    if isinstance(stick, str) or implausible(rule, stick, left, right):
         return False
     before, now = stick.harms(left), stick.harms(others)
     better_is_harm = rule.worse is Worse.BOTH and now.min() < before.min() - stick.margin

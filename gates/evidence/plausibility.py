@@ -16,18 +16,18 @@ MOST_MIB = 1e7
 """10 TiB: more than any machine has for one training, and 10 MiB in bytes, less than any training takes."""
 VERIFIED = (-1.0, 2.0)
 """Between these lie the mean rewards of answers that are right or wrong, whichever way they are counted."""
-TOO_GOOD = 10.0
-"""Times the ratio inside a side, from which on no better number is believed: a unit is a thousand or sixty times."""
+FAR = 5.0
+"""Times off every other run: a slip of the pen is ten times."""
+TOO_GOOD = 50.0
+"""Times better: no gain is believed to be as large, and a wrong unit is off by sixty or a thousand."""
 _STANDING = 0.02  # of the steps; a coarse clock may miss one
 
 
-def implausible(
-    ratio: float, rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]
-) -> str:
+def implausible(rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
     """What cannot be believed, in one clause; '' if nothing.
 
-    Within a side: a largest number `ratio` times the smallest. Between the sides: only a candidate that is so much
-    better; one that is so much worse is a regression, whatever its cause. Metrics that may move both ways (a gradient
+    Within a side: a run that is FAR off every other. Between the sides: only a candidate that is TOO_GOOD; one that is
+    as much worse is a regression, whatever its cause. Metrics that may move both ways (a gradient
     norm, a KL) do differ by such factors, and on the identity scale factors mean nothing. But shares are not percents,
     a loss that has become zero, or as negative as it was positive, is not a loss, and clocks do not stand still.
     """
@@ -42,12 +42,12 @@ def implausible(
     if not stick.relative or rule.worse is Worse.BOTH:
         return ""
     for side in (baseline, candidate):
-        found = _odd_one(ratio, rule, side, [*baseline, *candidate])
+        found = _odd_one(rule, side, [*baseline, *candidate])
         if found:
             return found
     here, there = (median(reading.value for reading in side) for side in (baseline, candidate))
     better = here / there if rule.worse is Worse.HIGHER else there / here
-    if better < ratio * TOO_GOOD:
+    if better < TOO_GOOD:
         return ""
     return (
         f"{rule.info.label} {_shown(here, rule)} -> {_shown(there, rule)} is {_times(better)} better: "
@@ -55,15 +55,15 @@ def implausible(
     )
 
 
-def _odd_one(ratio: float, rule: MetricRule, side: Sequence[Reading], everyone: Sequence[Reading]) -> str:
-    """A run that is `ratio` times off every other, on either side. Where runs differ that much by nature, as losses
+def _odd_one(rule: MetricRule, side: Sequence[Reading], everyone: Sequence[Reading]) -> str:
+    """A run that is FAR off every other, on either side. Where runs differ that much by nature, as losses
     near zero do, each has another beside it."""
-    if max(reading.value for reading in side) < ratio * min(reading.value for reading in side):
+    if max(reading.value for reading in side) < FAR * min(reading.value for reading in side):
         return ""
     middle = median(reading.value for reading in everyone)
     odd = max(side, key=lambda one: (_nearest(one, everyone)[0], abs(math.log(one.value / middle)), one.run_id))
     factor, nearest = _nearest(odd, everyone)
-    if factor < ratio:
+    if factor < FAR:
         return ""
     return (
         f"{rule.info.label} of {odd.called} is {_shown(odd.value, rule)}, {_times(factor)} off the nearest other run "

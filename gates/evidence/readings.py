@@ -154,9 +154,9 @@ def yardstick(
         typical = math.fsum(sorted(abs(value) for value in values)) / len(values)
         if not rule.info.may_be_signed or typical == 0:
             return f"{rule.info.label} of {quantity(min(values), rule.info.unit)} has no relative change"
-        # A loss that crosses zero: the margin is a multiple of its expected spread, in units of its own size.
-        margin, prior = policy.signed_priors * prior.sd * typical, replace(prior, sd=prior.sd * typical)
-        return Yardstick(scale=Scale.IDENTITY, sign=sign, margin=margin, prior=prior)
+        # A loss that crosses zero: margin and prior are shares of its own size.
+        prior = replace(prior, sd=prior.sd * typical)
+        return Yardstick(scale=Scale.IDENTITY, sign=sign, margin=rule.margin * typical, prior=prior)
     margin = rule.harm_margin
     if rule.headroom is not None and scale is Scale.LOG:
         level = math.exp(math.fsum(math.log(r.value) for r in baseline) / len(baseline))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -15,12 +15,30 @@ from gates.model.wording import figure
 MIN_POINTS = 20
 """Fewer points say nothing about divergence: a tenth of them would be a single one."""
 
+LOSS_RATIO = 1.5
+"""A last tenth this many times the first has diverged."""
+
 RISE_SIGMAS = 3.0
 """A last tenth above the first by fewer standard deviations of their difference may be luck. How often, without this
 and with it: test_a_loss_that_wobbles_by_half_seldom_counts_as_diverged."""
 
+REBOUND = 2.0
+"""A later tenth this many times the lowest before it is a blow-up, if it lost half of what had been gained."""
+
+SIGMAS = 5.0
+"""And it stands so many standard deviations out of the run's own noise."""
+
+APPROX_KL_LIMIT = 0.5
+"""Per token of one update, as the worst median of five iterations."""
+
+ENTROPY_FLOOR = 0.02
+"""Share of its entropy that a policy must keep."""
+
 END_POINTS = 3
 """So many last values, each far too high, are no chance."""
+
+Test = Callable[[Values], str]
+"""What went wrong with a series; '' for nothing."""
 
 GAIN_SIGMAS = 2.0
 """A best tenth above the first by fewer standard deviations of their difference gained nothing to fall back from."""
@@ -29,31 +47,39 @@ GAIN_SIGMAS = 2.0
 def divergence(hard: HardChecks, run: Run) -> str | None:
     """What went wrong, in one clause; '' if nothing did, None if the run has no series that could tell."""
     rewarded = paradigm_of(run.workload.get("algo", ""), run.series.keys()) is Paradigm.REINFORCEMENT
-    tests = _LOSS_TESTS if not rewarded else _SCORED_TESTS if "score_mean" in run.series else _RL_TESTS
     judged = False
-    for name, test in tests:
+    for name, test in _of_rewards(hard, run) if rewarded else [("loss", _loss_diverged)]:
         values = run.series[name].finite_only().values if name in run.series else np.array([])
         if len(values) >= MIN_POINTS:
             judged = True
-            if problem := test(hard, values):
+            if problem := test(values):
                 return problem
     return "" if judged else None
 
 
-def _loss_diverged(hard: HardChecks, loss: Values) -> str:
+def _of_rewards(hard: HardChecks, run: Run) -> Iterator[tuple[str, Test]]:
+    yield "kl", lambda values: _exploded(values, hard.kl_limit, "KL", " per response")
+    yield "approx_kl", lambda values: _exploded(values, APPROX_KL_LIMIT, "approximate KL of an update")
+    yield "entropy", _entropy_collapsed
+    # Beside a score, a reward has lost a KL penalty: it sinks in every run that gains nothing, without anything lost.
+    what = "score" if "score_mean" in run.series else "reward"
+    yield f"{what}_mean", lambda values: _reward_lost(values, what)
+
+
+def _loss_diverged(loss: Values) -> str:
     if np.min(loss) > 0:
-        return _positive_loss_diverged(hard, loss)
+        return _positive_loss_diverged(loss)
     tenth = len(loss) // 10
     early, late = float(iqm(loss[:tenth])), float(iqm(loss[-tenth:]))
     first_half = loss[: len(loss) // 2]
     spread = 1.4826 * float(np.median(np.abs(first_half - np.median(first_half))))
     # A constant first half has no spread; rounding is not divergence.
-    if late - early <= max(hard.loss_sigmas * spread, 1e-6 * float(np.max(np.abs(loss)))):
+    if late - early <= max(SIGMAS * spread, 1e-6 * float(np.max(np.abs(loss)))):
         return ""
-    return f"loss rose from {figure(early)} to {figure(late)}, over {hard.loss_sigmas:g} robust SDs"
+    return f"loss rose from {figure(early)} to {figure(late)}, over {SIGMAS:g} robust SDs"
 
 
-def _positive_loss_diverged(hard: HardChecks, loss: Values) -> str:
+def _positive_loss_diverged(loss: Values) -> str:
     """Whether the end is far above the beginning, or a blow-up gave back half of what had been learned.
 
     A rise counts only if it also far exceeds the noise between two tenths of this run: the loss of small batches
@@ -65,32 +91,32 @@ def _positive_loss_diverged(hard: HardChecks, loss: Values) -> str:
     # In logarithms, as a loss wobbles in proportion to itself. From the beginning, as a diverged loss is wild later.
     wobble = _noise(np.log(loss[: max(10, len(loss) // 10)]), len(loss) // 10)
     # The ratio squared is enough without that: a learning rate far too high makes the beginning wild as well.
-    if rise > hard.loss_ratio and (rise > hard.loss_ratio**2 or np.log(rise) > RISE_SIGMAS * wobble):
-        return f"loss rose from {figure(early)} to {figure(late)}, over {hard.loss_ratio:g} times"
-    return _rebound(hard, loss)
+    if rise > LOSS_RATIO and (rise > LOSS_RATIO**2 or np.log(rise) > RISE_SIGMAS * wobble):
+        return f"loss rose from {figure(early)} to {figure(late)}, over {LOSS_RATIO:g} times"
+    return _rebound(loss)
 
 
-def _rebound(hard: HardChecks, loss: Values) -> str:
+def _rebound(loss: Values) -> str:
     """A blow-up that gave back half of what had been learned."""
     levels, width = _levels(loss)
-    noise = hard.loss_sigmas * _noise(loss, width)
+    noise = SIGMAS * _noise(loss, width)
     early = lowest = levels[0]
     for level in levels[1:]:
         lowest = min(lowest, level)
         rise = level - lowest
-        if level > hard.loss_rebound * lowest and rise > max(0.5 * (early - lowest), noise):
+        if level > REBOUND * lowest and rise > max(0.5 * (early - lowest), noise):
             fell = f"fell from {figure(early)} to {figure(lowest)} and " if lowest < early else ""
             return f"loss {fell}blew up to {figure(level)} from {figure(lowest)}"
-    return _last_rise(hard, loss, levels[-1])
+    return _last_rise(loss, levels[-1])
 
 
-def _last_rise(hard: HardChecks, loss: Values, level: float) -> str:
+def _last_rise(loss: Values, level: float) -> str:
     """A blow-up in the last steps, to which the median of a tenth is blind: each of them is as far above the level
     before as a rebound must be, and further than single steps wobble."""
     count = max(END_POINTS, len(loss) // 33)
     before, end = loss[:-count], float(np.min(loss[-count:]))
     usual = min(level, float(np.median(before[-3 * count :])))
-    far = end > hard.loss_rebound * usual and end - usual > hard.loss_sigmas * _noise(before, 1)
+    far = end > REBOUND * usual and end - usual > SIGMAS * _noise(before, 1)
     return f"loss blew up in its last {count} values, to {figure(end)} and more from {figure(usual)}" if far else ""
 
 
@@ -112,20 +138,20 @@ def _exploded(values: Values, limit: float, what: str, unit: str = "") -> str:
     return f"{what} reached {figure(worst)}, over {limit:g}{unit}" if worst > limit else ""
 
 
-def _entropy_collapsed(hard: HardChecks, entropy: Values) -> str:
+def _entropy_collapsed(entropy: Values) -> str:
     tenth = len(entropy) // 10
     early, late = float(iqm(entropy[:tenth])), float(iqm(entropy[-tenth:]))
-    bad = early > 0 and late < hard.entropy_floor * early
+    bad = early > 0 and late < ENTROPY_FLOOR * early
     return f"entropy fell from {figure(early)} to {figure(late)}" if bad else ""
 
 
-def _reward_lost(hard: HardChecks, reward: Values, what: str) -> str:
+def _reward_lost(reward: Values, what: str) -> str:
     """Whether half of the gain is gone at the end: a fall far beyond the noise of two tenths, and larger than a single
     step's wobble, because a reward wanders slowly in healthy runs."""
     levels, width = _levels(reward)
     early, best, late = levels[0], max(levels), levels[-1]
     step, gained = _noise(reward, width), best - early
-    if best - late <= max(0.5 * gained, hard.loss_sigmas * step, _noise(reward, 1)):
+    if best - late <= max(0.5 * gained, SIGMAS * step, _noise(reward, 1)):
         return ""
     if gained <= GAIN_SIGMAS * step:
         return f"mean {what} fell to {figure(late)} from {figure(early)}, without a rise before"
@@ -141,15 +167,3 @@ def _worst_window(values: Values, width: int = 5) -> float:
     settled = values[len(values) // 10 :]
     windows = np.lib.stride_tricks.sliding_window_view(settled, width)
     return float(np.max(np.median(windows, axis=1)))
-
-
-Test = Callable[[HardChecks, Values], str]
-_LOSS_TESTS: tuple[tuple[str, Test], ...] = (("loss", _loss_diverged),)
-_POLICY_TESTS: tuple[tuple[str, Test], ...] = (
-    ("kl", lambda hard, values: _exploded(values, hard.kl_limit, "KL", " per response")),
-    ("approx_kl", lambda hard, values: _exploded(values, hard.approx_kl_limit, "approximate KL of an update")),
-    ("entropy", _entropy_collapsed),
-)
-_RL_TESTS = (*_POLICY_TESTS, ("reward_mean", lambda hard, values: _reward_lost(hard, values, "reward")))
-# Beside a score, a reward has lost a KL penalty: it sinks in every run that gains nothing, without anything being lost.
-_SCORED_TESTS = (*_POLICY_TESTS, ("score_mean", lambda hard, values: _reward_lost(hard, values, "score")))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from gates.model.fields import PolicyError, choice, count, flag, listed, number, optional, section, text
 from gates.model.paradigm import paradigm_of
-from gates.model.priors import Prior
+from gates.model.priors import SHIPPED_DF, Prior
 from gates.model.rules import MetricRule, Scale
 
 
@@ -94,8 +94,7 @@ class Bootstrap(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class HardChecks:
-    """Checks that need no baseline, except `facts`. In PPO's limits, KL is summed over a response and approximate KL is
-    per token."""
+    """Checks that need no baseline, except `facts`. `kl_limit`: of PPO's KL, summed over a response."""
 
     completed: Annotated[bool, flag]
     nonfinite: Annotated[bool, flag]
@@ -104,23 +103,16 @@ class HardChecks:
     invariants: Annotated[bool, flag]
     watch: Annotated[bool, flag]
     facts: Annotated[bool, flag]
-    loss_ratio: Annotated[float, number(1, above=True)]
-    loss_rebound: Annotated[float, number(1, above=True)]
-    loss_sigmas: Annotated[float, number(0, above=True)]
     kl_limit: Annotated[float, number(0, above=True)]
-    approx_kl_limit: Annotated[float, number(0, above=True)]
-    entropy_floor: Annotated[float, number(0, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidityRules:
-    """Beyond what a run's clock tells about the machine instead: see gates/evidence/clocks.py. None switches a rule
-    off.
+    """Beyond what a run's clock tells about the machine instead: see gates/evidence/clocks.py. None switches it off.
 
     `reruns`: how often such a run, or one that broke off, is repeated.
     """
 
-    clock_share: Annotated[float | None, optional(number(0, 1, above=True))]
     sentinel_rise: Annotated[float | None, optional(number(0, above=True))]
     reruns: Annotated[int, count(0)]
 
@@ -179,13 +171,9 @@ class Policy:
     top_up: Annotated[bool, flag]
     alpha_block: Annotated[float, number(0, 0.5, above=True)]
     alpha_pass: Annotated[float, number(0, 0.5, above=True)]
-    min_candidate_runs: Annotated[int, count(2)]
     min_baseline_runs: Annotated[int, count(1)]
     warmup_steps: Annotated[int, count(0)]
     min_steps: Annotated[int, count(1)]
-    prior_df: Annotated[float, number(0, above=True)]
-    implausible_ratio: Annotated[float, number(1, above=True)]
-    signed_priors: Annotated[float, number(0, above=True)]
     anchor_margins: Annotated[float, number(1)]
     override: Annotated[OverrideRules, section(OverrideRules)]
     looks: Annotated[Looks, _looks]
@@ -213,7 +201,7 @@ class Policy:
 
         Of several measured ones, the one with the most facts in its `when` counts; among equals, the last one written.
         """
-        found, facts = Prior(sd=rule.prior, df=self.prior_df, kind="shipped"), 0
+        found, facts = Prior(sd=rule.prior, df=SHIPPED_DF, kind="shipped"), 0
         for known in self.priors:
             prior, reduction, scale = known.rules.get(rule.name, (None, "", None))
             fits = (reduction, scale) == (rule.reduction, rule.scale)

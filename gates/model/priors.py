@@ -17,6 +17,8 @@ from gates.model.fields import number, one_of
 
 LEAST_SPREAD = 1e-12
 """No spread between runs is smaller: rounding alone causes as much, and the square of a much smaller one is 0."""
+SHIPPED_DF = 4.0
+"""What a prior of the policy is worth: as much as three runs a side."""
 MOST_DF = 10.0
 """What a learnt prior may be worth until it rests on MANY_GROUPS groups: of 10 groups, half are off by 35 %."""
 MANY_GROUPS = 30

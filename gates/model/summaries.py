@@ -110,7 +110,6 @@ SUMMARIES: dict[str, Summary] = {
     "tail_area": Summary(window=last_half, statistic=trimmed_mean, of_progress=True),
     "tail_excess": Summary(window=after_warmup, statistic=tail_excess, logarithmic=True, decides_from=300),
     "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True, decides_from=300),
-    "growth": Summary(window=after_warmup, statistic=drift, logarithmic=True),
     "whole": Summary(window=everything, statistic=_mean),
     "last_third": Summary(window=after_warmup, statistic=last_third),
     "max": Summary(window=everything, statistic=partial(np.max, axis=-1), single=True),

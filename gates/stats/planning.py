@@ -10,6 +10,8 @@ from scipy.special import nctdtr, ndtr, stdtrit
 from gates.model.policy import Policy
 from gates.stats.comparisons import Comparison, Design, Spread
 
+LEAST_TO_BLOCK = 2
+"""Candidate runs: statistics never block on a single one, which shows no spread."""
 MAX_RUNS = 20
 """Runs per side beyond which more runs are no longer advised."""
 POWER = 0.8
@@ -62,7 +64,7 @@ def enough_to_block(policy: Policy, design: Design) -> bool:
     if min(design.baseline_runs, design.candidate_runs) < 2:
         return False
     baseline_runs = design.averaged * design.baseline_runs
-    return design.candidate_runs >= policy.min_candidate_runs and baseline_runs >= policy.min_baseline_runs
+    return design.candidate_runs >= LEAST_TO_BLOCK and baseline_runs >= policy.min_baseline_runs
 
 
 def smallest_detectable(found: Comparison, alpha_block: float) -> float:

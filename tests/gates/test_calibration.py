@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from canary_mlflow.policies import load_policy
-from gates.model.priors import Prior
+from gates.model.priors import SHIPPED_DF, Prior
 from gates.model.rules import Role, Worse
 from gates.stats.comparisons import compare
 from gates.stats.power import level, power
@@ -19,7 +19,7 @@ DRAWS = 500
 def chances(tier, name, sd, sizes, effects, **facts):
     policy = load_policy(tier).resolve(facts)
     rule = next(rule for rule in policy.rules if rule.name == name)
-    found = power(policy, rule, Prior(sd=sd, df=policy.prior_df, kind="given"), sizes, effects)
+    found = power(policy, rule, Prior(sd=sd, df=SHIPPED_DF, kind="given"), sizes, effects)
     return policy, rule, {((each.baseline_runs, each.candidate_runs), each.effect): each for each in found}
 
 
@@ -27,7 +27,7 @@ def drawn(policy, rule, sd, size, effect):
     """Shares of BLOCK and PASS among runs drawn at random, concluded as gates/metric_checks.py does."""
     rng = np.random.default_rng(17)
     margin, two_sided = rule.harm_margin, rule.worse is Worse.BOTH
-    alpha, prior = level(policy, rule), Prior(sd=sd, df=policy.prior_df, kind="given")
+    alpha, prior = level(policy, rule), Prior(sd=sd, df=SHIPPED_DF, kind="given")
     blocked = passed = 0
     for _ in range(DRAWS):
         sides = rng.normal(0, sd, size[0]), rng.normal(effect * margin, sd, size[1])

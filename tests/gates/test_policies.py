@@ -37,8 +37,9 @@ def test_margins_of_the_tiers(tier, step_time, tokens_per_second):
 @pytest.mark.parametrize("algo", ["sft", "dpo", "ppo"])
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
 def test_each_algorithm_and_backend_has_speed_memory_and_quality_gates(tier, algo, backend):
-    recorded = ["step_time", "step_cost", "eval_loss"] if algo != "ppo" else ["step_cost", "iteration_time", "kl"]
-    facts = {"algo": algo, "backend": backend, **dict.fromkeys([*recorded, "iteration_cost"], "recorded")}
+    of_ppo = ["step_cost", "iteration_time", "iteration_cost", "kl", "eval_reward"]
+    recorded = of_ppo if algo == "ppo" else ["step_time", "step_cost", "eval_loss"]
+    facts = {"algo": algo, "backend": backend, **dict.fromkeys(recorded, "recorded")}
     gates = {r.name for r in load_policy(tier).resolve(facts).rules if r.role is Role.GATE}
     speed = ("iteration" if algo == "ppo" else "step") + ("_cost" if backend == "cpu" else "_time")
     assert {speed, "peak_memory", "eval_reward" if algo == "ppo" else "eval_loss"} <= gates

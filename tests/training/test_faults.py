@@ -104,7 +104,7 @@ def struck(runs: Trained, fault: str, algo: str) -> Run:
 
 
 def policy(algo: str) -> Policy:
-    quiet = {"clock_share": None, "sentinel_rise": None}  # neighbours are no part of these tests
+    quiet = {"sentinel_rise": None}  # neighbours are no part of these tests
     smoke = load_policy({"base": "smoke", "warmup_steps": 5, "min_steps": 10, "validity": quiet})
     resolved = smoke.resolve({"algo": algo, "backend": "cpu", "step_cost": "recorded", "iteration_cost": "recorded"})
     return replace(
