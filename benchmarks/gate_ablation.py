@@ -130,7 +130,7 @@ SWITCHES: dict[str, list[Place]] = {
     "... percents for shares": [(plausibility, "_percent", returns(""))],
     "... a loss that vanished": [(plausibility, "_vanished", returns(""))],
     "... a clock that stands": [(plausibility, "_standing_clock", returns(""))],
-    "... limits of other rewards": [(weighing, "limit_beyond_reach", returns(""))],
+    "limits of other rewards": [(readings, "_reached", returns(math.inf))],
     # Clocks.
     "throttled GPUs": [(clocks, "CLOCK_SHARE", 0.0)],
     "contended CPUs": resolved(lambda policy: replace(policy, validity=replace(policy.validity, sentinel_rise=None))),

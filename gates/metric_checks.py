@@ -12,7 +12,7 @@ from gates.model.records import Run
 from gates.model.rules import MetricRule, Role, Worse
 from gates.model.sides import Side
 from gates.model.summaries import SUMMARIES
-from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing, check_of, undecided
+from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing, check_of
 from gates.model.wording import change, limit, p_value, quantity, runs
 from gates.stats.comparisons import Comparison
 from gates.stats.planning import (
@@ -100,8 +100,6 @@ def conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, power
     evidence = evidence_of(policy, weighed, smallest_detectable(found, level) if enough else None)
     line, known = _line(rule, evidence), {"evidence": evidence, "notes": weighed.notes}
     within = found.p_noninferior <= policy.alpha_pass
-    if within and weighed.reach:
-        return undecided(rule, f"{line}: {weighed.reach}", ReasonCode.SUSPECT_DATA, **known)
     if within:
         reason = f"{line}, within the limit with {p_value(found.p_noninferior)}"
         return check_of(rule, CheckOutcome.PASS, reason, **known)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gates.evidence.clocks import Pairs, invalid_clocks, judged_in_pairs
 from gates.evidence.comparability import incomparable, unread
 from gates.evidence.matching import compare_readings, identity_check, same_code, same_training
-from gates.evidence.plausibility import implausible, limit_beyond_reach
+from gates.evidence.plausibility import implausible
 from gates.evidence.readings import Reading, Yardstick, read, yardstick
 from gates.model.policy import Policy
 from gates.model.records import Run
@@ -23,8 +23,7 @@ from gates.stats.comparisons import Comparison
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weighed:
     """A rule that was tested: what was `found`, in which unit (`stick`) and with which readings. `repeated`: some runs
-    share a seed, which this metric follows, and count once. `reach`: why a change within the limit may still be harm;
-    '' if nothing says so."""
+    share a seed, which this metric follows, and count once."""
 
     rule: MetricRule
     found: Comparison
@@ -32,7 +31,6 @@ class Weighed:
     sides: tuple[Sequence[Reading], Sequence[Reading]]
     notes: tuple[str, ...]
     repeated: bool
-    reach: str
 
 
 def weigh_selected(
@@ -75,6 +73,8 @@ def weigh(
     numbers = (found.design.baseline_runs * (found.design.averaged if found.design.paired else 1), len(right))
     repeated = numbers != (len(left), found.design.candidate_runs)
     notes = (*notes, "runs of one seed count as one") if repeated else notes
+    if rule.info.reward and stick.margin < rule.harm_margin:
+        notes = (*notes, f"{rule.info.label}: these rewards are for right and wrong answers, so the limit is narrower")
     return Weighed(
         rule=rule,
         found=found,
@@ -82,7 +82,6 @@ def weigh(
         sides=(tuple(left), tuple(right)),
         notes=notes,
         repeated=repeated,
-        reach=limit_beyond_reach(rule, stick, left, right),
     )
 
 

@@ -14,8 +14,6 @@ from gates.model.wording import quantity
 
 MOST_MIB = 1e7
 """10 TiB: more than any machine has for one training, and 10 MiB in bytes, less than any training takes."""
-VERIFIED = (-1.0, 2.0)
-"""Between these lie the mean rewards of answers that are right or wrong, whichever way they are counted."""
 FAR = 5.0
 """Times off every other run: a slip of the pen is ten times."""
 TOO_GOOD = 50.0
@@ -96,27 +94,6 @@ def _percent(rule: MetricRule, everyone: Sequence[Reading]) -> str:
         slip = f"{rule.info.label} of {odd.called} is {shown}: percent, by a limit of {rule.margin:g}"
         return "" if rule.margin >= 1 else f"{slip}; expected shares of 1, or {limit}"
     return f"{rule.info.label} of {odd.called} is {shown}, others are not above 1: perhaps percent, or a slip"
-
-
-def limit_beyond_reach(
-    rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]
-) -> str:
-    """Why a limit in units of a reward model does not fit rewards for right and wrong answers (0 or 1, -1 or 1, a
-    little more for their format): it allows a loss of more than half of what was reached. '' for other rewards and
-    limits."""
-    if not rule.info.reward or rule.worse is not Worse.LOWER or stick.relative:
-        return ""
-    before, now = ([reading.series.finite_only().values for reading in side] for side in (baseline, candidate))
-    # The baseline's lowest alone: a candidate that fell below it still has the same kind of reward.
-    lowest, highest = (float(each) for each in (min(map(np.min, before)), max(map(np.max, (*before, *now)))))
-    reached = max(reading.value for reading in baseline)
-    unlike = lowest < VERIFIED[0] or highest > VERIFIED[1] or reached <= 0
-    if unlike or stick.margin <= (reached - min(0.0, lowest)) / 2:
-        return ""
-    return (
-        f"of rewards between {_shown(lowest, rule)} and {_shown(highest, rule)} this limit lets more than half be "
-        f"lost: give rules.{rule.name} a margin and a prior of its own in a policy"
-    )
 
 
 def _vanished(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:

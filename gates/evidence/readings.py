@@ -18,6 +18,10 @@ from gates.model.wording import called, quantity
 
 LEAST_POINTS = 8
 """Fewer means of several steps are no middle of anything."""
+VERIFIED = (-1.0, 2.0)
+"""Between these lie rewards for right and wrong answers, whichever way they are counted."""
+SCORES = 5.0
+"""What a run reaches by scores for which a policy's limits on rewards are meant: the canaries' GRPO ends at 4 to 8."""
 _LARGEST_LOG = 700.0  # exp of it still is a float
 
 
@@ -165,4 +169,18 @@ def yardstick(
         if prior.kind == "shipped" and margin > cap > 0:  # stated relative to the margin, so it shrinks with it
             prior = replace(prior, sd=prior.sd * cap / margin)
         margin = min(margin, cap)
+    if rule.info.reward and scale is Scale.IDENTITY and (reached := _reached(baseline)) < 4 * margin:
+        share = reached / SCORES
+        margin = share * margin
+        prior = replace(prior, sd=share * prior.sd) if prior.kind == "shipped" else prior
     return Yardstick(scale=scale, sign=sign, margin=margin, prior=prior)
+
+
+def _reached(baseline: Sequence[Reading]) -> float:
+    """How much reward the baseline gained over the worst answer, if it is one for right and wrong answers, where a
+    limit for larger scores would let most of it be lost; infinite for other rewards."""
+    values = [reading.series.finite_only().values for reading in baseline]
+    lowest, highest = min(map(np.min, values)), max(map(np.max, values))
+    reached = max(reading.value for reading in baseline)
+    verified = VERIFIED[0] <= lowest and highest <= VERIFIED[1] and reached > 0
+    return float(reached - min(0.0, lowest)) if verified else math.inf

@@ -125,45 +125,45 @@ def test_a_clock_that_stands_still_at_some_steps_is_no_speed(smoke, make_version
     assert check(once, "step_time").reason_code is not ReasonCode.SUSPECT_DATA
 
 
-@pytest.mark.parametrize(("before", "now", "code"), [(0.84, 0.35, "suspect-data"), (3.84, 3.35, "pass")])
-def test_rewards_of_right_and_wrong_are_not_judged_by_a_limit_of_other_rewards(smoke, make_version, before, now, code):
-    def side(name, level):
-        rewards = np.clip(level + np.linspace(-0.1, 0.1, 100), 0, max(1, level + 1))
-        workload = {"algo": "grpo", "max_steps": "100"}
-        return make_version(name, series_={"reward_mean": rewards, "eval_loss": None}, workload=workload)
-
-    verdict = judge(smoke, side("a", before), side("b", now))
-    assert verdict.reason_code == code
-    if code != "pass":
-        assert (
-            "limit -1.00): of rewards between 0.740 and 0.940 this limit lets more than half be lost" in verdict.reason
-        )
-        assert "give rules.reward_mean a margin and a prior of its own" in verdict.reason
-
-
 @pytest.mark.parametrize(
     ("tier", "metric", "before", "now", "outcome"),
     [
-        ("smoke", "eval_reward", 0.7, 0.2, "INCONCLUSIVE"),  # measured once in a run
-        ("perf", "reward_mean", 0.6, 0.2, "INCONCLUSIVE"),  # 80 % and 60 % right, counted as 1 and -1
-        ("smoke", "reward_mean", 1.2, 0.7, "INCONCLUSIVE"),  # right answers and half a point for their format
-        ("smoke", "reward_mean", 0.2, -0.45, "INCONCLUSIVE"),  # some below -1 now
-        ("perf", "reward_mean", 0.6, -0.9, "BLOCK"),  # beyond any limit is beyond it
-        ("perf", "reward_mean", 5.0, 4.9, "PASS"),
+        ("smoke", "reward_mean", 0.84, 0.83, "PASS"),
+        ("smoke", "reward_mean", 0.84, 0.35, "BLOCK"),
+        ("smoke", "eval_reward", 0.7, 0.2, "BLOCK"),  # measured once in a run
+        ("perf", "eval_reward", 0.75, 0.4, "BLOCK"),
+        ("perf", "reward_mean", 0.6, 0.2, "BLOCK"),  # 80 % and 60 % right, counted as 1 and -1
+        ("nightly", "reward_mean", 0.8, 0.6, "BLOCK"),
+        ("smoke", "reward_mean", 1.2, 1.19, "PASS"),  # right answers and half a point for their format
+        ("smoke", "reward_mean", 1.2, 0.7, "BLOCK"),
+        ("perf", "reward_mean", 0.6, -0.9, "BLOCK"),
+        ("perf", "reward_mean", 5.0, 4.9, "PASS"),  # scores of a reward model, by the limit as it is
+        ("smoke", "reward_mean", 3.84, 3.35, "PASS"),
     ],
 )
-def test_a_limit_that_lets_most_of_a_reward_be_lost_passes_nothing(make_version, tier, metric, before, now, outcome):
-    policy = load_policy(tier)
-
+def test_a_limit_for_scores_is_narrower_for_rewards_of_right_and_wrong(
+    make_version, tier, metric, before, now, outcome
+):
     def side(name, level):
         rewards = [level] if metric == "eval_reward" else level + np.linspace(-0.6, 0.1, 100)
         workload = {"algo": "grpo", "max_steps": "100"}
         return make_version(name, 8, series_={metric: rewards, "eval_loss": None}, workload=workload)
 
-    found = judge(policy, side("a", before), side("b", now))
+    found = judge(load_policy(tier), side("a", before), side("b", now))
     assert found.outcome == outcome
-    if outcome == "INCONCLUSIVE":
-        assert found.reason_code is ReasonCode.SUSPECT_DATA
+    assert any("right and wrong" in note for note in check(found, metric).notes) == (before < 2)
+
+
+def test_a_limit_of_ones_own_on_such_rewards_is_kept(smoke, make_version):
+    own = replace(smoke, rules=tuple(
+        replace(rule, margin=0.2) if rule.metric == "reward_mean" else rule for rule in smoke.rules
+    ))  # fmt: skip
+
+    def side(name, level):
+        series = {"reward_mean": np.full(100, level), "eval_loss": None}
+        return make_version(name, series_=series, workload={"algo": "grpo", "max_steps": "100"})
+
+    assert check(judge(own, side("a", 0.84), side("b", 0.84)), "reward_mean").evidence.margin == pytest.approx(-0.2)
 
 
 def test_a_margin_of_nothing_and_a_candidate_beyond_measure_end_in_a_verdict(smoke, make_version):
@@ -216,16 +216,6 @@ def test_an_evaluation_long_before_the_end_leaves_the_loss_to_decide(perf):
     found = judge(perf, side("a", 1.0), side("b", 1.4))
     assert (check(found, "loss").outcome, check(found, "eval_loss").outcome) == (CheckOutcome.BLOCK, CheckOutcome.PASS)
     assert judge(perf, side("a", 1.0), side("c", 1.0)).outcome is Outcome.PASS
-
-
-def test_a_reward_of_the_evaluation_alone_is_held_to_its_reach_too(perf, make_version):
-    def side(name, level):
-        workload = {"algo": "grpo", "max_steps": "100"}
-        rewards = {"eval_reward": [level - 0.02, level, level + 0.01], "loss": None, "eval_loss": None}
-        return make_version(name, 4, series_=rewards, workload=workload)
-
-    verdict = judge(perf, side("a", 0.75), side("b", 0.4))
-    assert check(verdict, "eval_reward").reason_code is ReasonCode.SUSPECT_DATA
 
 
 def test_a_limit_below_its_prior_is_said_to_be_so(perf, make_version):
