@@ -57,12 +57,14 @@ class Journal:
         self.rows_lost = 0
         self.learned: tuple[bool | None, str] | None = None
         self._open: int | None = None
+        self._resumed = False
         self._began = time.time()
         self._finiteness: Any = probes.get("finiteness")
         self._parameters: Any = probes.get("parameters")
 
     def begin(self, setting: Setting) -> None:
         """Training begins. Raises BlindProbe."""
+        self._resumed = setting.resumed
         if self.recorder is not None:
             self.recorder.start()
         self.observers.call_each("begin", lambda observer: observer.begin(self.recorder))
@@ -168,6 +170,8 @@ class Journal:
     def _findings(self, ordered: list[Row]) -> Findings:
         moved = self._parameters.moved if self._parameters else None
         good, why = learned(ordered, self.target.algo, moved)
+        if self._resumed and moved is not False:  # most of the gain may lie before the checkpoint
+            good, why = None, "resumed from a checkpoint: how it began is not known"
         return Findings(
             nan_steps=self.nan_steps,
             inf_steps=self.inf_steps,

@@ -79,10 +79,17 @@ def open_target(request: Request, training: Training) -> Target:
     except StoreError as error:
         log.warning("canary: %s; training goes on, its numbers stay in memory", one_line(error))
         return target
-    workload = request.workload or workload_of(training, algo)
+    workload = {**(request.workload or workload_of(training, algo)), **_resumed(client, run_id, training.state)}
     target = replace(target, client=client, run_id=run_id, owned=owned, workload=workload)
     describe(client, target, request, training)
     return target
+
+
+def _resumed(client: MlflowClient, run_id: str, state: Any) -> dict[str, str]:
+    """Where a checkpoint was taken up by a run that lacks what came before: its evaluation would tell of other code's
+    steps. A run that goes on under its own id has them."""
+    begun = state.global_step and "canary.max_steps" in session.get_run(client, run_id).data.tags
+    return {"resumed_at": str(state.global_step)} if state.global_step and not begun else {}
 
 
 def given_run(request: Request) -> str | None:

@@ -368,6 +368,22 @@ def test_a_run_whose_parameters_stand_still_did_not_learn(shared: Any, place: Pa
     assert canary.journal.learned == (False, "no trainable parameter changed")
 
 
+def test_a_training_resumed_in_a_new_run_is_other_work_and_not_one_that_learned_nothing(
+    shared: Any, place: Path
+) -> None:
+    first, again = recording(shared), recording(shared)
+    trainer = plain(place, [first], save_strategy="steps", save_steps=4, logging_steps=1)
+    trainer.train()
+    checkpoint = str(Path(trainer.args.output_dir) / "checkpoint-4")
+    plain(place, [again], logging_steps=1).train(resume_from_checkpoint=checkpoint)
+    assert again.journal is not None
+    assert again.journal.learned == (None, "resumed from a checkpoint: how it began is not known")
+    assert again.journal.target.workload == {**first.journal.target.workload, "resumed_at": "4"}
+    same = recording(shared, run_id=first.run_id)
+    plain(place, [same], logging_steps=1).train(resume_from_checkpoint=checkpoint)
+    assert same.journal.target.workload == first.journal.target.workload, "this run has the steps before"
+
+
 def test_parameters_broken_by_the_last_update_are_found(shared: Any, place: Path) -> None:
     class Poison(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
