@@ -91,9 +91,9 @@ def one_way(self: tests.Comparison) -> list[tuple[float, float]]:
     return [(self.error(self.cautious), self.cautious.df)]
 
 
-def summary(**values: Any) -> Place:
+def summary(**values: Any) -> list[Place]:
     each = {name: replace(one, **values) for name, one in summaries.SUMMARIES.items()}
-    return (readings, "SUMMARIES", each)
+    return [(module, "SUMMARIES", each) for module in (readings, metric_checks)]
 
 
 SWITCHES: dict[str, list[Place]] = {
@@ -121,7 +121,7 @@ SWITCHES: dict[str, list[Place]] = {
     "... only of a series that changes on the way": [(comparability, "_changes", returns(True))],
     "... runs too short to give a number": [(weighing, "unread", returns([]))],
     "sparse series": [(readings, "points", lambda policy, series: (policy.warmup_steps, policy.min_steps))],
-    "tails and drifts of short runs are advice": [summary(decides_from=0)],
+    "tails and drifts of short runs are advice": summary(decides_from=0),
     # Numbers that are not believed.
     "too far apart to be believed": [(weighing, "implausible", returns(""))],
     "... a run far off its side": [(plausibility, "_odd_one", returns(""))],
@@ -147,7 +147,6 @@ SWITCHES: dict[str, list[Place]] = {
     "... KL": hard(kl_limit=math.inf),
     "... approximate KL": [(divergence, "APPROX_KL_LIMIT", math.inf)],
     "... entropy": [(divergence, "ENTROPY_FLOOR", 0.0)],
-    "... reward": [(divergence, "_reward_lost", returns(""))],
     "learned": hard(learned=False),
     "invariants": hard(invariants=False),
     "watch": hard(watch=False),

@@ -40,9 +40,6 @@ END_POINTS = 3
 Test = Callable[[Values], str]
 """What went wrong with a series; '' for nothing."""
 
-GAIN_SIGMAS = 2.0
-"""A best tenth above the first by fewer standard deviations of their difference gained nothing to fall back from."""
-
 
 def divergence(hard: HardChecks, run: Run) -> str | None:
     """What went wrong, in one clause; '' if nothing did, None if the run has no series that could tell."""
@@ -61,9 +58,6 @@ def _of_rewards(hard: HardChecks, run: Run) -> Iterator[tuple[str, Test]]:
     yield "kl", lambda values: _exploded(values, hard.kl_limit, "KL", " per response")
     yield "approx_kl", lambda values: _exploded(values, APPROX_KL_LIMIT, "approximate KL of an update")
     yield "entropy", _entropy_collapsed
-    # Beside a score, a reward has lost a KL penalty: it sinks in every run that gains nothing, without anything lost.
-    what = "score" if "score_mean" in run.series else "reward"
-    yield f"{what}_mean", lambda values: _reward_lost(values, what)
 
 
 def _loss_diverged(loss: Values) -> str:
@@ -143,19 +137,6 @@ def _entropy_collapsed(entropy: Values) -> str:
     early, late = float(iqm(entropy[:tenth])), float(iqm(entropy[-tenth:]))
     bad = early > 0 and late < ENTROPY_FLOOR * early
     return f"entropy fell from {figure(early)} to {figure(late)}" if bad else ""
-
-
-def _reward_lost(reward: Values, what: str) -> str:
-    """Whether half of the gain is gone at the end: a fall far beyond the noise of two tenths, and larger than a single
-    step's wobble, because a reward wanders slowly in healthy runs."""
-    levels, width = _levels(reward)
-    early, best, late = levels[0], max(levels), levels[-1]
-    step, gained = _noise(reward, width), best - early
-    if best - late <= max(0.5 * gained, SIGMAS * step, _noise(reward, 1)):
-        return ""
-    if gained <= GAIN_SIGMAS * step:
-        return f"mean {what} fell to {figure(late)} from {figure(early)}, without a rise before"
-    return f"mean {what} fell back to {figure(late)} from {figure(best)}, having begun at {figure(early)}"
 
 
 def _worst_window(values: Values, width: int = 5) -> float:
