@@ -50,10 +50,11 @@ class Sides:
         ends = [value for run in self.baseline if math.isfinite(value := _end(run, name))]
         return max(ends) - min(ends) if len(ends) > 1 else math.nan
 
-    def apart(self, name: str) -> bool:
-        """Whether each run of the candidate is above all of the baseline's."""
+    def apart(self, name: str, value_of: Callable[[Run, str], float] | None = None) -> bool:
+        """Whether each run of the candidate is above all of the baseline's, by its steady value unless said."""
+        one = value_of or _steady
         before, now = (
-            [value for run in side if math.isfinite(value := _steady(run, name))]
+            [value for run in side if math.isfinite(value := one(run, name))]
             for side in (self.baseline, self.candidate)
         )
         return bool(before and now) and min(now) > max(before)
@@ -195,7 +196,9 @@ def heavier(sides: Sides) -> Iterator[RootCause]:
     if min(len(before), len(now)) < 2:
         return
     excess = now[-1] - before[-1]
-    if not (excess >= LEAST_MIB and now[-1] >= HEAVIER * before[-1]):
+    # A script's runs in one process grow, each upon the last, so it is not enough that the middle ones differ.
+    apart = sides.apart("peak_memory", _highest)
+    if not (excess >= LEAST_MIB and now[-1] >= HEAVIER * before[-1] and apart):
         return
     rises = np.diff(now) - np.interp(
         np.linspace(0, 1, len(now) - 1), np.linspace(0, 1, len(before) - 1), np.diff(before)

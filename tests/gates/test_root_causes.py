@@ -144,6 +144,16 @@ def test_a_machine_that_is_slower_as_a_whole_is_no_phase() -> None:
     assert not root_causes(*sides(contended))
 
 
+def test_runs_that_grow_one_upon_the_other_in_one_process_are_no_cause() -> None:
+    """First and last peaks of two unchanged sessions of an own script, three trainings in one process each."""
+    peaks = [(723, 874), (875, 883), (891, 905)], [(712, 902), (910, 932), (933, 935)]
+    before, now = (
+        [run(at, numbers(at + side) | {"peak_memory": np.linspace(*ends, STEPS)}) for at, ends in enumerate(each)]
+        for side, each in zip((0, 10), peaks, strict=True)
+    )
+    assert not root_causes(before, now)
+
+
 def test_a_broken_start_and_other_passes_are_named() -> None:
     before, now = sides(lambda found: None)
     broken = [replace(one, invariants="broken: first loss 0.9; expected 0.693") for one in now]
