@@ -68,8 +68,7 @@ def weigh(
     stick = measurable(policy, rule, left, right, unread(candidate, right))
     if isinstance(stick, Check):
         return stick
-    sessions = 0.0 if beside else _between_sessions(stick, baseline, candidate)
-    found = compare_readings(rule, stick, left, right, beside, sessions)
+    found = compare_readings(rule, stick, left, right, beside)
     numbers = (found.design.baseline_runs * (found.design.averaged if found.design.paired else 1), len(right))
     repeated = numbers != (len(left), found.design.candidate_runs)
     notes = (*notes, "runs of one seed count as one") if repeated else notes
@@ -83,14 +82,6 @@ def weigh(
         notes=notes,
         repeated=repeated,
     )
-
-
-def _between_sessions(stick: Yardstick, baseline: Sequence[Run], candidate: Sequence[Run]) -> float:
-    """The variance that sessions add to the difference; 0 if both sides share a session, or it is not recorded."""
-    before, now = ({run.session for run in side} for side in (baseline, candidate))
-    if "" in before | now or before & now:
-        return 0.0
-    return stick.prior.between**2 * (1 / len(before) + 1 / len(now))
 
 
 def evidence_of(policy: Policy, weighed: Weighed, smallest: float | None) -> Evidence:
@@ -119,7 +110,6 @@ def evidence_of(policy: Policy, weighed: Weighed, smallest: float | None) -> Evi
         prior=stick.prior.kind,
         prior_sd=stick.prior.sd,
         prior_df=stick.prior.df,
-        between=math.sqrt(found.between),
     )
 
 

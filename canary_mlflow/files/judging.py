@@ -31,7 +31,7 @@ def judge_files(
                 f"--history: found {count(len(past), 'file')}; expected at least {LEAST_RUNS}, the oldest first; "
                 "give more, or none"
             )
-        policy = with_history(policy, [past], facts(baseline_side(left, candidate_side(right)), candidate_side(right)))
+        policy = with_history(policy, past, facts(baseline_side(left, candidate_side(right)), candidate_side(right)))
         notes.append(f"spreads between runs are learnt from a history of {len(past)} files")
     return decide(policy, left, right, notes)
 

@@ -38,16 +38,11 @@ def match_by_seed(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> 
 
 
 def compare_readings(
-    rule: MetricRule,
-    stick: Yardstick,
-    left: list[Reading],
-    right: list[Reading],
-    beside: bool = False,
-    between: float = 0.0,
+    rule: MetricRule, stick: Yardstick, left: list[Reading], right: list[Reading], beside: bool = False
 ) -> Comparison:
     """Compare both sides' readings by one rule: in pairs, if the seeds allow it and the two of a pair have something in
     common, namely a seed that the metric follows, or the machine (`beside`: both runs of a seed were made side by
-    side). `between`: the variance that sessions add."""
+    side)."""
     shared = rule.info.repeatable or beside
     matched = match_by_seed(left, right) if shared and len(right) >= PAIRS else None
     before, now = _in_pairs(stick, matched) if matched else (apart(rule, stick, left), apart(rule, stick, right))
@@ -59,7 +54,6 @@ def compare_readings(
         paired=matched is not None,
         averaged=max(1, len(left) // len(before)),
         two_sided=rule.worse is Worse.BOTH,
-        between=between,
     )
 
 

@@ -232,7 +232,7 @@ def known_to_dict(known: KnownPriors) -> dict[str, Any]:
     """The spreads as a policy file holds them under their name."""
     rules = {
         name: {
-            **{key: getattr(prior, key) for key in ("sd", "between", "df", "kind")},
+            **{key: getattr(prior, key) for key in ("sd", "df", "kind")},
             "reduction": reduction,
             "scale": scale.value,
         }

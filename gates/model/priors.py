@@ -30,12 +30,11 @@ LEAST_DF = 2.0
 class Prior:
     """The spread `sd` expected between equal runs, worth `df` degrees of freedom.
 
-    `between`: the SD that sessions add, 0 if it is not known. `kind`: shipped (stated in the policy), calibrated
-    (unchanged runs of one place), learnt (earlier runs, many groups of them or one long series).
+    `kind`: shipped (stated in the policy), calibrated (unchanged runs of one place), learnt (earlier runs, many groups
+    of them or one long series).
     """
 
     sd: Annotated[float, number(LEAST_SPREAD)]
-    between: Annotated[float, number(0)] = 0.0
     df: Annotated[float, number(0, above=True)]
     kind: Annotated[str, one_of(dict.fromkeys(("calibrated", "learnt")), "kind")]
 

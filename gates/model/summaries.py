@@ -81,11 +81,6 @@ def drift(values: Values) -> Values:
     return _log_ratio(iqm(values[..., -third:]), iqm(values[..., :third]))
 
 
-def last_third(values: Values) -> Values:
-    """IQM of the last third: where a run ends up."""
-    return iqm(values[..., -max(1, values.shape[-1] // 3) :])
-
-
 def _trimmed(values: Values, cut: int) -> Values:
     return _mean(np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut])
 
@@ -105,13 +100,11 @@ SUMMARIES: dict[str, Summary] = {
     "iqm": Summary(window=after_warmup, statistic=iqm),
     "median": Summary(window=after_warmup, statistic=partial(np.median, axis=-1)),
     "mean": Summary(window=after_warmup, statistic=_mean),
-    "p10": Summary(window=after_warmup, statistic=partial(np.quantile, q=0.1, axis=-1)),
     "tail_mean": Summary(window=last_half, statistic=_mean, of_progress=True),
     "tail_area": Summary(window=last_half, statistic=trimmed_mean, of_progress=True),
     "tail_excess": Summary(window=after_warmup, statistic=tail_excess, logarithmic=True, decides_from=300),
     "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True, decides_from=300),
     "whole": Summary(window=everything, statistic=_mean),
-    "last_third": Summary(window=after_warmup, statistic=last_third),
     "max": Summary(window=everything, statistic=partial(np.max, axis=-1), single=True),
     "last": Summary(window=everything, statistic=lambda values: values[..., -1], single=True, of_progress=True),
     # The mean of tokens-per-second per step over-weights fast steps; see `rate`.

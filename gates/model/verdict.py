@@ -69,8 +69,8 @@ class Evidence:
     neither direction it is positive and holds both ways. `smallest_detectable` is the size of the smallest true harm
     that these runs would block 4 times out of 5. `typical`: the change by the median of pairs of runs. `spread`: the SD
     between runs that the test used, on the scale of the margin (log or unit). `prior`: what else it rests on (shipped,
-    calibrated, learnt); `prior_sd` and `prior_df`: that prior's SD and degrees of freedom. `between`: the SD that
-    sessions add to the change. `identical`: the series are bit-equal, so no test was needed.
+    calibrated, learnt); `prior_sd` and `prior_df`: that prior's SD and degrees of freedom. `identical`: the series are
+    bit-equal, so no test was needed.
     """
 
     unit: str
@@ -92,7 +92,6 @@ class Evidence:
     prior: str = ""
     prior_sd: float | None = None
     prior_df: float | None = None
-    between: float = 0.0
     identical: bool = False
 
     @property

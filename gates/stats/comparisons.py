@@ -107,7 +107,6 @@ class Comparison:
 
     `difference`: of the means. `typical`: the median of the differences between any two runs (Hodges and Lehmann),
     which one odd run does not move. `usual`: the SD of a run, from the median of the differences within the sides.
-    `between`: the variance that sessions add to that of the difference.
     """
 
     design: Design
@@ -119,11 +118,10 @@ class Comparison:
     difference: float
     typical: float
     usual: float
-    between: float
 
     def error(self, spread: Spread) -> float:
         """Standard error of the difference for runs with this spread."""
-        return math.sqrt(max(spread.variance / self.design.information + self.between, _LEAST))
+        return math.sqrt(max(spread.variance / self.design.information, _LEAST))
 
     @property
     def harms(self) -> tuple[float, float]:
@@ -156,8 +154,7 @@ class Comparison:
     def doubted_error(self) -> float:
         """Standard error of the typical difference for runs SURPRISE times as noisy as expected, or as noisy as they
         usually are if that is more."""
-        runs = max(SURPRISE * self.prior.sd, self.usual) * _MEDIAN_ERROR / math.sqrt(self.design.information)
-        return math.hypot(runs, math.sqrt(self.between))
+        return max(SURPRISE * self.prior.sd, self.usual) * _MEDIAN_ERROR / math.sqrt(self.design.information)
 
     @property
     def p_noninferior(self) -> float:
@@ -188,7 +185,7 @@ class Comparison:
             total = math.fsum(parts)
             weights = math.fsum(part * part / side.df for part, side in zip(parts, self.sides, strict=True))
             if weights > 0 and math.isfinite(total):
-                found.append((math.sqrt(total + self.between), total * total / weights))
+                found.append((math.sqrt(total), total * total / weights))
         return found
 
 
@@ -201,11 +198,9 @@ def compare(
     paired: bool = False,
     averaged: int = 1,
     two_sided: bool = False,
-    between: float = 0.0,
 ) -> Comparison:
     """Compare run-level numbers, shapes (k,) and (m,), k and m at least 1. `paired`: k == m, in the same order, and
-    each baseline number is the mean of `averaged` runs. `prior`: the SD expected between runs. `between`: see
-    Comparison."""
+    each baseline number is the mean of `averaged` runs. `prior`: the SD expected between runs."""
     design = Design(
         baseline_runs=len(baseline),
         candidate_runs=len(candidate),
@@ -227,7 +222,6 @@ def compare(
         difference=math.fsum(candidate) / len(candidate) - math.fsum(baseline) / len(baseline),
         typical=_typical(candidate - baseline) if paired else float(np.median(np.subtract.outer(candidate, baseline))),
         usual=_usual(groups) / math.sqrt(per_run),
-        between=between,
     )
 
 

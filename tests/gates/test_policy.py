@@ -298,7 +298,7 @@ def test_ignored_rules_leave_no_check(smoke_with, make_version):
 
 
 def measured(sd, **changes):
-    prior = {"sd": sd, "between": 0.0, "df": 9.0, "kind": "calibrated", "reduction": "iqm", "scale": "log", **changes}
+    prior = {"sd": sd, "df": 9.0, "kind": "calibrated", "reduction": "iqm", "scale": "log", **changes}
     return {"here": {"when": {"device": "H200"}, "rules": {"step_time": prior}}}
 
 

@@ -20,7 +20,6 @@ RAMP = np.arange(1.0, 13.0)  # 1 .. 12
         ("iqm", 4, 8.5),  # of 5 .. 12: mean of 7 .. 10
         ("median", 4, 8.5),
         ("mean", 4, 8.5),
-        ("p10", 0, 2.1),
         ("tail_mean", 0, 9.5),  # 7 .. 12
         ("tail_mean", 8, 10.5),  # 9 .. 12: never the warm-up
         ("tail_area", 0, 9.5),
