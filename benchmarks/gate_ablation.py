@@ -111,6 +111,7 @@ SWITCHES: dict[str, list[Place]] = {
     "that two seeds are no pairs": [(matching, "PAIRS", 2)],
     "runs of one seed count as one": [(matching, "by_seeds", lambda given: {None: list(given)})],
     "identity": [(weighing, "same_code", returns(False))],
+    "that identity asks for equal losses": [(weighing, "same_training", returns(True))],
     "runs again under another name": [(sides, "_copies", returns({}))],
     "runs that broke off": [(sides, "broken_off", returns(())), (hard_gates, "broken_off", returns(()))],
     # Series that do not compare.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gates.evidence.clocks import Pairs, invalid_clocks, judged_in_pairs
 from gates.evidence.comparability import incomparable, unread
-from gates.evidence.matching import compare_readings, identity_check, same_code
+from gates.evidence.matching import compare_readings, identity_check, same_code, same_training
 from gates.evidence.plausibility import implausible
 from gates.evidence.readings import Reading, Yardstick, read, yardstick
 from gates.model.policy import Policy
@@ -63,7 +63,7 @@ def weigh(
         there = all(any(series is not None and series.finite.any() for series in side) for side in recorded)
         return missing(rule, left, right, why_right or why_left, there)
     notes = tuple(_notes(left, right, len(baseline), len(candidate)))
-    if rule.info.repeatable and same_code(policy, rule, left, right):
+    if rule.info.repeatable and same_code(policy, rule, left, right) and same_training(baseline, candidate):
         return identity_check(rule, left, right, notes)
     stick = measurable(policy, rule, left, right, unread(candidate, right))
     if isinstance(stick, Check):

@@ -10,7 +10,9 @@ import numpy as np
 
 from gates.evidence.plausibility import implausible
 from gates.evidence.readings import Reading, Yardstick, yardstick
+from gates.model.metrics import metrics_with
 from gates.model.policy import Policy
+from gates.model.records import Run
 from gates.model.rules import MetricRule, Scale, Worse
 from gates.model.verdict import Check, CheckOutcome, Evidence, check_of
 from gates.model.wording import quantity
@@ -83,6 +85,9 @@ def _by_seed(reading: Reading) -> tuple[int, str]:
     return reading.seed or 0, reading.run_id
 
 
+_LOSSES = metrics_with("training_loss")
+
+
 def identical(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> bool:
     """True if both sides share more than half of the candidate's seeds and have bit-equal series in all of them: code
     that computes the same in these seeds computes the same in others."""
@@ -90,6 +95,18 @@ def identical(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> bool
     shared = {reading.seed for reading in candidate} & held.keys() - {None}
     same = all(r.series.same_values(other.series) for r in candidate if r.seed in shared for other in held[r.seed])
     return bool(shared) and same and 2 * len(shared) > len({(r.seed, r.seed is None and r.run_id) for r in candidate})
+
+
+def same_training(baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
+    """False if runs of one seed recorded different training losses: a number that they share, such as 48 of 64 right
+    answers, is then equal by chance."""
+    return all(
+        run.series[name].same_values(other.series[name])
+        for run in candidate
+        for other in baseline
+        for name in _LOSSES
+        if run.seed == other.seed and name in run.series and name in other.series
+    )
 
 
 def same_code(policy: Policy, rule: MetricRule, left: list[Reading], right: list[Reading]) -> bool:

@@ -73,6 +73,19 @@ def test_a_candidate_of_fewer_seeds_passes_by_identity_and_one_other_number_ends
     assert not check(mixed, "eval_loss").evidence.identical
 
 
+def test_a_number_that_is_equal_by_chance_is_no_identity(smoke, make_run):
+    def side(name):
+        right = {"eval_accuracy": [0.75]}  # 48 of 64, whatever was trained
+        return version(*(make_run(f"{name}{seed}", seed, series_=right) for seed in SEEDS))
+
+    found = check(judge(smoke, side("a"), side("b")), "eval_accuracy")
+    assert (found.outcome, found.evidence.identical) == (Outcome.PASS, False)
+    assert found.evidence.p_noninferior is not None
+    unlike = {s: {"eval_loss": [0.5], "loss": None, "policy_loss": np.linspace(1, s, 100)} for s in (2, 3)}
+    sides = (version(*(make_run(f"{s}{i}", i, series_=unlike[s]) for i in SEEDS)) for s in (2, 3))
+    assert not check(judge(smoke, *sides), "eval_loss").evidence.identical
+
+
 def test_runs_of_one_seed_count_once_for_what_follows_the_seed(smoke, make_run):
     def side(name, seeds, loss):
         return version(
