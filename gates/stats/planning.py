@@ -11,7 +11,7 @@ from gates.model.policy import Policy
 from gates.stats.comparisons import Comparison, Design, Spread
 
 LEAST_TO_BLOCK = 2
-"""Candidate runs: statistics never block on a single one, which shows no spread."""
+"""A single number, even as the mean of five runs of a seed, tells nothing about the spread."""
 MAX_RUNS = 20
 """Runs per side beyond which more runs are no longer advised."""
 POWER = 0.8
@@ -59,12 +59,9 @@ def runs_needed(
 
 
 def enough_to_block(policy: Policy, design: Design) -> bool:
-    """Whether both sides have the runs that the policy requires before statistics may block, and at least two numbers:
-    a single one, even as the mean of five runs of a seed, tells nothing about the spread."""
-    if min(design.baseline_runs, design.candidate_runs) < 2:
-        return False
-    baseline_runs = design.averaged * design.baseline_runs
-    return design.candidate_runs >= LEAST_TO_BLOCK and baseline_runs >= policy.min_baseline_runs
+    """Whether both sides have the numbers, and the baseline the runs, that statistics need before they may block."""
+    enough = min(design.baseline_runs, design.candidate_runs) >= LEAST_TO_BLOCK
+    return enough and design.averaged * design.baseline_runs >= policy.min_baseline_runs
 
 
 def smallest_detectable(found: Comparison, alpha_block: float) -> float:
