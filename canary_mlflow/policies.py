@@ -111,7 +111,8 @@ def policy_from(content: Mapping[str, Any]) -> Policy:
     try:
         return parse_policy(found)
     except PolicyError as error:
-        raise UsageError(f"policy '{content.get('name')}': {error}") from error
+        again = "if an earlier version set it, set it again with `canary policy set`"
+        raise UsageError(f"policy '{content.get('name')}': {error}; {again}") from error
 
 
 def _load(source: str | Path | Mapping[str, Any], kind: str, parse: Callable[[Mapping[str, Any]], Parsed]) -> Parsed:

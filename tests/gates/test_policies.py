@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.policies import conf_dir, load_policy, option_names, policy_names
+from canary_mlflow.policies import conf_dir, load_policy, option_names, policy_from, policy_names
 from gates import Role, policy_to_dict
 
 
@@ -129,3 +129,9 @@ def test_an_overlay_that_a_base_lacks_cannot_be_taken_away(tmp_path):
         UsageError, match=r"overlays.no_evaluaton: null takes an overlay of the base away; it has cpu, "
     ):
         load_policy(mine)
+
+
+def test_a_set_policy_with_a_key_of_an_earlier_version_is_to_be_set_again(smoke):
+    former = {**policy_to_dict(smoke), "prior_df": 4.0}
+    with pytest.raises(UsageError, match=r"policy: unknown key 'prior_df'; .*again with `canary policy set`"):
+        policy_from(former)
