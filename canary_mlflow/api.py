@@ -122,9 +122,9 @@ def judge(baseline: Files, candidate: Files, *, policy: Rules, history: Files = 
 @plainly
 def replay(file: str | Path, *, policy: Rules = "default", algo: str = "") -> Replayed:
     """Run the watch over one finished history, as `canary replay` does: its verdict (healthy, warned, critical, failed,
-    or unknown for too few rows), and what it would have warned of at which optimizer step. `algo`: sft, dpo, grpo …; ""
-    to tell it from the columns. Raises UsageError for a file that cannot be read or holds nothing to watch, and for an
-    unknown algorithm."""
+    or unknown for too few rows, or neither loss nor reward), and what it would have warned of at which optimizer step.
+    `algo`: sft, dpo, grpo …; "" to tell it from the columns. Raises UsageError for a file that cannot be read or holds
+    nothing to watch, and for an unknown algorithm."""
     from canary_mlflow.files.replaying import replay_file
     from canary_mlflow.policies import load_watch
 

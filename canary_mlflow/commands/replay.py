@@ -14,7 +14,7 @@ Exit codes:
   0  every file is healthy or warned
   1  at least one is critical or failed
   2  a file could not be read or holds nothing to watch (the others are judged all the same), or wrong use
-  3  none of these, but at least one has too few rows to judge
+  3  none of these, but at least one has too few rows to judge, or neither loss nor reward
 """
 LOST = ("critical", "failed")
 SHOWN = 12  # warnings of one file in the report for people
@@ -32,8 +32,8 @@ def replay(ctx: click.Context, files: tuple[str, ...], policy: str, algo: str, a
     """Run the watch over finished trainings.
 
     FILE is a trainer_state.json, JSONL with one object per step, or CSV with a step column, also gzipped. For each file
-    it says healthy, warned, critical, failed or unknown (too few rows to judge), and what the watch would have reported
-    at which step.
+    it says healthy, warned, critical, failed or unknown (too few rows to judge, or neither loss nor reward in them),
+    and what the watch would have reported at which step.
     """
     from canary_mlflow.api import replay as replay_one
     from canary_mlflow.errors import UsageError

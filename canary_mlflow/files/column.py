@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from math import isnan
+from math import isclose, isnan
+
+_SAME = 0.01  # share by which two ranks may differ that each write the mean of all
 
 
 class Column:
     """The values of one metric so far, their steps strictly rising."""
 
-    __slots__ = ("_twice", "changed", "doubled", "last", "name", "restarts", "returned", "steps", "texts", "values")
+    __slots__ = (
+        "_twice",
+        "anew",
+        "changed",
+        "doubled",
+        "last",
+        "name",
+        "restarts",
+        "returned",
+        "steps",
+        "texts",
+        "values",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -22,6 +36,7 @@ class Column:
         self._twice = -1
         self.texts = 0
         self.restarts = 0
+        self.anew = 0  # of these, back to the first step
         self.returned = (0, 0, 0)  # row, from step, to step: the first time that steps went back
 
     @property
@@ -31,19 +46,22 @@ class Column:
 
     def rewind(self, step: int, value: float, row: int) -> bool:
         """Forget what stands at `step` and after it: the row that comes now, with `value`, was written later. True if
-        steps went back there, and not just to the same one."""
-        if step == self.last:
+        steps went back there, and not just to the same one or to the one before."""
+        at = bisect_left(self.steps, step)
+        late = step in self.steps[-2:]  # also the row of a rank that is one row behind the other
+        if late:
+            before = self.values[at]
             if step != self._twice:
                 self.doubled += 1
-                self.changed += value != self.values[-1] and not (isnan(value) and isnan(self.values[-1]))
+                self.changed += not isclose(value, before, rel_tol=_SAME) and not (isnan(value) and isnan(before))
             self._twice = step
         else:
             if not self.restarts:
                 self.returned = (row, self.last, step)
             self.restarts += 1
-        back = step < self.last
+            self.anew += at == 0
         self.forget(step)
-        return back
+        return not late
 
     def forget(self, step: int) -> None:
         """Drop what stands at `step` and after it."""

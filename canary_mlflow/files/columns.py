@@ -14,7 +14,8 @@ import numpy as np
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.column import Column
 from canary_mlflow.files.limits import MAX_COLUMNS, SHOWN, too_many_columns
-from canary_mlflow.files.names import OF_SWIFT, PLANNED, is_canonical, name_of_column, step_column
+from canary_mlflow.files.names import OF_SWIFT, PLANNED, epoch_column, is_canonical, name_of_column, step_column
+from canary_mlflow.files.nested import flat
 
 _LAST_STEP = 2**53  # beyond it a float, which CSV gives, is no exact step
 _NUMBERS = {float, int}
@@ -75,6 +76,7 @@ class Columns:
     def add(self, row: Mapping[str, Any], number: int) -> None:
         """Add one row. Raises UsageError for a step or a known metric that is not a number."""
         self.rows += 1
+        row = flat(row)
         step = self._step(row, number)
         if step is None:
             return
@@ -111,7 +113,7 @@ class Columns:
     def _step(self, row: Mapping[str, Any], number: int) -> int | None:
         key = self.step_key
         if key is None or key not in row:
-            key = step_column(row)
+            key = step_column(row) or self._epoch(row)
             if key is None:
                 self.stepless += 1
                 self.seen.update(dict.fromkeys(list(row)[:SHOWN]))
@@ -132,6 +134,13 @@ class Columns:
         if isinstance(found, bool) or not isinstance(found, int | float) or not float(found).is_integer():
             raise self._bad_step(key, step, number)
         return self._checked(key, int(found), number)
+
+    def _epoch(self, row: Mapping[str, Any]) -> str | None:
+        """The epoch's column, if the file has no better step and this one is whole."""
+        key = epoch_column(row) if self.step_key is None else None
+        value = row[key] if key else None
+        found = _from_text(value) if isinstance(value, str) else value
+        return key if isinstance(found, int | float) and float(found).is_integer() else None
 
     def _checked(self, key: str, step: int, number: int) -> int:
         if 0 <= step <= _LAST_STEP:

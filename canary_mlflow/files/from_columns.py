@@ -39,15 +39,18 @@ def series_of(read: Columns) -> dict[str, Series]:
         raise UsageError(
             f"{read.path}: no step in any {read.row_word}; found {found}; expected a column named {STEP_NAMES}"
         )
+    worst = max(
+        read.columns.values(), key=lambda column: (_disordered(column), is_canonical(column.name)), default=None
+    )
+    if worst is not None and _disordered(worst):
+        raise UsageError(
+            f"{read.path}: steps go back {worst.restarts} times ({worst.name}); expected the order of "
+            "training; sort the rows, or split them into one file per run"
+        )
     found_series: dict[str, Series] = {}
     for column in read.columns.values():
         if not len(column.values):
             continue
-        if column.restarts > MAX_RESTARTS:
-            raise UsageError(
-                f"{read.path}: steps go back {column.restarts} times ({column.name}); expected the order of "
-                "training; sort the rows, or split them into one file per run"
-            )
         if is_canonical(column.name) and column.changed > max(1, MOST_TWICE * len(column.steps)):
             raise UsageError(
                 f"{read.path}: {column.changed:,} of {len(column.steps):,} steps have several values of {column.name}; "
@@ -61,6 +64,10 @@ def series_of(read: Columns) -> dict[str, Series]:
     if not found_series:
         raise UsageError(f"{read.path}: no number besides the step; expected columns such as loss; nothing to judge")
     return found_series
+
+
+def _disordered(column: Column) -> bool:
+    return len(column.values) > 0 and column.restarts > MAX_RESTARTS
 
 
 def is_padded(column: Column, rows: int) -> bool:
@@ -86,6 +93,7 @@ def notes_of(read: Columns) -> tuple[str, ...]:
         notes.append(
             f"steps go back from {before} to {after} at {read.row_word} {row}{times}: read as a run that was "
             "resumed or started again; what was written later counts"
+            + ("; are these several runs? then give each a file of its own" if back.anew else "")
         )
     known = [column for column in read.columns.values() if is_canonical(column.name)]
     if doubled := max((column.doubled for column in known), default=0):

@@ -22,8 +22,20 @@ RENAMED = {
     "peak_memory_mib": "peak_memory",
     "peak_memory_mb": "peak_memory",
     "train_loss": "loss",
+    "train_losses": "loss",
+    "val_losses": "eval_loss",
+    "train_loss_step": "loss",  # Lightning, which logs both
+    "train_loss_epoch": "loss",
+    "total_loss": "loss",
+    "lm loss": "loss",  # Megatron
+    "lm_loss": "loss",
+    "loss/train": "loss",
+    "loss/total": "loss",
     "val_loss": "eval_loss",
     "valid_loss": "eval_loss",
+    "test_loss": "eval_loss",
+    "loss/val": "eval_loss",
+    "loss/eval": "eval_loss",
     "Training Loss": "loss",
     "training_loss": "loss",
     "Validation Loss": "eval_loss",
@@ -42,6 +54,28 @@ RENAMED = {
     "approx_entropy": "entropy",
     "ppo/mean_scores": "score_mean",
     "ppo/std_scores": "score_std",
+    # Tinker's cookbook.
+    "train_mean_nll": "loss",
+    "test/nll": "eval_loss",
+    "env/all/reward/total": "reward_mean",
+    "env/all/ac_tokens_per_turn": "response_length",
+    "optim/entropy": "entropy",
+    # What scripts with a loop of their own call the same.
+    "gradient_norm": "grad_norm",
+    "total_grad_norm": "grad_norm",
+    "reward/mean": "reward_mean",
+    "rewards/mean": "reward_mean",
+    "avg_reward": "reward_mean",
+    "average_reward": "reward_mean",
+    "reward/std": "reward_std",
+    "rewards/std": "reward_std",
+    "kl_mean": "kl",
+    "mean_kl": "kl",
+    "kl_div": "kl",
+    "kl_divergence": "kl",
+    "clip_frac": "clip_fraction",
+    "clipfrac": "clip_fraction",
+    "mean_length": "response_length",
 }
 
 # verl: what it logs per iteration → (ours, our units in one of theirs). Times are seconds there too, losses, KL and
@@ -85,9 +119,11 @@ PREFIXES = {"train/": "", "eval/": "eval_", "val/": "eval_", "valid/": "eval_", 
 # `current_steps` is LLaMA-Factory's (beside `total_steps`); ms-swift writes both into one, "10/200".
 OF_SWIFT = "global_step/max_steps"
 _OF_TRAINERS = ("train/global_step", "trainer/global_step", "current_steps", OF_SWIFT)
-STEPS = ("step", "global_step", *_OF_TRAINERS, "iteration", "_step", "iter")
+_OF_SCRIPTS = ("iter", "train_step", "training_step", "train/step", "training/global_step", "update")
+STEPS = ("step", "global_step", *_OF_TRAINERS, "iteration", "_step", *_OF_SCRIPTS)
+EPOCH = "epoch"  # the step of what has no other one, such as a Keras log: a row per epoch
 PLANNED = {"current_steps": "total_steps"}  # step → beside it, how many there are to be
-STEP_NAMES = "step, global_step, iteration or _step"  # for people
+STEP_NAMES = "step, global_step, iteration, _step or epoch"  # for people
 
 
 @cache
@@ -113,6 +149,11 @@ def step_column(columns: Iterable[str]) -> str | None:
     """Which of these columns holds the optimizer step."""
     folded = {column.strip().lower(): column for column in columns}
     return next((folded[name] for name in STEPS if name in folded), None)
+
+
+def epoch_column(columns: Iterable[str]) -> str | None:
+    """Which of these columns counts epochs."""
+    return next((column for column in columns if column.strip().lower() == EPOCH), None)
 
 
 def _known(column: str) -> str | None:

@@ -15,12 +15,14 @@ from canary_mlflow.files.rows_csv import read_csv
 from canary_mlflow.files.rows_json import broken, read_json, read_jsonl
 from canary_mlflow.files.source import TooMuch
 from canary_mlflow.files.text import is_utf16, opened, refuse_huge, rest_of
+from canary_mlflow.files.within import rows_within
 
 
 def read_history(path: Path) -> History:
     """Read `trainer_state.json`, JSONL with one object per row, or CSV with a step column; any of them gzipped.
 
-    Also verl's JSONL, and TensorBoard's event files: one, or the folder of a run.
+    Also verl's JSONL, a JSON object with a list of rows or a list per metric in it, the chart of one run that wandb
+    exported, and TensorBoard's event files: one, or the folder of a run.
 
     NaN and Infinity may stand bare; null and an empty cell mean absent. Steps that go back are read as a resumed run:
     what was written later counts, and a note says so. Raises UsageError, one line, for what cannot be judged.
@@ -33,7 +35,7 @@ def read_history(path: Path) -> History:
         if first.lstrip()[:1] not in ("{", "["):
             return read_csv(path, text, first, notes)
         alone = _value(first)
-        if isinstance(alone, Mapping) and "log_history" not in alone:
+        if isinstance(alone, Mapping) and "log_history" not in alone and rows_within(alone) is None:
             return read_jsonl(path, text, first, notes)
         return _read_whole(path, text, first, notes)
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.files.history import History
+from canary_mlflow.files.limits import SHOWN
 from canary_mlflow.files.reading import read_history
+from canary_mlflow.files.runs import unread_of
 from gates.model.paradigm import named_paradigm
+from gates.model.wording import listed
 from gates.watch import HEALTHY, Watch, WatchPolicy, WatchWarning
 
 UNKNOWN = "unknown"
+_LEARNING = ("loss", "policy_loss", "reward_mean", "score_mean", "reward_margin")  # one of them, to call a run healthy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
     """What the watch says about one file. `verdict`: healthy, warned, critical, failed, or unknown if there are too few
-    rows to judge. `rows`: how many it saw."""
+    rows to judge, or nothing in them tells what was learned. `rows`: how many it saw."""
 
     file: str
     kind: str
@@ -59,15 +65,24 @@ def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replay
         raise UsageError(f"{why}; rename the columns")
     # A checkpoint's trainer_state.json is the beginning of a run: that it learned nothing yet is not a finding.
     watch.finish(history.completed)
-    short = watch.verdict == HEALTHY and not watch.enough
-    least = policy.rows.burn_in_least
-    few = [f"too few rows to judge: {rows}, and the watch needs {least} to know what is normal"] if short else []
+    unsure = list(_unsure(watch, history, rows, policy)) if watch.verdict == HEALTHY else []
     return Replayed(
         file=str(file),
         kind=history.kind,
-        verdict=UNKNOWN if short else watch.verdict,
+        verdict=UNKNOWN if unsure else watch.verdict,
         rows=rows,
         last_step=history.last_step,
         warnings=tuple(watch.warnings),
-        notes=(*few, *history.notes, *history.gaps, *watch.notices),
+        notes=(*unsure, *history.notes, *history.gaps, *watch.notices),
     )
+
+
+def _unsure(watch: Watch, history: History, rows: int, policy: WatchPolicy) -> Iterator[str]:
+    """Why a run without a warning is not called healthy."""
+    if not watch.enough:
+        least = policy.rows.burn_in_least
+        yield f"too few rows to judge: {rows}, and the watch needs {least} to know what is normal"
+    if history.series.keys().isdisjoint(_LEARNING):
+        strange = unread_of(history)
+        hint = f"; nothing is read from {listed(strange, SHOWN)}: rename what is one of them" if strange else ""
+        yield f"neither loss nor reward found: only {listed(list(watch.watched), SHOWN)} could be watched{hint}"

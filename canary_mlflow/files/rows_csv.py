@@ -12,7 +12,7 @@ from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_COLUMNS, MAX_ROWS, too_many_columns, too_many_rows
-from canary_mlflow.files.names import STEP_NAMES, step_column
+from canary_mlflow.files.names import STEP_NAMES, epoch_column, step_column
 from canary_mlflow.files.text import refuse_huge
 
 _DELIMITERS = ",;\t"
@@ -37,7 +37,8 @@ def read_csv(path: Path, rest: TextIO, header: str, notes: list[str]) -> History
         raise UsageError(
             f"{path}: the header has {', '.join(twice)[:100]} more than once; expected different names; rename one"
         )
-    if step_column(names) is None:
+    names = _of_one_run(path, names, notes)
+    if step_column(names) is None and epoch_column(names) is None:
         raise UsageError(f"{path}: no step column; found {', '.join(names)[:100]}; expected one named {STEP_NAMES}")
     columns = Columns(path)
     try:
@@ -47,12 +48,26 @@ def read_csv(path: Path, rest: TextIO, header: str, notes: list[str]) -> History
                     f"{path}: row {number} has {len(cells)} cells; expected {len(names)} as in the header; fix it"
                 )
             if cells:
-                columns.add({name: _value(cell) for name, cell in zip(names, cells, strict=False)}, number)
+                columns.add({name: _value(cell) for name, cell in zip(names, cells, strict=False) if name}, number)
             if number > MAX_ROWS + 1:
                 raise too_many_rows(path)
     except csv.Error as error:
         raise UsageError(f"{path}: is not CSV ({error}); expected a header and one row per step; fix it") from None
     return history_of(columns, "csv", notes)
+
+
+def _of_one_run(path: Path, names: list[str], notes: list[str]) -> list[str]:
+    """The metrics of a chart that wandb exported: `RUN - metric` beside the step, with `RUN - metric__MIN` and `__MAX`,
+    which get an empty name. Raises UsageError for the chart of several runs."""
+    split = {name: name.rpartition(" - ") for name in names}
+    runs = list(dict.fromkeys(run for run, mark, _ in split.values() if mark))
+    if not runs or sum(not mark for _, mark, _ in split.values()) > 1:
+        return names
+    if len(runs) > 1:
+        some = ", ".join(runs[:3]) + (", …" if len(runs) > 3 else "")
+        raise UsageError(f"{path}: holds {len(runs)} runs ({some[:100]}); expected one; export each by itself")
+    notes.append(f"a chart of the run {runs[0]}, exported from wandb")
+    return ["" if metric.endswith(("__MIN", "__MAX")) else metric for _, _, metric in split.values()]
 
 
 def _value(cell: str) -> Any:

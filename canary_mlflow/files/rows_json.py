@@ -14,14 +14,18 @@ from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.text import refuse_huge
 from canary_mlflow.files.verl import is_verl, translate
+from canary_mlflow.files.within import rows_within
 
 _AT_ONCE = 1 << 21  # characters per call of the JSON parser: a call per line takes far longer
 
 
 def read_json(path: Path, body: Any, notes: list[str]) -> History:
-    """A trainer's state, or a list of rows."""
+    """A trainer's state, a list of rows, or an object that holds one."""
     state = body if isinstance(body, Mapping) else {"log_history": body}
     rows = state.get("log_history")
+    if rows is None and (within := rows_within(state)):
+        body, note = within
+        return read_json(path, body, [*notes, note])
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         found = f"keys {', '.join(map(str, state))}"[:100] if state is body else "a list with other things than objects"
         raise UsageError(

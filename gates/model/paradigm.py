@@ -16,9 +16,7 @@ class Paradigm(StrEnum):
 
 _SUPERVISED = ("sft", "dpo", "kto", "orpo", "cpo", "rm", "gkd")
 _REINFORCEMENT = ("ppo", "grpo", "rloo", "dapo", "gspo", "reinforce")
-_OF_PREFERENCES = frozenset(
-    {"chosen_reward", "rejected_reward", "reward_margin", "reward_accuracy", "eval_accuracy", "eval_margin"}
-)
+_OF_PREFERENCES = frozenset({"chosen_reward", "rejected_reward", "reward_margin", "eval_margin"})
 _OF_REWARDS = frozenset({"reward_mean", "reward_std", "score_mean", "advantage_mean", "response_length"})
 _OF_POLICY_GRADIENTS = frozenset({"policy_loss", "clip_fraction", "approx_kl", "advantage_mean", "reward_std"})
 
@@ -37,9 +35,10 @@ def named_paradigm(algo: str) -> Paradigm | None:
 
 
 def recorded_paradigm(metrics: Collection[str]) -> Paradigm | None:
-    """The paradigm by the metrics: by the marks of a policy gradient, beside which an accuracy is that of answers, or
-    by rewards; None if nothing tells. A KL alone is no such mark: distillation has one. A reward model's training has a
-    mean reward too, but only learning from preferences has metrics that set the preferred answer apart."""
+    """The paradigm by the metrics: by the marks of a policy gradient, or by rewards; None if nothing tells. A KL alone
+    is no such mark: distillation has one. A reward model's training has a mean reward too, but only learning from
+    preferences has metrics that set the preferred answer apart. An accuracy tells nothing: classifiers have one, and
+    beside rewards it may be that of the answers."""
     if not _OF_POLICY_GRADIENTS.isdisjoint(metrics):
         return Paradigm.REINFORCEMENT
     if not _OF_PREFERENCES.isdisjoint(metrics):

@@ -110,6 +110,11 @@ OTHERS: dict[str, tuple[list[dict[str, object]], dict[str, list[float]], int | N
         {"reward_mean": [0.4, 0.4], "response_length": [1024, 1024], "entropy": [0.3, 0.3], "eval_accuracy": [0.2] * 2},
         None,
     ),
+    "Tinker": (
+        [{"step": at, "train_mean_nll": 1.5, "test/nll": 1.2, "env/all/reward/total": 0.4} for at in (1, 2)],
+        {"loss": [1.5, 1.5], "eval_loss": [1.2, 1.2], "reward_mean": [0.4, 0.4]},
+        None,
+    ),
 }  # fmt: skip
 
 
@@ -119,6 +124,62 @@ def test_the_logs_of_other_trainers_are_read(tmp_path: Path, trainer: str) -> No
     history = read_history(write(tmp_path, "log.jsonl", lines(rows)))
     assert {name: values(history, name) for name in expected} == expected
     assert history.max_steps == planned
+
+
+CURVE = [2.0, 1.0, 0.5]
+POINTS = [{"step": step, "loss": loss} for step, loss in enumerate(CURVE, 1)]
+INSIDE = "the rows are those of history"
+LAYOUTS: dict[str, tuple[object, tuple[str, ...]]] = {
+    "a list of rows in an object": ({"config": {"lr": 0.1}, "history": POINTS}, (INSIDE,)),
+    "the widest of several": ({"history": POINTS, "saved": [{"step": 2}, {"step": 3}]}, (INSIDE,)),
+    "a list per metric": (
+        {"steps": "all", "step": [1, 2, 3], "train_loss": CURVE, "best": [1]},
+        ("a list of values per metric",),
+    ),
+    "a Keras history": (
+        {"loss": CURVE, "val_loss": CURVE},
+        ("a list of values per metric, without a step: the values are numbered",),
+    ),
+    "a row per epoch": ([{"epoch": at, "loss": loss} for at, loss in enumerate(CURVE, 1)], ()),
+    "metrics within the row": ([{"step": row["step"], "metrics": {"loss": row["loss"]}} for row in POINTS], ()),
+    "a part within the row": ([{"step": row["step"], "train": {"loss": row["loss"]}} for row in POINTS], ()),
+}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_other_layouts_of_json_are_read(tmp_path: Path, layout: str, indent: int | None) -> None:
+    body, notes = LAYOUTS[layout]
+    history = read_history(write(tmp_path, "log.json", json.dumps(body, indent=indent)))
+    assert (values(history, "loss"), history.series["loss"].steps.tolist()) == (CURVE, [1, 2, 3])
+    assert history.notes == notes
+
+
+def test_an_epoch_is_the_step_only_where_there_is_no_other(tmp_path: Path) -> None:
+    keras = write(tmp_path, "a.csv", "epoch,accuracy,loss,val_loss\n0,0.5,2.0,2.5\n1,0.6,1.0,2.0\n")
+    assert read_history(keras).series["eval_loss"].steps.tolist() == [0, 1]
+    later = read_history(write(tmp_path, "b.jsonl", lines([*ROWS, {"epoch": 1.0, "predict_loss": 2.0}])))
+    assert later.notes == ("1 line without a step left out",)
+
+
+def test_a_chart_that_wandb_exported_is_read_if_it_is_of_one_run(tmp_path: Path) -> None:
+    head = ",".join(f'"{run} - train/loss{end}"' for run in ("a - 1", "b") for end in ("", "__MIN", "__MAX"))
+    one = write(tmp_path, "one.csv", '"Step",' + head.partition(',"b')[0] + "\n1,2.0,1.9,2.1\n2,1.0,0.9,1.1\n")
+    history = read_history(one)
+    assert {name: values(history, name) for name in history.series} == {"loss": [2.0, 1.0]}
+    assert history.notes == ("a chart of the run a - 1, exported from wandb",)
+    with pytest.raises(UsageError, match=r"holds 2 runs \(a - 1, b\); expected one; export each by itself"):
+        read_history(write(tmp_path, "two.csv", f'"Step",{head}\n1,2,2,2,3,3,3\n'))
+
+
+def test_two_ranks_that_write_the_same_are_one(tmp_path: Path) -> None:
+    """One is a row late at times, and its loss rounds otherwise."""
+    steps = [step for at in range(0, 100, 4) for step in (at, at, at + 2, at + 3, at + 2, at + 3)]
+    rows = [{"step": step, "loss": 2.0 + at % 2 / 1e4} for at, step in enumerate(steps)]
+    history = read_history(write(tmp_path, "a.jsonl", lines(rows)))
+    assert history.series["loss"].steps.tolist() == sorted(set(steps))
+    assert len(history.notes) == 1
+    assert "steps written twice" in history.notes[0]
 
 
 def test_nan_infinity_and_null(tmp_path: Path) -> None:
@@ -246,10 +307,11 @@ BAD = [
     (json.dumps({"log_history": ROWS})[:-30], "is cut off"),
     ('{\n "model_type": "gpt2"\n}', "JSON without a log_history (keys model_type)"),
     ('{"log_history": []}', "holds no entry"),
+    ('{\n "a": [{"step": 1, "loss": 1}], "b": [{"step": 1, "loss": 1}]\n}', "JSON without a log_history (keys a, b)"),
     ("[1, 2]", "a list with other things than objects"),
     (
         '{"loss": 1.0}\n{"loss": 2.0}\n',
-        "no step in any line; found loss; expected a column named step, global_step, iteration or _step",
+        "no step in any line; found loss; expected a column named step, global_step, iteration, _step or epoch",
     ),
     ('{"step": 1}\n{"step": 2}\n', "no number besides the step"),
     ('{"step": 1, "loss": "low"}\n', "line 1: loss is 'low'; expected a number"),

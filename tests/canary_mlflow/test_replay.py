@@ -34,7 +34,11 @@ def runs(tmp_path: Path) -> dict[str, Path]:
     rising = fail(sft(0), 200, 100, loss=lambda x, s: 8 * x)
     return {
         "healthy": written(tmp_path, "healthy.jsonl", sft(5)),
-        "warned": written(tmp_path, "warned.jsonl", [{"grad_norm": 1.0 + 19 * (20 <= at < 24)} for at in range(30)]),
+        "warned": written(
+            tmp_path,
+            "warned.jsonl",
+            [{"loss": 2.0 - at / 30, "grad_norm": 1.0 + 19 * (20 <= at < 24)} for at in range(30)],
+        ),
         "critical": written(tmp_path, "critical.jsonl", rising[:206]),
         "failed": written(tmp_path, "failed.jsonl", [*sft(0)[:50], {"loss": math.nan}]),
     }
@@ -218,8 +222,21 @@ def test_what_nobody_saw_is_not_called_healthy(tmp_path: Path) -> None:
     result = replay(other)
     assert result.exit_code == 2
     assert "nothing that the watch looks at; found trl/tokens_per_minute" in result.stderr
+    blind = written(tmp_path, "blind.jsonl", [{"grad_norm": 1.0, "my_loss": 2.0, "accuracy": 0.5}] * 50)
+    result = replay(blind)
+    assert (result.stdout.split()[0], result.exit_code) == ("unknown", 3)
+    assert (
+        "neither loss nor reward found: only grad_norm could be watched; nothing is read from my_loss" in result.stdout
+    )
     half = written(tmp_path, "half.jsonl", [*sft(1)[:100], *({"learning_rate": 1e-4} for _ in range(100))])
     assert "note: no loss after step 100, of 200" in replay(half).stdout
+
+
+def test_an_accuracy_beside_rewards_makes_no_loss_of_theirs(tmp_path: Path) -> None:
+    """The evaluation before the first step has an accuracy alone; the loss of a policy rises and falls."""
+    rows: Rows = [{"accuracy": 0.9}, *({"accuracy": 0.9, "mean_reward": 0.5, "loss": 0.1 + at} for at in range(30))]
+    (found,) = json.loads(replay(written(tmp_path, "rl.jsonl", rows), "--json").stdout)
+    assert [one["rule"] for one in found["warnings"] if one["stream"] == "loss"] == []
 
 
 def test_a_nan_is_not_hidden_by_a_column_of_the_same_name(tmp_path: Path) -> None:

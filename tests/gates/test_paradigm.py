@@ -50,7 +50,7 @@ def test_without_an_evaluation_the_training_reward_decides(smoke, side, algo):
 
 @pytest.mark.parametrize(
     ("algo", "besides"),
-    [("kto", {"kl": 4.0}), ("reward", {"reward_mean": 1.0}), ("", {"reward_mean": 1.0, "reward_accuracy": 0.7})],
+    [("kto", {"kl": 4.0}), ("reward", {"reward_mean": 1.0}), ("", {"reward_mean": 1.0, "reward_margin": 0.7})],
 )
 def test_what_learns_from_preferences_is_judged_by_its_loss(smoke, side, algo, besides):
     found = judge(smoke, side("a", algo, loss=0.5, **besides), side("b", algo, loss=0.75, **besides))
@@ -119,6 +119,8 @@ def test_an_iteration_is_judged_whatever_the_algorithm_is_called(smoke, side):
         ("xpo", ("kl", "reward_margin"), Paradigm.SUPERVISED),
         ("", ("loss", "reward_mean", "reward_std", "reward_accuracy"), Paradigm.REINFORCEMENT),
         ("DAPO", ("loss", "reward_mean", "reward_accuracy"), Paradigm.REINFORCEMENT),
+        ("", ("loss", "reward_mean", "reward_accuracy"), Paradigm.REINFORCEMENT),
+        ("", ("loss", "reward_accuracy"), Paradigm.SUPERVISED),
     ],
 )
 def test_learning_by_name_else_by_what_was_recorded(algo, metrics, expected):
