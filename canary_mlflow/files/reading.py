@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -11,18 +13,21 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files import limits
 from canary_mlflow.files.events import event_files, read_events
 from canary_mlflow.files.history import History
-from canary_mlflow.files.rows_csv import read_csv
+from canary_mlflow.files.printed import read_printed
+from canary_mlflow.files.rows_csv import csv_header, read_csv
 from canary_mlflow.files.rows_json import broken, read_json, read_jsonl
 from canary_mlflow.files.source import TooMuch
 from canary_mlflow.files.text import is_utf16, opened, refuse_huge, rest_of
 from canary_mlflow.files.within import rows_within
+
+_JSON = re.compile(r"""\s*(\{\s*("|\}|$)|\[\s*([\[{"\]]|$))""")  # not "[INFO] ...", nor a Python dictionary
 
 
 def read_history(path: Path) -> History:
     """Read `trainer_state.json`, JSONL with one object per row, or CSV with a step column; any of them gzipped.
 
     Also verl's JSONL, a JSON object with a list of rows or a list per metric in it, the chart of one run that wandb
-    exported, and TensorBoard's event files: one, or the folder of a run.
+    exported, what Transformers printed, and TensorBoard's event files: one, or the folder of a run.
 
     NaN and Infinity may stand bare; null and an empty cell mean absent. Steps that go back are read as a resumed run:
     what was written later counts, and a note says so. Raises UsageError, one line, for what cannot be judged.
@@ -32,12 +37,23 @@ def read_history(path: Path) -> History:
     with opened(path) as text:
         notes = ["is UTF-16; read as such"] if is_utf16(text) else []
         first = next((line for line in text if not line.isspace()), "")
-        if first.lstrip()[:1] not in ("{", "["):
-            return read_csv(path, text, first, notes)
+        if not _begins_json(first):
+            return _read_text(path, text, first, notes)
         alone = _value(first)
         if isinstance(alone, Mapping) and "log_history" not in alone and rows_within(alone) is None:
             return read_jsonl(path, text, first, notes)
         return _read_whole(path, text, first, notes)
+
+
+def _read_text(path: Path, text: TextIO, first: str, notes: list[str]) -> History:
+    """CSV, or what a training printed: lines of all kinds."""
+    try:
+        names, delimiter = csv_header(path, first, notes)
+    except UsageError:
+        if printed := read_printed(path, chain([first], text), notes):
+            return printed
+        raise
+    return read_csv(path, text, names, delimiter, notes)
 
 
 def _read_whole(path: Path, text: TextIO, first: str, notes: list[str]) -> History:
@@ -53,6 +69,10 @@ def _read_whole(path: Path, text: TextIO, first: str, notes: list[str]) -> Histo
         raise broken(path, error) from None
     except RecursionError:
         raise UsageError(f"{path}: is nested too deeply; expected the history of a run; check the file") from None
+
+
+def _begins_json(line: str) -> bool:
+    return _JSON.match(line) is not None or _value(line) is not None
 
 
 def _value(line: str) -> Any:

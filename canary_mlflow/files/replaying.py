@@ -12,12 +12,13 @@ from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import SHOWN
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.runs import unread_of
-from gates.model.paradigm import named_paradigm
+from gates.model.paradigm import Paradigm, named_paradigm, paradigm_of
 from gates.model.wording import listed
 from gates.watch import HEALTHY, Watch, WatchPolicy, WatchWarning
 
 UNKNOWN = "unknown"
-_LEARNING = ("loss", "policy_loss", "reward_mean", "score_mean", "reward_margin")  # one of them, to call a run healthy
+_REWARDS = ("reward_mean", "score_mean")
+_LEARNING = ("loss", "policy_loss", "reward_margin", *_REWARDS)  # one of them, to call a run healthy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,7 @@ def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replay
         raise UsageError(f"{why}; rename the columns")
     # A checkpoint's trainer_state.json is the beginning of a run: that it learned nothing yet is not a finding.
     watch.finish(history.completed)
+    unseen = list(_unseen(algo, history))
     unsure = list(_unsure(watch, history, rows, policy)) if watch.verdict == HEALTHY else []
     return Replayed(
         file=str(file),
@@ -73,8 +75,14 @@ def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replay
         rows=rows,
         last_step=history.last_step,
         warnings=tuple(watch.warnings),
-        notes=(*unsure, *history.notes, *history.gaps, *watch.notices),
+        notes=(*unsure, *unseen, *history.notes, *history.gaps, *watch.notices),
     )
+
+
+def _unseen(algo: str, history: History) -> Iterator[str]:
+    """What a verdict on a policy says nothing of: its loss does not tell what was learned."""
+    if paradigm_of(algo, history.series) is Paradigm.REINFORCEMENT and history.series.keys().isdisjoint(_REWARDS):
+        yield "no reward found: whether the policy gets better is not known"
 
 
 def _unsure(watch: Watch, history: History, rows: int, policy: WatchPolicy) -> Iterator[str]:

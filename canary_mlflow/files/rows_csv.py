@@ -19,11 +19,14 @@ _DELIMITERS = ",;\t"
 _LFS = "version https://git-lfs.github.com/spec/"  # how a pointer to a file begins that Git LFS keeps elsewhere
 
 
-def read_csv(path: Path, rest: TextIO, header: str, notes: list[str]) -> History:
-    """A header and one row per step; comma, semicolon or tab between the cells."""
-    refuse_huge(path, b"\n")
+def csv_header(path: Path, header: str, notes: list[str]) -> tuple[list[str], str]:
+    """The names of the columns, and what stands between them: comma, semicolon or tab. Raises UsageError if this is no
+    header with a step."""
     delimiter = max(_DELIMITERS, key=header.count)
-    names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
+    try:
+        names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
+    except csv.Error:
+        names = []
     if header.startswith(_LFS):
         raise UsageError(f"{path}: a pointer of Git LFS; expected the file that it stands for; run git lfs pull")
     if len(names) < 2:
@@ -40,6 +43,12 @@ def read_csv(path: Path, rest: TextIO, header: str, notes: list[str]) -> History
     names = _of_one_run(path, names, notes)
     if step_column(names) is None and epoch_column(names) is None:
         raise UsageError(f"{path}: no step column; found {', '.join(names)[:100]}; expected one named {STEP_NAMES}")
+    return names, delimiter
+
+
+def read_csv(path: Path, rest: TextIO, names: list[str], delimiter: str, notes: list[str]) -> History:
+    """One row per step, after the header."""
+    refuse_huge(path, b"\n")
     columns = Columns(path)
     try:
         for number, cells in enumerate(csv.reader(rest, delimiter=delimiter), 2):

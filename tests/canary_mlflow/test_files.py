@@ -172,6 +172,31 @@ def test_a_chart_that_wandb_exported_is_read_if_it_is_of_one_run(tmp_path: Path)
         read_history(write(tmp_path, "two.csv", f'"Step",{head}\n1,2,2,2,3,3,3\n'))
 
 
+PRINTED = """2026-01-01 12:00:00 INFO step, loss and more
+{{'loss': {0}, 'grad_norm': {1}, 'learning_rate': {2}, 'epoch': {3}}}
+  5%|▌ | 1/20 [00:01<00:20]\r{{'loss': {1}, 'grad_norm': nan, 'learning_rate': {2}, 'epoch': {4}}}
+{{'eval_loss': {0}, 'eval_runtime': {1}, 'epoch': {4}}}
+config {{'lr': {2}, 'name': 'a'}}
+{{'loss': {5}, 'grad_norm': {1}, 'learning_rate': {2}, 'epoch': {4}}}
+{{'train_runtime': {0}, 'train_loss': {1}, 'epoch': {4}}}
+"""
+NUMBERS = ("2.0", "1.5", "1e-05", "0.1", "0.2", "1.25")
+
+
+@pytest.mark.parametrize("quoted", [False, True], ids=["numbers", "text, as from Transformers 5.0 on"])
+def test_what_a_training_printed_is_read(tmp_path: Path, quoted: bool) -> None:
+    body = PRINTED.format(*(f"'{number}'" if quoted else number for number in NUMBERS))
+    history = read_history(write(tmp_path, "out.log", body))
+    assert (history.kind, values(history, "loss")) == ("printed", [2.0, 1.5, 1.25])
+    assert math.isnan(values(history, "grad_norm")[1])
+    assert history.series["eval_loss"].steps.tolist() == [2]
+    assert history.notes == ("as printed, without steps: the rows are numbered",)
+    resumed = body + "".join(f"{{'loss': 1.0, 'epoch': {epoch}}}\n" for epoch in (0.05, 0.25))
+    again = read_history(write(tmp_path, "again.log", resumed))
+    assert values(again, "loss") == [1.0, 1.0], "goes on where its epoch was"
+    assert "steps go back from 3 to 1" in again.notes[1]
+
+
 def test_two_ranks_that_write_the_same_are_one(tmp_path: Path) -> None:
     """One is a row late at times, and its loss rounds otherwise."""
     steps = [step for at in range(0, 100, 4) for step in (at, at, at + 2, at + 3, at + 2, at + 3)]

@@ -1,0 +1,61 @@
+"""What a training of Transformers or TRL printed: a Python dictionary per logged row, among lines of all kinds."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from canary_mlflow.files.columns import Columns
+from canary_mlflow.files.from_columns import history_of
+from canary_mlflow.files.history import History
+from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
+from canary_mlflow.files.names import EPOCH, is_canonical, name_of_column, step_column
+
+_ROW = re.compile(r"\{'[^{}]*\}")
+_PAIR = re.compile(r"'([^']+)': '?([^,'{}\[\]()]+)'?(?=[,}])")  # its releases from 5.0 on print numbers as text
+_NUMBERED = "as printed, without steps: the rows are numbered"
+
+
+def read_printed(path: Path, lines: Iterable[str], notes: list[str]) -> History | None:
+    """The rows among the lines; None if there are none."""
+    columns = Columns(path, row_word="line")
+    counted = False
+    for at, row in _numbered(_rows(lines)):
+        counted = counted or step_column(row) is None
+        columns.add({"step": at, **row} if step_column(row) is None else row, at)
+        if columns.rows > MAX_ROWS:
+            raise too_many_rows(path)
+    return history_of(columns, "printed", [*notes, _NUMBERED] if counted else notes) if columns.rows else None
+
+
+def _rows(lines: Iterable[str]) -> Iterator[dict[str, float]]:
+    """The dictionaries that hold a metric we know beside an epoch or a step, which the trainer adds to each."""
+    for line in lines:
+        for text in _ROW.findall(line) if "{'" in line else ():
+            row = {key: number for key, value in _PAIR.findall(text) if (number := _number(value)) is not None}
+            if (EPOCH in row or step_column(row)) and any(is_canonical(name_of_column(key)) for key in row):
+                yield row
+
+
+def _numbered(rows: Iterable[dict[str, float]]) -> Iterator[tuple[int, dict[str, float]]]:
+    """Each row with its number; an evaluation has that of the row before it, and a resumed run goes on where its epoch
+    was."""
+    epochs: list[float] = []
+    for row in rows:
+        if any(key.startswith(("eval_", "train_runtime")) for key in row):
+            yield max(len(epochs), 1), row
+            continue
+        epoch = row.get(EPOCH, float(len(epochs)))
+        if epochs and epoch < epochs[-1]:
+            del epochs[bisect_left(epochs, epoch) :]
+        epochs.append(epoch)
+        yield len(epochs), row
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
