@@ -76,6 +76,13 @@ RENAMED = {
     "clip_frac": "clip_fraction",
     "clipfrac": "clip_fraction",
     "mean_length": "response_length",
+    "response_length_mean": "response_length",
+    "completion_length_mean": "response_length",
+    "mean_completion_length": "response_length",
+    "clipped_ratio": "truncated_share",
+    "truncation_rate": "truncated_share",
+    "zero_std_group_ratio": "zero_spread_share",
+    "zero_advantage_fraction": "zero_spread_share",
 }
 
 # verl: what it logs per iteration → (ours, our units in one of theirs). Times are seconds there too, losses, KL and

@@ -1,10 +1,12 @@
-"""What a training of Transformers or TRL printed: a Python dictionary per logged row, among lines of all kinds."""
+"""What a training printed to the console, among lines of all kinds: a Python dictionary per logged row (Transformers,
+TRL), or `step:1 - name:value - …` (verl)."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from canary_mlflow.files.columns import Columns
@@ -12,9 +14,12 @@ from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.names import EPOCH, is_canonical, name_of_column, step_column
+from canary_mlflow.files.verl import is_verl, translate
 
 _ROW = re.compile(r"\{'[^{}]*\}")
-_PAIR = re.compile(r"'([^']+)': '?([^,'{}\[\]()]+)'?(?=[,}])")  # its releases from 5.0 on print numbers as text
+_PAIR = re.compile(r"'([^']+)': '?([^,'{}\[\]()]+)'?(?=[,}])")  # numbers are text from Transformers 5 on
+_OF_VERL = re.compile(r"\bstep:(\d+) - (.*)")
+_VALUE = re.compile(r"([^\s:]+):(?:np\.float\d+\()?([-+.\w]+)")
 _NUMBERED = "as printed, without steps: the rows are numbered"
 
 
@@ -31,10 +36,15 @@ def read_printed(path: Path, lines: Iterable[str], notes: list[str]) -> History 
 
 
 def _rows(lines: Iterable[str]) -> Iterator[dict[str, float]]:
-    """The dictionaries that hold a metric we know beside an epoch or a step, which the trainer adds to each."""
+    """The dictionaries that hold a metric we know beside an epoch or a step, which the trainer adds to each, and verl's
+    lines."""
     for line in lines:
+        if found := _OF_VERL.search(line):
+            row = dict(_numbers(_VALUE.findall(found[2])))
+            if is_verl(row):
+                yield translate({"step": int(found[1]), **row})
         for text in _ROW.findall(line) if "{'" in line else ():
-            row = {key: number for key, value in _PAIR.findall(text) if (number := _number(value)) is not None}
+            row = dict(_numbers(_PAIR.findall(text)))
             if (EPOCH in row or step_column(row)) and any(is_canonical(name_of_column(key)) for key in row):
                 yield row
 
@@ -54,8 +64,7 @@ def _numbered(rows: Iterable[dict[str, float]]) -> Iterator[tuple[int, dict[str,
         yield len(epochs), row
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+def _numbers(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, float]]:
+    for key, value in pairs:
+        with suppress(ValueError):
+            yield key, float(value)

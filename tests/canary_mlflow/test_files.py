@@ -183,7 +183,7 @@ config {{'lr': {2}, 'name': 'a'}}
 NUMBERS = ("2.0", "1.5", "1e-05", "0.1", "0.2", "1.25")
 
 
-@pytest.mark.parametrize("quoted", [False, True], ids=["numbers", "text, as from Transformers 5.0 on"])
+@pytest.mark.parametrize("quoted", [False, True], ids=["numbers", "text, as from Transformers 5 on"])
 def test_what_a_training_printed_is_read(tmp_path: Path, quoted: bool) -> None:
     body = PRINTED.format(*(f"'{number}'" if quoted else number for number in NUMBERS))
     history = read_history(write(tmp_path, "out.log", body))
@@ -195,6 +195,17 @@ def test_what_a_training_printed_is_read(tmp_path: Path, quoted: bool) -> None:
     again = read_history(write(tmp_path, "again.log", resumed))
     assert values(again, "loss") == [1.0, 1.0], "goes on where its epoch was"
     assert "steps go back from 3 to 1" in again.notes[1]
+
+
+def test_what_verl_printed_is_read(tmp_path: Path) -> None:
+    line = (
+        "\x1b[36m(TaskRunner pid=7)\x1b[0m step:{0} - actor/pg_loss:-0.{0} - critic/score/mean:np.float64(0.5) - a:b\n"
+    )
+    body = "[2026-01-01] starts\n" + "".join(line.format(at) + "epoch 0, step 1\n" for at in (1, 2))
+    history = read_history(write(tmp_path, "verl.log", body))
+    assert history.series["score_mean"].steps.tolist() == [1, 2]
+    assert (values(history, "policy_loss"), values(history, "score_mean")) == ([-0.1, -0.2], [0.5, 0.5])
+    assert history.notes == ()
 
 
 def test_two_ranks_that_write_the_same_are_one(tmp_path: Path) -> None:
