@@ -47,15 +47,13 @@ GUARDED = sa.Table(
 
 OPERATORS = sa.Table("canary_operators", METADATA, sa.Column("name", sa.String(256), primary_key=True))
 
+_NAMES = LEDGER.c.keys()
+
 # Every promotion runs these under the lock, where the time to build a statement counts too.
+_INSERT = LEDGER.insert()
 _NEWEST_FIRST = sa.select(LEDGER).order_by(LEDGER.c.seq.desc())
 _THIS_ALIAS = _NEWEST_FIRST.where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model", "alias")))
-_OF_VERSION = _THIS_ALIAS.where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("version", "version_created")))
 _MOVES = _THIS_ALIAS.where(LEDGER.c.moves == 1)
-_PRUNED = _NEWEST_FIRST.where(
-    *(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model", "version", "version_created")),
-    LEDGER.c.kind == Kind.PRUNE,
-)
 # Rows about keys have no model and no workspace, so the index of versions finds them.
 _ABOUT_NOTHING = {"workspace": "", "model": "", "version": 0}
 _KEY_ROWS = (
@@ -69,27 +67,6 @@ _TAIL = (
         sa.or_(
             LEDGER.c.seq == sa.select(sa.func.max(LEDGER.c.seq)).scalar_subquery(),
             sa.and_(*(LEDGER.c[name] == sa.bindparam(name) for name in _ABOUT_NOTHING), LEDGER.c.kind == "key"),
-        )
-    )
-    .order_by(LEDGER.c.seq)
-)
-# One query instead of four: on a server, each round trip costs more than the query.
-_BEARING = (
-    sa.select(LEDGER)
-    .where(
-        sa.or_(
-            LEDGER.c.seq == sa.select(sa.func.max(LEDGER.c.seq)).scalar_subquery(),
-            LEDGER.c.seq == sa.select(_OF_VERSION.limit(1).subquery().c.seq).scalar_subquery(),
-            LEDGER.c.seq == sa.select(_MOVES.limit(1).subquery().c.seq).scalar_subquery(),
-            LEDGER.c.seq == sa.select(_PRUNED.limit(1).subquery().c.seq).scalar_subquery(),
-            sa.and_(
-                LEDGER.c.model == sa.bindparam("nothing"),
-                LEDGER.c.version == 0,
-                sa.or_(
-                    sa.and_(LEDGER.c.workspace == sa.bindparam("nothing"), LEDGER.c.kind == "key"),
-                    sa.and_(LEDGER.c.workspace == sa.bindparam("workspace"), LEDGER.c.kind == "policy"),
-                ),
-            ),
         )
     )
     .order_by(LEDGER.c.seq)
@@ -125,6 +102,10 @@ class Bearing:
 
 AT_ONCE = 1000  # rows fetched at a time
 ADVISORY_LOCK = 6_371_820_315  # any number that nobody else on the server uses
+_LOCKS = {
+    "postgresql": sa.text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"),
+    "sqlite": sa.text("UPDATE registered_models SET name = name WHERE 1 = 0"),
+}
 
 
 def lock(connection: Any) -> None:
@@ -133,15 +114,12 @@ def lock(connection: Any) -> None:
     SQLite takes its only write lock at the first write, even of no rows; if they began with a read, two transactions
     that both want to write would block each other.
     """
-    if connection.get_bind().dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
-    else:
-        connection.execute(sa.text("UPDATE registered_models SET name = name WHERE 1 = 0"))
+    connection.execute(_LOCKS[connection.get_bind().dialect.name])
 
 
 def append(connection: Any, row: Row) -> None:
     """Write one row; under `lock`."""
-    connection.execute(LEDGER.insert(), asdict(row))
+    connection.execute(_INSERT, asdict(row))
 
 
 def last(connection: Any) -> Row | None:
@@ -149,18 +127,45 @@ def last(connection: Any) -> Row | None:
     return first_of(connection.execute(_LAST))
 
 
-def bearing(connection: Any, workspace: str, model: str, version: int, created: int, alias: str) -> Bearing:
-    """The rows that concern a version under an alias, without those about an earlier version of the same number."""
+def bears_on(created: Any) -> sa.ColumnElement[bool]:
+    """The condition for every row of a `Bearing`. `created`: SQL for the version's creation time. It keeps out rows
+    about an earlier version of the same number."""
+    about = {name: sa.bindparam(name) for name in ("workspace", "model", "version")} | {"version_created": created}
+    of_version = _NEWEST_FIRST.where(*(LEDGER.c[name] == value for name, value in about.items()))
+    one_of_each = (
+        of_version.where(LEDGER.c.alias == sa.bindparam("alias")),
+        _MOVES,
+        of_version.where(LEDGER.c.kind == Kind.PRUNE),
+    )
+    return sa.or_(
+        LEDGER.c.seq == sa.select(sa.func.max(LEDGER.c.seq)).scalar_subquery(),
+        *(LEDGER.c.seq == one.with_only_columns(LEDGER.c.seq).limit(1).scalar_subquery() for one in one_of_each),
+        sa.and_(
+            LEDGER.c.model == sa.bindparam("nothing", ""),
+            LEDGER.c.version == 0,
+            sa.or_(
+                sa.and_(LEDGER.c.workspace == sa.bindparam("nothing", ""), LEDGER.c.kind == "key"),
+                sa.and_(LEDGER.c.workspace == sa.bindparam("workspace"), LEDGER.c.kind == "policy"),
+            ),
+        ),
+    )
+
+
+def bearing(
+    found: Sequence[Any], *, workspace: str, model: str, version: int, version_created: int, alias: str
+) -> Bearing:
+    """What bears on a version under an alias, of the rows that `bears_on` found, in order. Each may go on with columns
+    of other tables, and is empty where the ledger has no row at all."""
+    rows = [_row(one) for one in found if one[0] is not None]
     about = {"workspace": workspace, "model": model, "alias": alias}
-    of_version = {**about, "version": version, "version_created": created}
-    found = [_row(one) for one in connection.execute(_BEARING, {**of_version, "nothing": ""})]
+    of_version = {**about, "version": version, "version_created": version_created}
     return Bearing(
-        last=newest_of(found),
-        keys=[row for row in found if row.kind == Kind.KEY],
-        policies=[row for row in found if row.kind == Kind.POLICY],
-        newest=newest_of(found, **of_version),
-        move=newest_of(found, **about, moves=1),
-        pruned=newest_of(found, **{**of_version, "alias": ""}, kind=Kind.PRUNE),
+        last=newest_of(rows),
+        keys=[row for row in rows if row.kind == Kind.KEY],
+        policies=[row for row in rows if row.kind == Kind.POLICY],
+        newest=newest_of(rows, **of_version),
+        move=newest_of(rows, **about, moves=1),
+        pruned=newest_of(rows, **{**of_version, "alias": ""}, kind=Kind.PRUNE),
     )
 
 
@@ -239,9 +244,9 @@ def read(connection: Any, model: str | None = None, workspace: str | None = None
 
 def _row(found: Any) -> Row:
     # SQLite stores bytes in a text column if it is given bytes.
-    read: dict[str, Any] = {name: value.decode(errors="replace") if isinstance(value, bytes) else value
-            for name, value in found._mapping.items()}  # fmt: skip
-    return Row(**read)
+    read = (value.decode(errors="replace") if isinstance(value, bytes) else value for value in found)
+    its: dict[str, Any] = dict(zip(_NAMES, read, strict=False))  # `found` may go on with columns of other tables
+    return Row(**its)
 
 
 def of_session(connection: Any, session_id: str) -> list[Row]:

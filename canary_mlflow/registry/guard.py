@@ -105,10 +105,10 @@ class Guard(AbstractStore):  # type: ignore[misc]
         name = model if under is None else under
         return [(str(one.alias), int(one.version)) for one in held if self.guards(name, str(one.alias))]
 
-    def version_in(self, session: Any, model: str, version: str, alias: str = "", *, kept: bool = False) -> Any:
-        """A version as it is stored (`stored.version_row`). Raises MLflow's own error if there is none."""
+    def version_in(self, session: Any, model: str, version: str, alias: str, *, kept: bool = False) -> stored.Seen:
+        """A version and what bears on it (`stored.seen`). Raises MLflow's own error if there is none."""
         place, number = self._get_active_workspace(), count(str(version))
-        found = stored.version_row(session, place, model, number, alias, kept=kept)
+        found = stored.seen(session, place, model, number, alias, kept=kept)
         if found is None:
             self._get_sql_model_version(session, model, version)
             raise refusals.stale(alias, model, version, "it was made only now, or its number is spelled otherwise")

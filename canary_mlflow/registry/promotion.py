@@ -82,19 +82,18 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
         version = store.version_in(session, order.model, order.version, order.alias, kept=order.moves)
-        said = bearing(session, version, order.alias)
-        last = end_of_chain(session, signer, order.actor, said)
+        last = end_of_chain(session, signer, order.actor, version.said)
         if version.creation_time != order.binding.version_created or version.source != order.binding.source:
             raise refusals.stale(order.alias, order.model, order.version, "the version was made anew or changed since")
         if order.grants:
-            refuse_pruned(session, version, order.alias, said)
+            refuse_pruned(session, version, order.alias)
         if order.kind is Kind.PRUNE:
             refuse_needed(store, session, order, version)
-        before = standing_by(stored.holder(session, version.workspace, order.model, order.alias), said.move)
+        before = standing_by(version.holder, version.said.move)
         if order.judged_against is not None and before != order.judged_against:
             raise refusals.moved(order.alias, order.model, order.version, str(order.judged_against), str(before))
         if FACT in order.facts:
-            now = policy_row(said, order.model)
+            now = policy_row(version.said, order.model)
             if now != order.facts[FACT]["row"]:
                 raise refusals.policy_set(order.alias, order.model, order.version, now)
         rows = []
@@ -106,19 +105,14 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
         return [*rows, write(store, session, order, version, before, signer, last)]
 
 
-def bearing(session: Any, version: Any, alias: str) -> table.Bearing:
-    """The ledger's rows that concern a version as it is stored."""
-    number, created = int(version.version), int(version.creation_time)
-    return table.bearing(session, str(version.workspace), str(version.name), number, created, alias)
-
-
-def refuse_pruned(session: Any, version: Any, alias: str, said: table.Bearing) -> None:
+def refuse_pruned(session: Any, version: stored.Seen, alias: str) -> None:
     """Refuse an alias for a version whose files were given up."""
-    if said.pruned is not None and holds(said.pruned, keys_in(session, rows=said.keys)):
-        raise refusals.pruned(alias, str(version.name), int(version.version), in_words(said.pruned))
+    pruned = version.said.pruned
+    if pruned is not None and holds(pruned, keys_in(session, rows=version.said.keys)):
+        raise refusals.pruned(alias, version.name, version.version, in_words(pruned))
 
 
-def refuse_needed(store: Guard, session: Any, order: Order, version: Any) -> None:
+def refuse_needed(store: Guard, session: Any, order: Order, version: stored.Seen) -> None:
     """Refuse to give up files of a version that an alias names by now, or if the champion is not the one seen
     before."""
     if names := stored.aliases_of(session, version):
@@ -138,15 +132,15 @@ def end_of_chain(session: Any, signer: Signer, actor: str, said: table.Bearing) 
 
 
 def write(
-    store: Guard, session: Any, order: Order, version: Any, before: Standing, signer: Signer, last: Row | None
+    store: Guard, session: Any, order: Order, version: stored.Seen, before: Standing, signer: Signer, last: Row | None
 ) -> Row:
     """Write the ledger row first, after `last`: the triggers let the alias and the tag only follow it."""
     record = Record(
         kind=order.kind,
-        workspace=store._get_active_workspace(),
+        workspace=version.workspace,
         model=order.model,
-        version=int(version.version),
-        version_created=int(version.creation_time),
+        version=version.version,
+        version_created=version.creation_time,
         alias=order.alias,
         word=order.word,
         grants=order.grants,
@@ -180,9 +174,9 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
         found = store.version_in(session, model, version, alias)
         if found.holder == found.version:
             return None  # as in stock MLflow
-        row = granting(session, found, alias, bearing(session, found, alias))
+        row = granting(session, found, alias)
     facts, judged_of = row.facts, as_stored(found)
-    created, source = int(found.creation_time), str(found.source)
+    created, source = found.creation_time, str(found.source)
     place = str(found.storage_location or source)
     try:
         binding = store.binding_now(created, source, place, list(facts.get("runs") or {}))
@@ -194,17 +188,16 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
     with store.ManagedSessionMaker(read_only=False) as session:
         table.lock(session)
         found = store.version_in(session, model, version, alias, kept=True)
-        said = bearing(session, found, alias)
-        last = end_of_chain(session, signer, actor, said)
+        last = end_of_chain(session, signer, actor, found.said)
         if as_stored(found) != judged_of:
             raise refusals.stale(alias, model, version, "the version was made anew or changed since")
-        if granting(session, found, alias, said) != row:
+        if granting(session, found, alias) != row:
             raise refusals.stale(alias, model, version, "it was judged again meanwhile")
-        before = standing_by(stored.holder(session, found.workspace, model, alias), said.move)
+        before = standing_by(found.holder, found.said.move)
         judged = Standing(version=facts.get("baseline_version"), row=facts.get("baseline_row"))
         if before != judged:
             raise refusals.moved(alias, model, version, str(judged), str(before))
-        policy = policy_row(said, model)
+        policy = policy_row(found.said, model)
         if row.kind in BY_A_POLICY and policy != dict(facts.get(FACT) or {}).get("row"):
             raise refusals.policy_set(alias, model, version, policy)
         order = Order(
@@ -229,19 +222,19 @@ def policy_row(said: table.Bearing, model: str) -> int | None:
     return None if row is None else row.seq
 
 
-def as_stored(version: Any) -> tuple[Any, ...]:
+def as_stored(version: stored.Seen) -> tuple[Any, ...]:
     """What must not change while files and metrics are read."""
     return version.creation_time, version.source, version.storage_location
 
 
-def granting(session: Any, version: Any, alias: str, said: table.Bearing) -> Row:
+def granting(session: Any, version: stored.Seen, alias: str) -> Row:
     """The newest row about the version. Refuses unless that row lets it hold the alias."""
-    model, number, row = str(version.name), int(version.version), said.newest
-    refuse_pruned(session, version, alias, said)
+    model, number, row = version.name, version.version, version.said.newest
+    refuse_pruned(session, version, alias)
     if row is None:
         raise refusals.no_verdict(alias, model, number)
     if not row.grants:
         raise refusals.not_granted(alias, model, number, row.word, row.facts.get("held_back"))
-    for what in faults(row, None, keys_in(session, rows=said.keys)):
+    for what in faults(row, None, keys_in(session, rows=version.said.keys)):
         raise refusals.broken_row(alias, model, number, row.seq, what)
     return row

@@ -6,6 +6,7 @@ around them. `benchmarks/guard.py` measures the cost.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,20 +19,28 @@ from mlflow.store.model_registry.dbmodels.models import (
     SqlRegisteredModelTag,
 )
 
+from canary_mlflow.ledger import table
+
 _VERSIONS, _ALIASES = SqlModelVersion.__table__, SqlRegisteredModelAlias.__table__
 _TAGS = SqlRegisteredModelTag.__table__
-_VERSION = sa.select(
-    *(_VERSIONS.c[key] for key in ("workspace", "name", "version", "creation_time", "source", "storage_location"))
-).where(
-    *(_VERSIONS.c[key] == sa.bindparam(key) for key in ("workspace", "name", "version")),
+_VERSION = ("workspace", "name", "version", "creation_time", "source", "storage_location")
+_THIS_VERSION = (
+    *(_VERSIONS.c["name" if key == "model" else key] == sa.bindparam(key) for key in ("workspace", "model", "version")),
     _VERSIONS.c.current_stage != STAGE_DELETED_INTERNAL,
 )
 # PostgreSQL: nobody can delete it until this transaction ends; an earlier deletion is waited for, and seen.
-_VERSION_KEPT = _VERSION.with_for_update(read=True)
+_KEPT = sa.select(_VERSIONS.c.version).where(*_THIS_VERSION).with_for_update(read=True)
 _ALIAS_KEY = ("workspace", "name", "alias")
 _HOLDER = sa.select(_ALIASES.c.version).where(*(_ALIASES.c[key] == sa.bindparam(key) for key in _ALIAS_KEY))
-# Not combined with `_VERSION_KEPT`, which may wait, and then re-reads only its own row.
-_VERSION_HELD = _VERSION.add_columns(_HOLDER.scalar_subquery().label("holder"))
+# One query instead of six: on a server, each round trip costs more than the query. Not combined with `_KEPT`, which may
+# wait, and then re-reads only its own row.
+_CREATED = sa.select(_VERSIONS.c.creation_time).where(*_THIS_VERSION).scalar_subquery()
+_SEEN = (
+    sa.select(table.LEDGER, *(_VERSIONS.c[key].label(f"its_{key}") for key in _VERSION), _HOLDER.scalar_subquery())
+    .select_from(_VERSIONS.outerjoin(table.LEDGER, table.bears_on(_CREATED)))
+    .where(*_THIS_VERSION)
+    .order_by(table.LEDGER.c.seq)
+)
 _PROMPT = sa.select(_TAGS.c.value).where(
     *(_TAGS.c[key] == sa.bindparam(key) for key in ("workspace", "name")), _TAGS.c.key == IS_PROMPT_TAG_KEY
 )
@@ -46,13 +55,34 @@ _MOVE = (
 )
 
 
-def version_row(session: Any, workspace: str, model: str, version: int, alias: str = "", *, kept: bool = False) -> Any:
-    """A version's key, creation time, source and place, and as `holder` the version that an alias names; None if the
-    version does not exist. `kept`: lock the row until the transaction ends; then without `holder`."""
-    key = {"workspace": workspace, "name": model, "version": version}
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A version as it is stored, the version that an alias names, and the ledger's rows about both."""
+
+    workspace: str
+    name: str
+    version: int
+    creation_time: int
+    source: str | None
+    storage_location: str | None
+    holder: int | None
+    said: table.Bearing
+
+
+def seen(session: Any, workspace: str, model: str, version: int, alias: str, *, kept: bool = False) -> Seen | None:
+    """What decides whether a version may hold an alias; None if the version does not exist. `kept`: it cannot be
+    deleted until the transaction ends."""
+    key = {"workspace": workspace, "model": model, "version": version}
     if kept:
-        return session.execute(_VERSION_KEPT, key).first()
-    return session.execute(_VERSION_HELD, {**key, "alias": alias}).first()
+        session.execute(_KEPT, key)
+    found = session.execute(_SEEN, {**key, "name": model, "alias": alias}).all()
+    if not found:
+        return None
+    *columns, held = found[0][-len(_VERSION) - 1 :]
+    its: dict[str, Any] = dict(zip(_VERSION, columns, strict=True))
+    created = its["creation_time"]
+    said = table.bearing(found, workspace=workspace, model=model, version=version, version_created=created, alias=alias)
+    return Seen(**its, holder=None if held is None else int(held), said=said)
 
 
 def is_prompt(session: Any, workspace: str, model: str) -> bool:

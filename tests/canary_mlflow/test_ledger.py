@@ -249,8 +249,12 @@ def test_what_bears_on_a_version_is_found_among_other_versions_models_aliases_an
     with engine.begin() as connection:
         for row in rows:
             table.append(connection, row)
-        found = table.bearing(connection, "default", "m", 2, 7, "champion")
-        other = table.bearing(connection, "default", "never seen", 2, 7, "champion")
+        bearing = sa.select(table.LEDGER).where(table.bears_on(sa.literal(7))).order_by(table.LEDGER.c.seq)
+        found, other = (
+            table.bearing(connection.execute(bearing, about).all(), **about, version_created=7)
+            for model in ("m", "never seen")
+            for about in ({"workspace": "default", "model": model, "version": 2, "alias": "champion"},)
+        )
     assert found == table.Bearing(last=rows[9], keys=[rows[0]], policies=[rows[1]], newest=rows[4], move=rows[3])
     assert other == table.Bearing(last=rows[9], keys=[rows[0]], policies=[rows[1]], newest=None, move=None)
 
