@@ -1,6 +1,6 @@
 """Is the cause that a verdict names the right one? Every fault x algorithm x strength beside a champion's runs.
 
-    python benchmarks/root_cause.py FOLDER [--algos sft dpo ppo] [--faults NAME …] [--scales 0.5 1 2] [--seed N]
+    python benchmarks/root_cause.py FOLDER [--algos sft …] [--faults NAME …] [--scales 0.5 1 2] [--seed N]
                                            [--unchanged N] [--minutes N]
     python benchmarks/root_cause.py --campaign    # each two sessions of unchanged code in campaign.jsonl.gz
 
@@ -35,7 +35,7 @@ from gates import Run, Version, judge  # noqa: E402
 from gates.model.records import Series  # noqa: E402
 from gates.root_causes import root_causes  # noqa: E402
 
-ALGOS = ("sft", "dpo", "ppo")
+ALGOS = ("sft", "dpo", "ppo", "kto", "reward", "grpo", "rloo")
 RATE = ("rate.learning",)
 RIGHT: dict[str, tuple[str, ...]] = {
     "dpo_unstable_lr": RATE,
