@@ -234,6 +234,8 @@ def stale(scene: Scene) -> Any:
 
 
 def resumed(scene: Scene) -> Any:
+    if scene.recorded.client.get_run(scene.runs[1]).info.lifecycle_stage == "deleted":  # by another attack
+        scene.recorded.client.restore_run(scene.runs[1])
     with mlflow.start_run(run_id=scene.runs[1]):
         mlflow.log_metric("quality/eval_loss", 0.001, step=40)
 
