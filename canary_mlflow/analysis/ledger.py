@@ -40,21 +40,22 @@ def rows_of(client: MlflowClient, model: str, version: str) -> tuple[Rows, str]:
     """The rows about a version's claim to be champion, in order, and a sentence if there are none."""
     uri = plain_uri(registry_uri(client))
     try:
-        found = from_server(client, model) if uri.startswith(("http://", "https://")) else from_database(uri, model)
+        remote, about = uri.startswith(("http://", "https://")), (model, int(version))
+        found = from_server(client, *about) if remote else from_database(uri, *about)
     except CanaryError as error:
         return [], f"The ledger cannot be read: {error}."
     if found is None:
         return [], "No ledger: this registry is not guarded (docs/guard.md)."
-    mine = [one for one in found if str(one.row.version) == version and one.row.alias == "champion"]
+    mine = [one for one in found if one.row.alias == "champion"]
     return mine, "" if mine else f"No row of the ledger is about version {version} of {model}."
 
 
-def from_database(uri: str, model: str) -> Rows | None:
-    """The rows from the database, read-only; None if the guard was never installed."""
+def from_database(uri: str, model: str, version: int) -> Rows | None:
+    """A version's rows from the database, read-only; None if the guard was never installed."""
     with reading(uri) as connection:
         if not has_ledger(connection):
             return None
-        rows = list(table.read(connection, model, active_workspace()))
+        rows = list(table.read(connection, model, active_workspace(), version=version))
         return checked([(row, digest_before(connection, row)) for row in rows], partial(keys_in, connection))
 
 
@@ -66,12 +67,13 @@ def digest_before(connection: Any, row: Row) -> str | None:
     return None if before is None else before.digest
 
 
-def from_server(client: MlflowClient, model: str) -> Rows | None:
-    """The rows from a server, page by page; None for a server without our routes."""
+def from_server(client: MlflowClient, model: str, version: int) -> Rows | None:
+    """The same from a server, page by page; None for a server without our routes."""
     rows: list[Row] = []
+    about = f"model={quote(model, safe='')}&version={version}"
     while True:
         after = rows[-1].seq if rows else 0
-        answer = ask(client, "GET", f"ledger?model={quote(model, safe='')}&after={after}")
+        answer = ask(client, "GET", f"ledger?{about}&after={after}")
         if answer is None:
             return None
         rows += [Row(**plain) for plain in answer["rows"]]

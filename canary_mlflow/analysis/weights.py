@@ -38,7 +38,8 @@ def sealed_files(client: MlflowClient, found: ModelVersion) -> dict[str, str]:
     """Relative name → sha256, as the seal of the version says. Raises UsageError where no trusted seal names files."""
     subject, uri = f"version {found.version} of {found.name!r}", plain_uri(registry_uri(client))
     remote = uri.startswith(("http://", "https://"))
-    rows = from_server(client, str(found.name)) if remote else from_database(uri, str(found.name))
+    about = str(found.name), int(found.version)
+    rows = from_server(client, *about) if remote else from_database(uri, *about)
     if rows is None:
         raise UsageError(f"{subject}: its registry keeps no ledger; expected a guarded one; see docs/guard.md")
     row = seal_of((one.row for one in rows), found)

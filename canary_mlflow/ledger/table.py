@@ -231,13 +231,20 @@ def first_of(result: Any) -> Row | None:
     return None if found is None else _row(found)
 
 
-def read(connection: Any, model: str | None = None, workspace: str | None = None) -> Iterator[Row]:
-    """Rows in the order of the chain: all, or those of a model, a workspace, or a model of a workspace."""
-    query = sa.select(LEDGER).order_by(LEDGER.c.seq)
-    if model is not None:
-        query = query.where(LEDGER.c.model == model)
-    if workspace is not None:
-        query = query.where(LEDGER.c.workspace == workspace)
+def read(
+    connection: Any,
+    model: str | None = None,
+    workspace: str | None = None,
+    *,
+    version: int | None = None,
+    after: int = 0,
+    most: int | None = None,
+) -> Iterator[Row]:
+    """Rows in the order of the chain: all, or those of a model, a workspace, a version. `after`: only rows with higher
+    numbers. `most`: no more rows than that."""
+    about = {"model": model, "workspace": workspace, "version": version}
+    where = [LEDGER.c[name] == value for name, value in about.items() if value is not None]
+    query = sa.select(LEDGER).where(LEDGER.c.seq > after, *where).order_by(LEDGER.c.seq).limit(most)
     for found in connection.execute(query, execution_options={"yield_per": AT_ONCE}):
         yield _row(found)
 

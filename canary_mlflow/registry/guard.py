@@ -147,10 +147,14 @@ class Guard(AbstractStore):  # type: ignore[misc]
         with self.ManagedSessionMaker() as session:
             return table.moves(session, self._get_active_workspace(), model, alias)
 
-    def ledger(self, model: str | None = None) -> list[Row]:
-        """The rows of the ledger in order: all, or those of one model in the active workspace."""
+    def ledger(
+        self, model: str | None = None, version: int | None = None, *, after: int = 0, most: int | None = None
+    ) -> list[Row]:
+        """The rows of the ledger in order: all, or those of one model, or of its version, in the active workspace.
+        `after` and `most` as for `table.read`."""
+        place = None if model is None else self._get_active_workspace()
         with self.ManagedSessionMaker() as session:
-            return list(table.read(session, model, None if model is None else self._get_active_workspace()))
+            return list(table.read(session, model, place, version=version, after=after, most=most))
 
     def keys(self) -> PublicKeys:
         """The keys that this account trusts, with what the ledger's rows say about them."""

@@ -5,7 +5,7 @@ The candidate can choose neither: at most a name is read from its tags, once, wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.guard import Guard
 
 TIER_TAG = "canary.tier"
+AT_ONCE = 100  # rows read while looking for one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +112,7 @@ def refuse_broken(row: Row, what: str, keys: PublicKeys) -> None:
 def tier_of_model(client: MlflowClient, guard: Guard | None, model: str) -> tuple[str, str]:
     """A model's tier, and where it was found: in the first row about the model that has one, else in its first
     version's run. '' if there is none, or if the text names no tier. Raises UsageError and NoSuchModel."""
-    for row in guard.ledger(model) if guard is not None else ():
+    for row in rows_about(guard, model) if guard is not None else ():
         facts = row.facts
         sealed_before = row.kind == Kind.SEAL and "run" in facts and "tier" not in facts
         tier = tier_of_run(client, facts["run"]) if sealed_before else tier_in(facts)
@@ -122,6 +123,14 @@ def tier_of_model(client: MlflowClient, guard: Guard | None, model: str) -> tupl
     versions = client.search_model_versions(f"name={quoted(model)}")
     first = min(versions, key=lambda version: int(version.version), default=None)
     return tier_of_run(client, first.run_id) if first else "", "the run of its first version"
+
+
+def rows_about(guard: Guard, model: str) -> Iterator[Row]:
+    """The ledger's rows about a model, in order, some at a time: as a rule the first one is the one looked for."""
+    rows = guard.ledger(model, most=AT_ONCE)
+    while rows:
+        yield from rows
+        rows = guard.ledger(model, after=rows[-1].seq, most=AT_ONCE)
 
 
 def tier_in(facts: Mapping[str, Any]) -> str | None:

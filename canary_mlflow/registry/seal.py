@@ -74,7 +74,7 @@ def seal_version(
         return
     found = find_version(client, model, version)
     guard = guard_of(client)
-    if guard is not None and (row := seal_of(guard.ledger(model), found)):
+    if guard is not None and (row := seal_of(guard.ledger(model, int(found.version)), found)):
         raise UsageError(
             f"version {found.version} of {model!r}: sealed already, in row {row.seq} of the ledger; expected a version "
             "without a seal; register the files as a new version"
@@ -216,7 +216,7 @@ def sealed_facts(guard: GuardedStore | None, found: ModelVersion) -> Mapping[str
     Raises UsageError for a row that no trusted key signed.
     """
     if guard is not None:
-        row = seal_of(guard.ledger(str(found.name)), found)
+        row = seal_of(guard.ledger(str(found.name), int(found.version)), found)
         if row is None:
             return None
         for what in faults(row, None, guard.keys()):

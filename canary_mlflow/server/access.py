@@ -108,7 +108,7 @@ def may_read(auth: Any) -> bool:
     from flask import request
 
     try:
-        model, _, _ = query(request.args)
+        model = query(request.args).model
     except UsageError:
         return True  # nothing to protect: the request will be refused with a message
     return model is not None and bool(auth._get_registered_model_permission(model).can_read)

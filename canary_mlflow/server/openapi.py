@@ -48,6 +48,7 @@ CODES = {
 def description(path: Callable[[str], str]) -> dict[str, Any]:
     """The whole document. `path`: returns a route's path for its name."""
     model = {"name": "model", "in": "query", "schema": MODEL}
+    version = {"name": "version", "in": "query", "schema": VERSION}
     numbers = [
         {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": most}}
         for name, most in (("after", 2**31 - 1), ("limit", 10_000))
@@ -58,7 +59,9 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
         "paths": {
             path("health"): {"get": operation("health", "Ledger and triggers")},
             path("openapi.json"): {"get": operation("openapi", "This document")},
-            path("ledger"): {"get": {**operation("ledger", "Rows of the ledger"), "parameters": [model, *numbers]}},
+            path("ledger"): {
+                "get": {**operation("ledger", "Rows of the ledger"), "parameters": [model, version, *numbers]}
+            },
             path("policies"): {
                 "get": {
                     **operation("policies", "The policy in force for a model, and the rows that set policies"),

@@ -150,16 +150,30 @@ def only_model(arguments: Mapping[str, str]) -> str | None:
     return text("model", arguments["model"]) if "model" in arguments else None
 
 
-def query(arguments: Mapping[str, str]) -> tuple[str | None, int, int]:
-    """(model or None, the row after which to begin, how many rows). Raises UsageError."""
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """Which rows of the ledger: of a model, of its version, or all; at most `limit` after row `after`."""
+
+    model: str | None
+    version: int | None
+    after: int
+    limit: int
+
+
+def query(arguments: Mapping[str, str]) -> Query:
+    """What is asked of the ledger. Raises UsageError."""
+    known = ("model", "version", "after", "limit")
     for key in arguments:
-        if key not in ("model", "after", "limit"):
-            raise UsageError(f"query: unknown key {printable(key)}; expected model, after, limit; leave it out")
+        if key not in known:
+            raise UsageError(f"query: unknown key {printable(key)}; expected {', '.join(known)}; leave it out")
     model = text("model", arguments["model"]) if "model" in arguments else None
+    if "version" in arguments and model is None:
+        raise UsageError("query: a version without its model; expected both; add model")
     numbers = []
     for key, usual, most in (("after", "0", MOST_VERSIONS), ("limit", "1000", 10_000)):
         given = arguments.get(key, usual)
         if not (given.isascii() and given.isdigit() and len(given) < 11 and int(given) <= most):
             raise UsageError(f"{key}: no number up to {most}; expected one; leave it out for {usual}")
         numbers.append(int(given))
-    return model, numbers[0], numbers[1]
+    of_version = int(version(arguments["version"])) if "version" in arguments else None
+    return Query(model=model, version=of_version, after=numbers[0], limit=numbers[1])

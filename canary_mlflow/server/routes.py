@@ -92,12 +92,12 @@ def ledger() -> dict[str, Any]:
 
     from canary_mlflow.ledger.table import first_of_keys, key_rows
 
-    model, after, limit = query(request.args)
+    asked = query(request.args)
     store = guard()
-    rows = [row for row in store.ledger(model) if row.seq > after]
+    rows = store.ledger(asked.model, asked.version, after=asked.after, most=asked.limit + 1)
     with store.engine.connect() as connection:
         keys = {"rows": [asdict(row) for row in key_rows(connection)], "first": first_of_keys(connection)}
-    return {"rows": [asdict(row) for row in rows[:limit]], "more": len(rows) > limit, "keys": keys}
+    return {"rows": [asdict(row) for row in rows[: asked.limit]], "more": len(rows) > asked.limit, "keys": keys}
 
 
 def head() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.rows import flat
 from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.server.requests import Shape, parse, query
+from canary_mlflow.server.requests import Query, Shape, parse, query
 from canary_mlflow.server.routes import ROUTES, add_routes, path
 
 BASE = "/api/2.0/canary"
@@ -298,8 +298,16 @@ def test_requests_are_read_strictly() -> None:
                  b'{"model": "m", "version": true}', b'{"model": "m", "version": "1", "promote": 1}'):  # fmt: skip
         with pytest.raises(UsageError):
             parse(body, shape)
-    assert query({"model": "m", "after": "3"}) == ("m", 3, 1000)
-    for wrong in ({"x": "1"}, {"after": "-1"}, {"limit": "10001"}, {"limit": "\u0663"}):
+    assert query({"model": "m", "after": "3"}) == Query(model="m", version=None, after=3, limit=1000)
+    assert query({"model": "m", "version": "2"}).version == 2
+    for wrong in (
+        {"x": "1"},
+        {"version": "2"},
+        {"model": "m", "version": "0"},
+        {"after": "-1"},
+        {"limit": "10001"},
+        {"limit": "\u0663"},
+    ):
         with pytest.raises(UsageError):
             query(wrong)
 
