@@ -69,6 +69,10 @@ def read_events(path: Path, files: list[Path]) -> History:
         columns.add(known, number)
         if number > MAX_ROWS:
             raise too_many_rows(path)
+    if not columns.rows:
+        raise UsageError(
+            f"{path}: holds no scalar; expected the events of a run that logged some; take the file that grew with it"
+        )
     return history_of(columns, kind, notes)
 
 

@@ -66,6 +66,10 @@ RENAMED = {
     "reward/mean": "reward_mean",
     "rewards/mean": "reward_mean",
     "avg_reward": "reward_mean",
+    "episode_reward": "reward_mean",
+    "ep_rew_mean": "reward_mean",
+    "rollout/ep_rew_mean": "reward_mean",
+    "policy_gradient_loss": "policy_loss",
     "average_reward": "reward_mean",
     "reward/std": "reward_std",
     "rewards/std": "reward_std",
@@ -126,7 +130,8 @@ PREFIXES = {"train/": "", "eval/": "eval_", "val/": "eval_", "valid/": "eval_", 
 # `current_steps` is LLaMA-Factory's (beside `total_steps`); ms-swift writes both into one, "10/200".
 OF_SWIFT = "global_step/max_steps"
 _OF_TRAINERS = ("train/global_step", "trainer/global_step", "current_steps", OF_SWIFT)
-_OF_SCRIPTS = ("iter", "train_step", "training_step", "train/step", "training/global_step", "update")
+_OF_GAMES = ("time/total_timesteps", "total_timesteps", "timesteps", "episode")  # Stable-Baselines3 and the like
+_OF_SCRIPTS = ("iter", "train_step", "training_step", "train/step", "training/global_step", "update", *_OF_GAMES)
 STEPS = ("step", "global_step", *_OF_TRAINERS, "iteration", "_step", *_OF_SCRIPTS)
 EPOCH = "epoch"  # the step of what has no other one, such as a Keras log: a row per epoch
 PLANNED = {"current_steps": "total_steps"}  # step → beside it, how many there are to be
@@ -154,7 +159,7 @@ def is_canonical(name: str) -> bool:
 
 def step_column(columns: Iterable[str]) -> str | None:
     """Which of these columns holds the optimizer step."""
-    folded = {column.strip().lower(): column for column in columns}
+    folded = {column.strip().lower().replace(" ", "_"): column for column in columns}
     return next((folded[name] for name in STEPS if name in folded), None)
 
 

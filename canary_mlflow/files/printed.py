@@ -25,11 +25,11 @@ _NUMBERED = "as printed, without steps: the rows are numbered"
 
 def read_printed(path: Path, lines: Iterable[str], notes: list[str]) -> History | None:
     """The rows among the lines; None if there are none."""
-    columns = Columns(path, row_word="line")
+    columns = Columns(path)
     counted = False
     for at, row in _numbered(_rows(lines)):
         counted = counted or step_column(row) is None
-        columns.add({"step": at, **row} if step_column(row) is None else row, at)
+        columns.add({"step": at, **row} if step_column(row) is None else row, columns.rows + 1)
         if columns.rows > MAX_ROWS:
             raise too_many_rows(path)
     return history_of(columns, "printed", [*notes, _NUMBERED] if counted else notes) if columns.rows else None

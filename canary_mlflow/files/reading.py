@@ -47,13 +47,14 @@ def read_history(path: Path) -> History:
 
 def _read_text(path: Path, text: TextIO, first: str, notes: list[str]) -> History:
     """CSV, or what a training printed: lines of all kinds."""
+    found: list[str] = []
     try:
-        names, delimiter = csv_header(path, first, notes)
+        names, delimiter = csv_header(path, first, found)
     except UsageError:
         if printed := read_printed(path, chain([first], text), notes):
             return printed
         raise
-    return read_csv(path, text, names, delimiter, notes)
+    return read_csv(path, text, names, delimiter, [*notes, *found])
 
 
 def _read_whole(path: Path, text: TextIO, first: str, notes: list[str]) -> History:

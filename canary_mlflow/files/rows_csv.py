@@ -70,7 +70,8 @@ def _of_one_run(path: Path, names: list[str], notes: list[str]) -> list[str]:
     which get an empty name. Raises UsageError for the chart of several runs."""
     split = {name: name.rpartition(" - ") for name in names}
     runs = list(dict.fromkeys(run for run, mark, _ in split.values() if mark))
-    if not runs or sum(not mark for _, mark, _ in split.values()) > 1:
+    others = [name for name, (_, mark, _) in split.items() if not mark]
+    if not runs or len(others) != 1 or step_column(others) is None:
         return names
     if len(runs) > 1:
         some = ", ".join(runs[:3]) + (", …" if len(runs) > 3 else "")

@@ -110,6 +110,11 @@ OTHERS: dict[str, tuple[list[dict[str, object]], dict[str, list[float]], int | N
         {"reward_mean": [0.4, 0.4], "response_length": [1024, 1024], "entropy": [0.3, 0.3], "eval_accuracy": [0.2] * 2},
         None,
     ),
+    "Stable-Baselines3": (
+        [{"Total Timesteps": at, "rollout/ep_rew_mean": 9.5, "train/policy_gradient_loss": 0.1} for at in (1, 2)],
+        {"reward_mean": [9.5, 9.5], "policy_loss": [0.1, 0.1]},
+        None,
+    ),
     "Tinker": (
         [{"step": at, "train_mean_nll": 1.5, "test/nll": 1.2, "env/all/reward/total": 0.4} for at in (1, 2)],
         {"loss": [1.5, 1.5], "eval_loss": [1.2, 1.2], "reward_mean": [0.4, 0.4]},
@@ -185,7 +190,9 @@ NUMBERS = ("2.0", "1.5", "1e-05", "0.1", "0.2", "1.25")
 
 @pytest.mark.parametrize("quoted", [False, True], ids=["numbers", "text, as from Transformers 5 on"])
 def test_what_a_training_printed_is_read(tmp_path: Path, quoted: bool) -> None:
-    body = PRINTED.format(*(f"'{number}'" if quoted else number for number in NUMBERS))
+    body = "2026-01-01 12:00:00,5 - INFO - begins\n" + PRINTED.format(
+        *(f"'{number}'" if quoted else number for number in NUMBERS)
+    )
     history = read_history(write(tmp_path, "out.log", body))
     assert (history.kind, values(history, "loss")) == ("printed", [2.0, 1.5, 1.25])
     assert math.isnan(values(history, "grad_norm")[1])
