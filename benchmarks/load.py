@@ -1,13 +1,13 @@
 """Many runs that write at once, with and without faults, and the gate in a store of many runs and versions.
 
-    python benchmarks/load.py [--runs 50] [--steps 150] [--stored 10000] [--versions 1000] [--only NAME …]
-                              [--kept FILE] [--write FILE]
+    python benchmarks/load.py [--runs 50] [--steps 150] [--pace 0.2] [--stored 10000] [--versions 1000]
+                              [--only NAME …] [--kept FILE] [--write FILE]
 
 On SQLite and on PostgreSQL, each behind a real `mlflow server` with the guard, unless a line says otherwise. Each run
-is a process that logs 24 metrics at every step of 0.2 s. With a fault, every second run ends half-way, while the fault
-lasts (from 12 to 27 s), and leaves what it could not send. Then `canary deliver` runs, up to three times while it says
-that something still waits, and the store's tables are counted. The full disk is a small one of its own, which only root
-may mount, and only SQLite's file lies on it.
+is a process that logs 24 metrics at every step. With a fault, every second run ends half-way and leaves what it could
+not send; the fault lasts from 12 to 27 s, so the steps should take about 30 s. Then `canary deliver` runs, up to three
+times while it says that something still waits, and the store's tables are counted. The full disk is a small one of its
+own, which only root may mount, and only SQLite's file lies on it.
 
 Of the many runs and versions most are written straight into the tables. The gate judges a version against the champion
 as usual and moves nothing: the decision alone, up to its row in the ledger; the same with the session's report and
@@ -55,10 +55,11 @@ Found = dict[str, dict[str, Any]]
 def measurements(asked: argparse.Namespace) -> dict[str, Callable[[Path], dict[str, Any]]]:
     """Each by its name. PostgreSQL's disk is not filled."""
     made: dict[str, Callable[[Path], dict[str, Any]]] = {}
+    of_runs = {"runs": asked.runs, "steps": asked.steps, "pace": asked.pace}
     for store in STORES:
         for fault in FAULTS:
             if (store, fault) != ("postgresql", "full"):
-                made[f"{store} {fault}"] = partial(load, store, fault, runs=asked.runs, steps=asked.steps)
+                made[f"{store} {fault}"] = partial(load, store, fault, **of_runs)
         for where in ("direct", "server"):
             sizes = {"runs": asked.stored, "count": asked.versions}
             made[f"{store} registry {where}"] = partial(registry, store, where == "direct", **sizes)
@@ -83,35 +84,32 @@ def measure(asked: argparse.Namespace) -> Found:
 
 
 def tables(found: Found) -> list[str]:
-    """The lines for the docs."""
+    """The lines for the docs; what was not measured on any store has none."""
     names = " | ".join(STORES.values())
-    lines = [f"| {runs_of(found)} | {names} |", "|---|---|---|"]
+    lines = [f"| runs at once | {names} |", "|---|---|---|"]
     for fault, words in FAULTS.items():
-        lines.append(f"| {words} | {' | '.join(writers(found.get(f'{store} {fault}')) for store in STORES)} |")
+        if any(f"{store} {fault}" in found for store in STORES):
+            lines.append(f"| {words} | {' | '.join(writers(found.get(f'{store} {fault}')) for store in STORES)} |")
     lines += ["", f"| {sizes_of(found)} | {names} |", "|---|---:|---:|"]
     for key, words in SIZES.items():
         for where in ("direct", "server"):
-            cells = [seconds(found.get(f"{store} registry {where}"), key) for store in STORES]
-            lines.append(f"| {words}{', without a server' if where == 'direct' else ''} | {' | '.join(cells)} |")
+            if any(f"{store} registry {where}" in found for store in STORES):
+                cells = [seconds(found.get(f"{store} registry {where}"), key) for store in STORES]
+                lines.append(f"| {words}{', without a server' if where == 'direct' else ''} | {' | '.join(cells)} |")
     return lines
 
 
 def writers(one: dict[str, Any] | None) -> str:
-    """`108,000 values: 0 lost, 0 doubled; 25 runs' rest by canary deliver`."""
+    """`50 runs, 27,000 values: 0 lost, 0 doubled; the rest of 25 runs by canary deliver`."""
     if one is None:
         return "not tried"
     later = f"; the rest of {one['waited']} runs by `canary deliver`" if one["waited"] else ""
-    return f"{one['values']:,} values: {one['lost']} lost, {one['doubled']} doubled{later}"
+    return f"{one['runs']} runs, {one['values']:,} values: {one['lost']} lost, {one['doubled']} doubled{later}"
 
 
 def seconds(one: dict[str, Any] | None, key: str) -> str:
     """A cell of the second table."""
     return "not tried" if one is None else f"{one[key]:.2g} s" if one[key] < 1 else f"{one[key]:.2f} s"
-
-
-def runs_of(found: Found) -> str:
-    """`50 runs at once`."""
-    return next((f"{one['runs']} runs at once" for name, one in found.items() if "registry" not in name), "runs")
 
 
 def sizes_of(found: Found) -> str:
@@ -144,6 +142,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=50, help="that write at once")
     parser.add_argument("--steps", type=int, default=150, help="of each of them")
+    parser.add_argument("--pace", type=float, default=0.2, help="seconds of a step")
     parser.add_argument("--stored", type=int, default=10_000, help="runs in the large store")
     parser.add_argument("--versions", type=int, default=1000, help="in the large store")
     parser.add_argument("--only", nargs="*", default=[], help="measurements, by their names in the last line")

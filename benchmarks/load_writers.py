@@ -35,7 +35,6 @@ from canary_mlflow.tracking.store import prepare_store  # noqa: E402
 
 FORK = multiprocessing.get_context("fork")  # each run is a process that has its libraries loaded already
 LOGGED = ("loss", "grad_norm", "rewards/margins", "logps/chosen", *(f"x_{number}" for number in range(20)))
-PACE = 0.2  # seconds of a step
 APART = 0.2  # seconds between the starts of two processes; they begin to train together
 TRIES = 3  # of `canary deliver`, which asks for another one while the store takes too little
 STRUCK, MENDED = 12.0, 27.0  # seconds after the first step: the first rows are being sent; half of the runs are over
@@ -141,7 +140,9 @@ def passed_on(server: str, asked: BaseHTTPRequestHandler, body: bytes) -> tuple[
         return error.code, error.read()
 
 
-def write(made: Place, folder: Path, experiment: str, number: int, steps: int, together: Any, patience: float) -> None:
+def write(
+    made: Place, folder: Path, experiment: str, number: int, steps: int, pace: float, together: Any, patience: float
+) -> None:
     """One run from its first row to its end; what it says about itself goes into a file."""
     client = prepare_store(made.store)
     run_id = client.create_run(experiment).info.run_id
@@ -153,7 +154,7 @@ def write(made: Place, folder: Path, experiment: str, number: int, steps: int, t
     for step in range(1, steps + 1):
         journal.step_ended(step)
         journal.logged(step, {key: step + at / 100 for at, key in enumerate(LOGGED)})
-        time.sleep(PACE)
+        time.sleep(pace)
     journal.finish(timeout=patience)
     assert journal.recorder is not None
     said = {"run": run_id, "steps": steps, "waits": journal.recorder.undelivered is not None}
@@ -183,7 +184,7 @@ def apart(work: Callable[..., None], *arguments: Any) -> int:
     return process.exitcode or 0
 
 
-def load(kind: str, fault: str, folder: Path, *, runs: int, steps: int) -> dict[str, Any]:
+def load(kind: str, fault: str, folder: Path, *, runs: int, steps: int, pace: float) -> dict[str, Any]:
     """Have the runs written, and count what the store has of them. Every second run has half of the steps."""
     written = folder / "written"
     written.mkdir()
@@ -194,7 +195,7 @@ def load(kind: str, fault: str, folder: Path, *, runs: int, steps: int) -> dict[
         children = []
         for number in range(runs):
             short = number % 2 == 1
-            own = (steps // 2 if short else steps, together, IMPATIENT if short and breaks else PATIENT)
+            own = (steps // 2 if short else steps, pace, together, IMPATIENT if short and breaks else PATIENT)
             children.append(FORK.Process(target=write, args=(made, written, experiment, number, *own)))
         for child in children:
             child.start()
@@ -212,8 +213,10 @@ def load(kind: str, fault: str, folder: Path, *, runs: int, steps: int) -> dict[
         said = [json.loads(file.read_text()) for file in written.glob("*.json")]
         deliveries = next((at for at in range(1, TRIES + 1) if apart(deliver, written) == 0), TRIES)
         waited = sum(one["waits"] for one in said)
-        found = {"runs": len(said), "seconds": round(seconds, 1), "waited": waited, "deliveries": deliveries}
-        return {**found, **counted(made.database, {one["run"]: one["steps"] for one in said})}
+        found = {"runs": runs, "seconds": round(seconds, 1), "waited": waited, "deliveries": deliveries}
+        stored = counted(made.database, {one["run"]: one["steps"] for one in said})
+        stored["not_ended"] += runs - len(said)  # a process that failed has said nothing about its run
+        return found | stored
 
 
 def counted(uri: str, steps: dict[str, int]) -> dict[str, int]:
