@@ -28,6 +28,8 @@ def lines(found: Upgrade) -> Iterator[str]:
     if shown:
         more = f"; and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
         yield f"  Also differs: {'; '.join(map(said, shown[:SHOWN]))}{more}."
+    if found.finding.work:
+        yield f"  Work of a step: {'; '.join(found.finding.work[:SHOWN])}."
     if found.outcome == "PASS":
         yield "  Every exact fact is equal, or differs by rounding alone. canary ab tells what it costs."
     elif found.outcome == "INCONCLUSIVE" and not found.finding.open:
@@ -40,11 +42,12 @@ def explained(culprit: Culprit) -> str:
     if len(culprit.packages) > 1:
         return f"Together they explain it: {', '.join(map(str, culprit.packages))}."
     (package,) = culprit.packages
+    needs = f", with {', '.join(map(str, culprit.needs))}, which it needs" if culprit.needs else ""
     if not culprit.release:
-        return f"{package} explains it."
+        return f"{package} explains it{needs}."
     skipped = f" ({', '.join(culprit.skipped)} between could not be tried)" if culprit.skipped else ""
     fixed = f"; {culprit.fixed_in} is fine" if culprit.fixed_in else ""
-    return f"{package.name} {culprit.good_release} → {culprit.release} explains it{skipped}{fixed}."
+    return f"{package.name} {culprit.good_release} → {culprit.release} explains it{needs}{skipped}{fixed}."
 
 
 def _defaults(defaults: Sequence[Default]) -> Iterator[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from canary_mlflow.upgrading.probing import Probe
 from gates.facts.check import said
 from gates.facts.exact import FACTS, bare, fact_differences, regressions
+from gates.facts.work import MATERIAL, WORK, beyond, compare_work
 from gates.model.records import Run
 from gates.model.verdict import Difference
 
@@ -15,6 +17,8 @@ CRASH = "crash"
 INVARIANTS = "invariants"
 NONFINITE = "nonfinite"
 DEFAULTED = ("arguments.", "model.", "generation.", "adapter.")
+BUDGET = {"flops": 0.2, "traffic": 0.2, "allocated": 0.2}
+"""By how much more a step may ask for before that blocks: the gate's limits for its cost and its memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +31,12 @@ class Symptom:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a set of packages does differently. `open`: why that cannot be told, in a clause; '' if it can."""
+    """What a set of packages does differently. `work`: a material difference in the work of a step, the most telling
+    first. `open`: why nothing can be told, in a clause; '' if it can."""
 
     symptoms: tuple[Symptom, ...]
     differences: tuple[Difference, ...]
+    work: tuple[str, ...] = ()
     open: str = ""
 
     @property
@@ -59,16 +65,42 @@ def compare(before: Probe, now: Probe, again: Probe | None = None) -> Finding:
     if not before.runs or not now.runs:
         return Finding(symptoms=(), differences=(), open="it recorded no run; expected CanaryCallback in the training")
     baseline = (*before.runs, *(again.runs if again else ()))
-    found = fact_differences(baseline, now.runs)
-    decides = {one.key: one for one in regressions(found, (*baseline, *now.runs))}
-    facts = tuple(decides.get(one.key, one) for one in found)
-    symptoms = [Symptom(key=one.key, said=said(one)) for one in decides.values()]
+    facts = _facts(before.runs, again.runs if again else (), now.runs)
+    symptoms = [Symptom(key=one.key, said=said(one)) for one in facts if one.decides]
     unknown = "" if any(run.facts for run in now.runs) else "its runs recorded no facts"
     return Finding(
-        symptoms=(*crash, *symptoms, *_hard(baseline, now.runs)),
-        differences=facts,
+        symptoms=(*crash, *symptoms, *_hard(baseline, now.runs), *_more_work(before.runs, now.runs)),
+        differences=tuple(facts),
+        work=_other_work(before.runs, now.runs),
         open="" if crash else unknown,
     )
+
+
+def _facts(before: Sequence[Run], again: Sequence[Run], now: Sequence[Run]) -> list[Difference]:
+    """The facts that differ, each once, those that decide marked. A script may train several times with one seed: its
+    first training is compared with the first, and so on."""
+    kept: dict[str, Difference] = {}
+    sides = [_trainings(side) for side in (before, now, again)]
+    for at, (here, there) in enumerate(zip(*sides[:2], strict=False)):
+        baseline = [*here, *(sides[2][at] if at < len(sides[2]) else ())]
+        found = fact_differences(baseline, there)
+        decides = {one.key: one for one in regressions(found, (*baseline, *there))}
+        for one in found:
+            if one.key not in kept or (one.key in decides and not kept[one.key].decides):
+                kept[one.key] = decides.get(one.key, one)
+    return list(kept.values())
+
+
+def _trainings(runs: Sequence[Run]) -> list[list[Run]]:
+    """The first run of each seed, then the second of each, and so on."""
+    met: Counter[int | None] = Counter()
+    found: list[list[Run]] = []
+    for run in runs:
+        if met[run.seed] == len(found):
+            found.append([])
+        found[met[run.seed]].append(run)
+        met[run.seed] += 1
+    return found
 
 
 def _hard(before: Sequence[Run], now: Sequence[Run]) -> Iterator[Symptom]:
@@ -78,6 +110,26 @@ def _hard(before: Sequence[Run], now: Sequence[Run]) -> Iterator[Symptom]:
             yield Symptom(key=INVARIANTS, said=run.invariants.partition(":")[2].strip())
         if run.nan_steps + run.inf_steps and not any(one.nan_steps + one.inf_steps for one in before):
             yield Symptom(key=NONFINITE, said=f"{run.nan_steps + run.inf_steps} steps with NaN or infinities")
+
+
+def _more_work(before: Sequence[Run], now: Sequence[Run]) -> list[Symptom]:
+    """A step that asks torch for more than the budget allows. Counts have no noise, so one pair of runs tells."""
+    over = [line for here, there in _pairs(before, now) for line in beyond(here.facts, there.facts, BUDGET)]
+    counts = {line.partition(" ")[0]: line for line in reversed(over)}
+    return [Symptom(key=f"{WORK}{count}", said=f"work of a step: {line}") for count, line in counts.items()]
+
+
+def _other_work(before: Sequence[Run], now: Sequence[Run]) -> tuple[str, ...]:
+    found = (compare_work(here.facts, there.facts) for here, there in _pairs(before, now))
+    return next((one.said for one in found if one.kind == MATERIAL), ())
+
+
+def _pairs(before: Sequence[Run], now: Sequence[Run]) -> list[tuple[Run, Run]]:
+    return [
+        (here, there)
+        for left, right in zip(_trainings(before), _trainings(now), strict=False)
+        for here in left for there in right if here.seed == there.seed
+    ]  # fmt: skip
 
 
 def other_facts(finding: Finding) -> list[Difference]:

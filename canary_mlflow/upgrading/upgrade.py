@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -56,6 +56,7 @@ class Culprit:
     good_release: str = ""  # the last one before
     fixed_in: str = ""
     skipped: tuple[str, ...] = ()  # releases between that could not be tried
+    needs: tuple[Change, ...] = ()  # what cannot stay where it was when these move
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,7 @@ class Trial:
     say: Say
     tried: list[dict[str, Any]] = field(default_factory=list)
     baseline: tuple[Probe, ...] = ()  # and once more, where something blocks
+    order: list[str] = field(default_factory=list)  # the packages that move, the likeliest culprit first
     _answers: dict[str, Finding | str] = field(default_factory=dict)
 
     def compare(self, candidate: Probe) -> Finding:
@@ -149,9 +151,23 @@ class Trial:
         wanted = {one.name: one.now for one in moves if one.now}
         moving = {one.name for one in moves}
         kept = {one.name: one.before for one in self.plan.changes if one.name not in moving and one.before}
-        found = lock({**wanted, **kept}, self.plan.before, self.plan.before)
+        try:
+            found = lock({**wanted, **kept}, self.plan.before, self.plan.before)
+        except Unresolvable:
+            found = lock(wanted, self.plan.before, self.plan.before)
+            if self.likelier(moving, found):
+                raise
         lost = {one.name for one in moves if not one.now}
         return {name: version for name, version in found.items() if name not in lost}
+
+    def needed(self, moving: Collection[str], pins: Pins) -> list[Change]:
+        """What moves in a set besides what was to be moved: a new release may not work with its old companions."""
+        return [one for one in moved(self.plan.before, pins) if one.name not in moving and one.before]
+
+    def likelier(self, moving: Collection[str], pins: Pins) -> bool:
+        """Whether a likelier culprit had to move too: then the set tells nothing about those that were to be moved."""
+        first = min((at for at, name in enumerate(self.order) if name in moving), default=0)
+        return any(one.name in self.order[:first] for one in self.needed(moving, pins))
 
     def carry_out(self, *, bisect: bool = True, releases: bool = True) -> Upgrade:
         """Both ends; then, where the candidate blocks, which package it is, and since which of its `releases`."""
@@ -174,6 +190,7 @@ class Trial:
     def culprit(self, finding: Finding, *, releases: bool = True) -> Culprit:
         """The smallest set of packages that shows the symptom, and the release of a single one."""
         order = likeliest(finding, self.plan.changes)
+        self.order = [one.name for one in order]
 
         def test(moves: Sequence[Change]) -> Answer:
             if len(moves) == len(order):
@@ -181,7 +198,9 @@ class Trial:
             return self.answer(self.finding(moves, listed(moves)), finding)
 
         packages = smallest(order, test)
-        found = Culprit(packages=tuple(packages))
+        names = {one.name for one in packages}
+        needs = self.needed(names, self.set_of(packages)) if len(packages) < len(order) else []
+        found = Culprit(packages=tuple(packages), needs=tuple(needs))
         single = len(packages) == 1 and packages[0].before and packages[0].now
         return self.release(found, finding) if single and releases else found
 
@@ -245,7 +264,8 @@ def outcome_of(finding: Finding) -> str:
     """PASS where every fact is equal or differs by rounding alone, BLOCK where one is shown to be worse."""
     if finding.blocks:
         return "BLOCK"
-    return "INCONCLUSIVE" if finding.open or any(not one.rounding for one in finding.differences) else "PASS"
+    differs = finding.work or any(not one.rounding for one in finding.differences)
+    return "INCONCLUSIVE" if finding.open or differs else "PASS"
 
 
 def likeliest(finding: Finding, changes: Sequence[Change]) -> list[Change]:

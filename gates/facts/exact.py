@@ -28,6 +28,9 @@ DEFAULTED = ("arguments", "model", "adapter", "generation")
 
 ROUNDING = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2, "fp16": 1e-2}
 LOOSEST = 1e-2
+GROWS = 10.0
+"""By how much an error of rounding may grow from one step to the next, through the weights that it moves."""
+
 SEPARATOR = " | "
 OUTCOME = "outcome."
 """Of a variant: how its short training ended, what trained then, and whether it goes on from its checkpoint."""
@@ -219,8 +222,10 @@ def _group(key: str) -> str:
 
 def _rounding_of(key: str, runs: Sequence[Run]) -> float:
     """The finest rounding error among the precisions that a fact's runs, or their variant, computed in: a coarser one
-    that a library switched to is no excuse."""
-    return min((_rounding(run, variant_of(key)) for run in runs), default=LOOSEST)
+    that a library switched to is no excuse. It grows over the first steps."""
+    finest = min((_rounding(run, variant_of(key)) for run in runs), default=LOOSEST)
+    step = key.rpartition(".")[2]
+    return finest * GROWS ** (int(step) - 1) if bare(key).startswith(FIRST) and step.isdigit() else finest
 
 
 def _rounding(run: Run, variant: str = "") -> float:
@@ -265,6 +270,11 @@ def _other_gradient(one: Difference) -> bool:
     return any(not math.isclose(float(before), float(now), rel_tol=1e-2) for before, now in _pairs(one).values())
 
 
+def _other_course(one: Difference) -> bool:
+    """Whether a later loss differs: the same first step, and then another update, rate or order of the data."""
+    return bare(one.key).startswith(f"{FIRST}loss.")
+
+
 def _coarser(one: Difference) -> bool:
     """Whether a precision has fewer digits than before, in a training that asked for neither."""
     if bare(one.key) != "training.precision":
@@ -274,7 +284,7 @@ def _coarser(one: Difference) -> bool:
 
 OF_EQUAL_CODE: tuple[Kind, ...] = (_trains_less, _ends_otherwise)
 OF_EQUAL_DATA: tuple[Kind, ...] = (*OF_EQUAL_CODE, _other_tokens_or_loss)
-OF_EQUAL_SCRIPTS: tuple[Kind, ...] = (*OF_EQUAL_DATA, _other_gradient, _coarser)
+OF_EQUAL_SCRIPTS: tuple[Kind, ...] = (*OF_EQUAL_DATA, _other_gradient, _other_course, _coarser)
 """What decides where configuration is the same; where data are known to be, too; where only packages changed."""
 
 

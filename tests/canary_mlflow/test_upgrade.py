@@ -278,3 +278,61 @@ def test_what_an_upgrade_makes_worse_without_another_loss_blocks() -> None:
     assert blocked({"first_grad_norm.1": "1.5549"}, {"first_grad_norm.1": "1.5601"}) == []
     assert blocked({"training_precision": "fp32"}, {"training_precision": "bf16"}) == ["training.precision"]
     assert blocked({"training_precision": "bf16"}, {"training_precision": "fp32"}) == []
+
+
+def test_another_course_after_the_same_first_step_blocks_and_grown_rounding_does_not() -> None:
+    def blocked(now: float) -> list[str]:
+        before, after = ({"first_loss.2": repr(value)} for value in (2.0, now))
+        return [one.key for one in compare(trained(1.0, **before), trained(1.0, **after)).symptoms]
+
+    assert blocked(2.002) == ["first.loss.2"]
+    assert blocked(2.0001) == []
+
+
+def test_each_training_of_a_script_is_compared_with_its_own() -> None:
+    """Two trainings with one seed differ from each other, which once left both out as not reproducible."""
+
+    def twice(second: float) -> Probe:
+        both, other = trained(1.0), trained(second)
+        both.__dict__["runs"] = (*both.runs, *other.runs)
+        return both
+
+    assert [one.key for one in compare(twice(2.0), twice(3.0)).symptoms] == ["first.loss.1"]
+    assert compare(twice(2.0), twice(2.0), twice(2.0)).symptoms == ()
+
+
+def test_a_step_that_asks_for_much_more_blocks_and_for_a_little_more_is_said() -> None:
+    counted = {"work_status": "counted", "work_fixture": "f", "work_sequence": "s", "work_shapes": "a",
+               "work_flops": "100", "work_tensors": "100", "work_allocated": "100", "work_traffic": "100"}  # fmt: skip
+    more = {**counted, "work_shapes": "b", "work_sequence": "t"}
+    before = trained(1.0, **counted)
+    over = compare(before, trained(1.0, **{**more, "work_allocated": "473"}))
+    assert [(one.key, one.said) for one in over.symptoms] == [
+        ("work.allocated", "work of a step: allocated +373.0 %, limit +20 %")
+    ]
+    little = compare(before, trained(1.0, **{**more, "work_flops": "105"}))
+    assert (little.symptoms, outcome_of(little), little.work) == ((), "INCONCLUSIVE", ("flops +5.0 %",))
+    assert outcome_of(compare(before, trained(1.0, **counted))) == "PASS"
+
+
+def test_a_package_moves_with_what_it_needs_and_never_with_a_likelier_culprit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers 5 needs hub 1, and hub 1 needs transformers 5."""
+
+    def locked(exact: pins.Pins, names: object, preferred: pins.Pins) -> dict[str, str]:
+        found = {"transformers": "4", "hub": "0", "tqdm": "1", **exact}
+        if (found["transformers"] == "5") is (found["hub"] == "1"):
+            return found
+        if exact.keys() >= {"transformers", "hub"}:
+            raise pins.Unresolvable("these packages contradict each other")
+        return {**found, "transformers": "5", "hub": "1"}
+
+    monkeypatch.setattr("canary_mlflow.upgrading.upgrade.lock", locked)
+    before, now = {"transformers": "4", "hub": "0", "tqdm": "1"}, {"transformers": "5", "hub": "1", "tqdm": "2"}
+    trial = Trial(plan=Plan(before=before, now=now), prober=Prober(command="", work=Path()), say=print,
+                  order=["transformers", "hub", "tqdm"])  # fmt: skip
+    moves = {one.name: one for one in trial.plan.changes}
+    alone = trial.set_of([moves["transformers"]])
+    assert alone == {"transformers": "5", "hub": "1", "tqdm": "1"}
+    assert [str(one) for one in trial.needed({"transformers"}, alone)] == ["hub 0 → 1"]
+    with pytest.raises(pins.Unresolvable):
+        trial.set_of([moves["hub"]])
