@@ -15,7 +15,7 @@ from gates.model.wording import quantity
 MOST_MIB = 1e7
 """10 TiB: more than any machine has for one training, and 10 MiB in bytes, less than any training takes."""
 FAR = 5.0
-"""Times off every other run: a slip of the pen is ten times."""
+"""Times apart, for two runs of a side: a slip of the pen is ten times."""
 TOO_GOOD = 50.0
 """Times better: no gain is believed to be as large, and a wrong unit is off by sixty or a thousand."""
 _STANDING = 0.02  # of the steps; a coarse clock may miss one
@@ -24,10 +24,10 @@ _STANDING = 0.02  # of the steps; a coarse clock may miss one
 def implausible(rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
     """What cannot be believed, in one clause; '' if nothing.
 
-    Within a side: a run that is FAR off every other. Between the sides: only a candidate that is TOO_GOOD; one that is
-    as much worse is a regression, whatever its cause. Metrics that may move both ways (a gradient
-    norm, a KL) do differ by such factors, and on the identity scale factors mean nothing. But shares are not percents,
-    a loss that has become zero, or as negative as it was positive, is not a loss, and clocks do not stand still.
+    Within a side: runs that are FAR apart. Between the sides: only a candidate that is TOO_GOOD; one that is as much
+    worse is a regression, whatever its cause. Metrics that may move both ways (a gradient norm, a KL) do differ by such
+    factors, and on the identity scale factors mean nothing. But shares are not percents, a loss that has become zero,
+    or as negative as it was positive, is not a loss, and clocks do not stand still.
     """
     if rule.info.unit == "MiB" and (found := _bytes(rule, [*baseline, *candidate])):
         return found
@@ -54,25 +54,20 @@ def implausible(rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading],
 
 
 def _odd_one(rule: MetricRule, side: Sequence[Reading], everyone: Sequence[Reading]) -> str:
-    """A run that is FAR off every other, on either side. Where runs differ that much by nature, as losses
-    near zero do, each has another beside it."""
+    """The run of a side that is furthest off, if the side's runs are FAR apart. Of what is learned, it must be FAR off
+    every other run of both sides: losses near zero differ that much by nature, and each has another beside it."""
     if max(reading.value for reading in side) < FAR * min(reading.value for reading in side):
         return ""
     middle = median(reading.value for reading in everyone)
-    odd = max(side, key=lambda one: (_nearest(one, everyone)[0], abs(math.log(one.value / middle)), one.run_id))
-    factor, nearest = _nearest(odd, everyone)
-    if factor < FAR:
+    odd = max(side, key=lambda reading: (abs(math.log(reading.value / middle)), reading.run_id))
+    others = [other.value for other in everyone if other.run_id != odd.run_id]
+    if rule.info.repeatable and any(max(odd.value / other, other / odd.value) < FAR for other in others):
         return ""
+    factor = max(odd.value / middle, middle / odd.value)
     return (
-        f"{rule.info.label} of {odd.called} is {_shown(odd.value, rule)}, {_times(factor)} off the nearest other run "
-        f"({_shown(nearest, rule)}): a slip in its file or unit, or a machine in trouble; fix it or leave it out"
+        f"{rule.info.label} of {odd.called} is {_shown(odd.value, rule)}, {_times(factor)} off the median of all "
+        f"runs ({_shown(middle, rule)}): a slip in its file or unit, or a machine in trouble; fix it or leave it out"
     )
-
-
-def _nearest(reading: Reading, everyone: Sequence[Reading]) -> tuple[float, float]:
-    """How many times off the nearest other run is, and its value."""
-    others = (other.value for other in everyone if other.run_id != reading.run_id)
-    return min(((max(reading.value / other, other / reading.value), other) for other in others), default=(1.0, 0.0))
 
 
 def _bytes(rule: MetricRule, everyone: Sequence[Reading]) -> str:
