@@ -323,16 +323,19 @@ def _log_probability(model: Any, tokenizer: Any, prompts: Sequence[str], answers
     return total / len(prompts)
 
 
-def wanted(part: str, algos: list[str], healthy: int, seeds: int, steps: int) -> Iterator[tuple[str, str, int, int]]:
+def wanted(
+    part: str, algos: list[str], healthy: int, seeds: int, steps: int, first: int
+) -> Iterator[tuple[str, str, int, int]]:
     """(algorithm, fault or "", seed, onset or 0), the algorithms in turn, so that a stopped run is balanced."""
     faults = FAULTS[part]
     plans = []
     for algo in (one for one in algos if one in _worlds(part)):
-        plan = [(algo, "", seed, 0) for seed in range(healthy)]
+        plan = [(algo, "", first + seed, 0) for seed in range(healthy)]
         for name, fault in faults.items():
             if algo in fault.algos:
-                where = random.Random(f"{part} {algo} {name}")
-                plan += [(algo, name, 1000 + at, where.randint(4 * steps // 10, 3 * steps // 4)) for at in range(seeds)]
+                where = random.Random(f"{part} {algo} {name}" + (f" {first}" if first else ""))
+                onsets = [where.randint(4 * steps // 10, 3 * steps // 4) for _ in range(seeds)]
+                plan += [(algo, name, 1000 + first + at, onset) for at, onset in enumerate(onsets)]
         random.Random(part).shuffle(plan)
         plans.append(plan)
     for at in range(max(map(len, plans))):
@@ -352,6 +355,7 @@ def main() -> int:
     parser.add_argument("--algo", nargs="*", choices=ALGOS, default=list(ALGOS), help="default: all")
     parser.add_argument("--healthy", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=4, help="sessions of each fault")
+    parser.add_argument("--first", type=int, default=0, help="the first seed: sessions that no file has yet")
     parser.add_argument("--steps", type=int, default=100)
     words = parser.parse_args()
     torch.set_num_threads(1)
@@ -360,7 +364,7 @@ def main() -> int:
     transformers_logging.disable_progress_bar()
     worlds, faults = _worlds(words.part), MADE | KEPT | THIRD
     there = {(one["algo"], one["fault"], one["seed"]) for one in read(words.out)} if words.out.exists() else set()
-    for algo, name, seed, onset in wanted(words.part, words.algo, words.healthy, words.seeds, words.steps):
+    for algo, name, seed, onset in wanted(words.part, words.algo, words.healthy, words.seeds, words.steps, words.first):
         if (algo, name, seed) in there:
             continue
         started = time.process_time()

@@ -78,8 +78,8 @@ def _loss(run: Situation) -> list[Detector]:
     facts, loss = run.policy.facts, run.policy.loss
     return [
         ZeroLoss(facts),
-        Flat(facts, run.stuck),
-        LossRise(loss, run.policy.rows),
+        Flat(facts, run.stuck, run.outcome),
+        LossRise(loss, run.policy.gain, run.policy.rows),
     ]
 
 

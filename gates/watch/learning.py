@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from gates.model.wording import figure
 from gates.watch.policy import FactRules
+from gates.watch.together import Outcome
 from gates.watch.warning import Finding, Level
 
 _SURE = 3.0  # standard errors that a mean must have moved: every sixth healthy run's reward falls by one, by luck
@@ -57,15 +58,17 @@ class Flat:
     """A loss that does not move from the first row on: exactly, or nearly (ln V, DPO's ln 2).
 
     Nearly: within a narrow range, and not falling in it either. The losses of DPO and KTO with a small beta, or a small
-    learning rate, fall by a percent while the model learns. `stuck`: rows after which it is reported.
+    learning rate, fall by a percent while the model learns, or not at all while the margin (`outcome`) rises. `stuck`:
+    rows after which it is reported.
     """
 
     rule = "no_learning"
-    __slots__ = ("_early", "_high", "_late", "_low", "_rows", "_rules", "_stuck")
+    __slots__ = ("_early", "_high", "_late", "_low", "_outcome", "_rows", "_rules", "_stuck")
 
-    def __init__(self, rules: FactRules, stuck: int) -> None:
+    def __init__(self, rules: FactRules, stuck: int, outcome: Outcome) -> None:
         self._rules = rules
         self._stuck = stuck
+        self._outcome = outcome
         self._early: list[float] = []
         self._late: deque[float] = deque(maxlen=rules.frozen_rows)
         self._low, self._high = math.inf, -math.inf
@@ -84,14 +87,14 @@ class Flat:
             return self._exactly(self._rules.frozen_rows)
         if self._rows < self._stuck or self._low <= 0 or self._high - self._low >= self._rules.flat_range * self._low:
             return None
-        if fell(self._early, self._late):
+        if self._outcome.ahead or fell(self._early, self._late):
             return None
         return Finding(Level.CRITICAL, f"{figure(self._low)} to {figure(self._high)} in all {self._rows} rows so far")
 
     def finish(self, completed: bool) -> Finding | None:
         rows, rules = self._rows, self._rules
         exactly = self._exactly(rules.frozen_rows // 2) if self._low == self._high else None
-        if exactly is not None or not completed or rows < rules.frozen_rows:
+        if exactly is not None or not completed or rows < rules.frozen_rows or self._outcome.ahead:
             return exactly
         size = min(rules.frozen_rows, rows // 3)
         first, last = self._early[:size], list(self._late)[-size:]

@@ -27,7 +27,7 @@ _SETTLED = _MEMORY + 1  # rows from which on averages follow at a constant rate
 _CONFIRM = 4
 
 
-class LossRise:
+class BlowUp:
     """Compares the median of the last rows with the best smoothed one so far, and with the beginning.
 
     CRITICAL: the loss gave back most of what had been learned and stands well above its best, or it stands far above
@@ -36,7 +36,6 @@ class LossRise:
     `floor`, does not count: the loss of small batches doubles and halves all the time, and at 1e-4 ratios mean nothing.
     """
 
-    rule = "loss_rise"
     _jump = 5.0  # a single jump counts as at most this many times the noise
     __slots__ = (
         "_before",
@@ -161,16 +160,15 @@ class LossRise:
         return f"{start}fell to {figure(self._best)}, is now at {figure(level)} (median of {self._window} rows)"
 
 
-class GainLost(LossRise):
-    """The same for a series that should rise: it has lost its gain again, in the mean of the last `window` rows.
+class GainLost(BlowUp):
+    """What a series had gained is lost again, in the level of the last `window` rows; higher values are worse.
 
-    A reward has no natural zero and no unit, so only its own noise and the run's gain can tell how far is far. Small
-    batches earn one of a few values, so the level is the better of the last rows' mean and median: two bad rows among
-    five are no fall, nor are three if every second row is bad. Successive batches are alike, so the noise is also that
-    of the level itself, against the line through it one and two windows ago.
+    A reward has no natural zero and no unit, and a loss may end far above 0, so only its own noise and the run's gain
+    can tell how far is far. Small batches earn one of a few values, so the level is the better of the last rows' mean
+    and median: two bad rows among five are no fall, nor are three if every second row is bad. Successive batches are
+    alike, so the noise is also that of the level itself, against the line through it one and two windows ago.
     """
 
-    rule = "reward_fall"
     _jump = math.inf
     __slots__ = ("_levels", "_new", "_share", "_shorter", "_turns", "_wobble")
 
@@ -189,14 +187,16 @@ class GainLost(LossRise):
         """Whether the series has ever been better than at the beginning."""
         return self._rows > self._window and self._first - self._best > self._limit * self._noise
 
+    @property
+    def ahead(self) -> bool:
+        """Whether it is better now than at the beginning."""
+        return self._rows > self._window and self._first - self._level() > self._limit * self._noise
+
     def update(self, step: int, value: float) -> Finding | None:
-        finding = super().update(step, -value)
+        finding = super().update(step, value)
         if not self._doubtful and self._rows >= self._window:  # a fall must not excuse itself
             self._settle()
         return finding
-
-    def finish(self, completed: bool) -> Finding | None:
-        return None
 
     def _settle(self) -> None:
         levels = self._levels
@@ -230,7 +230,7 @@ class GainLost(LossRise):
         return Finding(Level.WARN, self._seen(level)) if fall > rules.warn_lost * gained else None
 
     def _error(self) -> float | None:
-        """Standard deviation of the level of a reward that goes nowhere; None if it is too early to tell.
+        """Standard deviation of the level of a series that goes nowhere; None if it is too early to tell.
 
         Rows are not independent, so an estimate from neighbours is too small. While the level has turned only a few
         times, the estimate for independent rows is scaled by the same factor as the shorter window's.
@@ -241,13 +241,45 @@ class GainLost(LossRise):
         error = self._shorter._error() if self._shorter is not None else None
         return error * self._share / self._shorter._share if error is not None and self._shorter is not None else None
 
+
+class RewardLost(GainLost):
+    """The same for a series that should rise."""
+
+    __slots__ = ()
+
+    def update(self, step: int, value: float) -> Finding | None:
+        return super().update(step, -value)
+
     def _seen(self, level: float) -> str:
         start = f"started at {figure(-self._first)}, "
         return f"{start}rose to {figure(-self._best)}, is back at {figure(-level)} (level of {self._window} rows)"
 
 
+class LossRise(Detector):
+    """`BlowUp`, and `GainLost` over few rows and over many: a loss that ends far above 0 takes back all that was
+    learned in a rise by a tenth."""
+
+    rule = "loss_rise"
+    __slots__ = ("_blow_up", "_parts")
+
+    def __init__(self, rules: LossRules, gain: GainRules, rows: RowRules) -> None:
+        self._blow_up = BlowUp(rules, rows)
+        self._parts = (GainLost(gain, rows, rows.window), GainLost(gain, rows, gain.long_window))
+
+    def update(self, step: int, value: float) -> Finding | None:
+        worst = self._blow_up.update(step, value)
+        for part in self._parts:
+            found = part.update(step, value)
+            if found is not None and (worst is None or found.level > worst.level):
+                worst = found
+        return worst
+
+    def finish(self, completed: bool) -> Finding | None:
+        return self._blow_up.finish(completed)
+
+
 class RewardFall(Detector):
-    """`GainLost` over few rows, which sees a collapse at once, and over many, which sees one through more noise.
+    """`RewardLost` over few rows, which sees a collapse at once, and over many, which sees one through more noise.
 
     `sampled`: the reward is earned by the policy's own answers, so its rows are alike from the start, and the long
     window may begin with the short one's noise. Margins on given pairs are as noisy as they are large: their noise at
@@ -260,11 +292,12 @@ class RewardFall(Detector):
     def __init__(self, stream: str, rules: GainRules, rows: RowRules, outcome: Outcome, *, sampled: bool) -> None:
         self._stream = stream
         self._outcome = outcome
-        self._short = GainLost(rules, rows, rows.window)
-        self._long = GainLost(rules, rows, rules.long_window, self._short if sampled else None)
+        self._short = RewardLost(rules, rows, rows.window)
+        self._long = RewardLost(rules, rows, rules.long_window, self._short if sampled else None)
 
     def update(self, step: int, value: float) -> Finding | None:
         short, long = self._short.update(step, value), self._long.update(step, value)
         found = long if short is None or (long is not None and long.level > short.level) else short
-        self._outcome.note(self._stream, found is not None, self._short.gained or self._long.gained)
+        ahead = self._short.ahead or self._long.ahead
+        self._outcome.note(self._stream, found is not None, self._short.gained or self._long.gained, ahead)
         return found

@@ -19,10 +19,11 @@ class Outcome:
     `gained`: one of them has been better than at the beginning.
     """
 
-    __slots__ = ("_falling", "gained")
+    __slots__ = ("_ahead", "_falling", "gained")
 
     def __init__(self) -> None:
         self._falling: set[str] = set()
+        self._ahead: set[str] = set()
         self.gained = False
 
     @property
@@ -30,12 +31,15 @@ class Outcome:
         """Whether a reward is falling."""
         return bool(self._falling)
 
-    def note(self, stream: str, falls: bool, gained: bool) -> None:
+    @property
+    def ahead(self) -> bool:
+        """Whether a reward is better now than at the beginning."""
+        return bool(self._ahead)
+
+    def note(self, stream: str, falls: bool, gained: bool, ahead: bool) -> None:
         """Record where a reward stands after a row."""
-        if falls:
-            self._falling.add(stream)
-        else:
-            self._falling.discard(stream)
+        (self._falling.add if falls else self._falling.discard)(stream)
+        (self._ahead.add if ahead else self._ahead.discard)(stream)
         self.gained = self.gained or gained
 
 

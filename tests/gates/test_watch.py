@@ -188,6 +188,14 @@ FACTS: list[tuple[str, Rows, list[tuple[int, str, str, str]]]] = [
         [(200, "CRITICAL", "loss", "no_learning")],
     ),
     (
+        "a loss stuck at ln 2 while the margin rises",
+        [
+            {"loss": math.log(2) + 0.003 * math.sin(2.4 * row), "reward_margin": 0.01 * row + 0.1 * math.sin(2.4 * row)}
+            for row in range(210)
+        ],
+        [],
+    ),
+    (
         "KTO's loss with a small beta, which falls by a percent",
         [{"loss": 0.5 - 2.5e-5 * row + 0.001 * math.sin(2.4 * row)} for row in range(210)],
         [],
@@ -434,6 +442,26 @@ def test_noise_alone_does_not_trip_the_patterns() -> None:
     found = [one for one in watch(rows, algo="sft").warnings if one.rule != "no_learning"]
     assert max((one.level for one in found), default=0) <= Level.WARN
     assert len(found) <= 2
+
+
+SHARPENED = """
+1.45, 1.36, 1.37, 1.33, 1.32, 1.37, 1.41, 1.37, 1.42, 1.37, 1.32, 1.35, 1.37, 1.29, 1.3, 1.29, 1.31, 1.33, 1.28,
+1.32, 1.34, 1.3, 1.2, 1.32, 1.33, 1.27, 1.14, 1.24, 1.26, 1.24, 1.25, 1.19, 1.2, 1.26, 1.26, 1.21, 1.21, 1.24,
+1.26, 1.2, 1.25, 1.23, 1.24, 1.22, 1.19, 1.14, 1.28, 1.27, 1.16, 1.17, 1.15, 1.2, 1.16, 1.12, 1.19, 1.16, 1.17,
+1.23, 1.27, 1.33, 1.33, 1.27, 1.32, 1.34, 1.34, 1.3, 1.41, 1.42, 1.23, 1.32, 1.31, 1.38, 1.34, 1.3, 1.33, 1.34,
+1.4, 1.31, 1.34, 1.28, 1.31, 1.28, 1.36, 1.37, 1.36, 1.39, 1.3, 1.35, 1.29, 1.39, 1.31, 1.37, 1.31, 1.4, 1.29,
+1.35, 1.31, 1.31, 1.29, 1.31
+"""
+
+
+def test_a_loss_that_ends_far_above_0_is_lost_when_its_gain_is() -> None:
+    """A recorded session (watch-third.jsonl.gz) whose attention sharpens from row 55 on: its loss rises by a tenth."""
+    losses = [float(value) for value in SHARPENED.split(",")]
+    found = [one for one in said(watch([{"loss": value} for value in losses], algo="sft")) if one[3] == "loss_rise"]
+    assert [one[1] for one in found] == ["WARN", "CRITICAL", "STOP"]
+    assert found[1][0] <= 70
+    calm = [*losses[:54], *losses[14:54]]
+    assert said(watch([{"loss": value} for value in calm], algo="sft")) == []
 
 
 def test_three_high_losses_in_a_row_are_small_batches_and_more_are_a_rise() -> None:
