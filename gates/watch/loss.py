@@ -112,10 +112,13 @@ class BlowUp:
         return self._confirmed(level)
 
     def finish(self, completed: bool) -> Finding | None:
-        """The finding at the end: a run that ends badly has no rows left to confirm it, so its last two rows decide."""
-        if self._rows < self._window + 1:
+        """The finding at the end: a run that ends badly has no rows left to confirm it, so its last two rows decide, if
+        they stand out of the noise of single rows."""
+        lower = min(list(self._recent)[-2:], default=0.0)
+        alone = self._limit / _MEDIAN_OF_5 * min(self._noise, self._calm)
+        if self._rows < self._window + 1 or lower - self._best <= alone:
             return None
-        finding = self._judge(min(list(self._recent)[-2:]))
+        finding = self._judge(lower)
         return finding if finding is not None and finding.level is Level.CRITICAL else None
 
     def _confirmed(self, level: float) -> Finding | None:

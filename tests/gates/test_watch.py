@@ -454,6 +454,13 @@ SHARPENED = """
 """
 
 
+def test_a_noisy_loss_that_ends_with_two_high_rows_is_healthy() -> None:
+    """As public logs of batches of one or two: 0.4 to 2.2 about a mean of 1, and 2.1 and 2.0 at the end."""
+    noise = np.random.default_rng(1)
+    losses = [*(1.0 + 0.35 * noise.standard_normal(400)).clip(0.4, 2.2), 2.12, 1.98]
+    assert said(watch([{"loss": float(value)} for value in losses], algo="sft")) == []
+
+
 def test_a_loss_that_ends_far_above_0_is_lost_when_its_gain_is() -> None:
     """A recorded session (watch-third.jsonl.gz) whose attention sharpens from row 55 on: its loss rises by a tenth."""
     losses = [float(value) for value in SHARPENED.split(",")]
