@@ -121,6 +121,7 @@ _RULES: dict[str, Callable[[Situation], list[Detector]]] = {
     "reward_mean": _reward("reward_mean"),
     "score_mean": _reward("score_mean"),
     "reward_margin": lambda run: [*_reward("reward_margin")(run), *_preference("reward_margin")(run)],
+    "reward_accuracy": _preference("reward_accuracy"),
     "chosen_reward": _preference("chosen_reward"),
     "chosen_logp": _preference("chosen_logp"),
 }

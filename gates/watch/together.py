@@ -9,7 +9,7 @@ from gates.model.wording import figure
 from gates.watch.policy import PatternRules
 from gates.watch.warning import Detector, Finding, Level
 
-_LESS_LIKELY = 1.5  # times the first log-probability, if more is lost than the margin has gained
+_LESS_LIKELY = 1.5  # times the first log-probability, if more is lost than the margin has gained and nothing learned
 _FIRST = 10  # rows that show where a preference run began
 
 
@@ -84,17 +84,18 @@ class Displacement:
         self._rules = patterns
         self._window = window
         self._recent: dict[str, deque[float]] = {}
-        self._first: dict[str, list[float]] = {"chosen_reward": [], "chosen_logp": []}
+        self._first: dict[str, list[float]] = {}
 
     def part(self, stream: str) -> Part:
         """The detector of one of the series."""
         self._recent[stream] = deque(maxlen=2 * self._window)
+        self._first[stream] = []
         return Part(self, stream)
 
     def take(self, stream: str, value: float) -> None:
         self._recent[stream].append(value)
-        first = self._first.get(stream)
-        if first is not None and len(first) < _FIRST:
+        first = self._first[stream]
+        if len(first) < _FIRST:
             insort(first, value)
 
     def judge(self, now: float) -> Finding | None:
@@ -112,12 +113,18 @@ class Displacement:
             begun = min(self._begun("chosen_logp"), -1e-9)
             if begun - logp < rules.displaced_nats:
                 return None
-            if logp < rules.displaced_times * begun or (lost > 1 and logp < _LESS_LIKELY * begun):
+            displaced = lost > 1 and logp < _LESS_LIKELY * begun
+            if logp < rules.displaced_times * begun or (displaced and self._learned_nothing()):
                 seen = f"at {figure(logp)}, {logp / begun:.1f} times its first {figure(begun)}"
                 return Finding(Level.CRITICAL, f"the preferred answers' log-probability stands {seen}")
         if lost <= rules.displaced_share:
             return None
         return Finding(Level.WARN, f"{figure(chosen)}, and that of the rejected ones {figure(chosen - margin)}")
+
+    def _learned_nothing(self) -> bool:
+        """Whether the margin or the accuracy is below its beginning: healthy pairs are still told apart better."""
+        levels = {stream: self._level(stream) for stream in ("reward_margin", "reward_accuracy")}
+        return any(level is not None and level < self._begun(stream) for stream, level in levels.items())
 
     def _begun(self, stream: str) -> float:
         first = self._first[stream]  # in order

@@ -342,6 +342,33 @@ def test_preferred_answers_that_become_unlikely_are_displaced() -> None:
     assert {one.rule for one in run(0.4, 4.0).warnings} == {"displacement"}
 
 
+# Two real sessions of DPO, means of ten rows: a healthy one, whose held-out margin rose from 1.8 to 5.7 nats, and one
+# whose pairs differ in one letter from row 47 on.
+TOLD_APART = {
+    "reward_margin": (0.0119, 0.0602, 0.0588, 0.0814, 0.0966, 0.115, 0.154, 0.179, 0.173, 0.215),
+    "reward_accuracy": (0.456, 0.631, 0.587, 0.644, 0.644, 0.65, 0.716, 0.675, 0.688, 0.756),
+    "chosen_reward": (-0.0003, -0.0617, -0.0779, -0.116, -0.135, -0.2, -0.132, -0.246, -0.29, -0.241),
+    "chosen_logp": (-5.74, -7.02, -7.69, -8.47, -8.66, -9.98, -8.5, -10.8, -11.7, -10.7),
+}
+NEAR_PAIRS = {
+    "reward_margin": (0.0427, 0.117, 0.182, 0.234, 0.158, 0.19, 0.161, 0.287, 0.402, 0.316),
+    "reward_accuracy": (0.519, 0.591, 0.625, 0.653, 0.569, 0.487, 0.466, 0.447, 0.487, 0.397),
+    "chosen_reward": (0.0651, 0.052, 0.001, -0.0859, -0.157, -0.417, -1.14, -1.42, -1.21, -1.93),
+    "chosen_logp": (-5.77, -5.82, -5.94, -6.24, -6.4, -7.26, -9.5, -10.4, -9.73, -12.3),
+}
+
+
+def test_displaced_answers_are_lost_only_if_pairs_are_no_longer_told_apart() -> None:
+    def levels(means: dict[str, tuple[float, ...]]) -> list[Level]:
+        rows = [
+            dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True) for _ in range(10)
+        ]
+        return [one.level for one in watch(rows, algo="dpo", max_steps=100).warnings if one.rule == "displacement"]
+
+    assert max(levels(TOLD_APART)) == Level.WARN
+    assert max(levels(NEAR_PAIRS)) == Level.STOP
+
+
 def test_a_planned_phase_is_no_trouble() -> None:
     harder = [*sft(0)[:200], *(row | {"loss": 4 * row["loss"]} for row in sft(1)[200:])]
     assert watch(harder).verdict == "failed"
