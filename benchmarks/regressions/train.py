@@ -11,6 +11,7 @@ import os
 import random
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -106,6 +107,7 @@ def finish(trainer: object, seen: Seen) -> dict[str, object]:
         "rows": seen.rows,
         "trainable": [before, trainable(trainer.model)],
         "data": [len(data), tokens],
+        "weights": str(next(trainer.model.parameters()).dtype),
         "arguments": {
             name: str(getattr(args, name, None))
             for name in ("bf16", "gradient_checkpointing", "activation_checkpointing", "learning_rate", "optim")
@@ -261,11 +263,11 @@ KINDS = {
 }
 
 
-def main() -> None:
+def run(kinds: Mapping[str, Callable[[str], dict[str, object]]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = KINDS[sys.argv[1]](folder)
+        found = kinds[sys.argv[1]](folder)
     print("SEEN " + json.dumps(found))
 
 
 if __name__ == "__main__":
-    main()
+    run(KINDS)
