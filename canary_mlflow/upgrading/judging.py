@@ -69,14 +69,9 @@ def compare(before: Probe, now: Probe, again: Probe | None = None) -> Finding:
     symptoms = [Symptom(key=one.key, said=said(one)) for one in facts if one.decides]
     unknown = "" if any(run.facts for run in now.runs) else "its runs recorded no facts"
     return Finding(
-<<<<<<< HEAD
         symptoms=(*crash, *symptoms, *_hard(baseline, now.runs), *_more_work(before.runs, now.runs)),
         differences=tuple(facts),
         work=_other_work(before.runs, now.runs),
-=======
-        symptoms=(*crash, *symptoms, *_hard(baseline, now.runs)),
-        differences=tuple(facts),
->>>>>>> ce25883 (wip)
         open="" if crash else unknown,
     )
 

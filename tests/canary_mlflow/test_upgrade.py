@@ -280,7 +280,6 @@ def test_what_an_upgrade_makes_worse_without_another_loss_blocks() -> None:
     assert blocked({"training_precision": "bf16"}, {"training_precision": "fp32"}) == []
 
 
-<<<<<<< HEAD
 def test_another_course_after_the_same_first_step_blocks_and_grown_rounding_does_not() -> None:
     def blocked(now: float) -> list[str]:
         before, after = ({"first_loss.2": repr(value)} for value in (2.0, now))
@@ -290,8 +289,6 @@ def test_another_course_after_the_same_first_step_blocks_and_grown_rounding_does
     assert blocked(2.0001) == []
 
 
-=======
->>>>>>> ce25883 (wip)
 def test_each_training_of_a_script_is_compared_with_its_own() -> None:
     """Two trainings with one seed differ from each other, which once left both out as not reproducible."""
 
@@ -302,7 +299,6 @@ def test_each_training_of_a_script_is_compared_with_its_own() -> None:
 
     assert [one.key for one in compare(twice(2.0), twice(3.0)).symptoms] == ["first.loss.1"]
     assert compare(twice(2.0), twice(2.0), twice(2.0)).symptoms == ()
-<<<<<<< HEAD
 
 
 def test_a_step_that_asks_for_much_more_blocks_and_for_a_little_more_is_said() -> None:
@@ -340,5 +336,3 @@ def test_a_package_moves_with_what_it_needs_and_never_with_a_likelier_culprit(mo
     assert [str(one) for one in trial.needed({"transformers"}, alone)] == ["hub 0 → 1"]
     with pytest.raises(pins.Unresolvable):
         trial.set_of([moves["hub"]])
-=======
->>>>>>> ce25883 (wip)
