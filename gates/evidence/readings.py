@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gates.model.metrics import metrics_with
 from gates.model.policy import Policy
 from gates.model.priors import Prior
 from gates.model.records import Run, Series
@@ -22,13 +23,15 @@ VERIFIED = (-1.0, 2.0)
 """Between these lie rewards for right and wrong answers, whichever way they are counted."""
 SCORES = 5.0
 """What a run reaches by scores for which a policy's limits on rewards are meant: the canaries' GRPO ends at 4 to 8."""
+_REWARDS = metrics_with("reward")
 _LARGEST_LOG = 700.0  # exp of it still is a float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reading:
     """A run's number `value`, in the metric's unit. `last_step`: of the run; the series may end earlier. `warmup`: how
-    many points of the series are warm-up. `capacity`: what the run's device can hold, in the metric's unit."""
+    many points of the series are warm-up. `capacity`: what the run's device can hold, in the metric's unit. `rewards`:
+    the lowest and the highest of all rewards that the run recorded, if this is one."""
 
     run_id: str
     seed: int | None
@@ -38,6 +41,7 @@ class Reading:
     last_step: int
     warmup: int
     capacity: float = math.inf
+    rewards: tuple[float, float] = (-math.inf, math.inf)
 
     @property
     def called(self) -> str:
@@ -117,7 +121,14 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
         last_step=max(run.last_step, int(series.steps[-1])),
         warmup=warmup,
         capacity=_capacity(run) if rule.info.unit == "MiB" else math.inf,
+        rewards=_rewards(run) if rule.info.reward else (-math.inf, math.inf),
     )
+
+
+def _rewards(run: Run) -> tuple[float, float]:
+    """The lowest and the highest reward of any kind: an evaluation at the end alone may lie anywhere."""
+    values = [value for name in _REWARDS if name in run.series for value in run.series[name].finite_only().values]
+    return (min(values), max(values)) if values else (-math.inf, math.inf)
 
 
 def _capacity(run: Run) -> float:
@@ -179,8 +190,7 @@ def yardstick(
 def _reached(baseline: Sequence[Reading]) -> float:
     """How much reward the baseline gained over the worst answer, if it is one for right and wrong answers, where a
     limit for larger scores would let most of it be lost; infinite for other rewards."""
-    values = [reading.series.finite_only().values for reading in baseline]
-    lowest, highest = min(map(np.min, values)), max(map(np.max, values))
+    lowest, highest = min(reading.rewards[0] for reading in baseline), max(reading.rewards[1] for reading in baseline)
     reached = max(reading.value for reading in baseline)
     verified = VERIFIED[0] <= lowest and highest <= VERIFIED[1] and reached > 0
     return float(reached - min(0.0, lowest)) if verified else math.inf

@@ -227,9 +227,8 @@ def test_what_nobody_saw_is_not_called_healthy(tmp_path: Path) -> None:
     blind = written(tmp_path, "blind.jsonl", [{"grad_norm": 1.0, "my_loss": 2.0, "accuracy": 0.5}] * 50)
     result = replay(blind)
     assert (result.stdout.split()[0], result.exit_code) == ("unknown", 3)
-    assert (
-        "neither loss nor reward found: only grad_norm could be watched; nothing is read from my_loss" in result.stdout
-    )
+    assert "neither loss nor reward found: only grad_norm, reward_accuracy could be watched" in result.stdout
+    assert "nothing is read from my_loss" in result.stdout
     half = written(tmp_path, "half.jsonl", [*sft(1)[:100], *({"learning_rate": 1e-4} for _ in range(100))])
     assert "note: no loss after step 100, of 200" in replay(half).stdout
 

@@ -154,6 +154,15 @@ def test_a_limit_for_scores_is_narrower_for_rewards_of_right_and_wrong(
     assert any("right and wrong" in note for note in check(found, metric).notes) == (before < 2)
 
 
+def test_scores_of_a_reward_model_that_end_near_1_keep_their_limit(smoke, make_version):
+    def side(name):
+        series = {"eval_reward": [1.5], "reward_mean": np.linspace(-16, 1.5, 100), "eval_loss": None}
+        return make_version(name, series_=series, workload={"algo": "ppo", "max_steps": "100"})
+
+    found = check(judge(smoke, side("a"), side("b")), "eval_reward")
+    assert not any("right and wrong" in note for note in found.notes)
+
+
 def test_a_limit_of_ones_own_on_such_rewards_is_kept(smoke, make_version):
     own = replace(smoke, rules=tuple(
         replace(rule, margin=0.2) if rule.metric == "reward_mean" else rule for rule in smoke.rules

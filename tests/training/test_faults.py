@@ -106,7 +106,9 @@ def struck(runs: Trained, fault: str, algo: str) -> Run:
 def policy(algo: str) -> Policy:
     quiet = {"sentinel_rise": None}  # neighbours are no part of these tests
     smoke = load_policy({"base": "smoke", "warmup_steps": 5, "min_steps": 10, "validity": quiet})
-    resolved = smoke.resolve({"algo": algo, "backend": "cpu", "step_cost": "recorded", "iteration_cost": "recorded"})
+    evaluated = "eval_loss" if algo in ("sft", "dpo", "kto", "reward") else "eval_reward"
+    recorded = dict.fromkeys(("step_cost", "iteration_cost", evaluated), "recorded")
+    resolved = smoke.resolve({"algo": algo, "backend": "cpu", **recorded})
     return replace(
         resolved,
         rules=tuple(
