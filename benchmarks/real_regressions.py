@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -310,7 +311,8 @@ def table(found: list[dict[str, Any]]) -> list[str]:
 
 
 def cell(text: str) -> str:
-    """It in one cell of a table."""
+    """It in one cell of a table, without the place of an environment."""
+    text = re.sub(r" \(/\S*", "", text)
     return text.replace("|", "/").replace("`", "'").replace("\n", " ")[:110]
 
 

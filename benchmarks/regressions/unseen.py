@@ -103,11 +103,11 @@ def column(folder: str) -> dict[str, object]:
 
 
 def group(folder: str, **given: object) -> dict[str, object]:
-    """GRPO for answers with many different words."""
+    """GRPO for answers with many late words, a reward that differs within nearly every group."""
     from trl import GRPOConfig, GRPOTrainer
 
     def varied(completions: list[str], **named: object) -> list[float]:
-        return [float(len(set(one.split()))) ** 2 for one in completions]
+        return [float(sum(int(word[1:]) for word in one.split() if word[1:].isdigit())) for one in completions]
 
     seen = Seen()
     words = tokenizer()
