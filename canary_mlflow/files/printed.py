@@ -19,7 +19,7 @@ from canary_mlflow.files.verl import is_verl, translate
 _ROW = re.compile(r"\{'[^{}]*\}")
 _PAIR = re.compile(r"'([^']+)': '?([^,'{}\[\]()]+)'?(?=[,}])")  # numbers are text from Transformers 5 on
 _OF_VERL = re.compile(r"\bstep:(\d+) - (.*)")
-_VALUE = re.compile(r"([^\s:]+):(?:np\.float\d+\()?([-+.\w]+)")
+_VALUE = re.compile(r"(?<!\S)([^\s:]+):(?:np\.float\d+\()?([-+.\w]+)")
 _NUMBERED = "as printed, without steps: the rows are numbered"
 
 

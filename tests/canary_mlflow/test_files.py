@@ -204,6 +204,13 @@ def test_what_a_training_printed_is_read(tmp_path: Path, quoted: bool) -> None:
     assert "steps go back from 3 to 1" in again.notes[1]
 
 
+def test_a_printed_line_without_an_end_takes_no_longer_than_its_length(tmp_path: Path) -> None:
+    """It took time by the square of the length, while a value could begin within a word."""
+    hostile = "step:1 - " + "a" * 1_000_000 + "\n"
+    with pytest.raises(UsageError):
+        read_history(write(tmp_path, "hostile.log", "[INFO] begins\n" + hostile))
+
+
 def test_what_verl_printed_is_read(tmp_path: Path) -> None:
     line = (
         "\x1b[36m(TaskRunner pid=7)\x1b[0m step:{0} - actor/pg_loss:-0.{0} - critic/score/mean:np.float64(0.5) - a:b\n"
