@@ -70,8 +70,9 @@ def _as_judged(policy: Policy, rule: MetricRule, sides: Iterable[Sequence[Run]])
     if rule.reduction == "whole":  # all steps together may take as much longer as a step may
         of_steps = [other.margin for other in policy.rules if other.name == rule.metric]
         rule = replace(rule, margin=max([rule.margin, *of_steps]))
-    least = SUMMARIES[rule.reduction].decides_from
-    if not least or rule.role is not Role.GATE:
+    summary = SUMMARIES[rule.reduction]
+    least = {Role.GATE: summary.decides_from, Role.GUARD: summary.guards_from}.get(rule.role, 0)
+    if not least:
         return rule
     lengths = [[len(series.values) for run in side if (series := rule.series(run))] for side in sides]
     short = any(found and max(found) - policy.warmup_steps < least for found in lengths)

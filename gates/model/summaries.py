@@ -24,7 +24,8 @@ class Summary:
     `logarithmic` statistics are already logarithms of ratios, so they are judged on the identity scale.
     `single` ones need only one value; all others need the policy's `min_steps` values after warm-up. `of_progress` ones
     depend on how far a run has come, so they compare only runs of the same length. With fewer than `decides_from`
-    values after warm-up, the number is too noisy to gate by and is only advice.
+    values after warm-up, the number is too noisy to gate by and is only advice; with fewer than `guards_from`, a guard
+    does not block by it either.
     """
 
     window: Callable[[Values, int], Values]
@@ -33,6 +34,7 @@ class Summary:
     single: bool = False
     of_progress: bool = False
     decides_from: int = 0
+    guards_from: int = 0
 
     def __call__(self, series: Series, warmup_steps: int) -> float:
         """The run's number, in the metric's unit; NaN when no finite value is left in the window."""
@@ -103,7 +105,7 @@ SUMMARIES: dict[str, Summary] = {
     "tail_mean": Summary(window=last_half, statistic=_mean, of_progress=True),
     "tail_area": Summary(window=last_half, statistic=trimmed_mean, of_progress=True),
     "tail_excess": Summary(window=after_warmup, statistic=tail_excess, logarithmic=True, decides_from=300),
-    "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True, decides_from=300),
+    "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True, decides_from=300, guards_from=60),
     "whole": Summary(window=everything, statistic=_mean),
     "max": Summary(window=everything, statistic=partial(np.max, axis=-1), single=True),
     "last": Summary(window=everything, statistic=lambda values: values[..., -1], single=True, of_progress=True),

@@ -137,3 +137,18 @@ def test_a_gain_is_never_blocked(name, hardware):
         found = outcomes(tier, GAINS[name], hardware, trials=3)
         assert Outcome.BLOCK not in found
         assert Outcome.PASS in found, tier
+
+
+@pytest.mark.parametrize(("steps", "blocks"), [(40, False), (100, True)])
+def test_a_run_of_few_steps_does_not_block_by_its_drift(smoke, steps, blocks):
+    """Thirds of ten steps: on a busy machine, unchanged runs of 40 steps got 16 % dearer on the way, all three."""
+
+    def dearer(series):
+        return series | {"step_cost": series["step_cost"] * np.where(np.arange(steps) < 0.6 * steps, 1.0, 1.4)}
+
+    left, right = (
+        [made(name, at, steps, CPU, change) for at in range(3)] for name, change in (("a", dict), ("b", dearer))
+    )
+    sides = (Version(model="m", version=None, runs=tuple(side)) for side in (left, right))
+    (found,) = (check for check in judge(smoke, *sides).checks if check.metric == "step_cost_growth")
+    assert (found.outcome == "BLOCK") == blocks
