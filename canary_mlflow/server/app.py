@@ -3,11 +3,17 @@ called."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+# MLflow's log-batch takes a second connection to the database while it holds one, and anyio runs 40 requests at once.
+# Of the 15 connections that SQLAlchemy allows, 16 requests each hold one and wait 30 s for another.
+CONNECTIONS = 2 * 40
 
 
 def create_app() -> Any:
     """MLflow's app with our routes, without authentication."""
+    allow_connections()
     from mlflow.server import app
 
     from canary_mlflow.pages.blueprint import add_pages
@@ -20,6 +26,7 @@ def create_app() -> Any:
 
 def create_auth_app() -> Any:
     """MLflow's app with our routes, behind MLflow's basic authentication."""
+    allow_connections()
     from mlflow.server import app, auth
 
     from canary_mlflow.pages.blueprint import add_pages
@@ -30,6 +37,11 @@ def create_auth_app() -> Any:
     add_pages(app, readers(auth))
     add_validators(auth)
     return auth.create_app(app)
+
+
+def allow_connections() -> None:
+    """Let every request have its connections, unless the operator says otherwise. They are closed when not needed."""
+    os.environ.setdefault("MLFLOW_SQLALCHEMYSTORE_MAX_OVERFLOW", str(CONNECTIONS))
 
 
 def served(app: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -10,11 +11,15 @@ from canary_mlflow.errors import one_line
 from canary_mlflow.tracking.courier import is_hopeless, is_refused
 from canary_mlflow.tracking.failures import is_full
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # seconds between attempts
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # seconds between attempts, on average
+CHANCE = random.SystemRandom().random  # from no stream of the training's, and different in each process
 
 
 class Attempts:
-    """The attempts of a thread that works for another, which may wake it and in the end waits only so long."""
+    """The attempts of a thread that works for another, which may wake it and in the end waits only so long.
+
+    Each pause is stretched or shortened by chance: many runs that meet one failure would all come back at once.
+    """
 
     def __init__(self) -> None:
         self.closing = False
@@ -24,7 +29,7 @@ class Attempts:
 
     def wait(self, seconds: float) -> bool:
         """Wait until woken or told to close; return whether it is closing."""
-        self._wake.wait(seconds)
+        self._wake.wait(around(seconds))
         return self._heard()
 
     def wake(self) -> None:
@@ -44,20 +49,23 @@ class Attempts:
 
     def make(self, job: Callable[[], object]) -> Exception | None:
         """Do the job, again and again while that may help; return None, or the last error if it does not."""
-        pause = FIRST_PAUSE
+        longest = FIRST_PAUSE
         while True:
+            began = time.monotonic()
             try:
                 job()
                 self._deadline = time.monotonic() + self._patience
                 return None
             except Exception as error:  # noqa: BLE001 - whatever a store raises, training goes on; it is counted and said
                 self.why = one_line(error)
+                # A store that takes long to fail has too much to do.
+                pause = around(min(max(longest, time.monotonic() - began), LONGEST_PAUSE))
                 if is_refused(error) or time.monotonic() + pause > self._deadline:
                     return error
                 if self.closing and (is_hopeless(error) or is_full(error)):  # nobody makes room within a minute
                     return error
             self._rest(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            longest *= 2
 
     def _rest(self, seconds: float) -> None:
         """Wait between attempts; a call to `close` ends the wait."""
@@ -73,3 +81,8 @@ class Attempts:
             if self.closing:  # said while we cleared
                 self._wake.set()
         return closing
+
+
+def around(seconds: float) -> float:
+    """Between half and one and a half of it."""
+    return seconds * (0.5 + CHANCE())

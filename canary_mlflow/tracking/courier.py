@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 BATCH = 1000  # MLflow's limit for one log_batch
-TIMEOUT = 30  # seconds for one request
+# Seconds for one request: longer than a server's own waits, 30 s for a connection to its database and 20 s for SQLite's
+# lock. It goes on with what we no longer wait for, so that sending it again only adds to its work.
+TIMEOUT = 60
 ENDING = ("canary.completed", "canary.failure", "canary.failure_reason")
-REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST"})
+REFUSED = "INVALID_PARAMETER_VALUE"
+DATA_ERROR = "/9h9h)"  # at the end of the link by which SQLAlchemy explains one: https://docs.sqlalchemy.org/errors
 HOPELESS = frozenset({"RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED"})
 Point = tuple[str, float, int, int]  # MLflow key, value, timestamp (ms), step
 
@@ -117,8 +120,12 @@ def points_of(samples: Sequence[Sample]) -> list[Point]:
 
 
 def is_refused(error: Exception) -> bool:
-    """Whether the store refuses what was sent: sending it again cannot help."""
-    return isinstance(error, (TypeError, FileNotFoundError)) or getattr(error, "error_code", "") in REFUSED
+    """Whether the store refuses what was sent: sending it again cannot help.
+
+    BAD_REQUEST alone says nothing: MLflow answers so to most errors of its database, such as no free connection.
+    """
+    refused = getattr(error, "error_code", "") == REFUSED or DATA_ERROR in str(error)
+    return isinstance(error, (TypeError, FileNotFoundError)) or refused
 
 
 def is_hopeless(error: Exception) -> bool:

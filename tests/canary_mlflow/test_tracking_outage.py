@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 from mlflow import MlflowClient
 from servers import Server
 
+from canary_mlflow.tracking.courier import Courier
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.probes import Setting
@@ -25,7 +29,7 @@ KEYS = ("loss", "grad_norm", "rewards/margins", "logps/chosen", "x")
 
 @pytest.fixture(scope="module")
 def server(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(shared.uri, tmp_path_factory.mktemp("server")) as running:
+    with Server(shared.uri, tmp_path_factory.mktemp("server"), app="canary") as running:
         yield running
 
 
@@ -137,3 +141,19 @@ def test_what_a_dead_server_did_not_take_is_delivered_later_by_command(
     assert not list(tmp_path.rglob("*.jsonl"))
     again = CliRunner().invoke(canary, ["deliver", str(left)])
     assert (again.exit_code, "No such file" in again.output) == (2, True)
+
+
+def test_many_requests_at_once_do_not_wait_for_each_others_connections(shared: Any, server: Server) -> None:
+    """Each holds a connection and asks for another: with SQLAlchemy's 15, 20 of them stood still for 30 s, and the
+    server then refused half of them."""
+    client = prepare_store(server.uri)
+    runs = [client.create_run(shared.experiment).info.run_id for _ in range(20)]
+    file = shared.uri.removeprefix("sqlite:///")
+    with ThreadPoolExecutor(len(runs)) as threads, closing(sqlite3.connect(file)) as db:
+        db.execute("BEGIN EXCLUSIVE")  # all of them are in the server before the first goes on
+        sent = [threads.submit(Courier(client, run).points, [("loss", 1.0, 1, 1)]) for run in runs]
+        time.sleep(1.5)
+        db.rollback()
+        for each in sent:
+            each.result(timeout=20)
+    assert all(client.get_run(run).data.metrics == {"loss": 1.0} for run in runs)

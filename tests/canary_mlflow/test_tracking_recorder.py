@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import BAD_REQUEST
 
 from canary_mlflow.tracking.attempts import Attempts
 from canary_mlflow.tracking.histories import read_runs
@@ -105,6 +108,53 @@ def test_a_tag_that_mlflow_refuses_keeps_no_row_waiting(
     run = shared.client.get_run(run_id)
     assert (run.data.metrics, run.data.tags["y"]) == ({"stability/loss": 2.0}, "short")
     assert "tags refused" in caplog.text
+
+
+def test_bad_request_from_a_database_without_a_free_connection_loses_nothing(
+    shared: Any, run_id: str, tmp_path: Path
+) -> None:
+    """MLflow calls most errors of its database BAD_REQUEST."""
+    engine = sa.create_engine(shared.uri, poolclass=sa.pool.QueuePool, pool_size=1, max_overflow=0, pool_timeout=0.01)
+
+    class Crowded(MlflowClient):
+        times = 0
+
+        def log_batch(self, *args: Any, **kwargs: Any) -> Any:
+            self.times += 1
+            if self.times % 2 == 0:
+                return super().log_batch(*args, **kwargs)
+            with engine.connect(), pytest.raises(sa.exc.TimeoutError) as caught:
+                engine.connect()
+            raise MlflowException(str(caught.value), error_code=BAD_REQUEST)
+
+    client = Crowded(tracking_uri=shared.uri)
+    recorder = Recorder(client, run_id, tmp_path)
+    recorder.put(1, {"loss": 1.0, "kl": 2.0})
+    recorder.tag({"x": "y"})
+    assert recorder.close() == 0
+    run = shared.client.get_run(run_id)
+    assert (run.data.metrics, run.data.tags["x"]) == ({"stability/loss": 1.0, "stability/kl": 2.0}, "y")
+
+
+def test_runs_that_fail_together_do_not_come_back_together() -> None:
+    came: list[float] = []
+
+    def fail() -> None:
+        job = iter((OSError("first"), None))
+
+        def attempt() -> None:
+            if error := next(job):
+                raise error
+            came.append(time.monotonic())
+
+        Attempts().make(attempt)
+
+    threads = [threading.Thread(target=fail) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(came) - min(came) > 0.1
 
 
 @pytest.mark.parametrize(
