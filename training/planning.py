@@ -31,10 +31,9 @@ from training.hub import Repository, locate
 if TYPE_CHECKING:
     from training.footprint import Footprint
 
-ON_CPU = 0
-"""Bytes that a run on a CPU takes in addition to what is counted: tokenizer, data, threads, the allocator's reserve."""
 ON_CUDA = 600 * 2**20
-"""The same on a GPU: CUDA's context and cuBLAS's workspaces, from NVIDIA's figures; not measured here."""
+"""Bytes that a run on a GPU takes beside what is counted: CUDA's context and cuBLAS's workspaces, from NVIDIA's
+figures; not measured here."""
 GIB, MIB = 2**30, 2**20
 WHOSE = {"cpu": "this machine", "cuda": "the GPU"}
 """Whose memory it is."""
@@ -61,7 +60,7 @@ def plan(words: Sequence[str], *, as_json: bool = False) -> int:
 
     device = devices.settle(config.hardware)
     found = footprint(config, folder, device)
-    uncounted = ON_CUDA if device.kind == "cuda" else ON_CPU
+    uncounted = ON_CUDA if device.kind == "cuda" else 0
     needed, room = found.total + uncounted, devices.memory(device.kind)
     if as_json:
         said: dict[str, Any] = {**asdict(found), "counted": found.total, "total": needed, "device": room}
