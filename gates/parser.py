@@ -67,8 +67,8 @@ def parse_rule(name: str, body: Any, names: Iterable[Any]) -> MetricRule:
     if found.get("metric", usual.get("metric", name)) == usual.get("metric", name):
         found = {**usual, **found}
     if "metric" not in found:
-        alike = get_close_matches(name, [str(other) for other in names if other != name], n=1)
         if name not in METRICS:
+            alike = get_close_matches(name, [str(other) for other in names if other != name], n=1)
             instead = f"write '{alike[0]}' if that rule is meant" if alike else "say which metric it judges"
             raise PolicyError(f"{path}: metric missing; '{name}' is none of ours; {instead}")
         found["metric"] = name

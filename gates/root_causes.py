@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,7 +105,7 @@ def _by_step(runs: Sequence[Run], name: str) -> dict[int, float]:
             series = run.series[name].finite_only()
             for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
                 found.setdefault(step, []).append(value)
-    return {step: float(np.median(values)) for step, values in found.items()}
+    return {step: median(values) for step, values in found.items()}
 
 
 def _updates(run: Run) -> float:
@@ -180,7 +181,8 @@ def sets_in(sides: Sides, name: str) -> tuple[int, float] | None:
     ratios = sides.ratios(name)
     if len(ratios) < 30:
         return None
-    smooth = np.array([np.median(ratios[max(0, at - 2) : at + 3]) for at in range(len(ratios))])
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(ratios, 2, constant_values=np.nan), 5)
+    smooth = np.nanmedian(around, axis=1)
     edges = range(10, len(ratios) - 10)
     best = min(edges, key=lambda at: float(np.var(smooth[5:at]) * (at - 5) + np.var(smooth[at:]) * (len(smooth) - at)))
     early, late = float(np.median(smooth[5:best])), float(np.median(smooth[best:]))

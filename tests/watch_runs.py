@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 
 import numpy as np
 import yaml
@@ -13,11 +14,14 @@ from gates.watch import Watch, WatchPolicy, parse_watch
 
 Rows = list[dict[str, float]]
 DEFAULT = yaml.safe_load((conf_dir() / "watch" / "default.yaml").read_text())
+SHIPPED = parse_watch(DEFAULT)
 
 
 def policy(**changes: object) -> WatchPolicy:
     """The shipped policy; a change is named by its path, with two underscores for a dot."""
-    body = yaml.safe_load(yaml.safe_dump(DEFAULT))
+    if not changes:
+        return SHIPPED
+    body = deepcopy(DEFAULT)
     for path, value in changes.items():
         *folders, key = path.split("__")
         at = body

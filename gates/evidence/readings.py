@@ -140,10 +140,11 @@ def _capacity(run: Run) -> float:
 def points(policy: Policy, series: Series) -> tuple[int, int]:
     """How many points of the series are warm-up, and how many must follow. A point counts as one of the policy's steps;
     if points stand for several steps (a loss logged every tenth step) and would be too few, their steps count."""
-    usable, spacing = int(np.count_nonzero(series.finite[policy.warmup_steps :])), series.spacing
-    if usable >= policy.min_steps or spacing <= 1:
+    usable = int(np.count_nonzero(series.finite[policy.warmup_steps :]))
+    if usable >= policy.min_steps or series.spacing <= 1:
         return policy.warmup_steps, policy.min_steps
-    return math.ceil(policy.warmup_steps / spacing), max(LEAST_POINTS, math.ceil(policy.min_steps / spacing))
+    steps = series.spacing
+    return math.ceil(policy.warmup_steps / steps), max(LEAST_POINTS, math.ceil(policy.min_steps / steps))
 
 
 def _series(policy: Policy, rule: MetricRule, run: Run) -> Series | None:

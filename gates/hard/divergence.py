@@ -79,8 +79,8 @@ def _positive_loss_diverged(loss: Values) -> str:
     A rise counts only if it also far exceeds the noise between two tenths of this run: the loss of small batches
     doubles and halves all the time.
     """
-    tenths = [float(iqm(part)) for part in np.array_split(loss, 10)]
-    early, late = tenths[0], tenths[-1]
+    tenths = np.array_split(loss, 10)
+    early, late = float(iqm(tenths[0])), float(iqm(tenths[-1]))
     rise = late / early
     # In logarithms, as a loss wobbles in proportion to itself. From the beginning, as a diverged loss is wild later.
     wobble = _noise(np.log(loss[: max(10, len(loss) // 10)]), len(loss) // 10)

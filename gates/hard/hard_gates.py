@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -9,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import hypergeom
 
 from gates.hard.crashes import crashes
 from gates.hard.divergence import divergence
@@ -145,7 +145,9 @@ def _alike(candidate: tuple[int, int], baseline: tuple[int, int]) -> bool:
     """Whether the baseline fails too, and the candidate does not fail clearly more often (Fisher's exact test,
     one-sided). Each side: (failing runs, all runs)."""
     (worse, those), (failed, others) = candidate, baseline
-    return failed > 0 and bool(hypergeom.sf(worse - 1, those + others, worse + failed, those) > _CHANCE)
+    both = worse + failed
+    as_many = sum(math.comb(those, n) * math.comb(others, both - n) for n in range(worse, min(those, both) + 1))
+    return failed > 0 and as_many > _CHANCE * math.comb(those + others, both)
 
 
 def _unless_broken_off(check: Check, side: Side, baseline: Version | None) -> Check:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ class Series:
             values=np.array([by_step[step] for step in steps], dtype=np.float64),
         )
 
-    @property
+    @cached_property
     def finite(self) -> NDArray[np.bool_]:
         """Mask of the finite values. SQL stores turn +-Inf into +-1.797e308, which counts as infinite too."""
         return np.asarray(np.isfinite(self.values) & (np.abs(self.values) < sys.float_info.max))
@@ -48,12 +49,12 @@ class Series:
         """True if the series reaches that share of a run that ends at `last_step`."""
         return len(self.steps) > 0 and int(self.steps[-1]) >= share * last_step
 
-    @property
+    @cached_property
     def spacing(self) -> float:
         """How many steps a point stands for: the median distance of neighbours; 1 if there is no second point."""
         return float(np.median(np.diff(self.steps))) if len(self.steps) > 1 else 1.0
 
-    @property
+    @cached_property
     def varies(self) -> bool:
         return len(self.values) > 1 and bool((self.values != self.values[0]).any())
 

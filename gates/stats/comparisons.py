@@ -7,8 +7,10 @@ mathematics, and benchmarks/gate_histories.py the data that the constants were c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations, combinations_with_replacement, product
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +69,13 @@ def squares_of(groups: Sequence[Values], per_run: float = 1.0) -> tuple[float, i
     fsum makes it independent of the order of the runs, bit for bit.
     """
     with np.errstate(over="ignore"):  # a spread too large for a float is infinite, and then nothing is shown
-        total = math.fsum(math.fsum((x - math.fsum(group) / len(group)) ** 2 for x in group) for group in groups)
+        total = math.fsum(map(_squares, groups))
     return total / per_run, sum(len(group) - 1 for group in groups)
+
+
+def _squares(group: Values) -> float:
+    mean = math.fsum(group) / len(group)
+    return math.fsum((x - mean) ** 2 for x in group)
 
 
 def moderate(squares: float, df: int, prior: Prior) -> Spread:
@@ -220,19 +227,21 @@ def compare(
         sides=tuple(cautious(*squares_of([side]), prior) for side in (baseline, candidate)) if apart else (),
         margin=margin,
         difference=math.fsum(candidate) / len(candidate) - math.fsum(baseline) / len(baseline),
-        typical=_typical(candidate - baseline) if paired else float(np.median(np.subtract.outer(candidate, baseline))),
-        usual=_usual(groups) / math.sqrt(per_run),
+        typical=_typical(baseline.tolist(), candidate.tolist(), paired),
+        usual=_usual([group.tolist() for group in groups]) / math.sqrt(per_run),
     )
 
 
-def _usual(groups: Sequence[Values]) -> float:
+def _usual(groups: Iterable[Sequence[float]]) -> float:
     """The SD of normal runs with the same median difference between any two: one odd run does not enlarge it."""
-    apart = [np.abs(np.subtract.outer(group, group)[np.triu_indices(len(group), 1)]) for group in groups]
-    together = np.concatenate(apart)
-    return float(np.median(together)) / _MIDDLE_DIFFERENCE if len(together) else 0.0
+    apart = [abs(one - other) for group in groups for one, other in combinations(group, 2)]
+    return median(apart) / _MIDDLE_DIFFERENCE if apart else 0.0
 
 
-def _typical(differences: Values) -> float:
-    """The median of the means of all pairs, each difference paired with itself too (Hodges and Lehmann)."""
-    first, second = np.triu_indices(len(differences))
-    return float(np.median((differences[first] + differences[second]) / 2))
+def _typical(baseline: Sequence[float], candidate: Sequence[float], paired: bool) -> float:
+    """The median difference of any two runs; of pairs, that of the means of any two differences, each with itself too
+    (Hodges and Lehmann)."""
+    if not paired:
+        return median(now - before for before, now in product(baseline, candidate))
+    differences = [now - before for before, now in zip(baseline, candidate, strict=True)]
+    return median((one + other) / 2 for one, other in combinations_with_replacement(differences, 2))

@@ -46,8 +46,9 @@ def test_one_row_far_outside_of_the_band_is_said_at_once_unless_the_champion_has
     assert [(one.step, one.stream, one.rule, one.level.name) for one in found] == [(4, "loss", "band", "WARN")]
     restless = [spiky(rows, 50 * (1 + seed)) for seed, rows in enumerate(champion)]
     assert not watch(spiky(sft(60), 4), bands=bands(restless)).warnings
+    both, usual = [policy(band__leap=leap) for leap in (8.0, 1e6)], bands(champion)
     for seed in range(50, 150):
-        with_it, without = (watch(sft(seed), policy(band__leap=leap), bands=bands(champion)) for leap in (8.0, 1e6))
+        with_it, without = (watch(sft(seed), rules, bands=usual) for rules in both)
         assert said(with_it) == said(without)
 
 
