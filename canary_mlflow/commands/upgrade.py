@@ -50,14 +50,16 @@ def upgrade(
     """
     from canary_mlflow.reports.upgrade import lines, planned
     from canary_mlflow.upgrading import environments, pins
-    from canary_mlflow.upgrading.probing import Prober, canary_command
+    from canary_mlflow.upgrading.probing import Prober, canary_command, words_of
     from canary_mlflow.upgrading.upgrade import Trial, plan
     from canary_mlflow.upgrading.uv import located
 
     if not to:
         raise UsageError("canary upgrade: expected --to PKG==VERSION or --to FILE; for example --to trl==1.16.0")
-    if command and overrides:
+    if command is not None and overrides:
         raise UsageError(f"found --command and {overrides[0]!r}; expected one of them: OVERRIDES are the canary's")
+    if command is not None:
+        words_of(command)
     asked = pins.read(to)
     located()
     at_hand = pins.here() if from_ is None else pins.read([from_])
@@ -72,7 +74,9 @@ def upgrade(
             echo(line, err=as_json)
         return
     ctx.with_resource(unwinding())
-    prober = Prober(command=command or canary_command(overrides), work=Path(work).absolute(), minutes=minutes)
+    prober = Prober(
+        command=canary_command(overrides) if command is None else command, work=Path(work).absolute(), minutes=minutes
+    )
     result = Trial(plan=found, prober=prober, say=say).carry_out(bisect=not no_bisect)
     if as_json:
         print_json("upgrade", result.to_dict())

@@ -30,7 +30,9 @@ def lines(found: Upgrade) -> Iterator[str]:
         yield f"  Also differs: {'; '.join(map(said, shown[:SHOWN]))}{more}."
     if found.finding.work:
         yield f"  Work of a step: {'; '.join(found.finding.work[:SHOWN])}."
-    if found.outcome == "PASS":
+    if not found.changes:
+        yield "  These packages are at hand already; nothing was tried."
+    elif found.outcome == "PASS":
         yield "  Every exact fact is equal, or differs by rounding alone. canary ab tells what it costs."
     elif found.outcome == "INCONCLUSIVE" and not found.finding.open:
         yield "  No fact that differs is harm by itself; canary ab tells what it costs."

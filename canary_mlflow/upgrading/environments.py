@@ -91,7 +91,8 @@ def own_code() -> Path:
         link = place / name
         if (SOURCE / name).is_dir() and not link.is_symlink():
             link.symlink_to(SOURCE / name, target_is_directory=True)
-    hook = place / "sitecustomize.py"
-    if not hook.is_symlink():
-        hook.symlink_to(Path(__file__).with_name("old_defaults.py"))
+    hook, inside = place / "sitecustomize.py", Path(__file__).with_name("inside.py")
+    if not hook.is_symlink() or hook.readlink() != inside:
+        hook.unlink(missing_ok=True)
+        hook.symlink_to(inside)
     return place

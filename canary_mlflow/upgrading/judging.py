@@ -1,4 +1,5 @@
-"""Compares two sets of packages by what one command did with each: exact facts, exceptions, invariants."""
+"""Compares two sets of packages by what one command did with each: exact facts, exceptions, invariants, the course of
+its trainings, what it saved, and what it cost."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from canary_mlflow.upgrading.accounts import REPEATS, dearer, other_course, other_files
 from canary_mlflow.upgrading.probing import Probe
 from gates.facts.check import said
-from gates.facts.exact import FACTS, bare, fact_differences, regressions
+from gates.facts.exact import FACTS, LOOSEST, ROUNDING, bare, fact_differences, regressions
 from gates.facts.work import MATERIAL, WORK, beyond, compare_work
 from gates.model.records import Run
 from gates.model.verdict import Difference
@@ -31,11 +33,13 @@ class Symptom:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a set of packages does differently. `work`: a material difference in the work of a step, the most telling
-    first. `open`: why nothing can be told, in a clause; '' if it can."""
+    """What a set of packages does differently. `suspects`: what seems to cost more, in too few repetitions to
+    know. `work`: a material difference in the work of a step, the most telling first. `open`: why nothing can be told,
+    in a clause; '' if it can."""
 
     symptoms: tuple[Symptom, ...]
     differences: tuple[Difference, ...]
+    suspects: tuple[Symptom, ...] = ()
     work: tuple[str, ...] = ()
     open: str = ""
 
@@ -54,9 +58,10 @@ class Finding:
         return not {one.key for one in self.symptoms}.isdisjoint(one.key for one in others)
 
 
-def compare(before: Probe, now: Probe, again: Probe | None = None) -> Finding:
-    """What the candidate's probe shows against the baseline's. `again`: the baseline's, repeated; whatever differs
-    between those two is not reproducible, as in a script without a seed, and tells nothing."""
+def compare(baseline: Sequence[Probe], candidate: Sequence[Probe]) -> Finding:
+    """What the candidate's first probe shows against the baseline's. The others are repetitions: of the baseline, to
+    see what is not reproducible, as in a script without a seed, and tells nothing; of both, to know what they cost."""
+    before, now = baseline[0], candidate[0]
     if before.ended:
         return Finding(symptoms=(), differences=(), open=f"the command fails with the packages at hand: {before.ended}")
     crash = (Symptom(key=f"{CRASH}:{now.kind}", said=now.ended),) if now.ended else ()
@@ -64,16 +69,43 @@ def compare(before: Probe, now: Probe, again: Probe | None = None) -> Finding:
         return Finding(symptoms=crash, differences=())
     if not before.runs or not now.runs:
         return Finding(symptoms=(), differences=(), open="it recorded no run; expected CanaryCallback in the training")
-    baseline = (*before.runs, *(again.runs if again else ()))
-    facts = _facts(before.runs, again.runs if again else (), now.runs)
+    again = [run for probe in baseline[1:] for run in probe.runs]
+    runs = (*before.runs, *again)
+    facts = _facts(before.runs, again, now.runs)
     symptoms = [Symptom(key=one.key, said=said(one)) for one in facts if one.decides]
     unknown = "" if any(run.facts for run in now.runs) else "its runs recorded no facts"
+    dear = () if crash else _costs(baseline, candidate)
+    known = min(len(baseline), len(candidate)) >= REPEATS
     return Finding(
-        symptoms=(*crash, *symptoms, *_hard(baseline, now.runs), *_more_work(before.runs, now.runs)),
+        symptoms=(
+            *crash,
+            *symptoms,
+            *_hard(runs, now.runs),
+            *_more_work(before.runs, now.runs),
+            *(() if crash else _did_otherwise(baseline, now)),
+            *(dear if known else ()),
+        ),
         differences=tuple(facts),
+        suspects=() if known else dear,
         work=_other_work(before.runs, now.runs),
         open="" if crash else unknown,
     )
+
+
+def _did_otherwise(baseline: Sequence[Probe], now: Probe) -> list[Symptom]:
+    """Another course, other files: each kind once, as it first shows."""
+    precisions = (run.facts.get("training.precision", "") for run in (*baseline[0].runs, *now.runs))
+    rounding = min((ROUNDING.get(one, LOOSEST) for one in precisions), default=LOOSEST)
+    before = [probe.account for probe in baseline]
+    first: dict[str, str] = {}
+    for key, clause in (*other_course(before, now.account, rounding), *other_files(before, now.account)):
+        first.setdefault(key, clause)
+    return [Symptom(key=key, said=clause) for key, clause in first.items()]
+
+
+def _costs(baseline: Sequence[Probe], candidate: Sequence[Probe]) -> tuple[Symptom, ...]:
+    here, there = ([probe.costs for probe in side] for side in (baseline, candidate))
+    return tuple(Symptom(key=key, said=text) for key, text in dearer(here, there, baseline[0].account.unit))
 
 
 def _facts(before: Sequence[Run], again: Sequence[Run], now: Sequence[Run]) -> list[Difference]:

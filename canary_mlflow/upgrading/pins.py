@@ -18,6 +18,8 @@ Pins = Mapping[str, str]
 NOT_MOVED = frozenset({"canary-mlflow", "pip", "setuptools", "wheel", "uv"})
 """Packages that build or judge, and are not part of a training."""
 
+ELSEWHERE = ("-r", "--requirement", "-c", "--constraint")
+"""How a line of requirements.txt begins that names another file."""
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*===?\s*([A-Za-z0-9][A-Za-z0-9.+!_-]*)$")
 
 
@@ -82,6 +84,8 @@ def lock(exact: Pins, names: Iterable[str], preferred: Pins) -> dict[str, str]:
 
 def _said(error: UVFailed, exact: Pins) -> CanaryError:
     text = " ".join(error.text.split())
+    if "not found in the cache" in text:
+        return CanaryError("uv is offline (UV_OFFLINE) and its cache lacks a package that is needed")
     for name, version in exact.items():
         if f"{name} was not found in the package registry" in text or f"{name} was not found in the provided" in text:
             return UsageError(f"{name}: no such package in the index; expected a name that pip install would take")
@@ -119,6 +123,8 @@ def _lock_file(path: Path, body: Mapping[str, object]) -> dict[str, str]:
 
 def _requirements(path: Path, text: str) -> dict[str, str]:
     lines = [line.partition("#")[0].partition(";")[0].strip() for line in text.replace("\\\n", " ").splitlines()]
+    if other := next((line for line in lines if line.startswith(ELSEWHERE)), ""):
+        raise UsageError(f"{path}: found {other!r}; expected all packages in one file, as pip freeze writes")
     lines = [line.partition(" --hash")[0].strip() for line in lines if line and not line.startswith("-")]
     found = _pinned_in(text)
     if loose := [line for line in lines if line and not _PIN.match(line)]:

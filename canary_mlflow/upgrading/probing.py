@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -14,13 +15,21 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from canary_mlflow.errors import CanaryError, one_line
+import numpy as np
+
+from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.interpreter import CHOSEN
+from canary_mlflow.upgrading import accounts
 from canary_mlflow.upgrading.environments import OWN, SOURCE, build, key_of, own_code
 from canary_mlflow.upgrading.pins import Pins
+from canary_mlflow.upgrading.witness import FOLDER
 from gates.model.records import Run
 
 RESULT = "result.json"
+WITNESSED = "witnessed"
+FEWEST_STEPS = 3
+PYTHON = ("python", "python3")
+"""What stands for the environment's own."""
 _ENDED = re.compile(r"^canary: ((\w+) at .*) ended the run of seed \d+")  # what a canary says instead of a traceback
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning))(?::\s*(.*))?$")
@@ -42,6 +51,18 @@ class Probe:
         """The runs that it recorded, read when they are asked for."""
         return _runs(Path(self.folder))
 
+    @cached_property
+    def account(self) -> accounts.Account:
+        """What it did, as the witness wrote it down."""
+        return accounts.read(Path(self.folder) / WITNESSED)
+
+    @cached_property
+    def costs(self) -> Mapping[str, float]:
+        """What it cost, and what a step did in the median of each training."""
+        steps = [one.values[1:] for run in self.runs if (one := run.series.get("step_cost")) is not None]
+        usual = [float(np.median(values)) for values in steps if len(values) >= FEWEST_STEPS]
+        return {**self.account.costs, **({"cost.step": sum(usual)} if usual else {})}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prober:
@@ -58,9 +79,16 @@ class Prober:
         if (known := self.known(pins, repeat)) is not None:
             return known
         python = build(pins)
+        try:
+            return self._kept(python, place, pins)
+        except OSError as error:
+            raise CanaryError(f"results in {self.work}: {one_line(error)}; expected a folder with room") from error
+
+    def _kept(self, python: Path, place: Path, pins: Pins) -> Probe:
         place.mkdir(parents=True, exist_ok=True)
         for name in ("mlflow.db", "mlflow.db-journal"):
             (place / name).unlink(missing_ok=True)
+        shutil.rmtree(place / WITNESSED, ignore_errors=True)
         found = self._run(python, place, pins)
         draft = place / f"{RESULT}.draft"
         draft.write_text(json.dumps(asdict(found)))
@@ -78,7 +106,7 @@ class Prober:
 
         What was tried with other code is tried again; modules that a script imports are not looked at.
         """
-        named = [Path(word) for word in shlex.split(self.command) if Path(word).is_file()]
+        named = [Path(word) for word in words_of(self.command) if Path(word).is_file()]
         ours = sorted(path for name in OWN for path in (SOURCE / name).rglob("*.py"))
         return hashlib.sha256(b"".join(path.read_bytes() for path in (*named, *ours))).hexdigest()
 
@@ -89,8 +117,8 @@ class Prober:
 
     def _run(self, python: Path, place: Path, pins: Pins) -> Probe:
         began = time.monotonic()
-        words = shlex.split(self.command)
-        words[0] = str(python) if words[0] in ("python", "python3") else words[0]
+        words = words_of(self.command)
+        words[0] = str(python) if words[0] in PYTHON else words[0]
         try:
             done = subprocess.run(
                 words, env=self._environment(python, place), capture_output=True, text=True, errors="replace",
@@ -118,8 +146,22 @@ class Prober:
             "MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db",
             CHOSEN: str(python),
             "CANARY_KEYS": str(place / "keys"),
+            FOLDER: str(place / WITNESSED),
             **self.overrides,
         }
+
+
+def words_of(command: str) -> list[str]:
+    """A command's words. Raises UsageError for what no shell would take, or a program that is not there."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--command {command}: {one_line(error)}; expected a command as a shell takes it") from error
+    if not words:
+        raise UsageError("--command: found nothing; expected a command, such as 'python my_train.py'")
+    if words[0] not in PYTHON and shutil.which(words[0]) is None:
+        raise UsageError(f"--command {command}: no program {words[0]!r} here; expected one that is on the path")
+    return words
 
 
 def last_raised(text: str, code: int) -> tuple[str, str]:

@@ -3,6 +3,7 @@ only a regression explains."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +32,8 @@ LOOSEST = 1e-2
 GROWS = 10.0
 """By how much an error of rounding may grow from one step to the next, through the weights that it moves."""
 
+IMPLEMENTED = frozenset({"fused", "foreach", "capturable", "differentiable"})
+"""Settings of an optimizer that do not change its update."""
 SEPARATOR = " | "
 OUTCOME = "outcome."
 """Of a variant: how its short training ended, what trained then, and whether it goes on from its checkpoint."""
@@ -205,12 +208,12 @@ def _rounds(key: str, before: str, now: str, rounding: Rounding) -> bool:
     here, there = float(before), float(now)
     if not (math.isfinite(here) and math.isfinite(there)):
         return before == now
-    digits = max(_last_digit(before), _last_digit(now))
+    digits = max(last_digit(before), last_digit(now))
     relative, scale = rounding
     return abs(here - there) <= max(relative * max(abs(here), abs(there), scale), digits)
 
 
-def _last_digit(number: str) -> float:
+def last_digit(number: str) -> float:
     """What the last digit of a number rounded to a few digits is worth; 0 for a number in full precision."""
     _, point, decimals = number.partition(".")
     return 10.0 ** -len(decimals) if point and 1 < len(decimals) <= 4 and decimals.isdigit() else 0.0
@@ -275,6 +278,23 @@ def _other_course(one: Difference) -> bool:
     return bare(one.key).startswith(f"{FIRST}loss.")
 
 
+def _other_groups(one: Difference) -> bool:
+    """Whether the optimizer decays other parameters, or has another setting that both sides know: the update differs,
+    if too little at first to be told from rounding. How it is implemented does not count."""
+    if bare(one.key) != "training.groups":
+        return False
+    try:
+        pairs = [(json.loads(before), json.loads(now)) for before, now in _pairs(one).values()]
+    except ValueError:  # cut to its beginning
+        return False
+    return any(
+        len(before) != len(now)
+        or any(here[key] != there[key] for here, there in zip(before, now, strict=True)
+               for key in (here.keys() & there.keys()) - IMPLEMENTED)
+        for before, now in pairs
+    )  # fmt: skip
+
+
 def _coarser(one: Difference) -> bool:
     """Whether a precision has fewer digits than before, in a training that asked for neither."""
     if bare(one.key) != "training.precision":
@@ -284,7 +304,7 @@ def _coarser(one: Difference) -> bool:
 
 OF_EQUAL_CODE: tuple[Kind, ...] = (_trains_less, _ends_otherwise)
 OF_EQUAL_DATA: tuple[Kind, ...] = (*OF_EQUAL_CODE, _other_tokens_or_loss)
-OF_EQUAL_SCRIPTS: tuple[Kind, ...] = (*OF_EQUAL_DATA, _other_gradient, _other_course, _coarser)
+OF_EQUAL_SCRIPTS: tuple[Kind, ...] = (*OF_EQUAL_DATA, _other_gradient, _other_course, _other_groups, _coarser)
 """What decides where configuration is the same; where data are known to be, too; where only packages changed."""
 
 

@@ -8,8 +8,8 @@ import os
 import random
 import shlex
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +60,11 @@ def test_packages_are_read_from_words_and_from_each_kind_of_lock(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("trl>=1\n", "found 'trl>=1'; expected each package with ==VERSION"), ("# nothing\n", "found no packages in it")],
+    [
+        ("trl>=1\n", "found 'trl>=1'; expected each package with ==VERSION"),
+        ("# nothing\n", "found no packages in it"),
+        ("-r base.txt\ntrl==1.0\n", "found '-r base.txt'; expected all packages in one file"),
+    ],
 )
 def test_a_file_without_pins_is_refused(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "requirements.txt").write_text(text)
@@ -72,6 +76,8 @@ def test_wrong_use_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "expected --to PKG==VERSION or --to FILE" in said(code=2).stderr
     assert "found neither a package with ==VERSION nor a file" in said("--to", "trl", code=2).stderr
     assert "found --command and 'algo=sft'" in said("--to", "trl==1.0", "--command", "true", "algo=sft", code=2).stderr
+    for command, words in (("", "expected a command"), ("python 'x", "No closing quotation"), ("nope x", "no program")):
+        assert words in said("--to", "trl==1.0", "--command", command, code=2).stderr
     monkeypatch.setattr(uv.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     alone = said("--to", "trl==1.0", code=4).stderr
@@ -90,6 +96,7 @@ def test_wrong_use_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             4,
         ),
         ("error sending request for url", "the package index does not answer", 4),
+        ("No solution found: nope was not found in the cache", "uv is offline (UV_OFFLINE)", 4),
         ("failed to write: No space left on device", "the disk is full", 4),
     ],
 )
@@ -134,11 +141,11 @@ def probe(ended: str = "", kind: str = "") -> Probe:
 
 
 def test_a_crash_of_the_candidate_blocks_and_one_of_both_says_nothing() -> None:
-    found = compare(probe(), probe("AttributeError at trl/a.py:1 in b", "AttributeError"))
+    found = compare([probe()], [probe("AttributeError at trl/a.py:1 in b", "AttributeError")])
     assert (found.blocks, outcome_of(found), found.symptoms[0].key) == (True, "BLOCK", "crash:AttributeError")
-    alike = compare(probe("no", "X"), probe("no", "X"))
+    alike = compare([probe("no", "X")], [probe("no", "X")])
     assert (alike.blocks, outcome_of(alike)) == (False, "INCONCLUSIVE")
-    assert "recorded no run; expected CanaryCallback" in compare(probe(), probe()).open
+    assert "recorded no run; expected CanaryCallback" in compare([probe()], [probe()]).open
 
 
 def test_equal_facts_pass_and_a_flipped_default_is_listed() -> None:
@@ -213,6 +220,13 @@ def test_an_old_default_is_set_back_where_all_configurations_meet() -> None:
     assert Arguments("out").bf16 is False
 
 
+def test_what_is_at_hand_already_is_not_tried() -> None:
+    same = {"trl": "1.0"}
+    found = Trial(plan=Plan(before=same, now=same), prober=Prober(command="", work=Path()), say=print).carry_out()
+    assert (found.outcome, found.probes) == ("PASS", ())
+    assert "nothing was tried" in "\n".join(lines(found))
+
+
 def test_a_dry_run_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
     monkeypatch.setattr(pins, "uv", lambda *words: "")  # what is preferred stays in its file: it is the answer
@@ -236,11 +250,11 @@ def trained(loss: float, **facts: str) -> Probe:
 
 def test_what_the_packages_at_hand_do_not_repeat_themselves_tells_nothing() -> None:
     before, now = trained(1.0, parameters_trainable="9"), trained(3.0, parameters_trainable="9")
-    assert [one.key for one in compare(before, now).symptoms] == ["first.loss.1"]
-    assert compare(before, now, trained(1.0)).blocks
-    assert not compare(before, now, trained(2.0)).blocks  # a script without a seed
+    assert [one.key for one in compare([before], [now]).symptoms] == ["first.loss.1"]
+    assert compare([before, trained(1.0)], [now]).blocks
+    assert not compare([before, trained(2.0)], [now]).blocks  # a script without a seed
     fewer = trained(3.0, parameters_trainable="8")
-    assert [one.key for one in compare(before, fewer, trained(2.0)).symptoms] == ["parameters.trainable"]
+    assert [one.key for one in compare([before, trained(2.0)], [fewer]).symptoms] == ["parameters.trainable"]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +286,7 @@ def test_the_fewest_defaults_that_explain_are_named(guilty: set[str] | None, tol
 
 def test_what_an_upgrade_makes_worse_without_another_loss_blocks() -> None:
     def blocked(before: dict[str, str], now: dict[str, str]) -> list[str]:
-        return [one.key for one in compare(trained(1.0, **before), trained(1.0, **now)).symptoms]
+        return [one.key for one in compare([trained(1.0, **before)], [trained(1.0, **now)]).symptoms]
 
     assert blocked({"first_grad_norm.1": "1.5549"}, {"first_grad_norm.1": "0.3887"}) == ["first.grad_norm.1"]
     assert blocked({"first_grad_norm.1": "1.5549"}, {"first_grad_norm.1": "1.5601"}) == []
@@ -280,10 +294,49 @@ def test_what_an_upgrade_makes_worse_without_another_loss_blocks() -> None:
     assert blocked({"training_precision": "bf16"}, {"training_precision": "fp32"}) == []
 
 
+def test_other_groups_of_the_optimizer_block_however_they_are_implemented() -> None:
+    def blocked(now: str) -> list[str]:
+        before = {"training_groups": '[{"tensors": 4, "weight_decay": 0.1}]'}
+        return [one.key for one in compare([trained(1.0, **before)], [trained(1.0, training_groups=now)]).symptoms]
+
+    assert blocked('[{"tensors": 3, "weight_decay": 0.1}, {"tensors": 1, "weight_decay": 0.0}]') == ["training.groups"]
+    assert blocked('[{"tensors": 4, "weight_decay": 0.2}]') == ["training.groups"]
+    assert blocked('[{"fused": true, "new": 1, "tensors": 4, "weight_decay": 0.1}]') == []
+    assert blocked('[{"tensors": 3, "weig… 0123') == []
+
+
+def test_what_seems_to_cost_more_is_repeated_until_that_is_known() -> None:
+    """Every repetition of a side costs 2.5 % more than the one before."""
+
+    class Timed(Trial):
+        dear = 0.0
+
+        def probe(self, pins: Mapping[str, str], what: str, prober: object = None, repeat: int = 0) -> Probe:
+            found = trained(1.0)
+            steps = np.full(5, (10.0 if pins["trl"] == "1" else self.dear) * (1 + 0.025 * repeat))
+            (run,) = found.runs
+            cost = Series(name="step_cost", steps=np.arange(5), values=steps)
+            found.__dict__["runs"] = (replace(run, series={**run.series, "step_cost": cost}),)
+            self.tried.append({"what": what, "seconds": 1.0})
+            return found
+
+    def upgraded(dear: float) -> tuple[list[str], int]:
+        trial = Timed(
+            plan=Plan(before={"trl": "1"}, now={"trl": "2"}), prober=Prober(command="", work=Path()), say=print
+        )
+        trial.dear = dear
+        found = trial.carry_out(bisect=False)
+        return [one.key for one in found.finding.symptoms], len(found.probes)
+
+    assert upgraded(13.0) == (["cost.step"], 6)
+    assert upgraded(11.2) == ([], 6)
+    assert upgraded(10.5) == ([], 2)
+
+
 def test_another_course_after_the_same_first_step_blocks_and_grown_rounding_does_not() -> None:
     def blocked(now: float) -> list[str]:
         before, after = ({"first_loss.2": repr(value)} for value in (2.0, now))
-        return [one.key for one in compare(trained(1.0, **before), trained(1.0, **after)).symptoms]
+        return [one.key for one in compare([trained(1.0, **before)], [trained(1.0, **after)]).symptoms]
 
     assert blocked(2.002) == ["first.loss.2"]
     assert blocked(2.0001) == []
@@ -297,8 +350,8 @@ def test_each_training_of_a_script_is_compared_with_its_own() -> None:
         both.__dict__["runs"] = (*both.runs, *other.runs)
         return both
 
-    assert [one.key for one in compare(twice(2.0), twice(3.0)).symptoms] == ["first.loss.1"]
-    assert compare(twice(2.0), twice(2.0), twice(2.0)).symptoms == ()
+    assert [one.key for one in compare([twice(2.0)], [twice(3.0)]).symptoms] == ["first.loss.1"]
+    assert compare([twice(2.0), twice(2.0)], [twice(2.0)]).symptoms == ()
 
 
 def test_a_step_that_asks_for_much_more_blocks_and_for_a_little_more_is_said() -> None:
@@ -306,13 +359,13 @@ def test_a_step_that_asks_for_much_more_blocks_and_for_a_little_more_is_said() -
                "work_flops": "100", "work_tensors": "100", "work_allocated": "100", "work_traffic": "100"}  # fmt: skip
     more = {**counted, "work_shapes": "b", "work_sequence": "t"}
     before = trained(1.0, **counted)
-    over = compare(before, trained(1.0, **{**more, "work_allocated": "473"}))
+    over = compare([before], [trained(1.0, **{**more, "work_allocated": "473"})])
     assert [(one.key, one.said) for one in over.symptoms] == [
         ("work.allocated", "work of a step: allocated +373.0 %, limit +20 %")
     ]
-    little = compare(before, trained(1.0, **{**more, "work_flops": "105"}))
+    little = compare([before], [trained(1.0, **{**more, "work_flops": "105"})])
     assert (little.symptoms, outcome_of(little), little.work) == ((), "INCONCLUSIVE", ("flops +5.0 %",))
-    assert outcome_of(compare(before, trained(1.0, **counted))) == "PASS"
+    assert outcome_of(compare([before], [trained(1.0, **counted)])) == "PASS"
 
 
 def test_a_package_moves_with_what_it_needs_and_never_with_a_likelier_culprit(monkeypatch: pytest.MonkeyPatch) -> None:

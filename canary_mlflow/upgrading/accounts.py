@@ -1,0 +1,173 @@
+"""What two sets of packages did under one command (witness.py), compared: the course of the trainings from the first
+step to the last evaluation, the tensors that were saved, and what all of it cost."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from canary_mlflow.tracking.schema import canonical
+from gates.facts.exact import GROWS, last_digit
+from gates.model.metrics import METRICS
+
+Course = Mapping[tuple[int, str], Sequence[tuple[int, float]]]
+"""Trainer, key → step and value, in the order in which they were logged."""
+Tensors = Mapping[str, tuple[tuple[int, ...], str, float | None]]
+"""Name → shape, type, norm."""
+
+TIMED = ("runtime", "per_second", "_time")
+"""How keys end that read a clock."""
+BY_THEIR_SIZE = ("loss", "learning_rate", "eval_loss")
+"""Whose rounding is relative to their own size; others are differences or means of larger numbers."""
+SAVED_APART = 1e-2
+MORE = 1.1
+"""What costs so much more in every repetition than in any of the other side is worse."""
+REPEATS = 3
+LEAST = {"cost.outside": 0.2, "cost.memory": 32.0, "cost.step": 0.0}
+"""Seconds and MiB that are not worth a word."""
+COSTS = {
+    "cost.outside": ("CPU time outside of training", "s"),
+    "cost.memory": ("memory that training adds", "MiB"),
+    "cost.step": ("a step", "kernels"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """What the processes of one command did, in the order in which they began."""
+
+    course: Course
+    saved: Sequence[tuple[str, Tensors]]
+    costs: Mapping[str, float]
+    unit: float = 1.0  # seconds of the loop that `cost.outside` is counted in
+
+
+def read(folder: Path) -> Account:
+    """What the witness of a probe wrote; an empty account where there is none."""
+    told = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    course: dict[tuple[int, str], list[tuple[int, float]]] = {}
+    first = 0
+    for one in told:
+        for row in one["logged"]:
+            for key, value in row["values"].items():
+                course.setdefault((first + row["trainer"], key), []).append((row["step"], value))
+        first += 1 + max((row["trainer"] for row in one["logged"]), default=-1)
+    saved = [
+        (one["file"], {name: (tuple(shape), kind, norm) for name, (shape, kind, norm) in one["tensors"].items()})
+        for process in told for one in process["saved"]
+    ]  # fmt: skip
+    kernel = median(one["kernel"] for one in told) if told else 1.0
+    costs = {"cost.outside": sum(one["outside"] / one["kernel"] for one in told)} if told else {}
+    grown = [one["memory"][1] - one["memory"][0] for one in told if len(one["memory"]) == 2]
+    if grown:
+        costs["cost.memory"] = max(grown)
+    return Account(course=course, saved=saved, costs=costs, unit=kernel)
+
+
+def other_course(before: Sequence[Account], now: Account, rounding: float) -> Iterator[tuple[str, str]]:
+    """(key, clause) for each metric that takes another course than rounding explains, which grows at most tenfold from
+    one step to the next. What the baseline does not repeat itself tells nothing."""
+    first = before[0].course
+    worst: dict[int, float] = {}  # of a trainer, over its metrics: weights that differ move all of them
+    places = sorted((at, trainer, key) for trainer, key in first for at in range(len(first[trainer, key])))
+    for at, trainer, key in places:
+        if not _judged(key) or any(first[trainer, key] != one.course.get((trainer, key)) for one in before):
+            continue
+        step, value = first[trainer, key][at]
+        values = now.course.get((trainer, key), ())
+        if not values and key.startswith("eval_") and at == 0:
+            yield f"logged.{key}", f"{key} is not logged any more"
+        if at >= len(values):
+            continue
+        there = values[at][1]
+        apart = _apart(key, value, there)
+        if apart > max(rounding, worst.get(trainer, 0.0)) * GROWS:
+            yield f"logged.{key}", f"{key} of step {step} {_numbers(value, there)}"
+        worst[trainer] = max(worst.get(trainer, 0.0), 0.0 if math.isinf(apart) else apart)
+    yield from _other_length(before, now)
+
+
+def _other_length(before: Sequence[Account], now: Account) -> Iterator[tuple[str, str]]:
+    for trainer, key in before[0].course:
+        counts = [len(one.course.get((trainer, key), ())) for one in (*before, now)]
+        if key == "loss" and counts[-1] and counts[-1] != counts[0] and len({*counts[:-1]}) == 1:
+            yield "logged.steps", f"{key} was logged {counts[0]} → {counts[-1]} times"
+
+
+def _judged(key: str) -> bool:
+    name = canonical(key)
+    known = name is not None and METRICS[name].repeatable
+    return (known or key.startswith("eval_")) and not key.endswith(TIMED)
+
+
+def _apart(key: str, here: float, there: float) -> float:
+    if here == there or (math.isnan(here) and math.isnan(there)):
+        return 0.0
+    if not (math.isfinite(here) and math.isfinite(there)):
+        return math.inf
+    digit = max(last_digit(repr(here)), last_digit(repr(there))) if key == "loss" else 0.0  # trainers round this one
+    scale = max(abs(here), abs(there), 0.0 if key in BY_THEIR_SIZE else 1.0)
+    return max(abs(here - there) - digit, 0.0) / scale
+
+
+def other_files(before: Sequence[Account], now: Account) -> Iterator[tuple[str, str]]:
+    """(key, clause) for each way in which saved tensors differ."""
+    first, *again = map(_by_occurrence, before)
+    theirs = _by_occurrence(now)
+    for (name, at), tensors in first.items():
+        if any((name, at) not in one for one in again):
+            continue
+        if (name, at) in theirs:
+            steady = {key for key in tensors if all(one[name, at].get(key) == tensors[key] for one in again)}
+            yield from _other_tensors(name, tensors, theirs[name, at], steady)
+        else:
+            yield "saved.file", f"{name} is saved {at} times only" if at else f"{name} is not saved"
+
+
+def _other_tensors(name: str, here: Tensors, there: Tensors, steady: Set[str]) -> Iterator[tuple[str, str]]:
+    """`steady`: those that the baseline saves alike each time."""
+    for key, clause, found in (
+        ("saved.names", "lacks", sorted(here.keys() - there.keys())),
+        ("saved.more", "also holds", sorted(there.keys() - here.keys())),
+    ):
+        if found:
+            yield key, f"{name} {clause} {found[0]}{f' and {len(found) - 1} more' if len(found) > 1 else ''}"
+    for tensor in sorted(here.keys() & there.keys()):
+        (shape, kind, norm), (other_shape, other_kind, other) = here[tensor], there[tensor]
+        if (shape, kind) != (other_shape, other_kind):
+            yield "saved.shape", f"{tensor} in {name} {kind} {list(shape)} → {other_kind} {list(other_shape)}"
+        elif norm is None or other is None or tensor not in steady:
+            continue
+        elif not math.isclose(norm, other, rel_tol=SAVED_APART):
+            yield "saved.values", f"norm of {tensor} in {name} {_numbers(norm, other)}"
+
+
+def _by_occurrence(account: Account) -> dict[tuple[str, int], Tensors]:
+    found: dict[tuple[str, int], Tensors] = {}
+    for name, tensors in account.saved:
+        found[name, sum(file == name for file, _ in found)] = tensors
+    return found
+
+
+Costs = Mapping[str, float]
+
+
+def dearer(before: Sequence[Costs], now: Sequence[Costs], unit: float) -> Iterator[tuple[str, str]]:
+    """(key, clause) for each cost that is higher in all repetitions of the candidate than in any of the baseline."""
+    for key, (what, unit_name) in COSTS.items():
+        here, there = ([one[key] for one in side if key in one] for side in (before, now))
+        if not here or not there or len(here) < len(before) or len(there) < len(now):
+            continue
+        scale = unit if key == "cost.outside" else 1.0
+        if min(there) > MORE * max(here) and (median(there) - median(here)) * scale > LEAST[key]:
+            values = f"{median(here) * scale:.3g} → {median(there) * scale:.3g} {unit_name}"
+            yield key, f"{what} {values} ({median(there) / median(here):.2f} times)"
+
+
+def _numbers(here: float, there: float) -> str:
+    digits = next((n for n in (4, 6, 9) if f"{here:.{n}g}" != f"{there:.{n}g}"), 17)
+    return f"{here:.{digits}g} → {there:.{digits}g}"

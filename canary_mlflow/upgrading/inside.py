@@ -1,0 +1,11 @@
+"""Loaded as a probe's `sitecustomize`: what `canary upgrade` does inside the command that it tries."""
+
+import os
+
+from canary_mlflow.upgrading import old_defaults, witness
+
+if __name__ == "sitecustomize":
+    if given := os.environ.get(old_defaults.GIVEN):
+        old_defaults.install(given)
+    if folder := os.environ.get(witness.FOLDER):
+        witness.Witness(folder).watch()

@@ -1,0 +1,160 @@
+"""Writes down, inside a probe, what its command does: what trainers log, which tensors are saved, and what it costs.
+
+It sees every trainer of the process, also one without the callback, such as the one that evaluates a saved model.
+"""
+
+import _frozen_importlib  # what the interpreter calls for every import that is not there yet
+import atexit
+import json
+import os
+import resource
+import threading
+import time
+from collections.abc import Mapping
+from functools import wraps
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from canary_mlflow.upgrading.after_import import after
+
+FOLDER = "CANARY_WITNESS"
+KERNEL = 50_000  # rounds of the loop that CPU time is measured in
+LARGEST = 2**28  # elements; of a larger tensor only the shape is kept
+
+
+class Witness:
+    """What one process did. `outside`: CPU seconds that went neither into imports nor into a trainer's train()."""
+
+    def __init__(self, folder: str) -> None:
+        self.path = Path(folder) / f"{time.time():.6f}-{os.getpid()}.json"
+        self.trainers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self.met = 0
+        self.logged: list[dict[str, Any]] = []
+        self.saved: list[dict[str, Any]] = []
+        self.imports = Imports()
+        self.trained = 0.0
+        self.memory: list[float] = []
+        self.kernels: list[float] = []
+
+    def watch(self) -> None:
+        """From now on, until Python ends."""
+        self.imports.watch()
+        after("transformers.trainer", self.of_trainers)
+        after("safetensors.torch", lambda module: self.of_files(module, "save_file"))
+        after("torch", lambda module: self.of_files(module, "save"))
+        atexit.register(self.write)
+
+    def of_trainers(self, module: ModuleType) -> None:
+        """Follow every trainer's log, train and training_step."""
+        trainer = module.Trainer
+        log, train, step = trainer.log, trainer.train, trainer.training_step
+
+        @wraps(log)
+        def logs(own: Any, logged: Any, *more: Any, **named: Any) -> Any:
+            answer = log(own, logged, *more, **named)
+            numbers = {key: float(value) for key, value in logged.items() if isinstance(value, (int, float))}
+            self.logged.append({"trainer": self.number(own), "step": own.state.global_step, "values": numbers})
+            return answer
+
+        @wraps(train)
+        def trains(own: Any, *more: Any, **named: Any) -> Any:
+            self.kernels.append(kernel())
+            began = self.spent()
+            try:
+                return train(own, *more, **named)
+            finally:
+                self.trained += self.spent() - began
+                self.memory = [*self.memory[:1], peak()]
+
+        @wraps(step)
+        def steps(own: Any, *more: Any, **named: Any) -> Any:
+            self.memory = self.memory or [peak()]
+            return step(own, *more, **named)
+
+        trainer.log, trainer.train, trainer.training_step = logs, trains, steps
+
+    def of_files(self, module: ModuleType, name: str) -> None:
+        """Follow what is saved as a table of tensors; what else torch.save writes is none of ours."""
+        save = getattr(module, name)
+
+        @wraps(save)
+        def saves(table: Any, place: Any, *more: Any, **named: Any) -> Any:
+            answer = save(table, place, *more, **named)
+            rows = table.items() if isinstance(table, Mapping) and isinstance(place, (str, os.PathLike)) else ()
+            if tensors := {str(key): told(one) for key, one in rows if hasattr(one, "untyped_storage")}:
+                self.saved.append({"file": Path(place).name, "tensors": tensors})
+            return answer
+
+        setattr(module, name, saves)
+
+    def number(self, trainer: Any) -> int:
+        """Which trainer it is, in the order in which they first logged."""
+        if trainer not in self.trainers:
+            self.trainers[trainer] = self.met
+            self.met += 1
+        return self.trainers[trainer]
+
+    def spent(self) -> float:
+        """CPU seconds so far, with those of children that ended, without imports."""
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.process_time() + children.ru_utime + children.ru_stime - self.imports.seconds
+
+    def write(self) -> None:
+        """Python ends."""
+        if not (self.logged or self.saved):
+            return
+        outside = self.spent() - self.trained
+        self.kernels.append(kernel())
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps({
+            "logged": self.logged, "saved": self.saved, "memory": self.memory, "outside": outside,
+            "kernel": sum(self.kernels) / len(self.kernels),
+        }))  # fmt: skip
+
+
+class Imports:
+    """CPU seconds that the main thread spent on imports, which other releases make longer or shorter."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.depth = 0
+
+    def watch(self) -> None:
+        """Follow every import from now on."""
+        load = _frozen_importlib._find_and_load  # type: ignore[attr-defined]
+
+        def timed(*given: Any) -> Any:
+            if self.depth or threading.current_thread() is not threading.main_thread():
+                return load(*given)
+            self.depth, began = 1, time.process_time()
+            try:
+                return load(*given)
+            finally:
+                self.depth = 0
+                self.seconds += time.process_time() - began
+
+        _frozen_importlib._find_and_load = timed  # type: ignore[attr-defined]
+
+
+def told(tensor: Any) -> list[Any]:
+    """A tensor's shape, type, and, if it holds fractions, its norm."""
+    counts = tensor.is_floating_point() and tensor.numel() <= LARGEST
+    return [list(tensor.shape), str(tensor.dtype), float(tensor.detach().double().norm()) if counts else None]
+
+
+def kernel() -> float:
+    """CPU seconds of a fixed loop right now: the unit in which neighbours change nothing."""
+
+    def once() -> float:
+        began = time.process_time()
+        sum(at * at for at in range(KERNEL))
+        return time.process_time() - began
+
+    return min(once() for _ in range(3))
+
+
+def peak() -> float:
+    """MiB of the process's largest resident set so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

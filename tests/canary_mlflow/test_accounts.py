@@ -1,0 +1,118 @@
+"""What a command did inside a probe: written down by the witness, and compared."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import forking
+import pytest
+
+from canary_mlflow.upgrading import accounts
+
+SCRIPT = """
+import sys, torch
+from safetensors.torch import save_file
+from transformers import Trainer, TrainingArguments
+from canary_mlflow.upgrading.witness import Witness
+folder = sys.argv[1]
+Witness(folder + "/witnessed").watch()
+from safetensors.torch import save_file
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1, bias=False)
+    def forward(self, x, labels=None):
+        return {"loss": ((self.layer(x) - labels) ** 2).mean(), "logits": self.layer(x)}
+
+rows = [{"x": torch.ones(1), "labels": torch.zeros(1)}] * 8
+args = TrainingArguments(folder, max_steps=3, logging_steps=1, use_cpu=True, report_to="none", save_strategy="no")
+Trainer(Net(), args, train_dataset=rows).train()
+other = Trainer(Net(), args)
+other.evaluate(rows)
+sum(at for at in range(20_000_000))
+save_file({"a": torch.ones(4), "b": torch.zeros(2, dtype=torch.int64)}, folder + "/x.safetensors")
+torch.save({"c": torch.ones(1)}, folder + "/y.bin")
+torch.save({"step": 3}, folder + "/z.bin")
+"""
+
+
+def test_all_trainers_files_and_costs_of_a_process_are_written_down(tmp_path: Path) -> None:
+    subprocess.run([forking.python(), "-c", SCRIPT, str(tmp_path)], check=True, capture_output=True, text=True)
+    found = accounts.read(tmp_path / "witnessed")
+    assert [step for step, _ in found.course[0, "loss"]] == [1, 2, 3]
+    assert len(found.course[1, "eval_loss"]) == 1  # by the trainer that never trained
+    assert found.saved == [
+        ("x.safetensors", {"a": ((4,), "torch.float32", 2.0), "b": ((2,), "torch.int64", None)}),
+        ("y.bin", {"c": ((1,), "torch.float32", 1.0)}),
+    ]
+    assert found.costs["cost.outside"] * found.unit > 0.3  # the sum of a range
+    assert found.costs["cost.memory"] >= 0
+
+
+def account(folder: Path, logged: Mapping[str, Sequence[float]], **saved: Sequence[object]) -> accounts.Account:
+    """An account of one process: the values of each metric, and one file of tensors."""
+    folder.mkdir()
+    steps = range(max(map(len, logged.values()), default=0))
+    rows = [
+        {"trainer": 0, "step": at + 1, "values": {key: values[at] for key, values in logged.items() if values[at:]}}
+        for at in steps
+    ]
+    files = [{"file": "model.safetensors", "tensors": saved}] if saved else []
+    told = {"logged": rows, "saved": files, "memory": [], "outside": 1.0, "kernel": 1.0}
+    (folder / "1.json").write_text(json.dumps(told))
+    return accounts.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ({"loss": [3.0] * 9}, {"loss": [3.0] * 8 + [0.75]}, ["loss of step 9 3 → 0.75"]),
+        ({"loss": [3.0] * 5}, {"loss": [3.0, 3.00001, 3.0003, 3.003, 3.03]}, []),  # rounding, grown
+        ({"loss": [3.0] * 5}, {"loss": [3.0, 3.0, 3.0, 3.0, 3.03]}, ["loss of step 5 3 → 3.03"]),
+        ({"loss": [3.1234]}, {"loss": [3.123423]}, []),  # logged with fewer digits
+        ({"learning_rate": [1e-3, 9e-4]}, {"learning_rate": [1e-3, 8e-4]}, ["learning_rate of step 2 0.0009 → 0.0008"]),
+        ({"rewards/margins": [1e-6]}, {"rewards/margins": [5e-6]}, []),  # the difference of two large numbers
+        ({"eval_my_score": [0.9]}, {"eval_my_score": [0.5]}, ["eval_my_score of step 1 0.9 → 0.5"]),
+        ({"eval_my_score": [0.9]}, {}, ["eval_my_score is not logged any more"]),
+        ({"eval_runtime": [1.0], "train_loss": [2.0]}, {"eval_runtime": [2.0], "train_loss": [3.0]}, []),
+        ({"loss": [3.0] * 4}, {"loss": [3.0] * 3}, ["loss was logged 4 → 3 times"]),
+    ],
+)
+def test_another_course_is_told_from_rounding(
+    tmp_path: Path, before: dict[str, list[float]], now: dict[str, list[float]], said: list[str]
+) -> None:
+    here, there = account(tmp_path / "a", before), account(tmp_path / "b", now)
+    assert [clause for _, clause in accounts.other_course([here], there, 1e-5)] == said
+    unsteady = account(tmp_path / "c", {key: [value + 1 for value in values] for key, values in before.items()})
+    told = [clause for _, clause in accounts.other_course([here, unsteady], there, 1e-5)]
+    assert told == [one for one in said if "times" in one]
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({"a": [[2], "f", 1.0], "b": [[2], "f", 1.001]}, []),
+        ({"a": [[2], "f", 1.0]}, ["model.safetensors lacks b"]),
+        ({"a": [[2], "f", 1.0], "c": [[2], "f", 1.0]}, ["model.safetensors lacks b", "model.safetensors also holds c"]),
+        ({"a": [[2], "h", 1.0], "b": [[2], "f", 1.0]}, ["a in model.safetensors f [2] → h [2]"]),
+        ({"a": [[2], "f", 1.5], "b": [[2], "f", 1.0]}, ["norm of a in model.safetensors 1 → 1.5"]),
+        ({}, ["model.safetensors is not saved"]),
+    ],
+)
+def test_other_saved_tensors_are_named(tmp_path: Path, now: dict[str, list[object]], said: list[str]) -> None:
+    here = account(tmp_path / "a", {}, a=[[2], "f", 1.0], b=[[2], "f", 1.0])
+    there = account(tmp_path / "b", {}, **now)
+    assert [clause for _, clause in accounts.other_files([here], there)] == said
+
+
+def test_a_cost_counts_where_every_repetition_is_higher() -> None:
+    def told(now: list[float], key: str = "cost.step") -> list[str]:
+        return [one for one, _ in accounts.dearer([{key: 10.0}, {key: 11.0}, {key: 9.0}], [{key: at} for at in now], 1)]
+
+    assert told([13.0, 12.2, 15.0]) == ["cost.step"]
+    assert told([13.0, 12.0, 15.0]) == []
+    assert told([13.0, 12.2, 15.0], "cost.memory") == []  # three MiB
