@@ -23,7 +23,7 @@ from canary_mlflow.policies import conf_dir, load_watch
 from gates.watch import Level, Watch, WatchPolicy, WatchWarning
 from gates.watch.advice import rules
 
-_PARTS = ("rows", "drift", "facts", "loss", "gain", "patterns")  # a band needs a champion, ceilings are off
+_PARTS = ("rows", "drift", "facts", "gain", "patterns")  # a band needs a champion, ceilings are off
 _TIMES = (0.25, 4)
 Judged = tuple[int, int]  # worst level, step of the first STOP or -1
 Judge = Callable[[WatchPolicy], Judged]

@@ -75,11 +75,11 @@ def _on(found: list[Detector], policy: WatchPolicy) -> list[Detector]:
 def _loss(run: Situation) -> list[Detector]:
     if run.rl:  # an RL loss is scaled by its own advantages: its level says nothing, and it starts at 0
         return []
-    facts, loss = run.policy.facts, run.policy.loss
+    policy = run.policy
     return [
-        ZeroLoss(facts),
-        Flat(facts, run.stuck, run.outcome),
-        LossRise(loss, run.policy.gain, run.policy.rows),
+        ZeroLoss(policy.facts),
+        Flat(policy.facts, run.stuck, run.outcome),
+        LossRise(policy.gain, policy.rows),
     ]
 
 
@@ -94,9 +94,7 @@ def _reward(stream: str) -> Callable[[Situation], list[Detector]]:
     def chosen(run: Situation) -> list[Detector]:
         if stream in _REWARDS and not run.rl:
             return []  # a reward model's mean score: only differences of scores are trained, its level drifts freely
-        found: list[Detector] = [
-            RewardFall(stream, run.policy.gain, run.policy.rows, run.outcome, sampled=run.rl),
-        ]
+        found: list[Detector] = [RewardFall(run.policy.gain, run.policy.rows, run.outcome, sampled=run.rl)]
         return [*found, NoGainInReward(run.policy.facts)] if run.rl and stream == "reward_mean" else found
 
     return chosen

@@ -48,10 +48,10 @@ class StaysZero:
         return Finding(self._level, f"exactly 0 in all {self._seen} rows so far")
 
 
-def fell(early: Sequence[float], late: Sequence[float]) -> bool:
+def fell(early: Sequence[float], late: Sequence[float], sure: float = _SURE) -> bool:
     """Whether the mean of the last rows is lower than that of the first by more than luck explains."""
     error = math.sqrt(statistics.variance(early) / len(early) + statistics.variance(late) / len(late))
-    return statistics.fmean(early) - statistics.fmean(late) > _SURE * error
+    return statistics.fmean(early) - statistics.fmean(late) > sure * error
 
 
 class Flat:

@@ -5,244 +5,188 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import replace
 
 from gates.model.wording import figure
-from gates.watch.policy import GainRules, LossRules, RowRules
+from gates.watch.learning import fell
+from gates.watch.policy import GainRules, RowRules
 from gates.watch.together import Outcome
 from gates.watch.warning import Detector, Finding, Level
 
 _DIFF_TO_SD = 0.886  # of a normal: standard deviation over mean absolute difference of neighbours
-_MEDIAN_OF_5 = 0.54  # standard deviation of the median of five values / that of one value
 _TURN_TO_SD = 0.512  # of independent values: standard deviation over mean absolute second difference
 _OF_ROWS = 1.12  # standard deviation of the better of mean and median of n rows / that of one row, times root n
-_NOTHING_GAINED = 1.25  # times as far must a reward fall that has gained nothing yet
+_NOTHING_GAINED = 1.25  # times as far must a series fall that has gained nothing yet
 _FOLLOW = 0.1  # share by which the smoothed level follows: the lowest of many noisy medians is luck
-_EARLY = 3  # rows before which a run cannot have blown up
 _MEMORY = 100  # rows over which noise is averaged
-_TURNS = 20  # number of turns beyond which a level's own turns show how far it wanders
 _SETTLED = _MEMORY + 1  # rows from which on averages follow at a constant rate
+_JUMP = 5.0  # a single jump counts as at most this many times the noise
 # Rows for which a finding must last before it is reported: three high losses among five, which small batches have now
 # and then, make three high medians in a row, so only a fourth one tells anything new.
 _CONFIRM = 4
+_TURNS = 20  # turns of its level from which a sampled reward's own ones tell how far it wanders
+_EARLY = 3  # rows before which a run cannot have blown up
+_HALF_ABOVE, _DOUBLE, _RISE = 1.5, 2.0, 0.05  # factors and nats by which a loss must be above its beginning
+_TINY = 1e-9  # a loss of 0 or below has no logarithm
+_LIKELY = 2.0  # standard errors by which a reward must have risen before a flat loss is no matter
 
 
-class BlowUp:
-    """Compares the median of the last rows with the best smoothed one so far, and with the beginning.
+class Noise:
+    """How much single rows vary: the mean absolute difference of neighbours.
 
-    CRITICAL: the loss gave back most of what had been learned and stands well above its best, or it stands far above
-    where it began. A run that blew up within its first rows never had a best: it is measured by the lowest of its first
-    three rows, and must stay above it for longer. A rise within the noise of neighbouring rows, or smaller than
-    `floor`, does not count: the loss of small batches doubles and halves all the time, and at 1e-4 ratios mean nothing.
+    `weight`: 2 if each row counts the more the later it is, as a margin's noise grows with it; 1 if all count alike.
+    `behind`: rows by which it lags, so that a fall does not excuse itself. `jump`: a single difference counts as at
+    most this many times the usual.
     """
 
-    _jump = 5.0  # a single jump counts as at most this many times the noise
-    __slots__ = (
-        "_before",
-        "_best",
-        "_calm",
-        "_critical",
-        "_doubtful",
-        "_first",
-        "_floor",
-        "_hold",
-        "_limit",
-        "_lost",
-        "_moves",
-        "_never",
-        "_noise",
-        "_recent",
-        "_rows",
-        "_rules",
-        "_smooth",
-        "_window",
-    )
+    __slots__ = ("_before", "_behind", "_changes", "_jump", "_mean", "_moves", "_weight")
 
-    def __init__(self, rules: LossRules | GainRules, rows: RowRules) -> None:
-        self._rules: LossRules | GainRules = rules
-        self._floor = rules.floor
-        self._limit = rules.noise * _MEDIAN_OF_5 * _DIFF_TO_SD
-        self._window = rows.window
-        self._recent: deque[float] = deque(maxlen=rows.window)
-        self._hold = rows.hold
-        self._rows = self._moves = self._critical = self._doubtful = self._lost = 0
-        self._never = math.inf
-        self._calm = math.inf  # the noise when the loss began to stand high: a blow-up must not excuse itself
-        self._before = self._noise = 0.0
-        self._first = self._best = self._smooth = 0.0
+    def __init__(self, weight: int, behind: int = 0, jump: float = _JUMP) -> None:
+        self._weight = weight
+        self._behind = behind
+        self._jump = jump
+        self._changes: deque[float] = deque()
+        self._before: float | None = None
+        self._mean = 0.0
+        self._moves = 0
 
-    def update(self, step: int, value: float) -> Finding | None:
-        rows = self._rows = self._rows + 1
-        recent = self._recent
-        recent.append(value)
-        # Mean absolute difference of neighbours.
-        change = value - self._before if value > self._before else self._before - value
+    @property
+    def sd(self) -> float:
+        """As a standard deviation."""
+        return _DIFF_TO_SD * self._mean
+
+    def update(self, value: float) -> None:
+        if self._before is not None:
+            self._changes.append(abs(value - self._before))
         self._before = value
-        noise = self._noise
-        if self._moves > _MEMORY:
-            self._noise = noise + ((change if change < self._jump * noise else self._jump * noise) - noise) / _MEMORY
-        elif rows > 1 and (change or noise):  # equal first rows (DPO's are all ln 2) tell nothing about noise
-            moves = self._moves = self._moves + 1
-            self._noise = noise + ((change if moves < 10 else min(change, self._jump * noise)) - noise) / moves
-        if rows < self._window:
-            if rows == _EARLY:
-                self._never = self._hopeless(min(recent))
-            return None
-        level = self._level()
-        if rows == self._window:
-            self._first = self._best = self._smooth = level
-            return None
-        follow = _FOLLOW if rows > _SETTLED else max(_FOLLOW, 1 / (rows - self._window + 1))
-        smooth = self._smooth = self._smooth + (level - self._smooth) * follow
-        if smooth < self._best:
-            self._best = smooth
-        if level > self._never:
-            self._lost += 1
-        elif rows >= self._rules.min_rows:
-            self._lost, self._never = 0, math.inf
-        if self._lost > self._hold:
-            return Finding(Level.CRITICAL, self._seen(level))
-        # The same two tests as in _judge; nearly every row passes them.
-        rise = level - self._best
-        noise = self._noise if self._noise < self._calm else self._calm
-        if rise <= self._floor or rise <= self._limit * noise or rows < self._rules.min_rows:
-            self._critical = self._doubtful = 0
-            self._calm = math.inf
-            return None
-        return self._confirmed(level)
-
-    def finish(self, completed: bool) -> Finding | None:
-        """The finding at the end: a run that ends badly has no rows left to confirm it, so its last two rows decide, if
-        they stand out of the noise of single rows."""
-        lower = min(list(self._recent)[-2:], default=0.0)
-        alone = self._limit / _MEDIAN_OF_5 * min(self._noise, self._calm)
-        if self._rows < self._window + 1 or lower - self._best <= alone:
-            return None
-        finding = self._judge(lower)
-        return finding if finding is not None and finding.level is Level.CRITICAL else None
-
-    def _confirmed(self, level: float) -> Finding | None:
-        finding = self._judge(level)
-        if finding is None:
-            self._critical = self._doubtful = 0
-            self._calm = math.inf
-            return None
-        self._doubtful += 1
-        self._calm = min(self._calm, self._noise)
-        self._critical = self._critical + 1 if finding.level is Level.CRITICAL else 0
-        if self._critical >= _CONFIRM:
-            return finding
-        return Finding(Level.WARN, finding.seen) if self._doubtful >= _CONFIRM else None
-
-    def _level(self) -> float:
-        """The level at which the loss stands now."""
-        return sorted(self._recent)[self._window // 2]
-
-    def _hopeless(self, lowest: float) -> float:
-        """The level above which a run never learned anything, from the lowest of its first rows."""
-        assert isinstance(self._rules, LossRules)
-        return lowest + max(self._rules.critical_rise * abs(lowest), self._floor)
-
-    def _judge(self, level: float) -> Finding | None:
-        rules, best, first = self._rules, self._best, self._first
-        assert isinstance(rules, LossRules)
-        rise = level - best
-        if rise <= rules.floor or rise <= self._limit * min(self._noise, self._calm):
-            return None
-        learned, size = max(first - best, 0.0), abs(best)
-        if rise > rules.critical_rise * size and rise > rules.critical_lost * learned:
-            return Finding(Level.CRITICAL, self._seen(level))
-        if level - first > rules.critical_start * abs(first):
-            return Finding(Level.CRITICAL, self._seen(level))
-        if rise > rules.warn_rise * size and rise > rules.warn_lost * learned:
-            return Finding(Level.WARN, self._seen(level))
-        return None
-
-    def _seen(self, level: float) -> str:
-        start = f"started at {figure(self._first)}, "
-        return f"{start}fell to {figure(self._best)}, is now at {figure(level)} (median of {self._window} rows)"
+        if len(self._changes) <= self._behind:
+            return
+        change, mean = self._changes.popleft(), self._mean
+        if change or mean:  # equal first rows (DPO's are all ln 2) tell nothing about noise
+            self._moves += 1
+            counted = change if self._moves < 10 else min(change, self._jump * mean)
+            self._mean = mean + (counted - mean) * max(self._weight / (self._moves + self._weight - 1), 1 / _MEMORY)
 
 
-class GainLost(BlowUp):
+class GainLost:
     """What a series had gained is lost again, in the level of the last `window` rows; higher values are worse.
 
     A reward has no natural zero and no unit, and a loss may end far above 0, so only its own noise and the run's gain
     can tell how far is far. Small batches earn one of a few values, so the level is the better of the last rows' mean
     and median: two bad rows among five are no fall, nor are three if every second row is bad. Successive batches are
-    alike, so the noise is also that of the level itself, against the line through it one and two windows ago.
+    alike, so the noise is also that of the level itself, against the line through it one and two windows ago; before
+    it has turned more often than `trust`, that of the `shorter` window tells.
     """
 
-    _jump = math.inf
-    __slots__ = ("_levels", "_new", "_share", "_shorter", "_turns", "_wobble")
+    __slots__ = (
+        "_best", "_calm", "_critical", "_doubtful", "_first", "_levels", "_new", "_noise", "_recent", "_rows", "_rules",
+        "_share", "_shorter", "_smooth", "_trust", "_turns", "_window", "_wobble", "level",
+    )  # fmt: skip
 
-    def __init__(self, rules: GainRules, rows: RowRules, window: int, shorter: GainLost | None = None) -> None:
+    def __init__(
+        self, rules: GainRules, window: int, noise: Noise, shorter: GainLost | None = None, trust: int = 0
+    ) -> None:
+        self._rules = rules
+        self._window = window
+        self._noise = noise
         self._shorter = shorter
+        self._trust = trust
         self._share = _OF_ROWS / math.sqrt(window)
-        super().__init__(rules, replace(rows, window=window))
-        self._limit = rules.noise * self._share * _DIFF_TO_SD
+        self._recent: deque[float] = deque(maxlen=window)
         self._levels: deque[float] = deque(maxlen=2 * window + 1)
         self._new: deque[float] = deque()
-        self._wobble = 0.0
-        self._turns = 0
+        self._rows = self._turns = self._critical = self._doubtful = 0
+        self._calm = math.inf  # the noise when the level began to be worse: a fall must not excuse itself
+        self._wobble = self._first = self._best = self._smooth = self.level = 0.0
 
     @property
     def gained(self) -> bool:
         """Whether the series has ever been better than at the beginning."""
-        return self._rows > self._window and self._first - self._best > self._limit * self._noise
+        return self._first - self._best > self._rules.noise * self._share * self._noise.sd
 
     @property
-    def ahead(self) -> bool:
-        """Whether it is better now than at the beginning."""
-        return self._rows > self._window and self._first - self._level() > self._limit * self._noise
+    def error(self) -> float:
+        """Standard deviation of the level if rows are independent; no other estimate is smaller."""
+        return self._share * min(self._noise.sd, self._calm)
 
-    def update(self, step: int, value: float) -> Finding | None:
-        finding = super().update(step, value)
-        if not self._doubtful and self._rows >= self._window:  # a fall must not excuse itself
+    def update(self, value: float) -> Finding | None:
+        rows = self._rows = self._rows + 1
+        self._recent.append(value)
+        if rows < self._window:
+            return None
+        level = self.level = self._level()
+        if rows == self._window:
+            self._first = self._best = self._smooth = level
+        follow = _FOLLOW if rows > _SETTLED else max(_FOLLOW, 1 / (rows - self._window + 1))
+        smooth = self._smooth = self._smooth + (level - self._smooth) * follow
+        if smooth < self._best:
+            self._best = smooth
+        finding = None
+        # Nearly every row ends here.
+        if level - self._best > self._rules.noise * self.error and rows >= self._rules.min_rows:
+            finding = self._judge(level, self._wandering())
+        if finding is None:
+            self._critical = self._doubtful = 0
+            self._calm = math.inf
             self._settle()
-        return finding
+            return None
+        self._doubtful += 1
+        self._calm = min(self._calm, self._noise.sd)
+        self._critical = self._critical + 1 if finding.level is Level.CRITICAL else 0
+        if self._critical >= _CONFIRM:
+            return finding
+        return Finding(Level.WARN, finding.seen) if self._doubtful >= _CONFIRM else None
+
+    def last(self) -> Finding | None:
+        """What the last two rows mean, if they stand out of the noise of single rows."""
+        if self._rows <= self._window:
+            return None
+        return self._judge(min(list(self._recent)[-2:]), self.error / self._share)
+
+    def _judge(self, level: float, error: float | None) -> Finding | None:
+        """What it means that the series stands at this level. `error`: the level's standard deviation."""
+        if error is None:
+            return None
+        rules = self._rules
+        fall, gained = level - self._best, max(self._first - self._best, 0.0)
+        far = fall / (error or math.inf)
+        if not self.gained:  # its best level is its first one, or luck
+            far /= _NOTHING_GAINED
+        if fall <= rules.floor or far <= rules.noise:
+            return None
+        if far > rules.critical_noise and fall > rules.critical_lost * gained:
+            return Finding(Level.CRITICAL, self._seen(level))
+        return Finding(Level.WARN, self._seen(level)) if fall > rules.warn_lost * gained else None
+
+    def _level(self) -> float:
+        """The level at which the series stands now."""
+        return min(sorted(self._recent)[self._window // 2], sum(self._recent) / self._window)
 
     def _settle(self) -> None:
         levels = self._levels
-        levels.append(self._level())
+        levels.append(self.level)
         if len(levels) == 2 * self._window + 1:
             self._new.append(_TURN_TO_SD * abs(levels[-1] - 2 * levels[self._window] + levels[0]))
             if len(self._new) > self._window:  # the newest ones may be the beginning of a fall
                 self._turns += 1
                 self._wobble += (self._new.popleft() - self._wobble) / min(self._turns, _MEMORY)
 
-    def _level(self) -> float:
-        return min(super()._level(), sum(self._recent) / self._window)
-
-    def _hopeless(self, lowest: float) -> float:
-        return math.inf  # it has no scale yet
-
-    def _judge(self, level: float) -> Finding | None:
-        rules = self._rules
-        assert isinstance(rules, GainRules)
-        error = self._error()
-        if error is None:
-            return None
-        fall, gained = level - self._best, max(self._first - self._best, 0.0)
-        far = fall / (error or math.inf)
-        if not self.gained:  # its best level is its first one, or luck
-            far /= _NOTHING_GAINED
-        if fall <= self._floor or far <= rules.noise:
-            return None
-        if far > rules.critical_noise and fall > rules.critical_lost * gained:
-            return Finding(Level.CRITICAL, self._seen(level))
-        return Finding(Level.WARN, self._seen(level)) if fall > rules.warn_lost * gained else None
-
-    def _error(self) -> float | None:
+    def _wandering(self) -> float | None:
         """Standard deviation of the level of a series that goes nowhere; None if it is too early to tell.
 
-        Rows are not independent, so an estimate from neighbours is too small. While the level has turned only a few
-        times, the estimate for independent rows is scaled by the same factor as the shorter window's.
+        Rows are not independent, so an estimate from neighbours is too small. While the level has turned too seldom, it
+        is the shorter window's, scaled.
         """
-        if self._turns > _TURNS or (self._turns and self._shorter is None):
-            independent = self._share * _DIFF_TO_SD * min(self._noise, self._calm)
-            return max(independent, self._wobble * (1 + 3 / self._turns))  # few turns estimate it badly
-        error = self._shorter._error() if self._shorter is not None else None
+        if self._turns > self._trust:
+            return max(self.error, self._wobble * (1 + 3 / self._turns))  # few turns estimate it badly
+        error = self._shorter._wandering() if self._shorter is not None else None
         return error * self._share / self._shorter._share if error is not None and self._shorter is not None else None
+
+    def _seen(self, level: float) -> str:
+        return self._course(self._first, f"fell to {figure(self._best)}, is now at", level)
+
+    def _course(self, first: float, between: str, level: float) -> str:
+        gained = between if self.gained else "is now at"
+        return f"started at {figure(first)}, {gained} {figure(level)} (level of {self._window} rows)"
 
 
 class RewardLost(GainLost):
@@ -250,57 +194,128 @@ class RewardLost(GainLost):
 
     __slots__ = ()
 
-    def update(self, step: int, value: float) -> Finding | None:
-        return super().update(step, -value)
+    def update(self, value: float) -> Finding | None:
+        return super().update(-value)
 
     def _seen(self, level: float) -> str:
-        start = f"started at {figure(-self._first)}, "
-        return f"{start}rose to {figure(-self._best)}, is back at {figure(-level)} (level of {self._window} rows)"
+        return self._course(-self._first, f"rose to {figure(-self._best)}, is back at", -level)
+
+
+class BlowUp:
+    """A loss that stands far above its beginning before it had a best level.
+
+    Half above the level of its first rows for as long as any finding, or, if it blew up in these, at the double of the
+    lowest of its first three rows for longer. A loss this far from where it is going varies as far as it is high, so
+    the rise and the noise of neighbours are measured as factors.
+    """
+
+    __slots__ = ("_above", "_far_above", "_first", "_hold", "_lowest", "_noise", "_rows", "_rules")
+
+    def __init__(self, rules: GainRules, hold: int) -> None:
+        self._rules = rules
+        self._hold = hold
+        self._rows = self._above = self._far_above = 0
+        self._first = 0.0
+        self._lowest = math.inf
+        self._noise = Noise(1)
+
+    @property
+    def over(self) -> bool:
+        """Whether the beginning is over: from here on the loss has a best level."""
+        return self._rows >= self._rules.min_rows and not self._above and not self._far_above
+
+    def update(self, value: float, level: float, window: int) -> Finding | None:
+        rows = self._rows = self._rows + 1
+        self._noise.update(math.log(max(value, _TINY)))
+        if rows <= _EARLY:
+            self._lowest = min(self._lowest, value)
+        if rows <= window:
+            self._first = level
+            return None
+        error = self._noise.sd
+        far = _factors(level, self._first, _HALF_ABOVE, error * _OF_ROWS / math.sqrt(window))
+        further = _factors(level, self._lowest, _DOUBLE, error)
+        self._above = self._above + 1 if far > self._rules.noise else 0
+        self._far_above = self._far_above + 1 if further > self._rules.noise else 0
+        if self._above < _CONFIRM and self._far_above <= self._hold:
+            return None
+        lost = max(far, further) > self._rules.critical_noise
+        seen = f"at {figure(self._lowest)} in its first rows, is now at {figure(level)}"
+        return Finding(Level.CRITICAL if lost else Level.WARN, seen)
+
+
+def _factors(level: float, start: float, least: float, error: float) -> float:
+    """By how many errors of its logarithm a factor above the start stands out; 0 if it is no larger than the least."""
+    if start <= 0 or level <= max(least * start, start + _RISE):
+        return 0.0
+    return math.log(level / start) / (error or _TINY)
 
 
 class LossRise(Detector):
-    """`BlowUp`, and `GainLost` over few rows and over many: a loss that ends far above 0 takes back all that was
-    learned in a rise by a tenth."""
+    """`GainLost` over few rows and over many, and `BlowUp` at the beginning."""
 
     rule = "loss_rise"
-    __slots__ = ("_blow_up", "_parts")
+    __slots__ = ("_blow_up", "_long", "_noise", "_short", "_window")
 
-    def __init__(self, rules: LossRules, gain: GainRules, rows: RowRules) -> None:
-        self._blow_up = BlowUp(rules, rows)
-        self._parts = (GainLost(gain, rows, rows.window), GainLost(gain, rows, gain.long_window))
+    def __init__(self, rules: GainRules, rows: RowRules) -> None:
+        self._noise = Noise(2, rows.window)
+        self._short = GainLost(rules, rows.window, self._noise)
+        self._long = GainLost(rules, rules.long_window, self._noise, self._short)
+        self._blow_up = BlowUp(rules, rows.hold)
+        self._window = rows.window
 
     def update(self, step: int, value: float) -> Finding | None:
-        worst = self._blow_up.update(step, value)
-        for part in self._parts:
-            found = part.update(step, value)
-            if found is not None and (worst is None or found.level > worst.level):
-                worst = found
-        return worst
+        self._noise.update(value)
+        found = _worse(self._short.update(value), self._long.update(value))
+        if self._blow_up.over:
+            return found
+        return _worse(self._blow_up.update(value, self._short.level, self._window), found)
 
     def finish(self, completed: bool) -> Finding | None:
-        return self._blow_up.finish(completed)
+        """The finding at the end: a run that ends badly has no rows left to confirm it, so its last two rows decide, if
+        they stand out of the noise of single rows."""
+        finding = self._short.last()
+        return finding if finding is not None and finding.level is Level.CRITICAL else None
 
 
 class RewardFall(Detector):
     """`RewardLost` over few rows, which sees a collapse at once, and over many, which sees one through more noise.
 
-    `sampled`: the reward is earned by the policy's own answers, so its rows are alike from the start, and the long
-    window may begin with the short one's noise. Margins on given pairs are as noisy as they are large: their noise at
-    the start is 0.
+    `sampled`: the reward is earned by the policy's own answers, so that its rows are alike from the start. Margins on
+    given pairs are as noisy as they are large.
     """
 
     rule = "reward_fall"
-    __slots__ = ("_long", "_outcome", "_short", "_stream")
+    __slots__ = ("_early", "_late", "_long", "_noise", "_rows", "_short", "falls", "gained")
 
-    def __init__(self, stream: str, rules: GainRules, rows: RowRules, outcome: Outcome, *, sampled: bool) -> None:
-        self._stream = stream
-        self._outcome = outcome
-        self._short = RewardLost(rules, rows, rows.window)
-        self._long = RewardLost(rules, rows, rules.long_window, self._short if sampled else None)
+    def __init__(self, rules: GainRules, rows: RowRules, outcome: Outcome, *, sampled: bool) -> None:
+        self._rows = 0
+        # No limit to a jump: small groups earn the same in most rows.
+        self._noise = Noise(1, 0, math.inf) if sampled else Noise(2, rows.window, math.inf)
+        self._short = RewardLost(rules, rows.window, self._noise)
+        self._long = RewardLost(rules, rules.long_window, self._noise, self._short, trust=_TURNS if sampled else 0)
+        self._early: list[float] = []
+        self._late: deque[float] = deque(maxlen=rules.long_window)
+        self.falls = self.gained = False
+        outcome.rewards.append(self)
 
     def update(self, step: int, value: float) -> Finding | None:
-        short, long = self._short.update(step, value), self._long.update(step, value)
-        found = long if short is None or (long is not None and long.level > short.level) else short
-        ahead = self._short.ahead or self._long.ahead
-        self._outcome.note(self._stream, found is not None, self._short.gained or self._long.gained, ahead)
+        self._noise.update(value)
+        found = _worse(self._short.update(value), self._long.update(value))
+        self._rows += 1
+        if len(self._early) < (self._late.maxlen or 0):
+            self._early.append(value)
+        self._late.append(value)
+        self.falls = found is not None
+        self.gained = self.gained or self._short.gained or self._long.gained
         return found
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the reward is better now than at the beginning, more likely than not."""
+        size = min(len(self._early), self._rows // 2)
+        return size > 1 and fell(list(self._late)[-size:], self._early[:size], _LIKELY)
+
+
+def _worse(one: Finding | None, other: Finding | None) -> Finding | None:
+    return other if one is None or (other is not None and other.level > one.level) else one

@@ -138,22 +138,8 @@ class FactRules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossRules:
-    """When a loss that should fall has risen."""
-
-    min_rows: Annotated[int, count(5)]
-    noise: Annotated[float, number(0)]
-    floor: Annotated[float, number(0)]
-    warn_rise: Annotated[float, number(0)]
-    warn_lost: Annotated[float, number(0, 1)]
-    critical_rise: Annotated[float, number(0)]
-    critical_lost: Annotated[float, number(0, 1)]
-    critical_start: Annotated[float, number(0)]
-
-
-@dataclass(frozen=True, kw_only=True)
 class GainRules:
-    """When a reward, an accuracy or a margin, which should rise, has fallen."""
+    """When a loss that should fall has risen, or a reward or a margin that should rise has fallen."""
 
     min_rows: Annotated[int, count(5)]
     long_window: Annotated[int, count(5)]
@@ -208,7 +194,6 @@ class WatchPolicy:
     drift: Annotated[DriftRules, _part(DriftRules)]
     band: Annotated[BandRules, _part(BandRules)]
     facts: Annotated[FactRules, _part(FactRules)]
-    loss: Annotated[LossRules, _part(LossRules)]
     gain: Annotated[GainRules, _part(GainRules)]
     patterns: Annotated[PatternRules, _part(PatternRules)]
     ceilings: Annotated[Mapping[str, float | None], _ceilings]

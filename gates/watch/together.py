@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from typing import Protocol
 
 from gates.model.wording import figure
 from gates.watch.policy import PatternRules
@@ -13,34 +14,38 @@ _LESS_LIKELY = 1.5  # times the first log-probability, if more is lost than the 
 _FIRST = 10  # rows that show where a preference run began
 
 
+class Standing(Protocol):
+    """How a reward stands: whether it is falling, has ever been better than at the beginning, and is so now."""
+
+    falls: bool
+    gained: bool
+
+    @property
+    def ahead(self) -> bool: ...
+
+
 class Outcome:
-    """The current state of a run's rewards, for the rules that ask for it.
+    """The rewards of a run, for the rules that ask how they stand."""
 
-    `gained`: one of them has been better than at the beginning.
-    """
-
-    __slots__ = ("_ahead", "_falling", "gained")
+    __slots__ = ("rewards",)
 
     def __init__(self) -> None:
-        self._falling: set[str] = set()
-        self._ahead: set[str] = set()
-        self.gained = False
+        self.rewards: list[Standing] = []
 
     @property
     def falls(self) -> bool:
         """Whether a reward is falling."""
-        return bool(self._falling)
+        return any(reward.falls for reward in self.rewards)
+
+    @property
+    def gained(self) -> bool:
+        """Whether a reward has been better than at the beginning."""
+        return any(reward.gained for reward in self.rewards)
 
     @property
     def ahead(self) -> bool:
         """Whether a reward is better now than at the beginning."""
-        return bool(self._ahead)
-
-    def note(self, stream: str, falls: bool, gained: bool, ahead: bool) -> None:
-        """Record where a reward stands after a row."""
-        (self._falling.add if falls else self._falling.discard)(stream)
-        (self._ahead.add if ahead else self._ahead.discard)(stream)
-        self.gained = self.gained or gained
+        return any(reward.ahead for reward in self.rewards)
 
 
 class NoSpread(Detector):
@@ -103,21 +108,21 @@ class Displacement:
             return None
         rules, logp = self._rules, self._level("chosen_logp")
         chosen, margin = self._level("chosen_reward"), self._level("reward_margin")
-        if rules.displaced_share is None or chosen is None or margin is None or margin <= 0:
+        if rules.displaced_share is None or chosen is None or margin is None:
             return None
         # ORPO's chosen rewards are log-probabilities without a reference: below 0 from the start, and rising.
-        lost = (self._begun("chosen_reward") - chosen) / margin
+        lost, gained = self._begun("chosen_reward") - chosen, max(margin, 0.0)
         if lost <= 0:
             return None
         if logp is not None:
             begun = min(self._begun("chosen_logp"), -1e-9)
             if begun - logp < rules.displaced_nats:
                 return None
-            displaced = lost > 1 and logp < _LESS_LIKELY * begun
+            displaced = lost > gained and logp < _LESS_LIKELY * begun
             if logp < rules.displaced_times * begun or (displaced and self._learned_nothing()):
                 seen = f"at {figure(logp)}, {logp / begun:.1f} times its first {figure(begun)}"
                 return Finding(Level.CRITICAL, f"the preferred answers' log-probability stands {seen}")
-        if lost <= rules.displaced_share:
+        if lost <= rules.displaced_share * gained:
             return None
         return Finding(Level.WARN, f"{figure(chosen)}, and that of the rejected ones {figure(chosen - margin)}")
 

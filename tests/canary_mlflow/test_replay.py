@@ -255,8 +255,8 @@ def test_a_nan_is_not_hidden_by_a_column_of_the_same_name(tmp_path: Path) -> Non
     [
         ("patterns: {persist: 6}", "watch.patterns.persist: found 6; expected at most 5"),
         ("rows: {window: 1000000}", "watch.rows.window: found 1000000; expected at most watch.rows.burn_in (30)"),
-        (f"loss: {{noise: {HUGE}}}", "watch.loss.noise: found 1111"),
-        (f"loss: {{noise: {LONGER}}}", "cannot be read as YAML"),
+        (f"gain: {{noise: {HUGE}}}", "watch.gain.noise: found 1111"),
+        (f"gain: {{noise: {LONGER}}}", "cannot be read as YAML"),
     ],
 )
 def test_a_policy_that_could_never_speak_is_refused(
