@@ -134,7 +134,6 @@ SWITCHES: dict[str, list[Place]] = {
     # Clocks.
     "throttled GPUs": [(clocks, "CLOCK_SHARE", 0.0)],
     "contended CPUs": resolved(lambda policy: replace(policy, validity=replace(policy.validity, sentinel_rise=None))),
-    "clocks made again": [(metric_checks, "superseded", returns({}))],
     # Checks without a baseline.
     "completed": hard(completed=False),
     "nonfinite": hard(nonfinite=False),

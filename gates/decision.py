@@ -11,21 +11,6 @@ from gates.model.rules import Role
 from gates.model.verdict import Check, CheckOutcome, Outcome, ReasonCode
 from gates.model.wording import listed, sentence_case
 
-# Which open question to name first: the one that must be answered before the next one makes sense.
-_PRECEDENCE = (
-    ReasonCode.BROKEN_OFF,
-    ReasonCode.FAILS_ALIKE,
-    ReasonCode.NO_BASELINE,
-    ReasonCode.NOT_COMPARABLE,
-    ReasonCode.FACTS_DIFFER,
-    ReasonCode.INVALID_ENVIRONMENT,
-    ReasonCode.SUSPECT_DATA,
-    ReasonCode.MISSING_DATA,
-    ReasonCode.TOO_FEW_RUNS,
-    ReasonCode.TOO_NOISY,
-    ReasonCode.NEAR_MARGIN,
-)
-
 
 def decide(policy: Policy, checks: Sequence[Check]) -> tuple[Outcome, ReasonCode, str]:
     """BLOCK if anything blocks; PASS if everything that decides passed and something was judged; else INCONCLUSIVE."""
@@ -35,7 +20,7 @@ def decide(policy: Policy, checks: Sequence[Check]) -> tuple[Outcome, ReasonCode
         return Outcome.BLOCK, _code(blocking[0]), _sentence(blocking)
     missing = [check for check in checks if check.outcome is CheckOutcome.INCONCLUSIVE]
     if missing:
-        missing.sort(key=lambda check: _PRECEDENCE.index(_code(check)))
+        missing.sort(key=lambda check: list(ReasonCode).index(_code(check)))
         return Outcome.INCONCLUSIVE, _code(missing[0]), _sentence(missing)
     passed = [check.metric for check in deciding if check.role is Role.GATE and check.outcome is CheckOutcome.PASS]
     if alone(policy) and any(check.metric == FACTS for check in deciding):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gates.evidence.clocks import Pairs, superseded
+from gates.evidence.clocks import Pairs
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.rules import MetricRule, Role, Worse
@@ -35,14 +35,11 @@ def metric_checks(
 
     `plan` has the error levels of all looks together, which is what more runs could still spend.
     """
-    finished = (*baseline.finished, *candidate.finished)
-    again = superseded(policy, baseline.finished, candidate.finished, pairs.beside)
-    pairs = replace(pairs, made=tuple(run for run in pairs.beside if run.run_id not in again))
-    left, right = ([run for run in side.finished if run.run_id not in again] for side in (baseline, candidate))
+    left, right = baseline.finished, candidate.finished
     rules = [
         rule
         for rule in (_as_judged(policy, rule, (left, right)) for rule in policy.rules)
-        if rule.role is Role.GATE or (rule.role is not Role.IGNORE and any(rule.series(run) for run in finished))
+        if rule.role is Role.GATE or (rule.role is not Role.IGNORE and any(map(rule.series, (*left, *right))))
     ]
     weighed = [weigh_selected(policy, rule, left, right, pairs) for rule in rules]
     tested = [item.rule for item in weighed if isinstance(item, Weighed)]

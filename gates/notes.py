@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
-from gates.evidence.clocks import Pairs, Reasons, invalid_clocks, superseded
+from gates.evidence.clocks import Pairs, invalid_clocks
 from gates.model.metrics import metrics_with
 from gates.model.policy import Policy, matches
 from gates.model.records import Run
@@ -71,28 +71,19 @@ def _as_one(side: str, finished: Sequence[Run]) -> Iterator[str]:
 
 
 def _clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], fresh: Sequence[Run]) -> Iterator[str]:
-    again = superseded(policy, baseline, candidate, fresh)
+    """For each cause: how many runs, what happened to them, which they are, and what one of them did."""
     sides = (("baseline", baseline), ("fresh baseline", fresh), ("candidate", candidate))
-    for run in (run for _, side in sides for run in side if run.run_id in again):
-        yield f"not judged, by any metric: {called(run.run_id, run.seed)}: it {again[run.run_id].seen}"
+    everyone = {run.run_id: run for _, side in sides for run in side}
     invalid = invalid_clocks(policy, baseline, candidate, fresh)
-    slow = {run_id: reason for run_id, reason in invalid.items() if run_id not in again}
-    everyone = len(baseline) + len(fresh) + len(candidate)
-    for what, said in _grouped(slow, sides):
-        yield f"clock not usable: {what[0]} of {everyone} runs {what[1]} ({said})"
-
-
-def _grouped(found: Reasons, sides: Sequence[tuple[str, Sequence[Run]]]) -> Iterator[tuple[tuple[int, str], str]]:
-    """For each cause: (how many runs, what happened to them), which runs they are, and what one of them did."""
-    for what in dict.fromkeys(reason.what for reason in found.values()):
-        alike = {run_id: reason for run_id, reason in found.items() if reason.what == what}
+    for what in dict.fromkeys(slow.what for slow in invalid.values()):
+        alike = [run_id for run_id in everyone if run_id in invalid and invalid[run_id].what == what]
         named = [
             (name, together(called(run.run_id, run.seed) for run in side if run.run_id in alike))
             for name, side in sides
         ]
         who = "; ".join(f"{name} {runs}" for name, runs in named if runs)
-        first = next(alike[run.run_id] for _, side in sides for run in side if run.run_id in alike)
-        yield (len(alike), what), f"{who}: {'one' if len(alike) > 1 else 'it'} {first.seen}"
+        said = f"{who}: {'one' if len(alike) > 1 else 'it'} {invalid[alike[0]].seen}"
+        yield f"clock not usable: {len(alike)} of {len(everyone)} runs {what} ({said})"
 
 
 def _pairs(pairs: Pairs) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from enum import StrEnum
 from typing import Any
 
 from gates.model.fields import (
@@ -36,18 +35,14 @@ def _own_metric(path: str, value: Any) -> str | tuple[str, Metric]:
     if not isinstance(value, Mapping):
         return str(one_of(METRICS, "metric")(path, value))
     found = fields(path, {"unit": "", **value}, _OWN, instead="name a metric of ours")
-    worse = "lower" if found.pop("better") is Better.HIGHER else "higher"
+    worse = _WORSE[found.pop("better")]
     return found["name"], Metric(label=found["name"].replace("_", " "), worse=worse, **found)
 
 
-class Better(StrEnum):
-    HIGHER = "higher"
-    LOWER = "lower"
-
-
+_WORSE = {"higher": "lower", "lower": "higher"}
 _OWN: dict[str, Reader] = {
     "name": text,
-    "better": choice(Better),
+    "better": one_of(_WORSE, "direction"),
     "scale": choice(Scale),
     "unit": lambda path, value: value if value == "" else text(path, value),
 }

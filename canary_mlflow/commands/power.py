@@ -140,7 +140,7 @@ def show_all(
     from canary_mlflow.reports.power_table import Row, Table, as_dict, lines
     from gates.model.priors import SHIPPED_DF, Prior
     from gates.model.rules import Role
-    from gates.stats.power import reach
+    from gates.stats.power import chances
 
     resolved = asked.resolve({**recorded(facts), **facts})
     rows = []
@@ -149,7 +149,7 @@ def show_all(
             continue
         known = expected(asked, resolved, rule)
         prior = Prior(sd=known.sd, df=SHIPPED_DF if known.df is None else known.df, kind=known.kind)
-        rows.append(Row(rule=rule, spread=known, reached=tuple(reach(resolved, rule, prior, sizes))))
+        rows.append(Row(rule=rule, spread=known, reached=tuple(chances(resolved, rule, prior, sizes))))
     stored = dict.fromkeys(note for row in rows for note in row.spread.notes)
     usual = () if "algo" in facts else ("for trainings on examples (SFT, DPO, KTO); --fact algo=grpo asks for RL",)
     named = {**{key: facts[key] for key in ("backend", "algo") if key in facts}, **given}
@@ -175,7 +175,7 @@ def show_one(
     """Print one rule's chances of PASS and BLOCK by true harm."""
     from canary_mlflow.reports.power import KnownSpread, as_dict, lines, title
     from gates.model.priors import SHIPPED_DF, Prior
-    from gates.stats.power import power as chances
+    from gates.stats.power import power as by_harm
 
     rules, notes = deciding(asked, rule, facts)
     chosen = find_rule(rules, rule)
@@ -184,7 +184,7 @@ def show_one(
     )
     known = replace(known, notes=(*notes, *known.notes))
     prior = Prior(sd=known.sd, df=SHIPPED_DF if known.df is None else known.df, kind=known.kind)
-    find = partial(chances, rules, chosen, prior, sizes)
+    find = partial(by_harm, rules, chosen, prior, sizes)
     table = find(EFFECTS)
     if png is not None:
         from canary_mlflow.reports.power_picture import draw

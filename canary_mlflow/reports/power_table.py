@@ -15,7 +15,7 @@ from gates import MetricRule, Policy
 from gates.model.rules import Scale, Worse
 from gates.model.wording import change, limit
 from gates.stats.planning import POWER
-from gates.stats.power import Reach, as_change
+from gates.stats.power import Chances, as_change
 
 ASSUMPTION = (
     "the product of the chances above, as if the metrics varied independently; hard checks, exact facts and disturbed "
@@ -32,7 +32,7 @@ class Row:
 
     rule: MetricRule
     spread: KnownSpread
-    reached: tuple[Reach, ...]
+    reached: tuple[Chances, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,20 +53,6 @@ def invalid_clocks(
     return found
 
 
-def superseded(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], fresh: Sequence[Run] = ()) -> Reasons:
-    """The runs of both sides whose clock does not count and that were repeated with the same seed and a clock that
-    does. Their metrics are not judged. Hard checks still see them: a busy neighbour makes no NaN."""
-    invalid = invalid_clocks(policy, baseline, candidate, fresh)
-    found: Reasons = {}
-    for side in (baseline, candidate, fresh):
-        again = {run.seed: run.run_id for run in side if run.seed is not None and run.run_id not in invalid}
-        for run in side:
-            if run.run_id in invalid and run.seed in again:
-                slow = invalid[run.run_id]
-                found[run.run_id] = slow._replace(seen=f"{slow.seen}; made again as run {again[run.seed]}")
-    return found
-
-
 def _throttled(policy: Policy, side: Sequence[Run]) -> Reasons:
     clocks = _levels(policy, side, "gpu_clock")
     middle = median(clocks.values()) if clocks else 0.0

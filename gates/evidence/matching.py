@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,12 +28,11 @@ Matched = list[tuple[list[Reading], Reading]]
 def match_by_seed(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> Matched | None:
     """Every reading once, with equally many of the baseline's for each seed; None if the seeds do not allow that. Nor
     may the candidate have a seed twice: the names of its runs would then decide which stands against which."""
-    left, right = Counter(r.seed for r in baseline), Counter(r.seed for r in candidate)
-    each = len(baseline) // len(candidate)
-    if None in left or not each or max(right.values()) > 1 or left != Counter(dict.fromkeys(right, each)):
+    left, right = by_seeds(baseline), by_seeds(candidate)
+    equally_often = len({len(runs) for runs in left.values()}) == 1 and len(right) == len(candidate)
+    if None in left or left.keys() != right.keys() or not equally_often:
         return None
-    ordered = sorted(baseline, key=_by_seed)
-    return [(ordered[each * i : each * (i + 1)], r) for i, r in enumerate(sorted(candidate, key=_by_seed))]
+    return [(left[seed], right[seed][0]) for seed in sorted(right, key=lambda seed: seed or 0)]
 
 
 def compare_readings(
@@ -79,10 +77,6 @@ def by_seeds(readings: Sequence[Reading]) -> dict[int | None, list[Reading]]:
     for reading in readings:
         found.setdefault(reading.seed, []).append(reading)
     return found
-
-
-def _by_seed(reading: Reading) -> tuple[int, str]:
-    return reading.seed or 0, reading.run_id
 
 
 _LOSSES = metrics_with("training_loss")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import is_dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Annotated, Any, get_origin, get_type_hints
 
@@ -15,6 +16,19 @@ _HUGE = 1e15  # larger than any number in a policy; an integer beyond 1e308 does
 
 class PolicyError(ValueError):
     """The policy cannot be applied as written."""
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON values; NaN and infinity become None."""
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if is_dataclass(value):
+        value = vars(value)
+    return {str(key): plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 @cache
@@ -103,36 +117,25 @@ def one_of(table: Mapping[str, object], kind: str) -> Reader:
     return read
 
 
-def number(low: float, high: float = math.inf, *, above: bool = False) -> Reader:
-    """A reader of a number in [low, high], or in (low, high] with `above`."""
-    wanted = f"a number {'above' if above else 'of at least'} {low:g}" + (
-        f", at most {high:g}" if high < math.inf else ""
-    )
+def number(low: float, high: float = math.inf, *, above: bool = False, whole: bool = False) -> Reader:
+    """A reader of a number in [low, high], or in (low, high] with `above`; gives an int if it is `whole`."""
+    kind, wanted = (int, "a whole number") if whole else (float, "a number")
+    wanted += f" {'above' if above else 'of at least'} {low:g}" + (f", at most {high:g}" if high < math.inf else "")
 
     def read(path: str, value: Any) -> float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _HUGE
-        if not is_number or value < low or value > high or (above and value == low):
-            # YAML reads 1e-3 (no dot) as a string.
-            hint = " (write 1.0e-3, not 1e-3)" if isinstance(value, str) and "e" in value.lower() else ""
-            raise PolicyError(f"{path}: found {value!r:.40}; expected {wanted}{_below(value)}{hint}")
-        return float(value)
+        is_number = isinstance(value, int | kind) and not isinstance(value, bool)
+        if is_number and low <= value <= high and abs(value) < _HUGE and not (above and value == low):
+            return kind(value)
+        hint = f", below {_HUGE:g}" if isinstance(value, int | float) and value >= _HUGE else ""
+        if isinstance(value, str) and "e" in value.lower():
+            hint = " (write 1.0e-3, not 1e-3)"  # YAML reads 1e-3 (no dot) as a string
+        raise PolicyError(f"{path}: found {value!r:.40}; expected {wanted}{hint}")
 
     return read
 
 
-def _below(value: Any) -> str:
-    return f", below {_HUGE:g}" if isinstance(value, int | float) and value >= _HUGE else ""
-
-
-def count(low: int, high: float = math.inf) -> Reader:
-    wanted = f"a whole number of at least {low}" + (f", at most {high:g}" if high < math.inf else "")
-
-    def read(path: str, value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value < _HUGE or value > high:
-            raise PolicyError(f"{path}: found {value!r:.40}; expected {wanted}{_below(value)}")
-        return value
-
-    return read
+count = partial(number, whole=True)
+"""A reader of a whole number: see `number`."""
 
 
 def optional(reader: Reader) -> Reader:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
-from gates.model.fields import PolicyError, choice, count, flag, listed, number, optional, section, text
+from gates.model.fields import PolicyError, choice, count, flag, listed, number, optional, plain, section, text
 from gates.model.paradigm import paradigm_of
 from gates.model.priors import SHIPPED_DF, Prior
 from gates.model.rules import MetricRule, Scale
@@ -221,11 +221,11 @@ class Policy:
 
 def policy_to_dict(policy: Policy) -> dict[str, Any]:
     """The policy as plain values with every key, which `parse_policy` reads back to an equal policy."""
-    plain = {key: _plain(value) for key, value in vars(policy).items()}
-    plain["rules"] = {rule.name: _rule(rule) for rule in policy.rules}
-    plain["overlays"] = {one.name: {"when": _plain(one.when), "rules": _plain(one.rules)} for one in policy.overlays}
-    plain["priors"] = {known.name: known_to_dict(known) for known in policy.priors}
-    return plain
+    found: dict[str, Any] = plain({**vars(policy), "rules": (), "overlays": (), "priors": ()})
+    found["rules"] = {rule.name: _rule(rule) for rule in policy.rules}
+    found["overlays"] = {one.name: plain({"when": one.when, "rules": one.rules}) for one in policy.overlays}
+    found["priors"] = {known.name: known_to_dict(known) for known in policy.priors}
+    return found
 
 
 def known_to_dict(known: KnownPriors) -> dict[str, Any]:
@@ -234,27 +234,18 @@ def known_to_dict(known: KnownPriors) -> dict[str, Any]:
         name: {
             **{key: getattr(prior, key) for key in ("sd", "df", "kind")},
             "reduction": reduction,
-            "scale": scale.value,
+            "scale": scale,
         }
         for name, (prior, reduction, scale) in known.rules.items()
     }
-    return {"when": _plain(known.when), "rules": rules}
+    found: dict[str, Any] = plain({"when": known.when, "rules": rules})
+    return found
 
 
 def _rule(rule: MetricRule) -> dict[str, Any]:
     """The rule with all of its keys; the user's own metric with its description."""
-    plain = {key: _plain(value) for key, value in vars(rule).items() if key not in ("name", "own")}
+    found: dict[str, Any] = plain({key: value for key, value in vars(rule).items() if key not in ("name", "own")})
     if rule.own is not None:
         better = "higher" if rule.own.worse == "lower" else "lower"
-        plain["metric"] = {"name": rule.metric, "better": better, "scale": rule.own.scale, "unit": rule.own.unit}
-    return plain
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, StrEnum):
-        return value.value
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return _plain(vars(value)) if is_dataclass(value) else value
+        found["metric"] = {"name": rule.metric, "better": better, "scale": rule.own.scale, "unit": rule.own.unit}
+    return found

@@ -176,11 +176,12 @@ class Comparison:
         half = max(float(stdtrit(df, 1 - tail)) * error for error, df in self._ways())
         return self.difference - half, self.difference + half
 
-    def least_harm(self, alpha: float) -> float:
-        """The smallest difference that blocks at level `alpha`, if the typical difference is as large."""
+    def least_harms(self, alpha: float) -> tuple[float, float]:
+        """The smallest difference of the means that blocks at level `alpha`, and the smallest typical difference."""
         tail = alpha / 2 if self.design.two_sided else alpha
         by_means = float(stdtrit(self.spread.df, 1 - BY_MEANS * tail)) * self.error(self.spread)
-        return max(self.margin, min(by_means, float(ndtri(1 - BY_MEDIAN * tail)) * self.doubted_error))
+        by_median = float(ndtri(1 - BY_MEDIAN * tail)) * self.doubted_error
+        return max(self.margin, by_means), max(self.margin, by_median)
 
     def _ways(self) -> list[tuple[float, float]]:
         """Standard errors and degrees of freedom: for sides with equal spreads, and for sides that may differ (Welch).

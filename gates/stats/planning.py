@@ -39,7 +39,7 @@ def block_probability(found: Comparison, design: Design, truth: float, alpha: fl
     if df <= 0:
         return 0.0
     other = replace(found, design=design, spread=replace(found.spread, df=df))
-    return float(ndtr((truth - other.least_harm(alpha)) / other.error(found.spread)))
+    return float(ndtr((truth - min(other.least_harms(alpha))) / other.error(found.spread)))
 
 
 def runs_needed(
@@ -67,7 +67,7 @@ def enough_to_block(policy: Policy, design: Design) -> bool:
 def smallest_detectable(found: Comparison, alpha_block: float) -> float:
     """The smallest true harm that these runs would block with 80 % probability, in harm units, if there are enough of
     them to block and the spread is what BLOCK takes it for."""
-    return found.least_harm(alpha_block) + _POWER_QUANTILE * found.error(found.spread)
+    return min(found.least_harms(alpha_block)) + _POWER_QUANTILE * found.error(found.spread)
 
 
 def upper_tail(shift: float, limit: float, df: float) -> float:

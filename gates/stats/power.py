@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import ndtr, ndtri, stdtrit
+from scipy.special import ndtr, ndtri
 
 from gates.model.policy import Policy
 from gates.model.priors import Prior
 from gates.model.rules import MetricRule, Role, Scale, Worse
-from gates.stats.comparisons import BY_MEANS, BY_MEDIAN, Design, Values, compare
+from gates.stats.comparisons import Design, Values, compare
 from gates.stats.planning import POWER, enough_to_block
 
 POINTS = 1000
@@ -31,29 +32,20 @@ class Power:
     passed: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reach:
-    """What one rule can tell with a given number of runs. `smallest`: the smallest true harm, in harm units, that it
-    blocks with probability POWER; None if so few runs never block. `unchanged`: the chance that a harmless candidate
-    gets past it: a GATE rule must PASS, a GUARD must not BLOCK."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chances:
+    """What one rule says with a given number of runs: `blocks` tells whether it may BLOCK with so few. For each of
+    POINTS sets of runs, the limits that the difference of two means must exceed to BLOCK, `above` or `below` zero, and
+    those that it must stay between to PASS, `lowest` and `highest`. `error`: the difference's true standard error.
+
+    The limits depend on how runs scatter around the means of their sides; for normal runs, the difference is
+    independent of that. Harms are in harm units.
+    """
 
     rule: MetricRule
     baseline_runs: int
     candidate_runs: int
-    smallest: float | None
-    unchanged: float
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Limits:
-    """For each of POINTS sets of runs: the limits that the difference of two means must exceed to BLOCK, `above` or
-    `below` zero, and those that it must stay between to PASS, `lowest` and `highest`. `error`: the difference's true
-    standard error.
-
-    The limits depend on how runs scatter around the means of their sides; for normal runs, the difference is
-    independent of that.
-    """
-
+    blocks: bool
     error: float
     above: Values
     below: Values
@@ -63,85 +55,72 @@ class Limits:
     def block(self, truth: float) -> float:
         """Chance that the judge finds harm beyond the margin and blocks, when the true harm is `truth`."""
         upwards, downwards = ndtr((truth - self.above) / self.error), ndtr((-truth - self.below) / self.error)
-        return float(np.mean(upwards + downwards))
+        return float(np.mean(upwards + downwards)) if self.blocks else 0.0
 
     def passed(self, truth: float) -> float:
         """Chance that the judge rules out harm as large as the margin in every direction that counts, when the true
-        harm is `truth`."""
+        harm is `truth`. A rule on IGNORE never does."""
         inside = ndtr((self.highest - truth) / self.error) - ndtr((self.lowest - truth) / self.error)
-        return float(np.mean(np.maximum(inside, 0.0)))
+        return float(np.mean(np.maximum(inside, 0.0))) if self.rule.role is not Role.IGNORE else 0.0
 
-    def smallest(self) -> float:
-        """The true harm that is blocked with probability POWER."""
+    @cached_property
+    def smallest(self) -> float | None:
+        """The smallest true harm that is blocked with probability POWER; None if so few runs never block."""
         most = float(self.above.max()) + 10 * self.error
-        return float(brentq(lambda harm: self.block(harm) - POWER, 0.0, most))
+        return float(brentq(lambda harm: self.block(harm) - POWER, 0.0, most)) if self.blocks else None
+
+    @property
+    def unchanged(self) -> float:
+        """The chance that a harmless candidate gets past the rule: a GATE rule must PASS, a GUARD must not BLOCK."""
+        return 1.0 - self.block(0.0) if self.rule.role is Role.GUARD else self.passed(0.0)
 
 
-def reach(policy: Policy, rule: MetricRule, prior: Prior, sizes: Sequence[tuple[int, int]]) -> list[Reach]:
-    """What a deciding rule can tell if runs spread as `prior` says, for each (baseline, candidate) size."""
-    found = []
-    for design in _designs(rule, sizes):
-        within, blocks = _limits(policy, rule, prior, design), enough_to_block(policy, design)
-        unchanged = within.passed(0.0)
-        if rule.role is Role.GUARD:
-            unchanged = 1.0 - within.block(0.0) if blocks else 1.0
-        found.append(
-            Reach(
-                rule=rule,
-                baseline_runs=design.baseline_runs,
-                candidate_runs=design.candidate_runs,
-                smallest=within.smallest() if blocks else None,
-                unchanged=unchanged,
-            )
-        )
-    return found
+def chances(policy: Policy, rule: MetricRule, prior: Prior, sizes: Sequence[tuple[int, int]]) -> list[Chances]:
+    """What a rule says if runs spread as `prior` says, on the rule's scale, for each (baseline, candidate) size, with
+    BLOCK at the rule's share of the level."""
+    return [_chances(policy, rule, prior, size) for size in sizes]
 
 
 def power(
-    policy: Policy,
-    rule: MetricRule,
-    prior: Prior,
-    sizes: Sequence[tuple[int, int]],
-    effects: Sequence[float],
+    policy: Policy, rule: MetricRule, prior: Prior, sizes: Sequence[tuple[int, int]], effects: Sequence[float]
 ) -> list[Power]:
-    """The chances of one rule if runs spread as `prior` says, on the rule's scale, with BLOCK at the rule's share of
-    the level. An ADVISORY rule never blocks; one on IGNORE does not pass either."""
-    found = []
-    for design in _designs(rule, sizes):
-        within = _limits(policy, rule, prior, design)
-        decides = rule.role in (Role.GATE, Role.GUARD) and enough_to_block(policy, design)
-        found += [
-            Power(
-                baseline_runs=design.baseline_runs,
-                candidate_runs=design.candidate_runs,
-                effect=effect,
-                block=within.block(effect * rule.harm_margin) if decides else 0.0,
-                passed=within.passed(effect * rule.harm_margin) if rule.role is not Role.IGNORE else 0.0,
-            )
-            for effect in effects
-        ]
-    return found
+    """The same chances for these true harms, in margins."""
+    return [
+        Power(
+            baseline_runs=each.baseline_runs,
+            candidate_runs=each.candidate_runs,
+            effect=effect,
+            block=each.block(effect * rule.harm_margin),
+            passed=each.passed(effect * rule.harm_margin),
+        )
+        for each in chances(policy, rule, prior, sizes)
+        for effect in effects
+    ]
 
 
-def _designs(rule: MetricRule, sizes: Sequence[tuple[int, int]]) -> list[Design]:
-    two_sided = rule.worse is Worse.BOTH
-    return [Design(baseline_runs=k, candidate_runs=m, paired=False, two_sided=two_sided) for k, m in sizes]
-
-
-def _limits(policy: Policy, rule: MetricRule, prior: Prior, design: Design) -> Limits:
-    """The judge's own limits for runs with the spread that `prior` states; `design` must be without pairs."""
-    margin, both, rows = rule.harm_margin, design.two_sided, []
-    tail = level(policy, rule) / 2 if both else level(policy, rule)
-    for point in prior.sd * _normal_points(POINTS, design.baseline_runs + design.candidate_runs):
-        left, right = (side - side.mean() for side in np.split(point, [design.baseline_runs]))
+def _chances(policy: Policy, rule: MetricRule, prior: Prior, size: tuple[int, int]) -> Chances:
+    """By the judge's own comparison of runs with the spread that `prior` states."""
+    both, margin, rows = rule.worse is Worse.BOTH, rule.harm_margin, []
+    design = Design(baseline_runs=size[0], candidate_runs=size[1], paired=False, two_sided=both)
+    for point in prior.sd * _normal_points(POINTS, sum(size)):
+        left, right = (side - side.mean() for side in np.split(point, [size[0]]))
         found = compare(left, right, margin=margin, prior=prior, two_sided=both)
-        by_means = max(margin, float(stdtrit(found.spread.df, 1 - BY_MEANS * tail)) * found.error(found.spread))
-        by_median = max(margin, float(ndtri(1 - BY_MEDIAN * tail)) * found.doubted_error)
+        by_means, by_median = found.least_harms(level(policy, rule))
         above, below = (min(by_means, by_median - sign * found.typical) for sign in (1, -1))
         highest = found.interval(policy.alpha_pass)[0] + margin  # below it by the interval's half width
         rows.append((above, below if both else math.inf, -highest if both else -math.inf, highest))
-    columns = dict(zip(("above", "below", "lowest", "highest"), np.array(rows).T, strict=True))
-    return Limits(error=prior.sd / math.sqrt(design.information), **columns)
+    above, below, lowest, highest = np.array(rows).T
+    return Chances(
+        rule=rule,
+        baseline_runs=size[0],
+        candidate_runs=size[1],
+        blocks=rule.role in (Role.GATE, Role.GUARD) and enough_to_block(policy, design),
+        error=prior.sd / math.sqrt(design.information),
+        above=above,
+        below=below,
+        lowest=lowest,
+        highest=highest,
+    )
 
 
 def _normal_points(count: int, dimensions: int) -> Values:

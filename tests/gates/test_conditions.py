@@ -10,7 +10,7 @@ import pytest
 from verdicts import check
 
 from gates import Outcome, ReasonCode, Run, Series, Version, judge
-from gates.evidence.clocks import invalid_clocks, superseded
+from gates.evidence.clocks import invalid_clocks
 from gates.hard.divergence import divergence
 from gates.model.priors import Prior
 from gates.model.rules import Role
@@ -58,17 +58,6 @@ def test_a_clock_is_held_to_the_middle_of_those_beside_it(smoke, make_run):
     assert invalid_clocks(smoke, clocks, ()) == {}
     slow = make_run("r4", series_={"gpu_clock": np.full(100, 900.0)})
     assert list(invalid_clocks(smoke, [*clocks, slow], ())) == ["r4"]
-
-
-def test_a_fresh_run_that_was_contended_and_made_again_does_not_count(smoke, make_run):
-    def kernel(seconds):
-        return {"sentinel_time": np.full(100, seconds)}
-
-    stored, now = ([make_run(f"{name}{seed}", seed, series_=kernel(1.0)) for seed in range(3)] for name in "ab")
-    fresh = [make_run("f0", 0, series_=kernel(1.4)), make_run("f0x", 0, series_=kernel(1.0))]
-    assert list(superseded(smoke, stored, now, fresh)) == ["f0"]
-    nameless = [make_run("f1", None, series_=kernel(1.4)), make_run("f1x", None, series_=kernel(1.0))]
-    assert superseded(smoke, stored, now, nameless) == {}, "without seeds none stands for another"
 
 
 def test_fresh_runs_of_other_work_are_not_compared(smoke, make_run):
