@@ -23,14 +23,17 @@ TIMED = ("runtime", "per_second", "_time")
 """How keys end that read a clock."""
 BY_THEIR_SIZE = ("loss", "learning_rate", "eval_loss")
 """Whose rounding is relative to their own size; others are differences or means of larger numbers."""
+JUMP = 0.01
+"""Times GROWS: how far a share may be off where something else is off by rounding."""
 SAVED_APART = 1e-2
 MORE = 1.1
 """What costs so much more in every repetition than in any of the other side is worse."""
 REPEATS = 3
-LEAST = {"cost.outside": 0.2, "cost.memory": 32.0, "cost.step": 0.0}
+LEAST = {"cost.outside": 0.2, "cost.loading": 32.0, "cost.memory": 32.0, "cost.step": 0.0}
 """Seconds and MiB that are not worth a word."""
 COSTS = {
-    "cost.outside": ("CPU time outside of training", "s"),
+    "cost.outside": ("CPU time outside of steps", "s"),
+    "cost.loading": ("memory before the first step, without imports,", "MiB"),
     "cost.memory": ("memory that training adds", "MiB"),
     "cost.step": ("a step", "kernels"),
 }
@@ -62,32 +65,35 @@ def read(folder: Path) -> Account:
     ]  # fmt: skip
     kernel = median(one["kernel"] for one in told) if told else 1.0
     costs = {"cost.outside": sum(one["outside"] / one["kernel"] for one in told)} if told else {}
-    grown = [one["memory"][1] - one["memory"][0] for one in told if len(one["memory"]) == 2]
-    if grown:
-        costs["cost.memory"] = max(grown)
+    if peaks := [one["memory"] for one in told if len(one["memory"]) == 2]:
+        costs["cost.loading"] = max(first for first, _ in peaks)
+        costs["cost.memory"] = max(last - first for first, last in peaks)
     return Account(course=course, saved=saved, costs=costs, unit=kernel)
 
 
 def other_course(before: Sequence[Account], now: Account, rounding: float) -> Iterator[tuple[str, str]]:
     """(key, clause) for each metric that takes another course than rounding explains, which grows at most tenfold from
     one step to the next. What the baseline does not repeat itself tells nothing."""
-    first = before[0].course
-    worst: dict[int, float] = {}  # of a trainer, over its metrics: weights that differ move all of them
-    places = sorted((at, trainer, key) for trainer, key in first for at in range(len(first[trainer, key])))
-    for at, trainer, key in places:
-        if not _judged(key) or any(first[trainer, key] != one.course.get((trainer, key)) for one in before):
-            continue
-        step, value = first[trainer, key][at]
-        values = now.course.get((trainer, key), ())
-        if not values and key.startswith("eval_") and at == 0:
-            yield f"logged.{key}", f"{key} is not logged any more"
-        if at >= len(values):
-            continue
-        there = values[at][1]
-        apart = _apart(key, value, there)
-        if apart > max(rounding, worst.get(trainer, 0.0)) * GROWS:
-            yield f"logged.{key}", f"{key} of step {step} {_numbers(value, there)}"
-        worst[trainer] = max(worst.get(trainer, 0.0), 0.0 if math.isinf(apart) else apart)
+    first, *again = (one.course for one in before)
+    steady = [name for name in first if _judged(name[1]) and all(one.get(name) == first[name] for one in again)]
+    worst = 0.0  # over all metrics, and from one trainer to the next: weights that differ move all of them
+    for trainer in sorted({trainer for trainer, _ in steady}):
+        keys = sorted((key for at, key in steady if at == trainer), key=lambda key: (_jumps(key), key))
+        for at in range(max(len(first[trainer, key]) for key in keys)):
+            known = worst
+            for key in (key for key in keys if at < len(first[trainer, key])):
+                step, value = first[trainer, key][at]
+                values = now.course.get((trainer, key), ())
+                if at >= len(values):
+                    if not values and at == 0 and key.startswith("eval_"):
+                        yield f"logged.{key}", f"{key} is not logged any more"
+                    continue
+                apart = _apart(key, value, values[at][1])
+                limit = max(worst and JUMP, rounding) if _jumps(key) else max(known, rounding)
+                if apart > limit * GROWS:
+                    yield f"logged.{key}", f"{key} of step {step} {_numbers(value, values[at][1])}"
+                if not _jumps(key) and math.isfinite(apart):
+                    worst = max(worst, apart)
     yield from _other_length(before, now)
 
 
@@ -102,6 +108,12 @@ def _judged(key: str) -> bool:
     name = canonical(key)
     known = name is not None and METRICS[name].repeatable
     return (known or key.startswith("eval_")) and not key.endswith(TIMED)
+
+
+def _jumps(key: str) -> bool:
+    """Whether it counts cases, one of which rounding may turn; of somebody's own evaluation that is not known."""
+    name = canonical(key)
+    return key.startswith("eval_") if name is None else METRICS[name].share or "accurac" in name
 
 
 def _apart(key: str, here: float, there: float) -> float:

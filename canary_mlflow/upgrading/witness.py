@@ -21,11 +21,14 @@ from canary_mlflow.upgrading.after_import import after
 
 FOLDER = "CANARY_WITNESS"
 KERNEL = 50_000  # rounds of the loop that CPU time is measured in
+ASIDE = ("evaluate", "predict", "_save_checkpoint", "save_model")
+"""Methods of a trainer that train() calls between steps."""
 LARGEST = 2**28  # elements; of a larger tensor only the shape is kept
 
 
 class Witness:
-    """What one process did. `outside`: CPU seconds that went neither into imports nor into a trainer's train()."""
+    """What one process did. `outside`: CPU seconds that went neither into imports nor into the steps of a trainer's
+    train(): before and after it, into evaluation and saving, and into other processes."""
 
     def __init__(self, folder: str) -> None:
         self.path = Path(folder) / f"{time.time():.6f}-{os.getpid()}.json"
@@ -35,7 +38,8 @@ class Witness:
         self.saved: list[dict[str, Any]] = []
         self.imports = Imports()
         self.trained = 0.0
-        self.memory: list[float] = []
+        self.training = self.aside = False
+        self.memory: list[float] = []  # MiB without imports: at the first step, at the end
         self.kernels: list[float] = []
 
     def watch(self) -> None:
@@ -47,7 +51,7 @@ class Witness:
         atexit.register(self.write)
 
     def of_trainers(self, module: ModuleType) -> None:
-        """Follow every trainer's log, train and training_step."""
+        """Follow every trainer's log and train, and what in train is not a step."""
         trainer = module.Trainer
         log, train, step = trainer.log, trainer.train, trainer.training_step
 
@@ -61,19 +65,39 @@ class Witness:
         @wraps(train)
         def trains(own: Any, *more: Any, **named: Any) -> Any:
             self.kernels.append(kernel())
-            began = self.spent()
+            began, self.training = self.spent(), True
             try:
                 return train(own, *more, **named)
             finally:
                 self.trained += self.spent() - began
-                self.memory = [*self.memory[:1], peak()]
+                self.training = False
+                self.memory = [*self.memory[:1], peak() - self.imports.memory]
 
         @wraps(step)
         def steps(own: Any, *more: Any, **named: Any) -> Any:
-            self.memory = self.memory or [peak()]
+            self.memory = self.memory or [peak() - self.imports.memory]
             return step(own, *more, **named)
 
         trainer.log, trainer.train, trainer.training_step = logs, trains, steps
+        for name in ASIDE:
+            if hasattr(trainer, name):
+                setattr(trainer, name, self.beside(getattr(trainer, name)))
+
+    def beside(self, method: Any) -> Any:
+        """A method whose time within train() is not that of steps."""
+
+        @wraps(method)
+        def apart(own: Any, *more: Any, **named: Any) -> Any:
+            if not self.training or self.aside:
+                return method(own, *more, **named)
+            began, self.aside = self.spent(), True
+            try:
+                return method(own, *more, **named)
+            finally:
+                self.trained -= self.spent() - began
+                self.aside = False
+
+        return apart
 
     def of_files(self, module: ModuleType, name: str) -> None:
         """Follow what is saved as a table of tensors; what else torch.save writes is none of ours."""
@@ -97,15 +121,15 @@ class Witness:
         return self.trainers[trainer]
 
     def spent(self) -> float:
-        """CPU seconds so far, with those of children that ended, without imports."""
-        children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return time.process_time() + children.ru_utime + children.ru_stime - self.imports.seconds
+        """CPU seconds of this process so far, without imports."""
+        return time.process_time() - self.imports.seconds
 
     def write(self) -> None:
         """Python ends."""
         if not (self.logged or self.saved):
             return
-        outside = self.spent() - self.trained
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        outside = self.spent() - self.trained + children.ru_utime + children.ru_stime
         self.kernels.append(kernel())
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps({
@@ -115,27 +139,28 @@ class Witness:
 
 
 class Imports:
-    """CPU seconds that the main thread spent on imports, which other releases make longer or shorter."""
+    """What the main thread's imports took, in CPU seconds and MiB: other releases load more or fewer modules."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
-        self.depth = 0
+        self.seconds = self.memory = 0.0
+        self.within = False
 
     def watch(self) -> None:
         """Follow every import from now on."""
         load = _frozen_importlib._find_and_load  # type: ignore[attr-defined]
 
-        def timed(*given: Any) -> Any:
-            if self.depth or threading.current_thread() is not threading.main_thread():
+        def measured(*given: Any) -> Any:
+            if self.within or threading.current_thread() is not threading.main_thread():
                 return load(*given)
-            self.depth, began = 1, time.process_time()
+            self.within, began, before = True, time.process_time(), peak()
             try:
                 return load(*given)
             finally:
-                self.depth = 0
+                self.within = False
                 self.seconds += time.process_time() - began
+                self.memory += peak() - before
 
-        _frozen_importlib._find_and_load = timed  # type: ignore[attr-defined]
+        _frozen_importlib._find_and_load = measured  # type: ignore[attr-defined]
 
 
 def told(tensor: Any) -> list[Any]:

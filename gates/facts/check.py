@@ -3,6 +3,7 @@ or from another first loss is a regression until somebody accepts it."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from gates.facts.differences import CONFIGURATION, differences
 from gates.facts.exact import FACTS, bare, covers, deciding, on_purpose, variant_of
 from gates.model.policy import Policy
 from gates.model.records import Run
+from gates.model.sides import ABSENT
 from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, hard_check
 from gates.model.wording import around_difference, listed
 
@@ -18,6 +20,7 @@ NAMES = {
     "first.labels": "labels of the first step",
     "first.loss.1": "first loss",
     "first.tokens": "tokens of the first step",
+    "training.groups": "the optimizer's groups",
     "parameters.trainable": "trainable parameters",
     "parameters.trainable_at_end": "trainable parameters at the end",
     "outcome.ended": "the short training",
@@ -86,10 +89,27 @@ def alone(policy: Policy) -> bool:
 def said(one: Difference) -> str:
     """`first loss 0.6931 → 2.773 (4.00 times) in seeds 0, 1, 2`."""
     before, now = (side.partition(" | ")[0] for side in (one.baseline, one.candidate))
-    values = _numbers(before, now) or " → ".join(around_difference(before, now, LONGEST))
+    values = _numbers(before, now) or _groups(before, now) or " → ".join(around_difference(before, now, LONGEST))
     seeds = f" in {'seed' if len(one.seeds) == 1 else 'seeds'} {', '.join(map(str, one.seeds))}" if one.seeds else ""
     variant = f"{variant_of(one.key)}: " if variant_of(one.key) else ""
     return f"{variant}{NAMES.get(bare(one.key), bare(one.key))} {values}{seeds}"
+
+
+def _groups(before: str, now: str) -> str:
+    """What differs in the first groups of an optimizer that are not alike, such as `tensors 21 → 17`; '' for other
+    values."""
+    try:
+        here, there = json.loads(before), json.loads(now)
+    except ValueError:
+        return ""
+    if not all(isinstance(side, list) and side and isinstance(side[0], dict) for side in (here, there)):
+        return ""
+    pairs = ((left, right) for left, right in zip(here, there, strict=False) if left != right)
+    for left, right in pairs:
+        apart = [f"{key} {left.get(key, ABSENT)} → {right.get(key, ABSENT)}" for key in sorted({*left, *right})
+                 if left.get(key) != right.get(key)]  # fmt: skip
+        return ", ".join(apart)
+    return f"{len(here)} → {len(there)}"
 
 
 def _numbers(before: str, now: str) -> str:

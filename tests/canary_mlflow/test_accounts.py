@@ -77,6 +77,16 @@ def account(folder: Path, logged: Mapping[str, Sequence[float]], **saved: Sequen
         ({"learning_rate": [1e-3, 9e-4]}, {"learning_rate": [1e-3, 8e-4]}, ["learning_rate of step 2 0.0009 → 0.0008"]),
         ({"rewards/margins": [1e-6]}, {"rewards/margins": [5e-6]}, []),  # the difference of two large numbers
         ({"eval_my_score": [0.9]}, {"eval_my_score": [0.5]}, ["eval_my_score of step 1 0.9 → 0.5"]),
+        (
+            {"rewards/accuracies": [0.5], "logps/chosen": [30.0]},
+            {"rewards/accuracies": [0.4], "logps/chosen": [30.0]},
+            ["rewards/accuracies of step 1 0.5 → 0.4"],
+        ),
+        (
+            {"rewards/accuracies": [0.5], "logps/chosen": [30.0]},
+            {"rewards/accuracies": [0.45], "logps/chosen": [30.0001]},
+            [],
+        ),
         ({"eval_my_score": [0.9]}, {}, ["eval_my_score is not logged any more"]),
         ({"eval_runtime": [1.0], "train_loss": [2.0]}, {"eval_runtime": [2.0], "train_loss": [3.0]}, []),
         ({"loss": [3.0] * 4}, {"loss": [3.0] * 3}, ["loss was logged 4 → 3 times"]),

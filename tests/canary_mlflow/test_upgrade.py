@@ -295,12 +295,19 @@ def test_what_an_upgrade_makes_worse_without_another_loss_blocks() -> None:
 
 
 def test_other_groups_of_the_optimizer_block_however_they_are_implemented() -> None:
-    def blocked(now: str) -> list[str]:
+    def compared(now: str) -> Finding:
         before = {"training_groups": '[{"tensors": 4, "weight_decay": 0.1}]'}
-        return [one.key for one in compare([trained(1.0, **before)], [trained(1.0, training_groups=now)]).symptoms]
+        return compare([trained(1.0, **before)], [trained(1.0, training_groups=now)])
+
+    def blocked(now: str) -> list[str]:
+        return [one.key for one in compared(now).symptoms]
+
+    def told(now: str) -> str:
+        return compared(now).symptoms[0].said
 
     assert blocked('[{"tensors": 3, "weight_decay": 0.1}, {"tensors": 1, "weight_decay": 0.0}]') == ["training.groups"]
     assert blocked('[{"tensors": 4, "weight_decay": 0.2}]') == ["training.groups"]
+    assert told('[{"tensors": 4, "weight_decay": 0.2}]') == "the optimizer's groups weight_decay 0.1 → 0.2"
     assert blocked('[{"fused": true, "new": 1, "tensors": 4, "weight_decay": 0.1}]') == []
     assert blocked('[{"tensors": 3, "weig… 0123') == []
 
