@@ -75,26 +75,30 @@ def other_course(before: Sequence[Account], now: Account, rounding: float) -> It
     """(key, clause) for each metric that takes another course than rounding explains, which grows at most tenfold from
     one step to the next. What the baseline does not repeat itself tells nothing."""
     first, *again = (one.course for one in before)
-    steady = [name for name in first if _judged(name[1]) and all(one.get(name) == first[name] for one in again)]
-    worst = 0.0  # over all metrics, and from one trainer to the next: weights that differ move all of them
-    for trainer in sorted({trainer for trainer, _ in steady}):
-        keys = sorted((key for at, key in steady if at == trainer), key=lambda key: (_jumps(key), key))
-        for at in range(max(len(first[trainer, key]) for key in keys)):
-            known = worst
-            for key in (key for key in keys if at < len(first[trainer, key])):
-                step, value = first[trainer, key][at]
-                values = now.course.get((trainer, key), ())
-                if at >= len(values):
-                    if not values and at == 0 and key.startswith("eval_"):
-                        yield f"logged.{key}", f"{key} is not logged any more"
-                    continue
-                apart = _apart(key, value, values[at][1])
-                limit = max(worst and JUMP, rounding) if _jumps(key) else max(known, rounding)
-                if apart > limit * GROWS:
-                    yield f"logged.{key}", f"{key} of step {step} {_numbers(value, values[at][1])}"
-                if not _jumps(key) and math.isfinite(apart):
-                    worst = max(worst, apart)
+    steady = {name: first[name] for name in first if all(one.get(name) == first[name] for one in again)}
+    known = worst = 0.0  # over all metrics, and from one trainer to the next: weights that differ move all of them
+    place = (-1, -1)
+    for trainer, at, key in _in_order(steady):
+        place, known = (trainer, at), known if place == (trainer, at) else worst
+        step, value = steady[trainer, key][at]
+        values = now.course.get((trainer, key), ())
+        if not values and at == 0 and key.startswith("eval_"):
+            yield f"logged.{key}", f"{key} is not logged any more"
+        if at >= len(values):
+            continue
+        apart = _apart(key, value, values[at][1])
+        limit = max(worst and JUMP, rounding) if _jumps(key) else max(known, rounding)
+        if apart > limit * GROWS:
+            yield f"logged.{key}", f"{key} of step {step} {_numbers(value, values[at][1])}"
+        if not _jumps(key) and math.isfinite(apart):
+            worst = max(worst, apart)
     yield from _other_length(before, now)
+
+
+def _in_order(course: Course) -> list[tuple[int, int, str]]:
+    """Trainer, place and key of everything that is judged, as it was logged; what rounding may turn comes last."""
+    found = [(trainer, at, key) for (trainer, key), rows in course.items() if _judged(key) for at in range(len(rows))]
+    return sorted(found, key=lambda one: (one[0], one[1], _jumps(one[2]), one[2]))
 
 
 def _other_length(before: Sequence[Account], now: Account) -> Iterator[tuple[str, str]]:
