@@ -10,7 +10,7 @@ from gates.evidence.clocks import Pairs, invalid_clocks, judged_in_pairs
 from gates.evidence.comparability import incomparable, unread
 from gates.evidence.matching import compare_readings, identity_check, same_code, same_training
 from gates.evidence.plausibility import implausible
-from gates.evidence.readings import Reading, Yardstick, read, yardstick
+from gates.evidence.readings import VERIFIED, Reading, Yardstick, read, yardstick
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.rules import MetricRule, Role
@@ -73,7 +73,8 @@ def weigh(
     repeated = numbers != (len(left), found.design.candidate_runs)
     notes = (*notes, "runs of one seed count as one") if repeated else notes
     if rule.info.reward and stick.margin < rule.harm_margin:
-        notes = (*notes, f"{rule.info.label}: these rewards are for right and wrong answers, so the limit is narrower")
+        low, high = VERIFIED
+        notes = (*notes, f"{rule.info.label}: all rewards lie between {low:g} and {high:g}, so the limit is narrower")
     return Weighed(
         rule=rule,
         found=found,

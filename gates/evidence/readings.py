@@ -20,7 +20,7 @@ from gates.model.wording import called, quantity
 LEAST_POINTS = 8
 """Fewer means of several steps are no middle of anything."""
 VERIFIED = (-1.0, 2.0)
-"""Between these lie rewards for right and wrong answers, whichever way they are counted."""
+"""Between these lie rewards for right and wrong answers, whichever way they are counted, and shares of a best one."""
 SCORES = 5.0
 """What a run reaches by scores for which a policy's limits on rewards are meant: the canaries' GRPO ends at 4 to 8."""
 _REWARDS = metrics_with("reward")

@@ -55,7 +55,6 @@ _TEXTS: dict[tuple[str, str], tuple[str, str]] = {
         "what was gained is being lost: the policy collapses, or what it is scored by has changed",
         "go back to the last good checkpoint; lower the learning rate, raise the KL coefficient; read some responses",
     ),
-    ("grad_spike", ""): ("updates are about to explode, or hard batches follow one another", _SMALLER_STEPS),
     ("drift", "loss"): ("the loss goes up where it went down before", _SMALLER_STEPS),
     ("drift", "grad_norm"): ("gradients grow steadily: the run nears instability", _SMALLER_STEPS),
     ("drift", "kl"): (

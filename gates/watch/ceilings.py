@@ -9,6 +9,7 @@ from gates.watch.warning import Detector, Finding, Level
 
 # The streams that can have a limit; entropy is the only one that must not fall below its limit.
 CEILINGS = ("kl", "entropy", "grad_norm", "reward_std", "kl_target_error")
+_PERSIST = 3  # rows in a row for which a limit must be broken
 _LOOK = 10  # first rows, which show how this run begins and not what went wrong in it
 
 
@@ -16,12 +17,11 @@ class Ceiling(Detector):
     """A fixed limit; off for this run, with one notice, when the run's own beginning breaks it."""
 
     rule = "ceiling"
-    __slots__ = ("_broken", "_inside", "_limit", "_notice", "_off", "_persist", "_rows", "stream")
+    __slots__ = ("_broken", "_inside", "_limit", "_notice", "_off", "_rows", "stream")
 
-    def __init__(self, stream: str, limit: float, persist: int, notice: Callable[[str], None]) -> None:
+    def __init__(self, stream: str, limit: float, notice: Callable[[str], None]) -> None:
         self.stream = stream
         self._limit = limit
-        self._persist = persist
         self._notice = notice
         self._rows = self._broken = self._inside = 0
         self._off = False
@@ -41,7 +41,7 @@ class Ceiling(Detector):
                 )
             return None
         self._inside = self._inside + 1 if bad else 0
-        if self._inside < self._persist:
+        if self._inside < _PERSIST:
             return None
         side = "below" if self.stream == "entropy" else "beyond"
         return Finding(

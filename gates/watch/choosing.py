@@ -11,7 +11,6 @@ from gates.watch.drift import Drift
 from gates.watch.facts import Capped, NanGradients, NonFinite, ZeroLoss
 from gates.watch.learning import Flat, NoGainInReward, StaysZero
 from gates.watch.loss import LossRise, RewardFall
-from gates.watch.patterns import GradSpike
 from gates.watch.policy import WatchPolicy
 from gates.watch.together import Displacement, NoSpread, Outcome
 from gates.watch.warning import Detector, Level
@@ -22,6 +21,9 @@ _NONFINITE = {
     "eval_loss": Level.WARN,  # alone, it only says that the evaluation is broken
 }
 _REWARDS = frozenset({"reward_mean", "score_mean"})
+# Streams that say something of their own only in reinforcement learning, or only outside it: there a loss need not
+# fall, and batches whose answers all earn the same have no gradient; here a model that learns leaves its reference.
+_ONLY_RL, _NEVER_RL = frozenset({"kl"}), frozenset({"loss", "grad_norm"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ def detectors(name: str, run: Situation) -> tuple[list[Detector], list[Detector]
             always.append(NanGradients(policy.facts, policy.rows.burn_in, count=name == "nonfinite"))
     numbers = _RULES[name](run) if name in _RULES else []
     drift = policy.drift.streams.get(name)
-    if drift is not None and name in policy.drift.alone and not (run.rl and name == "loss"):
+    if drift is not None and name in policy.drift.alone and name not in (_NEVER_RL if run.rl else _ONLY_RL):
         numbers.append(Drift(drift, policy.drift, policy.rows, run.burn_in))
     band = run.bands.get(name)
     if drift is not None and band is not None and band.runs >= policy.band.min_runs and not (run.rl and name == "loss"):
@@ -64,7 +66,7 @@ def detectors(name: str, run: Situation) -> tuple[list[Detector], list[Detector]
         numbers.append(BandDeviation(rule, policy.band, policy.rows, band, may_be_late=late))
     ceiling = policy.ceilings.get(name)
     if ceiling is not None:
-        numbers.append(Ceiling(name, ceiling, policy.patterns.persist, run.note))
+        numbers.append(Ceiling(name, ceiling, run.note))
     return _on(always, policy), _on(numbers, policy)
 
 
@@ -77,7 +79,7 @@ def _loss(run: Situation) -> list[Detector]:
         return []
     policy = run.policy
     return [
-        ZeroLoss(policy.facts),
+        ZeroLoss(policy.facts, run.outcome),
         Flat(policy.facts, run.stuck, run.outcome),
         LossRise(policy.gain, policy.rows),
     ]
@@ -86,8 +88,7 @@ def _loss(run: Situation) -> list[Detector]:
 def _grad_norm(run: Situation) -> list[Detector]:
     if run.rl:  # a batch whose rewards are all equal has no gradient: the usual norm tells nothing about the next
         return []
-    multiple, patterns = run.policy.patterns.grad_spike, run.policy.patterns
-    return [StaysZero(run.policy.facts, Level.STOP), *([GradSpike(multiple, patterns)] if multiple else [])]
+    return [StaysZero(run.policy.facts, Level.STOP)]
 
 
 def _reward(stream: str) -> Callable[[Situation], list[Detector]]:
@@ -115,7 +116,7 @@ _RULES: dict[str, Callable[[Situation], list[Detector]]] = {
     "kl": lambda run: [StaysZero(run.policy.facts, Level.CRITICAL)] if run.rl else [],
     "learning_rate": lambda run: [StaysZero(run.policy.facts, Level.STOP)],
     "zero_spread_share": _spread,
-    "truncated_share": lambda run: [Capped(run.policy.facts)],
+    "truncated_share": lambda run: [Capped(run.policy.facts, run.stuck, run.outcome)],
     "reward_mean": _reward("reward_mean"),
     "score_mean": _reward("score_mean"),
     "reward_margin": lambda run: [*_reward("reward_margin")(run), *_preference("reward_margin")(run)],

@@ -7,6 +7,7 @@ from collections import deque
 
 from gates.model.wording import figure
 from gates.watch.policy import FactRules
+from gates.watch.together import Outcome
 from gates.watch.warning import Detector, Finding, Level
 
 _BENIGN = 3  # rows without finite gradients that are no news, early in a run, after the first finite one
@@ -71,14 +72,16 @@ class ZeroLoss:
     """A loss of exactly 0.0, from the start or all of a sudden.
 
     Either there is nothing to learn from (all labels masked), or a trainer logged a NaN as 0.0. A loss that is learned
-    away first comes down to its last digit: it is below `zero_loss_from` before it is zero.
+    away first comes down to its last digit: it is below `zero_loss_from` before it is zero; or its margin (`outcome`)
+    has risen.
     """
 
     rule = "zero_loss"
-    __slots__ = ("_recent", "_rules", "_zeros")
+    __slots__ = ("_outcome", "_recent", "_rules", "_zeros")
 
-    def __init__(self, rules: FactRules) -> None:
+    def __init__(self, rules: FactRules, outcome: Outcome) -> None:
         self._rules = rules
+        self._outcome = outcome
         self._zeros = 0
         self._recent: deque[float] = deque(maxlen=5)
 
@@ -99,26 +102,31 @@ class ZeroLoss:
         if not self._recent:
             return Finding(Level.STOP, f"exactly 0 in all {self._zeros} rows so far")
         before = sorted(self._recent)[len(self._recent) // 2]
-        if before <= self._rules.zero_loss_from:
+        if before <= self._rules.zero_loss_from or self._outcome.ahead:
             return None
         return Finding(Level.STOP, f"exactly 0 in {self._zeros} rows in a row, {figure(before)} before")
 
 
 class Capped(Detector):
-    """Nearly every response is cut off at the length limit, while fewer than half were before.
+    """Nearly every response is cut off at the length limit, while fewer than half were before; or has been from the
+    first row on, and no reward has risen within `stuck` rows, or by the end.
 
-    A fresh policy may begin like that, and a task that is too long for its limit stays like that: neither is a change.
+    A fresh policy may begin like that, and a task that is too long for its limit stays like that while it is learned.
     """
 
     rule = "length_runaway"
-    __slots__ = ("_least", "_recent", "_rules")
+    __slots__ = ("_least", "_outcome", "_recent", "_rows", "_rules", "_stuck")
 
-    def __init__(self, rules: FactRules) -> None:
+    def __init__(self, rules: FactRules, stuck: int, outcome: Outcome) -> None:
         self._rules = rules
+        self._stuck = stuck
+        self._outcome = outcome
         self._recent: deque[float] = deque(maxlen=rules.capped_rows)
         self._least = 1.0
+        self._rows = 0
 
     def update(self, step: int, value: float) -> Finding | None:
+        self._rows += 1
         recent, rules = self._recent, self._rules
         recent.append(value)
         if len(recent) < rules.capped_rows:
@@ -126,7 +134,16 @@ class Capped(Detector):
         share = sum(recent) / len(recent)
         if share < self._least:
             self._least = share
-        if share < rules.capped_share or self._least > rules.capped_from:
+        if share >= rules.capped_share and self._least <= rules.capped_from:
+            seen = f"{share:.0%} of the responses cut off (last {len(recent)} rows), {self._least:.0%} before"
+            return Finding(Level.CRITICAL, seen)
+        return self._always() if self._rows >= self._stuck else None
+
+    def finish(self, completed: bool) -> Finding | None:
+        return self._always() if completed and self._rows >= self._rules.frozen_rows else None
+
+    def _always(self) -> Finding | None:
+        if self._least < self._rules.capped_share or self._outcome.ahead:
             return None
-        seen = f"{share:.0%} of the responses cut off (last {len(recent)} rows), {self._least:.0%} before"
-        return Finding(Level.CRITICAL, seen)
+        seen = f"at least {self._least:.0%} of the responses cut off in all {self._rows} rows so far, no reward gained"
+        return Finding(Level.WARN, seen)

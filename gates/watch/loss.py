@@ -148,7 +148,9 @@ class GainLost:
             return None
         rules = self._rules
         fall, gained = level - self._best, max(self._first - self._best, 0.0)
-        far = fall / (error or math.inf)
+        # The best and the worst of many levels stand apart by luck, the further the more there were.
+        luck = 4.0 * math.log(max(self._rows / _MEMORY, 1.0))
+        far = math.sqrt(max((fall / (error or math.inf)) ** 2 - luck, 0.0))
         if not self.gained:  # its best level is its first one, or luck
             far /= _NOTHING_GAINED
         if fall <= rules.floor or far <= rules.noise:

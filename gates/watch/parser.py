@@ -8,7 +8,6 @@ from typing import Any
 
 from gates.model.fields import PolicyError, fields, mapping, readers, unknown
 from gates.model.rules import Scale
-from gates.watch.patterns import SPIKE_ROWS
 from gates.watch.policy import BEGIN, WatchPolicy
 
 
@@ -59,11 +58,6 @@ def _check(policy: WatchPolicy) -> None:
     if rows.window > rows.burn_in:
         raise PolicyError(
             f"watch.rows.window: found {rows.window}; expected at most watch.rows.burn_in ({rows.burn_in})"
-        )
-    if policy.patterns.persist > SPIKE_ROWS:
-        raise PolicyError(
-            f"watch.patterns.persist: found {policy.patterns.persist}; expected at most {SPIKE_ROWS}, the rows among "
-            "which a spike is counted"
         )
     for name in policy.drift.alone - policy.drift.streams.keys():
         raise unknown("watch.drift.alone", "stream", name, policy.drift.streams)

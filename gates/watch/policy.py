@@ -154,13 +154,11 @@ class GainRules:
 class PatternRules:
     """The named early signs; None: the rule is off."""
 
-    grad_spike: Annotated[float | None, optional(number(1, above=True))]
     no_spread: Annotated[float | None, optional(number(0, 1, above=True))]
     no_spread_rows: Annotated[int, count(1)]
     displaced_share: Annotated[float | None, optional(number(0, above=True))]
     displaced_times: Annotated[float, number(1, above=True)]
     displaced_nats: Annotated[float, number(0)]
-    persist: Annotated[int, count(1)]
 
 
 def _silent(path: str, value: Any) -> frozenset[str]:

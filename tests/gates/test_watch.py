@@ -160,6 +160,20 @@ FACTS: list[tuple[str, Rows, list[tuple[int, str, str, str]]]] = [
         [{"loss": 2.0 + 0.1 * (row % 3)} for row in range(10)] + constant(9, loss=0.0),
         [(15, "STOP", "loss", "zero_loss")],
     ),
+    (
+        "a loss learned away at once, as the margin says",
+        [
+            {"loss": loss, "reward_margin": margin}
+            for loss, margin in ((0.69, 0.0), (0.16, 27.0), (0.0, 120.0), (0.0, 142.0))
+        ],
+        [],
+    ),
+    (
+        "gradients that grow in RL",
+        [{"reward_mean": 0.1 * row, "grad_norm": 1.0 + 30.0 * (row >= 60)} for row in range(120)],
+        [],
+    ),
+    ("KTO leaves its reference", [{"chosen_reward": 0.1 * row, "kl": 1.0 + 0.1 * row} for row in range(120)], []),
     ("a loss learned away", [{"loss": round(2 * 0.5**row, 4)} for row in range(40)], []),
     ("RL begins at a loss of 0", constant(15, loss=0.0, reward_mean=1.0, kl=0.1), []),
     ("a loss that does not move", constant(30, loss=0.6931), [(20, "STOP", "loss", "no_learning")]),
@@ -176,7 +190,16 @@ FACTS: list[tuple[str, Rows, list[tuple[int, str, str, str]]]] = [
         [{"kl": 0.0, "reward_mean": float(row)} for row in range(25)],
         [(20, "CRITICAL", "kl", "no_learning")],
     ),
-    ("responses at the limit from the start", constant(30, truncated_share=1.0), []),
+    (
+        "responses at the limit from the start",
+        constant(30, truncated_share=1.0),
+        [(30, "WARN", "truncated_share", "length_runaway")],
+    ),
+    (
+        "responses at the limit from the start, of a policy that learns",
+        [{"truncated_share": 1.0, "reward_mean": 0.1 * row + 0.2 * math.sin(2.4 * row)} for row in range(30)],
+        [],
+    ),
     (
         "responses that run to the limit",
         constant(20, truncated_share=0.2) + constant(12, truncated_share=1.0),
@@ -237,7 +260,8 @@ def test_a_warning_is_not_repeated() -> None:
     usual, high = constant(30, grad_norm=1.0), constant(5, grad_norm=30.0)
     again = [*usual, *high] * 8
     # Each time it must be silent for twice as long: after 25 rows, 50, 100 …
-    assert [one[0] for one in said(watch(again)) if one[3] == "grad_spike"] == [33, 68]
+    found = said(watch(again, policy(ceilings__grad_norm=10.0)))
+    assert [one[0] for one in found if one[3] == "ceiling"] == [33, 68]
 
 
 def reward(seed: int, rows: int = 200, *, noise: float = 0.15) -> np.ndarray:

@@ -44,7 +44,6 @@ def loss(*parts: Any) -> Rows:
     return column("loss", np.concatenate([np.atleast_1d(part) for part in parts]))
 
 
-spikes = column("grad_norm", [*wavy(40, 1.0), 20, 20, 20, 20, *wavy(40, 1.0)])
 explosion = fail(sft(0), 200, 100, loss=lambda x, s: 8 * x)
 creep = fail(sft(0), 100, 250, grad_norm=lambda x, s: x * 60**s)
 turns = column("grad_norm", np.concatenate([wavy(30, 1.0), wavy(5, 30.0)] * 8))
@@ -122,14 +121,12 @@ FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
     "gain__warn_lost": (0.7, half_gone),
     "gain__critical_lost": (0.95, collapsed),
     "gain__critical_noise": (60.0, collapsed),
-    "patterns__grad_spike": (50, spikes),
-    "patterns__persist": (5, spikes),
     "patterns__no_spread": (0.99, equal),
     "patterns__no_spread_rows": (40, equal),
     "patterns__displaced_share": (0.9, [row | {"chosen_logp": max(row["chosen_logp"], -22.0)} for row in preferred]),
     "patterns__displaced_times": (6.0, preferred),
     "patterns__displaced_nats": (40.0, preferred),
-    "silent": (["grad_spike"], spikes),
+    "silent": (["drift"], sixfold),
     "phases": ([201], explosion),
     "ceilings__kl": (0.2, column("kl", [0.1] * 20 + [0.3] * 20)),
     "ceilings__entropy": (0.5, column("entropy", [0.6] * 20 + [0.4] * 20)),
@@ -192,7 +189,7 @@ STREAM_FLIPS = flips_of_streams()
 
 @pytest.mark.parametrize(("key", "value", "rows"), STREAM_FLIPS, ids=[flip[0] for flip in STREAM_FLIPS])
 def test_every_key_of_a_stream_changes_an_outcome(key: str, value: Any, rows: Rows) -> None:
-    changes, algo = {key: value}, "sft" if "__loss__" in key else "ppo"
+    changes, algo = {key: value}, "sft" if "__loss__" in key or "__grad_norm__" in key else "ppo"
     if key.endswith("__scale") and value == "log":  # which needs more
         changes |= {key.replace("__scale", "__floor"): 0.01}
     # Other rules look at some of these streams too, so drift alone is compared.
@@ -237,7 +234,7 @@ BAD = [
     (change("drift__streams__kl__critical_change", 2.0), "kl.critical_change: found 2; expected at least warn_change"),
     (change("drift__streams__kl__worse", "up"), "watch.drift.streams.kl.worse: found 'up'; valid: higher, lower"),
     (change("ceilings__kl", "0.2"), "watch.ceilings.kl: found '0.2'; expected a number of at least 0"),
-    (change("silent", ["grad_spikes"]), "watch.silent: unknown rule 'grad_spikes'; valid: band, ceiling"),
+    (change("silent", ["drifts"]), "watch.silent: unknown rule 'drifts'; valid: band, ceiling"),
     (change("silent", "drift"), "watch.silent: found 'drift'; expected a list, [] for none"),
     (change("phases", [0]), "watch.phases: found 0; expected a whole number of at least 1"),
     (change("drift__alone", ["los"]), "watch.drift.alone: unknown stream 'los'; valid: approx_kl"),
@@ -256,16 +253,14 @@ def test_nonsense_is_refused_by_name(parse: Callable[[], Any], expected: str) ->
 
 
 def test_a_rule_that_bears_its_own_number_is_switched_off_by_null() -> None:
-    assert watch(spikes).verdict == "warned"
-    assert {one.rule for one in watch(spikes, policy(patterns__grad_spike=None)).warnings} == {"drift"}
     assert "no_spread" in {one.rule for one in watch(equal).warnings}
     assert "no_spread" not in {one.rule for one in watch(equal, policy(patterns__no_spread=None)).warnings}
 
 
 def test_an_algorithm_has_rules_of_its_own() -> None:
-    rules = parse_watch(DEFAULT | {"algos": {"SFT": {"patterns": {"grad_spike": None}}}})
-    said_of = {algo: {one.rule for one in watch(spikes, rules, algo=algo).warnings} for algo in ("sft", "dpo", "")}
-    assert said_of == {"sft": {"drift"}, "dpo": {"drift", "grad_spike"}, "": {"drift", "grad_spike"}}
+    rules = parse_watch(DEFAULT | {"algos": {"SFT": {"drift": {"alone": []}}}})
+    said_of = {algo: {one.rule for one in watch(sixfold, rules, algo=algo).warnings} for algo in ("sft", "dpo", "")}
+    assert said_of == {"sft": set(), "dpo": {"drift"}, "": {"drift"}}
 
 
 def test_a_policy_file_that_is_not_there_is_one_line() -> None:
