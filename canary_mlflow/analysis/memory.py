@@ -55,16 +55,25 @@ def memory_of(client: MlflowClient, tags: Mapping[str, str]) -> Memory:
 
 def alike(client: MlflowClient, experiments: list[str], algo: str, tags: Mapping[str, str]) -> list[MlflowRun]:
     """The newest finished runs of an algorithm that measured memory and differ in nothing else that matters to it."""
-    found = client.search_runs(
-        experiments,
-        f"tags.`canary.algo` = '{algo}' AND tags.`canary.role` = 'run' AND tags.`canary.completed` = 'true'",
-        order_by=["attributes.start_time DESC"],
-        max_results=NEWEST,
-    )
-    return [
-        run
-        for run in found
-        if KEY in run.data.metrics
-        and NOT_PROMOTABLE_TAG not in run.data.tags
-        and all(run.data.tags.get(key) == tags.get(key) for key in LIKE)
-    ][:USED]
+    found: list[MlflowRun] = []
+    page: str | None = None
+    for _ in range(NEWEST // USED):  # mostly the first page is enough, and a run takes a millisecond to fetch
+        runs = client.search_runs(
+            experiments,
+            f"tags.`canary.algo` = '{algo}' AND tags.`canary.role` = 'run' AND tags.`canary.completed` = 'true'",
+            order_by=["attributes.start_time DESC"],
+            max_results=USED,
+            page_token=page,
+        )
+        found += [run for run in runs if is_like(run, tags)]
+        page = runs.token
+        if len(found) >= USED or not page:
+            break
+    return found[:USED]
+
+
+def is_like(run: MlflowRun, tags: Mapping[str, str]) -> bool:
+    """Whether a run is a standard for the one with these tags."""
+    if KEY not in run.data.metrics or NOT_PROMOTABLE_TAG in run.data.tags:
+        return False
+    return all(run.data.tags.get(key) == tags.get(key) for key in LIKE)

@@ -52,7 +52,11 @@ def test_a_run_that_nobody_watched_is_watched_now(recorded: Any, tmp_path: Path)
     assert "None seen: the watch has nothing to say" in Page((tmp_path / "report.html").read_text()).words
 
 
-def test_memory_of_the_three_algorithms_is_set_side_by_side_like_with_like(recorded: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [20, 1])  # of one run: the one that is like this one stands on a later page
+def test_memory_of_the_three_algorithms_is_set_side_by_side_like_with_like(
+    recorded: Any, tmp_path: Path, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("canary_mlflow.analysis.memory.USED", page)
     name = f"model-{recorded.seed}"
     sizes = {"ppo": (900.0, 1500.0, 1400.0), "dpo": (700.0, 900.0), "sft": (500.0, 600.0)}
     ids = {algo: a_run(recorded, {"perf/peak_memory": size}, algo=algo, model=name) for algo, size in sizes.items()}
