@@ -5,9 +5,9 @@
 
 On SQLite and on PostgreSQL, each behind a real `mlflow server` with the guard, unless a line says otherwise. Each run
 is a process that logs 24 metrics at every step. With a fault, every second run ends half-way and leaves what it could
-not send; the fault lasts from 12 to 27 s, so the steps should take about 30 s. Then `canary deliver` runs, up to three
+not send; the fault begins after 12 s, so the steps should take about 30 s. Then `canary deliver` runs, up to three
 times while it says that something still waits, and the store's tables are counted. The full disk is a small one of its
-own, which only root may mount, and only SQLite's file lies on it.
+own, which only root may mount, and all files of the database lie on it.
 
 Of the many runs and versions most are written straight into the tables. The gate judges a version against the champion
 as usual and moves nothing: the decision alone, up to its row in the ledger; the same with the session's report and
@@ -36,11 +36,14 @@ from load_writers import load
 MARK = "load"
 STORES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 FAULTS = {
-    "direct": "without a server",
     "none": "nothing breaks",
     "killed": "the server is killed, and started 15 s later",
     "500": "it answers 500 for 15 s; half of that had been stored",
+    "hangs": "it stands still for 60 s",
     "full": "the database's disk is full for 15 s",
+    "direct none": "without a server: nothing breaks",
+    "direct locked": "without a server: somebody locks the tables for 60 s",
+    "direct full": "without a server: the database's disk is full for 15 s",
 }
 SIZES = {
     "decision_s": "the gate's decision, with its row in the ledger",
@@ -53,13 +56,12 @@ Found = dict[str, dict[str, Any]]
 
 
 def measurements(asked: argparse.Namespace) -> dict[str, Callable[[Path], dict[str, Any]]]:
-    """Each by its name. PostgreSQL's disk is not filled."""
+    """Each by its name."""
     made: dict[str, Callable[[Path], dict[str, Any]]] = {}
     of_runs = {"runs": asked.runs, "steps": asked.steps, "pace": asked.pace}
     for store in STORES:
         for fault in FAULTS:
-            if (store, fault) != ("postgresql", "full"):
-                made[f"{store} {fault}"] = partial(load, store, fault, **of_runs)
+            made[f"{store} {fault}"] = partial(load, store, fault, **of_runs)
         for where in ("direct", "server"):
             sizes = {"runs": asked.stored, "count": asked.versions}
             made[f"{store} registry {where}"] = partial(registry, store, where == "direct", **sizes)

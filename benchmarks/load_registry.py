@@ -19,7 +19,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import sqlalchemy as sa  # noqa: E402  # the path is set above
 from ledger import record  # noqa: E402  # sets CANARY_KEYS to a folder of its own
-from load_writers import apart, place  # noqa: E402
+from load_places import place  # noqa: E402
+from load_writers import apart  # noqa: E402
 from page import Filler  # noqa: E402
 from recorded import CHILD, STEPS, Recorded  # noqa: E402
 from recorded import TAGS as WORK  # noqa: E402

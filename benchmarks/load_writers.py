@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import sqlalchemy as sa  # noqa: E402  # the path is set above
 from click.testing import CliRunner  # noqa: E402
-from cluster import cluster, free_port  # noqa: E402
-from servers import Server  # noqa: E402
-from small_disk import fill, small_disk  # noqa: E402
+from load_places import FORK, Place, place  # noqa: E402
 
 from canary_mlflow.cli import canary  # noqa: E402
 from canary_mlflow.tracking.ending import Target  # noqa: E402
@@ -33,111 +25,13 @@ from canary_mlflow.tracking.schema import mlflow_key, name_of  # noqa: E402
 from canary_mlflow.tracking.sinks import SINKS, USUAL, SinkSetting  # noqa: E402
 from canary_mlflow.tracking.store import prepare_store  # noqa: E402
 
-FORK = multiprocessing.get_context("fork")  # each run is a process that has its libraries loaded already
 LOGGED = ("loss", "grad_norm", "rewards/margins", "logps/chosen", *(f"x_{number}" for number in range(20)))
 APART = 0.2  # seconds between the starts of two processes; they begin to train together
 TRIES = 3  # of `canary deliver`, which asks for another one while the store takes too little
-STRUCK, MENDED = 12.0, 27.0  # seconds after the first step: the first rows are being sent; half of the runs are over
+STRUCK = 12.0  # seconds after the first step: the first rows are being sent
+LASTS = {"killed": 15.0, "500": 15.0, "full": 15.0, "hangs": 60.0, "locked": 60.0}  # seconds until it is mended
 IMPATIENT, PATIENT = 1.0, 60.0  # seconds that a run waits at its end for a store that takes nothing
-DISK = 512 * 1024  # KiB of the disk that becomes full
 IDLE = Setting(model=None, device="cpu", compiled=False, ranks=1, iterates=False, idle_cpu=float)
-Act = Callable[[], object]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A store: where runs write, the database behind it, and what breaks and mends it."""
-
-    store: str
-    database: str
-    breaks: Act
-    mends: Act
-
-
-def nothing() -> None:
-    """What breaks where nothing is to break."""
-
-
-@contextmanager
-def database(kind: str, disk: Path) -> Iterator[str]:
-    """The address of an empty database; that of SQLite lies on `disk`."""
-    if kind == "sqlite":
-        yield f"sqlite:///{disk}/mlflow.db"
-        return
-    with cluster() as made:
-        made.run("CREATE DATABASE mlflow")
-        yield made.uri("mlflow")
-
-
-@contextmanager
-def place(kind: str, fault: str, folder: Path) -> Iterator[Place]:
-    """A store of its own. `fault`: `direct` has no server; `killed`, `500` and `full` break."""
-    with ExitStack() as stack:
-        disk = folder / "disk"
-        disk.mkdir()
-        if fault == "full":
-            stack.enter_context(small_disk(disk, DISK))
-        uri = stack.enter_context(database(kind, disk))
-        if fault == "direct":
-            yield Place(store=uri, database=uri, breaks=nothing, mends=nothing)
-            return
-        server = stack.enter_context(Server(uri, folder, registry=f"canary+{uri}", app="canary"))
-        if fault == "killed":
-            yield Place(store=server.uri, database=uri, breaks=server.kill, mends=server.start)
-        elif fault == "500":
-            address, broken = stack.enter_context(flaky(server.uri))
-            yield Place(store=address, database=uri, breaks=broken.set, mends=broken.clear)
-        else:
-            filler = disk / "filler"
-            breaks, mends = (lambda: fill(disk, 64), filler.unlink) if fault == "full" else (nothing, nothing)
-            yield Place(store=server.uri, database=uri, breaks=breaks, mends=mends)
-
-
-@contextmanager
-def flaky(server: str) -> Iterator[tuple[str, Any]]:
-    """The address of a way to the server that answers 500 while the event is set."""
-    port, broken = free_port(), FORK.Event()
-    process = FORK.Process(target=relay, args=(server, port, broken), daemon=True)
-    process.start()
-    try:
-        yield f"http://127.0.0.1:{port}", broken
-    finally:
-        process.kill()
-
-
-def relay(server: str, port: int, broken: Any) -> None:
-    """Pass requests on. While `broken` is set, each is answered 500; of these every second had reached the server."""
-    count = iter(range(sys.maxsize))
-
-    class Relay(BaseHTTPRequestHandler):
-        def handle_any(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            breaks = broken.is_set()
-            status, said = (500, b"{}") if breaks and next(count) % 2 else passed_on(server, self, body)
-            self.send_response(500 if breaks else status)
-            self.send_header("Content-Length", str(len(said)))
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(said)
-
-        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any
-
-        def log_message(self, *said: object) -> None:
-            pass
-
-    ThreadingHTTPServer.request_queue_size = 128
-    ThreadingHTTPServer(("127.0.0.1", port), Relay).serve_forever()
-
-
-def passed_on(server: str, asked: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
-    """The server's status and answer."""
-    headers = {key: value for key, value in asked.headers.items() if key.lower() not in ("host", "connection")}
-    request = urllib.request.Request(server + asked.path, body or None, headers, method=asked.command)
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return int(answer.status), bytes(answer.read())
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
 
 
 def write(
@@ -188,24 +82,24 @@ def load(kind: str, fault: str, folder: Path, *, runs: int, steps: int, pace: fl
     """Have the runs written, and count what the store has of them. Every second run has half of the steps."""
     written = folder / "written"
     written.mkdir()
-    breaks = fault in ("killed", "500", "full")
+    lasts = LASTS.get(fault.rpartition(" ")[2])
     with place(kind, fault, folder) as made:
         assert apart(prepare, made, written) == 0
         experiment, together = (written / "experiment").read_text(), FORK.Barrier(runs + 1)
         children = []
         for number in range(runs):
             short = number % 2 == 1
-            own = (steps // 2 if short else steps, pace, together, IMPATIENT if short and breaks else PATIENT)
+            own = (steps // 2 if short else steps, pace, together, IMPATIENT if short and lasts else PATIENT)
             children.append(FORK.Process(target=write, args=(made, written, experiment, number, *own)))
         for child in children:
             child.start()
             time.sleep(APART)
         together.wait(300)
         began = time.monotonic()
-        if breaks:
+        if lasts:
             time.sleep(STRUCK)
             made.breaks()
-            time.sleep(max(0.0, MENDED - (time.monotonic() - began)))
+            time.sleep(lasts)
             made.mends()
         for child in children:
             child.join()

@@ -49,11 +49,11 @@ class Cluster:
 
 
 @contextmanager
-def cluster() -> Iterator[Cluster]:
-    """Start one, and stop it. `binaries()` must be there."""
+def cluster(disk: Path | None = None) -> Iterator[Cluster]:
+    """Start one whose files lie on `disk`, and stop it. `binaries()` must be there."""
     place = binaries()
     assert place is not None
-    folder = Path(tempfile.mkdtemp(prefix="canary-postgres-"))
+    folder = Path(tempfile.mkdtemp(prefix="canary-postgres-", dir=disk))
     prefix: list[str] = []
     if os.getuid() == 0:
         account = next(pwd.getpwnam(name) for name in ACCOUNTS if any(one.pw_name == name for one in pwd.getpwall()))

@@ -93,12 +93,20 @@ class Server:
 
     def hang(self) -> None:
         """Have it take connections and answer nobody."""
-        (listens,) = {
+        os.kill(self._listens(), signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Have it answer what it was asked meanwhile."""
+        os.kill(self._listens(), signal.SIGCONT)
+
+    def _listens(self) -> int:
+        (pid,) = {
             each.pid
             for each in psutil.net_connections("tcp")
             if each.status == psutil.CONN_LISTEN and each.laddr.port == self.port
         }
-        os.kill(listens, signal.SIGSTOP)
+        assert pid is not None
+        return pid
 
     def kill(self) -> None:
         """End it as a crash would."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -29,8 +29,9 @@ def small_disk(folder: Path, kib: int) -> Iterator[Path]:
 
 
 def fill(disk: Path, leave_kib: int) -> Path:
-    """Leave so much room on it; the file that took the rest."""
-    room = os.statvfs(disk)
+    """Leave so much room on it, or less if others write meanwhile; the file that took the rest."""
     filler = disk / "filler"
-    filler.write_bytes(b"\0" * (room.f_bavail * room.f_frsize - leave_kib * 1024))
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while (room := os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize - leave_kib * 1024) > 0:
+            file.write(bytes(min(room, 1 << 20)))
     return filler
