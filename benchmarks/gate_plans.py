@@ -32,7 +32,7 @@ from gate_judges import STEP_LIMIT, policy_for  # noqa: E402
 
 from gates import Outcome, Run, Version, judge  # noqa: E402
 from gates.model.policy import FreshBaseline, Policy  # noqa: E402
-from gates.top_up import first_look, next_look  # noqa: E402
+from gates.top_up import TopUp, next_look  # noqa: E402
 
 STORED = 5
 BAD_HOST = math.log(1.1)
@@ -82,7 +82,7 @@ def followed(
     hosts: list[float] = []
     wanted = policy.looks.fresh_baseline
     beside = wanted is FreshBaseline.ALWAYS or (wanted is FreshBaseline.DIFFERS and place.session > 0)
-    step = first_look(policy)
+    step = TopUp(look=1, candidate_runs=policy.looks.runs[0], reason="the first")
     while True:
         while len(candidate) < step.candidate_runs:
             hosts.append(today + place.host(rng))

@@ -99,13 +99,13 @@ def _each_seed_once(rule: MetricRule, sets: Sequence[Sequence[Reading]]) -> list
     seen: list[Reading] = []
     found = []
     for readings in sets:
-        found.append([one for one in readings if one.seed is None or not any(_same(one, other) for other in seen)])
+        found.append([one for one in readings if not any(_repeats(one, other) for other in seen)])
         seen += found[-1]
     return found
 
 
-def _same(one: Reading, other: Reading) -> bool:
-    return one.seed == other.seed and one.series.same_values(other.series)
+def _repeats(one: Reading, other: Reading) -> bool:
+    return one.seed is not None and one.seed == other.seed and one.series.same_values(other.series)
 
 
 def _variance(harms: Values) -> float:

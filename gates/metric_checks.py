@@ -97,8 +97,7 @@ def conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, power
     enough = enough_to_block(policy, found.design)
     evidence = evidence_of(policy, weighed, smallest_detectable(found, level) if enough else None)
     line, known = _line(rule, evidence), {"evidence": evidence, "notes": weighed.notes}
-    within = found.p_noninferior <= policy.alpha_pass
-    if within:
+    if found.p_noninferior <= policy.alpha_pass:
         reason = f"{line}, within the limit with {p_value(found.p_noninferior)}"
         return check_of(rule, CheckOutcome.PASS, reason, **known)
     if found.p_harm <= level and (enough or rule.role is Role.ADVISORY):
@@ -107,22 +106,16 @@ def conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, power
         blocks = rule.role is not Role.ADVISORY
         outcome, code = (CheckOutcome.BLOCK, ReasonCode.REGRESSION) if blocks else (CheckOutcome.WARN, None)
         return check_of(rule, outcome, reason, reason_code=code, **known)
-    share = level / policy.alpha_block
-    return _inconclusive(plan, weighed, found, evidence, line, share * plan.alpha_block, power)
+    return _inconclusive(plan, weighed, evidence, line, level / policy.alpha_block * plan.alpha_block, power)
 
 
 def _inconclusive(
-    policy: Policy,
-    weighed: Weighed,
-    found: Comparison,
-    evidence: Evidence,
-    line: str,
-    alpha_block: float,
-    power: float,
+    policy: Policy, weighed: Weighed, evidence: Evidence, line: str, alpha_block: float, power: float
 ) -> Check:
     """A check that says what the interval shows, what is missing (runs, less noise, distance from the limit) and how
     many runs would decide."""
-    rule, beyond = weighed.rule, found.harm > found.margin
+    rule, found = weighed.rule, weighed.found
+    beyond = found.harm > found.margin
     standing = evidence.standing(rule.worse is Worse.BOTH)
     alone = found.design.baseline_runs == found.design.candidate_runs == 1
     least = max(LEAST_TO_BLOCK, policy.min_baseline_runs) if beyond else 1 + alone

@@ -33,11 +33,6 @@ class TopUp:
     reason: str
 
 
-def first_look(policy: Policy) -> TopUp:
-    wanted = policy.looks.runs[0]
-    return TopUp(look=1, candidate_runs=wanted, reason=f"the plan begins with {runs(wanted, 'candidate')}")
-
-
 def champion_runs(policy: Policy, baseline: Version | None, candidate: Version) -> int:
     """How many runs a candidate needs to replace the baseline: enough to be a baseline itself, and no fewer than the
     baseline has."""

@@ -66,7 +66,7 @@ def _other_part(rule: MetricRule, readings: Sequence[Reading], too_early: Sequen
     run was resumed or lack its middle, a logging interval that changed on the way. For iterations, points are counted:
     one iteration may have more steps than another."""
     steps = [reading.series.steps[reading.series.finite].astype(float) for reading in readings]
-    spacings = _spacings(readings)
+    spacings = [reading.series.spacing for reading in readings if len(reading.series.steps) > 1]
     if rule.info.of_iterations and len(spacings) == len(steps):
         steps = [each / spacing for each, spacing in zip(steps, spacings, strict=True)]
         longest, spacings, too_early = max(float(each[-1]) for each in steps), [1.0], ()
@@ -87,8 +87,3 @@ def _changes(rule: MetricRule, stick: Yardstick, reading: Reading) -> bool:
     early, late = float(iqm(values[:third])), float(iqm(values[-third:]))
     relative = stick.relative or SUMMARIES[rule.reduction].logarithmic
     return abs(late - early) > stick.margin / 2 * (min(abs(early), abs(late)) if relative else 1.0)
-
-
-def _spacings(readings: Sequence[Reading]) -> list[float]:
-    """How many steps a point stands for, in each series that tells."""
-    return [reading.series.spacing for reading in readings if len(reading.series.steps) > 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -21,18 +21,18 @@ PAIRS = 3
 """Fewer pairs leave one degree of freedom to their differences; that of their runs as two sides rests on two and more,
 and is too large where the seed has a part in it, never too small."""
 
-Matched = list[tuple[list[Reading], Reading]]
-"""Each of the candidate's readings, in the order of seeds, with those of the baseline that stand against it."""
 
-
-def match_by_seed(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> Matched | None:
-    """Every reading once, with equally many of the baseline's for each seed; None if the seeds do not allow that. Nor
-    may the candidate have a seed twice: the names of its runs would then decide which stands against which."""
+def in_pairs(
+    stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]
+) -> tuple[Values, Values] | None:
+    """For each seed, the mean of the baseline's readings, and the candidate's, both in harm units; None unless every
+    reading has its part, equally many of the baseline's for each seed. Nor may the candidate have a seed twice: the
+    names of its runs would then decide which stands against which."""
     left, right = by_seeds(baseline), by_seeds(candidate)
     equally_often = len({len(runs) for runs in left.values()}) == 1 and len(right) == len(candidate)
     if None in left or left.keys() != right.keys() or not equally_often:
         return None
-    return [(left[seed], right[seed][0]) for seed in sorted(right, key=lambda seed: seed or 0)]
+    return _means(stick, (left[seed] for seed in right)), _means(stick, right.values())
 
 
 def compare_readings(
@@ -42,33 +42,31 @@ def compare_readings(
     common, namely a seed that the metric follows, or the machine (`beside`: both runs of a seed were made side by
     side)."""
     shared = rule.info.repeatable or beside
-    matched = match_by_seed(left, right) if shared and len(right) >= PAIRS else None
-    before, now = _in_pairs(stick, matched) if matched else (apart(rule, stick, left), apart(rule, stick, right))
+    pairs = in_pairs(stick, left, right) if shared and len(right) >= PAIRS else None
+    before, now = pairs or (apart(rule, stick, left), apart(rule, stick, right))
     return compare(
         before,
         now,
         margin=stick.margin,
         prior=stick.prior,
-        paired=matched is not None,
+        paired=pairs is not None,
         averaged=max(1, len(left) // len(before)),
         two_sided=rule.worse is Worse.BOTH,
     )
 
 
-def _in_pairs(stick: Yardstick, matched: Matched) -> tuple[Values, Values]:
-    """For each seed, the mean of the baseline's readings, and the candidate's reading, both in harm units."""
-    means = [math.fsum(stick.harms(runs)) / len(runs) for runs, _ in matched]
-    return np.array(means), stick.harms([reading for _, reading in matched])
-
-
 def apart(rule: MetricRule, stick: Yardstick, readings: Sequence[Reading]) -> Values:
     """One number per run, or per seed if the metric follows its seed: runs of one seed then repeat each other, and
     counting each of them blocked up to 12 % of unchanged sides."""
-    groups = by_seeds(readings)
-    if not rule.info.repeatable or len(groups) == len(readings):
+    if not rule.info.repeatable:
         return stick.harms(readings)
+    groups = by_seeds(readings)
     alone = [[reading] for reading in groups.pop(None, [])]
-    return np.array([math.fsum(stick.harms(runs)) / len(runs) for runs in [*groups.values(), *alone]])
+    return _means(stick, [*groups.values(), *alone])
+
+
+def _means(stick: Yardstick, groups: Iterable[Sequence[Reading]]) -> Values:
+    return np.array([math.fsum(stick.harms(runs)) / len(runs) for runs in groups])
 
 
 def by_seeds(readings: Sequence[Reading]) -> dict[int | None, list[Reading]]:

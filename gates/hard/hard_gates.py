@@ -9,13 +9,12 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gates.hard.crashes import crashes
 from gates.hard.divergence import divergence
 from gates.model.metrics import metrics_with
 from gates.model.policy import HardChecks, Policy
-from gates.model.records import WITHIN_NOISE, Run, Series, Version
+from gates.model.records import WITHIN_NOISE, Run, Version
 from gates.model.sides import CRASHES, Side, broken_off, failures_too, interrupted
 from gates.model.verdict import Check, CheckOutcome, ReasonCode, hard_check
 from gates.model.wording import listed, runs
@@ -49,12 +48,10 @@ def scale_search(run: Run) -> frozenset[int]:
 
 
 def _bad(run: Run, name: str) -> list[int]:
-    series = run.series.get(name)
-    return [] if series is None else [int(step) for step in series.steps[_mask(series)]]
-
-
-def _mask(series: Series) -> NDArray[np.bool_]:
-    return np.asarray(series.values > 0) if series.name == _COUNT else ~series.finite
+    if name not in run.series:
+        return []
+    series = run.series[name]
+    return [int(step) for step in series.steps[series.values > 0 if name == _COUNT else ~series.finite]]
 
 
 def _first(run: Run, benign: Collection[int]) -> str:

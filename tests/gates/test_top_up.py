@@ -11,7 +11,7 @@ from gates import Outcome, ReasonCode, Run, Series, Version, judge
 from gates.model.policy import FreshBaseline, Looks, WithoutSource
 from gates.model.priors import Prior
 from gates.stats.comparisons import compare
-from gates.top_up import first_look, next_look, next_seeds, to_run_again
+from gates.top_up import TopUp, next_look, next_seeds, to_run_again
 
 SHARES, RUNS = (0.2, 0.3, 0.5), (1, 3, 5)
 
@@ -80,7 +80,7 @@ def followed(policy, rng, spread, harm):
     """A whole plan, as a session with top-up would go: the last verdict and the candidate runs spent."""
     levels = {side: rng.normal(0, spread, 5) for side in "ab"}
     baseline = Version(model="m", version="1", runs=tuple(run(f"a{i}", x) for i, x in enumerate(levels["a"])))
-    step = first_look(policy)
+    step = TopUp(look=1, candidate_runs=policy.looks.runs[0], reason="the first")
     while True:
         some = levels["b"][: step.candidate_runs] + harm
         candidate = Version(model="m", version="2", runs=tuple(run(f"b{i}", x) for i, x in enumerate(some)))
