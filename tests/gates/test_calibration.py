@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from gates.stats.comparisons import compare
 from gates.stats.power import level, power
 
 DRAWS = 500
+EFFECTS = (0.0, 0.5, 1.5)
 
 
+@cache
 def chances(tier, name, sd, sizes, effects, **facts):
     policy = load_policy(tier).resolve(facts)
     rule = next(rule for rule in policy.rules if rule.name == name)
@@ -41,14 +44,14 @@ def drawn(policy, rule, sd, size, effect):
 @pytest.mark.parametrize("effect", [2.0, *(pytest.param(effect, marks=pytest.mark.full) for effect in [1.0, 3.0])])
 @pytest.mark.parametrize("sd", [0.03, 0.06, 0.1])
 def test_the_chance_of_block_is_the_judges_quiet_or_noisy(sd, effect, size):
-    policy, rule, found = chances("perf", "step_time", sd, [size], [effect])
+    policy, rule, found = chances("perf", "step_time", sd, (size,), (effect,))
     assert found[size, effect].block == pytest.approx(drawn(policy, rule, sd, size, effect)[0], abs=0.055)
 
 
 @pytest.mark.parametrize("size", [(3, 1), (3, 3), (5, 3), (5, 5)])
-@pytest.mark.parametrize("effect", [0.0, 0.5, 1.5])
+@pytest.mark.parametrize("effect", EFFECTS)
 def test_both_directions_count_where_both_are_harm(effect, size):
-    policy, rule, found = chances("nightly", "kl", 0.1, [size], [effect], algo="ppo")
+    policy, rule, found = chances("nightly", "kl", 0.1, (size,), EFFECTS, algo="ppo")
     assert rule.role is Role.GATE
     blocked, passed = drawn(policy, rule, 0.1, size, effect)
     assert found[size, effect].passed == pytest.approx(passed, abs=0.055)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from gates import Outcome, Run, Series, Version, judge
 
 CPU, GPU = {"backend": "cpu", "device": "one"}, {"backend": "cuda", "device": "one"}
 TIERS = {"smoke": 100, "perf": 500, "nightly": 2000}
+policy_of = cache(load_policy)
 
 
 def made(name, number, steps, hardware, change):
@@ -48,18 +51,25 @@ def made(name, number, steps, hardware, change):
     )
 
 
+@cache
+def unchanged(name, number, tier, backend):
+    return made(name, number, TIERS[tier], CPU if backend == "cpu" else GPU, dict)
+
+
 def outcomes(tier, change, hardware=GPU, which=range(3), trials=4):
     """What is said of three candidate runs, those in `which` changed, beside five."""
 
-    def same(series):
-        return series
-
-    found = []
+    backend, found = hardware["backend"], []
     for trial in range(trials):
-        left = [made(f"a{trial}", i, TIERS[tier], hardware, same) for i in range(5)]
-        right = [made(f"b{trial}", i, TIERS[tier], hardware, change if i in which else same) for i in range(3)]
+        left = [unchanged(f"a{trial}", i, tier, backend) for i in range(5)]
+        right = [
+            made(f"b{trial}", i, TIERS[tier], hardware, change)
+            if i in which
+            else unchanged(f"b{trial}", i, tier, backend)
+            for i in range(3)
+        ]
         sides = (Version(model="m", version=None, runs=tuple(side)) for side in (left, right))
-        found.append(judge(load_policy(tier), *sides).outcome)
+        found.append(judge(policy_of(tier), *sides).outcome)
     return found
 
 
@@ -112,7 +122,7 @@ def test_a_leak_of_half_a_mebibyte_a_step_is_no_pass():
         left = [made("a", i, TIERS[tier], GPU, small) for i in range(5)]
         right = [made("b", i, TIERS[tier], GPU, leak) for i in range(3)]
         sides = (Version(model="m", version=None, runs=tuple(side)) for side in (left, right))
-        assert judge(load_policy(tier), *sides).outcome is not Outcome.PASS
+        assert judge(policy_of(tier), *sides).outcome is not Outcome.PASS
 
 
 @pytest.mark.parametrize("tier", ["smoke", "perf"])
