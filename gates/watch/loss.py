@@ -149,7 +149,7 @@ class GainLost:
         rules = self._rules
         fall, gained = level - self._best, max(self._first - self._best, 0.0)
         # The best and the worst of many levels stand apart by luck, the further the more there were.
-        luck = 4.0 * math.log(max(self._rows / _MEMORY, 1.0))
+        luck = 6.0 * math.log(max(self._rows / _MEMORY, 1.0))
         far = math.sqrt(max((fall / (error or math.inf)) ** 2 - luck, 0.0))
         if not self.gained:  # its best level is its first one, or luck
             far /= _NOTHING_GAINED
@@ -254,62 +254,61 @@ def _factors(level: float, start: float, least: float, error: float) -> float:
 
 
 class LossRise(Detector):
-    """`GainLost` over few rows and over many, and `BlowUp` at the beginning."""
+    """`GainLost` over few rows, more and many, and `BlowUp` at the beginning."""
 
     rule = "loss_rise"
-    __slots__ = ("_blow_up", "_long", "_noise", "_short", "_window")
+    __slots__ = ("_blow_up", "_noise", "_parts", "_window")
 
     def __init__(self, rules: GainRules, rows: RowRules) -> None:
         self._noise = Noise(2, rows.window)
-        self._short = GainLost(rules, rows.window, self._noise)
-        self._long = GainLost(rules, rules.long_window, self._noise, self._short)
+        self._parts = _parts(GainLost, rules, _doubled(rules, rows), self._noise, 0)
         self._blow_up = BlowUp(rules, rows.hold)
         self._window = rows.window
 
     def update(self, step: int, value: float) -> Finding | None:
         self._noise.update(value)
-        found = _worse(self._short.update(value), self._long.update(value))
+        found = _worst([part.update(value) for part in self._parts])
         if self._blow_up.over:
             return found
-        return _worse(self._blow_up.update(value, self._short.level, self._window), found)
+        return _worst([self._blow_up.update(value, self._parts[0].level, self._window), found])
 
     def finish(self, completed: bool) -> Finding | None:
         """The finding at the end: a run that ends badly has no rows left to confirm it, so its last two rows decide, if
         they stand out of the noise of single rows."""
-        finding = self._short.last()
+        finding = self._parts[0].last()
         return finding if finding is not None and finding.level is Level.CRITICAL else None
 
 
 class RewardFall(Detector):
     """`RewardLost` over few rows, which sees a collapse at once, and over many, which sees one through more noise.
 
-    `sampled`: the reward is earned by the policy's own answers, so that its rows are alike from the start. Margins on
-    given pairs are as noisy as they are large.
+    `sampled`: the reward is earned by the policy's own answers, so that its rows are alike from the start, and it may
+    wander by itself: fewer looks are taken at it. Margins on given pairs are as noisy as they are large.
     """
 
     rule = "reward_fall"
-    __slots__ = ("_early", "_late", "_long", "_noise", "_rows", "_short", "falls", "gained")
+    __slots__ = ("_early", "_late", "_noise", "_parts", "_rows", "falls", "gained")
 
     def __init__(self, rules: GainRules, rows: RowRules, outcome: Outcome, *, sampled: bool) -> None:
-        self._rows = 0
         # No limit to a jump: small groups earn the same in most rows.
         self._noise = Noise(1, 0, math.inf) if sampled else Noise(2, rows.window, math.inf)
-        self._short = RewardLost(rules, rows.window, self._noise)
-        self._long = RewardLost(rules, rules.long_window, self._noise, self._short, trust=_TURNS if sampled else 0)
+        windows = (rows.window, rules.long_window) if sampled else _doubled(rules, rows)
+        self._parts = _parts(RewardLost, rules, windows, self._noise, _TURNS if sampled else 0)
         self._early: list[float] = []
         self._late: deque[float] = deque(maxlen=rules.long_window)
+        self._rows = 0
         self.falls = self.gained = False
         outcome.rewards.append(self)
 
     def update(self, step: int, value: float) -> Finding | None:
         self._noise.update(value)
-        found = _worse(self._short.update(value), self._long.update(value))
+        found = _worst([part.update(value) for part in self._parts])
         self._rows += 1
         if len(self._early) < (self._late.maxlen or 0):
             self._early.append(value)
         self._late.append(value)
         self.falls = found is not None
-        self.gained = self.gained or self._short.gained or self._long.gained
+        self.gained = self.gained or any(part.gained for part in self._parts)
         return found
 
     @property
@@ -319,5 +318,22 @@ class RewardFall(Detector):
         return size > 1 and fell(list(self._late)[-size:], self._early[:size], _LIKELY)
 
 
-def _worse(one: Finding | None, other: Finding | None) -> Finding | None:
-    return other if one is None or (other is not None and other.level > one.level) else one
+def _doubled(rules: GainRules, rows: RowRules) -> tuple[int, ...]:
+    """Windows from the shortest to the longest, each twice as long as the one before."""
+    windows = [rows.window]
+    while 2 * windows[-1] < rules.long_window:
+        windows.append(2 * windows[-1])
+    return (*windows, rules.long_window)
+
+
+def _parts(
+    kind: type[GainLost], rules: GainRules, windows: tuple[int, ...], noise: Noise, trust: int
+) -> tuple[GainLost, ...]:
+    """One part for each window; the longer ones lean on the first."""
+    short = kind(rules, windows[0], noise)
+    return (short, *(kind(rules, window, noise, short, trust=trust) for window in windows[1:]))
+
+
+def _worst(found: list[Finding | None]) -> Finding | None:
+    """The first of those that are worst."""
+    return max((one for one in found if one is not None), key=lambda one: one.level, default=None)

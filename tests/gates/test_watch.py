@@ -339,6 +339,14 @@ def test_rewards_of_one_or_two_answers_fall_now_and_then() -> None:
     assert verdicts["warned"] <= 10
 
 
+def test_a_long_reward_that_goes_nowhere_is_no_fall() -> None:
+    """Eight answers, half of them right: among 3,000 rows some stretch is the best, and some other the worst."""
+    for seed in range(12):
+        values = np.random.default_rng(seed).binomial(8, 0.5, 3000) / 8
+        found = [one for one in said(watch(rewarded(values))) if one[3] == "reward_fall"]
+        assert found == []
+
+
 def test_groups_without_spread_have_learned_or_never_moved_or_fallen() -> None:
     risen = [{"reward_mean": min(1.0, at / 60), "zero_spread_share": float(at > 60)} for at in range(120)]
     assert watch(risen).verdict == "healthy"
