@@ -59,6 +59,8 @@ class Courier:
             self._answering()
             self.client.log_text(self.run_id, item.content, item.name)
         elif isinstance(item, File):
+            if item.remove and not item.path.exists():
+                return  # it was sent, and the process ended before the queue could note it
             self._answering()
             self.client.log_artifact(self.run_id, str(item.path))
             if item.remove:

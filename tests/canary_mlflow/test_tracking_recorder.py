@@ -18,6 +18,7 @@ from mlflow.protos.databricks_pb2 import BAD_REQUEST
 
 from canary_mlflow.tracking.attempts import Attempts
 from canary_mlflow.tracking.histories import read_runs
+from canary_mlflow.tracking.items import File
 from canary_mlflow.tracking.recorder import Recorder
 
 
@@ -134,6 +135,19 @@ def test_bad_request_from_a_database_without_a_free_connection_loses_nothing(
     assert recorder.close() == 0
     run = shared.client.get_run(run_id)
     assert (run.data.metrics, run.data.tags["x"]) == ({"stability/loss": 1.0, "stability/kl": 2.0}, "y")
+
+
+def test_a_file_that_was_sent_just_before_the_process_ended_is_not_missed(
+    shared: Any, run_id: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = File(path=tmp_path / "stability.jsonl", remove=True)
+    sent.path.write_text("{}")
+    recorder = Recorder(shared.client, run_id, tmp_path)
+    recorder.add(sent)
+    recorder.add(sent)  # from undelivered.jsonl, by `canary deliver`
+    assert recorder.close() == 0
+    assert [one.path for one in shared.client.list_artifacts(run_id)] == ["stability.jsonl"]
+    assert "refused" not in caplog.text
 
 
 def test_runs_that_fail_together_do_not_come_back_together() -> None:
