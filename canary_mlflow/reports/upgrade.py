@@ -36,7 +36,8 @@ def lines(found: Upgrade) -> Iterator[str]:
         yield "  Every exact fact is equal, or differs by rounding alone. canary ab tells what it costs."
     elif found.outcome == "INCONCLUSIVE" and not found.finding.open:
         yield "  No fact that differs is harm by itself; canary ab tells what it costs."
-    yield f"  {len(found.probes)} sets of packages tried, {found.seconds / 60:.1f} minutes."
+    count = len(found.probes)
+    yield f"  {count} {'training' if count == 1 else 'trainings'}, {found.seconds / 60:.1f} minutes."
 
 
 def explained(culprit: Culprit) -> str:

@@ -28,6 +28,8 @@ from gates.model.records import Run
 RESULT = "result.json"
 WITNESSED = "witnessed"
 FEWEST_STEPS = 3
+NO_ROOM = ("No space left on device", "Disk quota exceeded", "database or disk is full")
+"""What a training says that fails for the disk, not for its packages."""
 PYTHON = ("python", "python3")
 """What stands for the environment's own."""
 _ENDED = re.compile(r"^canary: ((\w+) at .*) ended the run of seed \d+")  # what a canary says instead of a traceback
@@ -90,10 +92,16 @@ class Prober:
             (place / name).unlink(missing_ok=True)
         shutil.rmtree(place / WITNESSED, ignore_errors=True)
         found = self._run(python, place, pins)
+        if any(words in found.ended for words in NO_ROOM):
+            raise CanaryError(f"the command with {place} found no room: {found.ended}; expected a disk with room")
         draft = place / f"{RESULT}.draft"
         draft.write_text(json.dumps(asdict(found)))
         draft.replace(place / RESULT)
         return found
+
+    def forget(self, pins: Pins) -> None:
+        """Try these packages again the next time."""
+        (self.place(pins) / RESULT).unlink(missing_ok=True)
 
     def known(self, pins: Pins, repeat: int = 0) -> Probe | None:
         """What was tried already."""
@@ -124,12 +132,12 @@ class Prober:
                 words, env=self._environment(python, place), capture_output=True, text=True, errors="replace",
                 timeout=60 * self.minutes, check=False,
             )  # fmt: skip
-            code, said = done.returncode, done.stderr
-            (place / "output.txt").write_text(done.stdout + done.stderr)
+            code, said, told = done.returncode, done.stderr, done.stdout
         except subprocess.TimeoutExpired:
-            code, said = 124, f"TimeoutError: not finished after {self.minutes:g} minutes"
+            code, said, told = 124, f"TimeoutError: not finished after {self.minutes:g} minutes", ""
         except OSError as error:
             raise CanaryError(f"--command {self.command}: {one_line(error)}; expected a command") from error
+        (place / "output.txt").write_text(told + said)
         kind, ended = ("", "") if code == 0 else last_raised(said, code)
         seconds = round(time.monotonic() - began, 1)
         return Probe(key=key_of(pins), folder=str(place), seconds=seconds, code=code, ended=ended, kind=kind)

@@ -193,7 +193,9 @@ class Trial:
             return Upgrade(outcome="PASS", changes=(), finding=Finding(symptoms=(), differences=()))
         self.baseline = (self.probe(self.plan.before, "the packages at hand"),)
         finding = compare(self.baseline, self.baseline)  # a command that fails or records nothing need not go on
-        if not finding.open:
+        if finding.open:  # tried again the next time: whoever reads this mends something
+            self.prober.forget(self.plan.before)
+        else:
             finding = self.judged(self.plan.now, "the packages asked for")
         result = Upgrade(outcome=outcome_of(finding), changes=tuple(self.plan.changes), finding=finding)
         if finding.blocks and bisect:

@@ -8,6 +8,7 @@ import os
 import random
 import shlex
 import stat
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from click.testing import CliRunner, Result
 from workplace import Workplace
 
 from canary_mlflow.cli import canary
-from canary_mlflow.errors import UsageError
+from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.reports.upgrade import lines
 from canary_mlflow.upgrading import pins, uv
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
@@ -225,6 +226,22 @@ def test_what_is_at_hand_already_is_not_tried() -> None:
     found = Trial(plan=Plan(before=same, now=same), prober=Prober(command="", work=Path()), say=print).carry_out()
     assert (found.outcome, found.probes) == ("PASS", ())
     assert "nothing was tried" in "\n".join(lines(found))
+
+
+def test_a_failure_of_the_present_packages_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("canary_mlflow.upgrading.probing.build", lambda made: Path(sys.executable))
+    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
+    script = tmp_path / "train.py"
+    script.write_text("import sys; sys.exit('no data here')")
+    prober = Prober(command=f"python {script}", work=tmp_path / "work")
+    plan = Plan(before={"trl": "1"}, now={"trl": "2"})
+    for _ in range(2):
+        found = Trial(plan=plan, prober=prober, say=print).carry_out()
+        assert (found.outcome, len(found.probes), prober.known(plan.before)) == ("INCONCLUSIVE", 1, None)
+        assert "no data here" in found.finding.open
+    script.write_text("raise OSError(28, 'No space left on device')")
+    with pytest.raises(CanaryError, match="found no room"):
+        Trial(plan=plan, prober=Prober(command=f"python {script}", work=tmp_path / "work"), say=print).carry_out()
 
 
 def test_a_dry_run_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
