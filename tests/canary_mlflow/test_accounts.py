@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import forking
 import pytest
 
 from canary_mlflow.upgrading import accounts
+from canary_mlflow.upgrading.environments import own_code
+from canary_mlflow.upgrading.witness import FOLDER
 
 SCRIPT = """
 import sys, torch
@@ -51,6 +55,29 @@ def test_all_trainers_files_and_costs_of_a_process_are_written_down(tmp_path: Pa
     ]
     assert found.costs["cost.outside"] * found.unit > 0.3  # the sum of a range
     assert found.costs["cost.memory"] >= 0
+
+
+def test_a_probe_s_python_has_the_witness_from_its_start_and_sees_modules_as_they_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "environments"))
+    place = own_code()
+    (place / "sitecustomize.py").unlink()
+    (place / "sitecustomize.py").symlink_to(tmp_path / "of-another-release.py")
+    (tmp_path / "late.py").write_text("value = 1\n")
+    script = """
+from canary_mlflow.upgrading.after_import import after
+after("late", lambda module: setattr(module, "value", module.value + 1))
+from late import value
+after("late", lambda module: setattr(module, "value", 7))
+import late, _frozen_importlib
+print(value, late.value, _frozen_importlib._find_and_load.__name__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path,
+        env={"PYTHONPATH": f"{own_code()}{os.pathsep}{tmp_path}", FOLDER: str(tmp_path / "witnessed")},
+    )  # fmt: skip
+    assert done.stdout.split() == ["2", "7", "measured"]
 
 
 def account(folder: Path, logged: Mapping[str, Sequence[float]], **saved: Sequence[object]) -> accounts.Account:
