@@ -23,6 +23,9 @@ TIMED = ("runtime", "per_second", "_time")
 """How keys end that read a clock."""
 BY_THEIR_SIZE = ("loss", "learning_rate", "eval_loss")
 """Whose rounding is relative to their own size; others are differences or means of larger numbers."""
+STEERS = ("grad_norm", "learning_rate", "kl")
+LOGGED, BESIDES = "logged.", "besides."
+"""How keys of a course begin: those that decide, those that are shown."""
 JUMP = 0.01
 """Times GROWS: how far a share may be off where something else is off by rounding."""
 SAVED_APART = 1e-2
@@ -83,13 +86,14 @@ def other_course(before: Sequence[Account], now: Account, rounding: float) -> It
         step, value = steady[trainer, key][at]
         values = now.course.get((trainer, key), ())
         if not values and at == 0 and key.startswith("eval_"):
-            yield f"logged.{key}", f"{key} is not logged any more"
+            yield f"{LOGGED}{key}", f"{key} is not logged any more"
         if at >= len(values):
             continue
         apart = _apart(key, value, values[at][1])
         limit = max(worst and JUMP, rounding) if _jumps(key) else max(known, rounding)
         if apart > limit * GROWS:
-            yield f"logged.{key}", f"{key} of step {step} {_numbers(value, values[at][1])}"
+            kind = LOGGED if _decides(key) else BESIDES
+            yield f"{kind}{key}", f"{key} of step {step} {_numbers(value, values[at][1])}"
         if not _jumps(key) and math.isfinite(apart):
             worst = max(worst, apart)
     yield from _other_length(before, now)
@@ -105,13 +109,20 @@ def _other_length(before: Sequence[Account], now: Account) -> Iterator[tuple[str
     for trainer, key in before[0].course:
         counts = [len(one.course.get((trainer, key), ())) for one in (*before, now)]
         if key == "loss" and counts[-1] and counts[-1] != counts[0] and len({*counts[:-1]}) == 1:
-            yield "logged.steps", f"{key} was logged {counts[0]} → {counts[-1]} times"
+            yield f"{LOGGED}steps", f"{key} was logged {counts[0]} → {counts[-1]} times"
 
 
 def _judged(key: str) -> bool:
     name = canonical(key)
     known = name is not None and METRICS[name].repeatable
     return (known or key.startswith("eval_")) and not key.endswith(TIMED)
+
+
+def _decides(key: str) -> bool:
+    """Whether it is what is trained with or for: libraries define anew what only describes a training, such as its
+    entropy."""
+    name = canonical(key)
+    return key.startswith("eval_") or name in STEERS or (name is not None and METRICS[name].worse != "both")
 
 
 def _jumps(key: str) -> bool:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from canary_mlflow.upgrading.accounts import REPEATS, dearer, other_course, other_files
+from canary_mlflow.upgrading.accounts import BESIDES, REPEATS, dearer, other_course, other_files
 from canary_mlflow.upgrading.probing import Probe
 from gates.facts.check import said
 from gates.facts.exact import FACTS, LOOSEST, ROUNDING, bare, fact_differences, regressions
@@ -34,13 +34,14 @@ class Symptom:
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """What a set of packages does differently. `suspects`: what seems to cost more, in too few repetitions to
-    know. `work`: a material difference in the work of a step, the most telling first. `open`: why nothing can be told,
-    in a clause; '' if it can."""
+    know. `work`: a material difference in the work of a step, the most telling first. `besides`: what is logged
+    otherwise and is no harm by itself. `open`: why nothing can be told, in a clause; '' if it can."""
 
     symptoms: tuple[Symptom, ...]
     differences: tuple[Difference, ...]
     suspects: tuple[Symptom, ...] = ()
     work: tuple[str, ...] = ()
+    besides: tuple[str, ...] = ()
     open: str = ""
 
     @property
@@ -74,6 +75,7 @@ def compare(baseline: Sequence[Probe], candidate: Sequence[Probe]) -> Finding:
     facts = _facts(before.runs, again, now.runs)
     symptoms = [Symptom(key=one.key, said=said(one)) for one in facts if one.decides]
     unknown = "" if any(run.facts for run in now.runs) else "its runs recorded no facts"
+    did = [] if crash else _did_otherwise(baseline, now)
     dear = () if crash else _costs(baseline, candidate)
     known = min(len(baseline), len(candidate)) >= REPEATS
     return Finding(
@@ -82,12 +84,13 @@ def compare(baseline: Sequence[Probe], candidate: Sequence[Probe]) -> Finding:
             *symptoms,
             *_hard(runs, now.runs),
             *_more_work(before.runs, now.runs),
-            *(() if crash else _did_otherwise(baseline, now)),
+            *(one for one in did if not one.key.startswith(BESIDES)),
             *(dear if known else ()),
         ),
         differences=tuple(facts),
         suspects=() if known else dear,
         work=_other_work(before.runs, now.runs),
+        besides=tuple(one.said for one in did if one.key.startswith(BESIDES)),
         open="" if crash else unknown,
     )
 

@@ -287,7 +287,7 @@ def outcome_of(finding: Finding) -> str:
     """PASS where every fact is equal or differs by rounding alone, BLOCK where one is shown to be worse."""
     if finding.blocks:
         return "BLOCK"
-    differs = finding.work or any(not one.rounding for one in finding.differences)
+    differs = finding.work or finding.besides or any(not one.rounding for one in finding.differences)
     return "INCONCLUSIVE" if finding.open or differs else "PASS"
 
 

@@ -146,6 +146,13 @@ def test_other_saved_tensors_are_named(tmp_path: Path, now: dict[str, list[objec
     assert [clause for _, clause in accounts.other_files([here], there)] == said
 
 
+def test_what_a_library_may_define_anew_is_shown_and_does_not_decide(tmp_path: Path) -> None:
+    logged = {key: [1.0] for key in ("entropy", "kl", "reward", "loss")}
+    here, there = account(tmp_path / "a", logged), account(tmp_path / "b", {key: [2.0] for key in logged})
+    found = sorted(key for key, _ in accounts.other_course([here], there, 1e-5))
+    assert found == ["besides.entropy", "logged.kl", "logged.loss", "logged.reward"]
+
+
 def test_a_cost_counts_where_every_repetition_is_higher() -> None:
     def told(now: list[float], key: str = "cost.step") -> list[str]:
         return [one for one, _ in accounts.dearer([{key: 10.0}, {key: 11.0}, {key: 9.0}], [{key: at} for at in now], 1)]

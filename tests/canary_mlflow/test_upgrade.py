@@ -151,6 +151,7 @@ def test_a_crash_of_the_candidate_blocks_and_one_of_both_says_nothing() -> None:
 
 def test_equal_facts_pass_and_a_flipped_default_is_listed() -> None:
     assert outcome_of(Finding(symptoms=(), differences=())) == "PASS"
+    assert outcome_of(Finding(symptoms=(), differences=(), besides=("entropy 5 → 6",))) == "INCONCLUSIVE"
     other = Difference(key="arguments.bf16", baseline="absent", candidate="True", group="facts")
     found = Finding(symptoms=(), differences=(other,))
     assert (outcome_of(found), found.flipped) == ("INCONCLUSIVE", (other,))
