@@ -120,11 +120,6 @@ def logged_apart(key: str, by: float) -> Callable[[Seen, Seen], bool]:
     return shows
 
 
-def later_or_first(good: Seen, bad: Seen) -> bool:
-    """Any step is another."""
-    return bool(good["rows"] != bad["rows"])
-
-
 def same_start(good: Seen, bad: Seen) -> bool:
     """The first four steps are the same, a later one is not."""
     return bool(good["rows"][:4] == bad["rows"][:4] and good["rows"][4:] != bad["rows"][4:])
@@ -268,19 +263,7 @@ LATER = tuple(
          takes_memory(1.3)),
     )
 )  # fmt: skip
-AFTERWARDS = tuple(
-    Row(script="later.py", name=name, source=source, base=base, culprit=culprit, good=good, bad=bad, kind=name,
-        shows=shows)
-    for name, source, base, (culprit, good, bad), shows in (
-        ("merged", "transformers#42612, LlamaFactory#10832", {**OLD, "transformers": "4.51.3", "accelerate": "1.8.1"},
-         ("transformers", "4.51.3", "4.55.4"), logged_apart("eval_loss", 1.001)),
-        ("other-batch", "transformers#43708", {**MIDDLE, "transformers": "5.3.0", "peft": "0.18.1"},
-         ("transformers", "5.3.0", "4.57.3"), resumes_otherwise),
-        ("streamed", "datasets#8669", {**NEW, "datasets": "4.8.5"}, ("datasets", "4.8.5", "5.0.1"), later_or_first),
-        ("long-prompts", "unsloth#3971", MIDDLE, ("trl", "0.23.1", "0.24.0"), later_or_first),
-    )
-)  # fmt: skip
-ROWS = (*SEEN, *UNSEEN, *LATER, *AFTERWARDS)
+ROWS = (*SEEN, *UNSEEN, *LATER)
 CONSECUTIVE = {
     "accelerate": ("sft-accumulation", "1.11.0 1.12.0 1.13.0 1.14.0 1.15.0"),
     "peft": ("sft-lora", "0.17.1 0.18.1 0.19.1 0.20.0 0.21.2"),
@@ -400,7 +383,7 @@ def main() -> None:
     given = parser.parse_args()
     there = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     if given.table or given.write:
-        marks = {"unseen": UNSEEN, "later": LATER, "later unseen": AFTERWARDS}
+        marks = {"unseen": UNSEEN, "later": LATER}
         parts = {f"{mark} regressions": [one for one in there if one["name"] in {row.name for row in rows}]
                  for mark, rows in marks.items()}  # fmt: skip
         known = {id(one) for part in parts.values() for one in part}

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import torch
-from datasets import Dataset, load_dataset
+from datasets import Dataset
 from safetensors import safe_open
-from train import Seen, callbacks, common, config, kept, labelled, model, run, text, texts, tokenizer
+from train import Seen, callbacks, common, config, kept, model, run, text, texts, tokenizer
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorForLanguageModeling,
@@ -215,21 +215,6 @@ def adapter_head(folder: str) -> dict[str, object]:
     return seen.told(folder, loads=[before, after])
 
 
-def saved_keys(folder: str) -> dict[str, object]:
-    """A text model of a family that also has images, saved after training."""
-    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
-
-    set_seed(0)
-    small = Qwen3_5TextConfig(
-        vocab_size=203, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, head_dim=16, max_position_embeddings=256, layer_types=["full_attention"] * 2,
-    )  # fmt: skip
-    trainer, seen = language(folder, Qwen3_5ForCausalLM(small))
-    trainer.train()
-    trainer.save_model(str(Path(folder) / "saved"))
-    return seen.told(folder)
-
-
 def group(
     folder: str, *, weights: list[float] | None = None, prompt: tuple[int, int] = (3, 6), **given: object
 ) -> dict[str, object]:
@@ -274,71 +259,6 @@ def output_layer(folder: str) -> dict[str, object]:
     return seen.told(folder)
 
 
-def merged(folder: str) -> dict[str, object]:
-    """An adapter with its own output layer for a model that ties it, merged, saved, loaded and evaluated."""
-    from peft import LoraConfig, get_peft_model
-
-    set_seed(0)
-    base, saved = str(Path(folder) / "base"), str(Path(folder) / "saved")
-    LlamaForCausalLM(config(tie_word_embeddings=True)).save_pretrained(base)
-    adapter = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"], task_type="CAUSAL_LM")
-    tuned = get_peft_model(LlamaForCausalLM.from_pretrained(base), adapter)
-    trainer, seen = language(folder, tuned, learning_rate=0.05)
-    trainer.train()
-    trainer.model.merge_and_unload().save_pretrained(saved)
-    again, _ = language(folder, LlamaForCausalLM.from_pretrained(saved))
-    return seen.told(folder, loads=again.evaluate(trainer.train_dataset)["eval_loss"])
-
-
-def other_batch(folder: str) -> dict[str, object]:
-    """Stopped with small batches, taken up again with larger ones and less accumulation."""
-    given = {"save_strategy": "steps", "save_steps": 2, "max_steps": -1, "num_train_epochs": 1}
-    small = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8}
-    trainer, seen = language(folder, model(), **given, **small)
-    trainer.train()
-    again, later = language(folder, model(), **given, per_device_train_batch_size=16)
-    again.train(resume_from_checkpoint=str(Path(folder) / "checkpoint-2"))
-    return seen.told(folder, resumed=later.rows)
-
-
-def streamed(folder: str) -> dict[str, object]:
-    """Two workers that read a shuffled stream of four files."""
-    words = tokenizer()
-    rows = [words(row["text"])["input_ids"][:6] for row in texts()]
-    places = []
-    for at in range(4):
-        places.append(str(Path(folder) / f"{at}.parquet"))
-        Dataset.from_list([{"input_ids": row, "labels": row} for row in rows[at::4]]).to_parquet(places[-1])
-    stream = load_dataset("parquet", data_files=places, split="train", streaming=True).shuffle(seed=0, buffer_size=8)
-    seen = Course()
-    Trainer(
-        model=model(), args=TrainingArguments(**common(folder, max_steps=12, dataloader_num_workers=2)),
-        train_dataset=stream, callbacks=callbacks(seen),
-    ).train()  # fmt: skip
-    return seen.told(folder)
-
-
-def long_prompts(folder: str) -> dict[str, object]:
-    """GRPO with prompts longer than allowed."""
-    return group(folder, prompt=(20, 24), max_prompt_length=12)
-
-
-def kto(folder: str, **given: object) -> dict[str, object]:
-    """KTO with an evaluation at its end."""
-    try:
-        from trl import KTOConfig, KTOTrainer
-    except ImportError:
-        from trl.experimental.kto import KTOConfig, KTOTrainer
-
-    seen = Course()
-    args = KTOConfig(**common(folder, max_length=32, bf16=False, **given))
-    trainer = KTOTrainer(model=model(), ref_model=model(), args=args, processing_class=tokenizer(),
-                         train_dataset=labelled(), eval_dataset=labelled(16), callbacks=callbacks(seen))  # fmt: skip
-    trainer.train()
-    trainer.evaluate()
-    return seen.told(folder)
-
-
 KINDS = {
     "epochs": epochs,
     "decay": decay,
@@ -346,16 +266,9 @@ KINDS = {
     "one-column": one_column,
     "wide": wide,
     "adapter-head": adapter_head,
-    "saved-keys": saved_keys,
-    "group": group,
     "group-weighted": lambda folder: group(folder, weights=[0.7, 0.3]),
     "resumed": resumed,
     "output-layer": output_layer,
-    "kto-evaluated": kto,
-    "merged": merged,
-    "other-batch": other_batch,
-    "streamed": streamed,
-    "long-prompts": long_prompts,
 }
 
 if __name__ == "__main__":
