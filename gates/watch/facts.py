@@ -109,7 +109,7 @@ class ZeroLoss:
 
 class Capped(Detector):
     """Nearly every response is cut off at the length limit, while fewer than half were before; or has been from the
-    first row on, and no reward has risen within `stuck` rows, or by the end.
+    first row on, and no reward has risen after `stuck` rows, or by the end.
 
     A fresh policy may begin like that, and a task that is too long for its limit stays like that while it is learned.
     """
@@ -137,7 +137,7 @@ class Capped(Detector):
         if share >= rules.capped_share and self._least <= rules.capped_from:
             seen = f"{share:.0%} of the responses cut off (last {len(recent)} rows), {self._least:.0%} before"
             return Finding(Level.CRITICAL, seen)
-        return self._always() if self._rows >= self._stuck else None
+        return self._always() if self._rows == self._stuck else None
 
     def finish(self, completed: bool) -> Finding | None:
         return self._always() if completed and self._rows >= self._rules.frozen_rows else None

@@ -50,8 +50,15 @@ class StaysZero:
 
 def fell(early: Sequence[float], late: Sequence[float], sure: float = _SURE) -> bool:
     """Whether the mean of the last rows is lower than that of the first by more than luck explains."""
-    error = math.sqrt(statistics.variance(early) / len(early) + statistics.variance(late) / len(late))
-    return statistics.fmean(early) - statistics.fmean(late) > sure * error
+    (before, error), (after, other) = _mean(early), _mean(late)
+    return before - after > sure * math.sqrt(error + other)
+
+
+def _mean(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its squared standard error; `statistics` is exact and takes ten times as long."""
+    count = len(values)
+    mean = sum(values) / count
+    return mean, sum((value - mean) ** 2 for value in values) / (count - 1) / count
 
 
 class Flat:
