@@ -207,18 +207,18 @@ class BlowUp:
     """A loss that stands far above its beginning before it had a best level.
 
     Half above the level of its first rows for as long as any finding, or, if it blew up in these, at the double of the
-    lowest of its first three rows for longer. A loss this far from where it is going varies as far as it is high, so
-    the rise and the noise of neighbours are measured as factors.
+    lowest of its first three rows, and above all of them, for longer. A loss this far from where it is going varies as
+    far as it is high, so the rise and the noise of neighbours are measured as factors.
     """
 
-    __slots__ = ("_above", "_far_above", "_first", "_hold", "_lowest", "_noise", "_rows", "_rules")
+    __slots__ = ("_above", "_far_above", "_first", "_highest", "_hold", "_lowest", "_noise", "_rows", "_rules")
 
     def __init__(self, rules: GainRules, hold: int) -> None:
         self._rules = rules
         self._hold = hold
         self._rows = self._above = self._far_above = 0
         self._first = 0.0
-        self._lowest = math.inf
+        self._lowest, self._highest = math.inf, -math.inf
         self._noise = Noise(1)
 
     @property
@@ -230,13 +230,14 @@ class BlowUp:
         rows = self._rows = self._rows + 1
         self._noise.update(math.log(max(value, _TINY)))
         if rows <= _EARLY:
-            self._lowest = min(self._lowest, value)
+            self._lowest, self._highest = min(self._lowest, value), max(self._highest, value)
         if rows <= window:
             self._first = level
             return None
         error = self._noise.sd
         far = _factors(level, self._first, _HALF_ABOVE, error * _OF_ROWS / math.sqrt(window))
-        further = _factors(level, self._lowest, _DOUBLE, error)
+        # One low row among the first ones is luck.
+        further = _factors(level, self._lowest, _DOUBLE, error) if level > self._highest else 0.0
         self._above = self._above + 1 if far > self._rules.noise else 0
         self._far_above = self._far_above + 1 if further > self._rules.noise else 0
         if self._above < _CONFIRM and self._far_above <= self._hold:
