@@ -2,6 +2,7 @@
 
     python benchmarks/overhead.py steps [--steps 300] [--rounds 5] [--side NAME …]
     python benchmarks/overhead.py outage [--seconds 30]
+    python benchmarks/overhead.py samples [--algos grpo ppo sft] [--rounds 5]
 
 `steps`: the smoke canary's model is trained in Transformers' Trainer, which logs 24 metrics at every step. Each
 measurement is a fresh process, and the sides take turns. Microseconds are what all of a callback's handlers took
@@ -9,7 +10,8 @@ between one optimizer step and the next, by the clock; medians over the steps af
 "ours, no probes" records and watches the same 24 metrics without measuring anything itself, as the others do. wandb
 (offline) and trackio are not dependencies: `make peers` puts them into a separate folder, else they are left out.
 `outage`: a tracking server is killed in the middle of a run and comes back after some seconds; step time while it was
-away over step time before, and what the server holds afterwards. The last line is one JSON object.
+away over step time before, and what the server holds afterwards. `samples`: smoke runs with `tracking.samples=true` and
+`false` in turn; CPU seconds of all a run's processes, medians. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -29,9 +32,10 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(ROOT / "tests")]
 
 from servers import Server  # noqa: E402
+from sessions import train as train_session  # noqa: E402
 
 PEERS = ROOT / ".peers"
 METRICS, WARMUP = 24, 20
@@ -255,6 +259,37 @@ def outage_command(arguments: argparse.Namespace) -> None:
     print(json.dumps({"benchmark": "overhead outage", **found}))
 
 
+def samples_command(arguments: argparse.Namespace) -> None:
+    """What sampled answers cost a whole run, in CPU seconds."""
+    found: dict[str, dict[str, float]] = {}
+    print(f"{'':<12}{'with samples':>14}{'without':>10}  CPU seconds of a run")
+    for algo in arguments.algos:
+        took: dict[str, list[float]] = {"true": [], "false": []}
+        with tempfile.TemporaryDirectory() as folder:
+            for at in range(arguments.rounds + 1):  # the first also makes the store and the model
+                for wanted, seconds in took.items():
+                    words = [
+                        f"algo={algo}",
+                        "hardware=cpu",
+                        "repeats=1",
+                        "register=false",
+                        f"tracking.samples={wanted}",
+                    ]
+                    before = cpu_of_children()
+                    train_session(Path(folder), words)
+                    if at:
+                        seconds.append(cpu_of_children() - before)
+        found[algo] = {wanted: round(median(seconds), 2) for wanted, seconds in took.items()}
+        print(f"{algo:<12}{found[algo]['true']:>14.2f}{found[algo]['false']:>10.2f}", flush=True)
+    print(json.dumps({"benchmark": "overhead samples", "rounds": arguments.rounds, "algos": found}))
+
+
+def cpu_of_children() -> float:
+    """CPU seconds of all processes that have ended, user and system."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(required=True)
@@ -266,6 +301,10 @@ def main() -> None:
     away = commands.add_parser("outage")
     away.add_argument("--seconds", type=float, default=30.0)
     away.set_defaults(run=outage_command)
+    kept = commands.add_parser("samples")
+    kept.add_argument("--algos", nargs="+", default=["grpo", "ppo", "sft"])
+    kept.add_argument("--rounds", type=int, default=5)
+    kept.set_defaults(run=samples_command)
     one = commands.add_parser("child")
     one.add_argument("--side", choices=list(SIDES), required=True)
     one.add_argument("--steps", type=int, required=True)

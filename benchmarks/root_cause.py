@@ -1,10 +1,10 @@
 """Is the cause that a verdict names the right one? Every fault x algorithm x strength beside a champion's runs.
 
     python benchmarks/root_cause.py FOLDER [--algos sft …] [--faults NAME …] [--scales 0.5 1 2] [--seed N]
-                                           [--unchanged N] [--minutes N]
-    python benchmarks/root_cause.py --campaign    # each two sessions of unchanged code in campaign.jsonl.gz
+                                           [--unchanged N] [--runs N] [--minutes N]
+    python benchmarks/root_cause.py --campaign    # the campaign's whole sessions: each fault, and unchanged code
 
-Each candidate is a session of one run, whose fault the rules are not told: they see the numbers that it recorded. Top-1
+Each candidate is a session of `--runs` runs. The rules are not told its fault: they see the numbers it recorded. Top-1
 and top-3 count those that the gate sees (BLOCK, or INCONCLUSIVE with a cause); unchanged sessions should name none.
 What FOLDER holds is not trained again. One JSON line at the end.
 """
@@ -103,43 +103,72 @@ def runs(place: Path, words: list[str]) -> list[Run]:
     return [run for _, run in runs_of(f"sqlite:///{place}/mlflow.db")]
 
 
-def words_of(cell: Cell) -> list[str]:
-    """The command line of a candidate's session."""
+def words_of(cell: Cell, count: int) -> list[str]:
+    """The command line of a candidate's session of so many runs."""
     body = faults().get(cell.fault, {})
     strength = body.get("strength")
     most = 1.0 if cell.fault == "flipped_labels" else float("inf")
     own = [f"fault={cell.fault}"] if cell.fault else []
     if strength is not None and cell.scale != 1.0:
         own.append(f"fault.strength={min(most, strength * cell.scale)}")
-    return [f"algo={cell.algo}", "hardware=cpu", "repeats=1", "register=false", f"seed={cell.seed}", *own]
+    return [f"algo={cell.algo}", "hardware=cpu", f"repeats={count}", "register=false", f"seed={cell.seed}", *own]
 
 
 def score(cell: Cell, baseline: list[Run], candidate: list[Run]) -> dict[str, Any]:
     """What the gate says, and whether the cause is right."""
     sides = [Version(model="m", version=str(at), runs=tuple(side)) for at, side in enumerate((baseline, candidate))]
     verdict = judge(load_policy("smoke"), *sides)
-    named = [one.rule for one in verdict.causes]
+    return scored(cell, str(verdict.outcome), [one.rule for one in verdict.causes])
+
+
+def scored(cell: Cell, outcome: str, named: list[str]) -> dict[str, Any]:
+    """Whether the gate sees the fault, and whether the named causes are right."""
     right = RIGHT.get(cell.fault, ())
     return {
         "name": cell.name,
-        "outcome": str(verdict.outcome),
-        "seen": str(verdict.outcome) == "BLOCK" or (str(verdict.outcome) == "INCONCLUSIVE" and bool(named)),
+        "outcome": outcome,
+        "seen": outcome == "BLOCK" or (outcome == "INCONCLUSIVE" and bool(named)),
         "named": named,
         "top1": named[:1] != [] and named[0] in right,
         "top3": any(one in right for one in named[:3]),
     }
 
 
-def calm_pairs() -> dict[str, Any]:
-    """In how many pairs of the campaign's unchanged sessions a cause is named."""
-    sessions: dict[str, list[list[Run]]] = {}
-    with gzip.open(ROOT / "benchmarks/campaign.jsonl.gz", "rt") as lines:
-        for at, record in enumerate(map(json.loads, lines)):
-            if record["kind"] in ("baseline", "unchanged"):
-                sessions.setdefault(record["algo"], []).append([kept(at, one) for one in record["runs"]])
-    pairs = [pair for each in sessions.values() for pair in permutations(each, 2)]
+def campaign() -> Iterator[dict[str, Any]]:
+    """The campaign's sessions. Their verdicts hold the causes; the runs hold only what the other rules read."""
+    for file in ("campaign.jsonl.gz", "campaign-others.jsonl.gz"):
+        with gzip.open(ROOT / "benchmarks" / file, "rt") as lines:
+            yield from (record | {"file": file} for record in map(json.loads, lines))
+
+
+def calm_pairs(sessions: list[dict[str, Any]]) -> dict[str, Any]:
+    """In how many pairs of unchanged sessions of SFT, DPO and PPO a cause is named."""
+    sides: dict[str, list[list[Run]]] = {}
+    for at, one in enumerate(sessions):
+        if one["kind"] in ("baseline", "unchanged") and one["file"] == "campaign.jsonl.gz":
+            sides.setdefault(one["algo"], []).append([kept(at, run) for run in one["runs"]])
+    pairs = [pair for each in sides.values() for pair in permutations(each, 2)]
     named = [[one.rule for one in root_causes(*pair)] for pair in pairs]
     return {"unchanged_pairs": len(pairs), "named": sum(map(bool, named)), "rules": sorted({*chain(*named)})}
+
+
+def whole_sessions(sessions: list[dict[str, Any]]) -> dict[str, int]:
+    """The causes that sessions were given when they were made: those with a fault, and those of unchanged code."""
+    calm = [one["verdict"]["causes"] for one in sessions if one["kind"] == "unchanged"]
+    cells = [
+        (Cell(algo=one["algo"], fault=one["kind"], scale=1.0, seed=one["seed"]), one["verdict"])
+        for one in sessions
+        if one["kind"] in faults()
+    ]
+    found = counts([scored(cell, said["outcome"], said["causes"]) for cell, said in cells])
+    return found | {"unchanged": len(calm), "unchanged_named": sum(map(bool, calm))}
+
+
+def counts(found: list[dict[str, Any]]) -> dict[str, int]:
+    """How many faults the gate saw, and how many of those causes are right."""
+    seen = [one for one in found if one["seen"]]
+    right = {rank: sum(one[rank] for one in seen) for rank in ("top1", "top3")}
+    return {"faults": len(found), "seen": len(seen), **right}
 
 
 def kept(at: int, plain: dict[str, Any]) -> Run:
@@ -154,16 +183,18 @@ def kept(at: int, plain: dict[str, Any]) -> Run:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--campaign", action="store_true", help="No training: the campaign's unchanged sessions.")
+    parser.add_argument("--campaign", action="store_true", help="No training: the campaign's sessions.")
     parser.add_argument("--faults", nargs="+", default=[], choices=sorted(faults()), metavar="NAME")
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--algos", nargs="+", default=list(ALGOS), choices=ALGOS)
     parser.add_argument("--scales", nargs="+", type=float, default=[0.5, 1.0, 2.0])
     parser.add_argument("--unchanged", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=1, help="Runs of a candidate's session.")
     parser.add_argument("--minutes", type=float, default=1e9)
     given = parser.parse_args()
     if given.campaign or given.folder is None:
-        print(json.dumps(calm_pairs()))
+        sessions = list(campaign())
+        print(json.dumps({**whole_sessions(sessions), **calm_pairs(sessions)}))
         return
     last, found = time.monotonic() + 60 * given.minutes, []
     for cell in cells(given.algos, given.faults, given.scales, given.unchanged, given.seed):
@@ -171,17 +202,12 @@ def main() -> None:
         if time.monotonic() > last and not (place / "done").exists():
             continue
         champion = runs(given.folder.absolute() / f"{cell.algo}-champion", [f"algo={cell.algo}", "hardware=cpu"])
-        found.append((cell, score(cell, champion, runs(place, words_of(cell)))))
+        found.append((cell, score(cell, champion, runs(place, words_of(cell, given.runs)))))
         print(json.dumps(found[-1][1]), flush=True)
-    seen = [one for cell, one in found if cell.fault and one["seen"]]
     calm = [one for cell, one in found if not cell.fault]
+    named = sum(bool(one["named"]) for one in calm)
     print(json.dumps({
-        "faults": sum(bool(cell.fault) for cell, _ in found),
-        "seen": len(seen),
-        "top1": sum(one["top1"] for one in seen),
-        "top3": sum(one["top3"] for one in seen),
-        "unchanged": len(calm),
-        "unchanged_named": sum(bool(one["named"]) for one in calm),
+        **counts([one for cell, one in found if cell.fault]), "unchanged": len(calm), "unchanged_named": named,
     }))  # fmt: skip
 
 
