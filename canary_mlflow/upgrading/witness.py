@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,8 +57,9 @@ class Witness:
         log, train, step = trainer.log, trainer.train, trainer.training_step
 
         @wraps(log)
-        def logs(own: Any, logged: Any, *more: Any, **named: Any) -> Any:
-            answer = log(own, logged, *more, **named)
+        def logs(own: Any, *given: Any, **named: Any) -> Any:
+            answer = log(own, *given, **named)
+            logged = given[0] if given else named["logs"]
             numbers = {key: float(value) for key, value in logged.items() if isinstance(value, (int, float))}
             self.logged.append({"trainer": self.number(own), "step": own.state.global_step, "values": numbers})
             return answer
@@ -102,10 +104,12 @@ class Witness:
     def of_files(self, module: ModuleType, name: str) -> None:
         """Follow what is saved as a table of tensors; what else torch.save writes is none of ours."""
         save = getattr(module, name)
+        taken = signature(save)
 
         @wraps(save)
-        def saves(table: Any, place: Any, *more: Any, **named: Any) -> Any:
-            answer = save(table, place, *more, **named)
+        def saves(*given: Any, **named: Any) -> Any:
+            answer = save(*given, **named)
+            table, place, *_ = taken.bind(*given, **named).arguments.values()
             rows = table.items() if isinstance(table, Mapping) and isinstance(place, (str, os.PathLike)) else ()
             if tensors := {str(key): told(one) for key, one in rows if hasattr(one, "untyped_storage")}:
                 self.saved.append({"file": Path(place).name, "tensors": tensors})
@@ -165,7 +169,7 @@ class Imports:
 
 def told(tensor: Any) -> list[Any]:
     """A tensor's shape, type, and, if it holds fractions, its norm."""
-    counts = tensor.is_floating_point() and tensor.numel() <= LARGEST
+    counts = tensor.is_floating_point() and not tensor.is_meta and tensor.numel() <= LARGEST
     return [list(tensor.shape), str(tensor.dtype), float(tensor.detach().double().norm()) if counts else None]
 
 

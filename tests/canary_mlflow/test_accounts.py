@@ -38,9 +38,11 @@ Trainer(Net(), args, train_dataset=rows).train()
 other = Trainer(Net(), args)
 other.evaluate(rows)
 sum(at for at in range(20_000_000))
+other.log(logs={"eval_own": 3.0})
 save_file({"a": torch.ones(4), "b": torch.zeros(2, dtype=torch.int64)}, folder + "/x.safetensors")
-torch.save({"c": torch.ones(1)}, folder + "/y.bin")
+torch.save(f=folder + "/y.bin", obj={"c": torch.ones(1)})
 torch.save({"step": 3}, folder + "/z.bin")
+torch.save({"d": torch.ones(1, device="meta")}, folder + "/meta.bin")
 """
 
 
@@ -49,9 +51,11 @@ def test_all_trainers_files_and_costs_of_a_process_are_written_down(tmp_path: Pa
     found = accounts.read(tmp_path / "witnessed")
     assert [step for step, _ in found.course[0, "loss"]] == [1, 2, 3]
     assert len(found.course[1, "eval_loss"]) == 1  # by the trainer that never trained
+    assert [value for _, value in found.course[1, "eval_own"]] == [3.0]
     assert found.saved == [
         ("x.safetensors", {"a": ((4,), "torch.float32", 2.0), "b": ((2,), "torch.int64", None)}),
         ("y.bin", {"c": ((1,), "torch.float32", 1.0)}),
+        ("meta.bin", {"d": ((1,), "torch.float32", None)}),
     ]
     assert found.costs["cost.outside"] * found.unit > 0.3  # the sum of a range
     assert found.costs["cost.memory"] >= 0
