@@ -21,7 +21,6 @@ its row (pairs, which are not independent); and whether the cause that a fault's
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gzip
 import json
 import os
@@ -44,7 +43,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from ppo_learns import drawn  # noqa: E402  # the path is set above
 from root_cause import RIGHT, kept  # noqa: E402
-from sessions import runs_of  # noqa: E402
+from sessions import busy_loop, runs_of  # noqa: E402
 
 from canary_mlflow.policies import load_policy  # noqa: E402
 from gates import Outcome, Series, Version, judge  # noqa: E402
@@ -166,18 +165,6 @@ def session(place: Path, cache: Path, words: list[str], load: str) -> dict[str, 
     took = {"seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1), "load_average": round(os.getloadavg()[0], 1)}
     broke = {"error": done.stderr.strip()[-1500:]} if done.returncode in (2, 4) else {}
     return {"code": done.returncode, **took, **broke}
-
-
-@contextlib.contextmanager
-def busy_loop(wanted: bool) -> Iterator[None]:
-    code = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"  # no longer than the campaign
-    process = subprocess.Popen([sys.executable, "-c", code]) if wanted else None
-    try:
-        yield
-    finally:
-        if process:
-            process.kill()
-            process.wait()
 
 
 def brief(plain: dict[str, Any]) -> dict[str, Any]:

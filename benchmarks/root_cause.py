@@ -1,12 +1,13 @@
 """Is the cause that a verdict names the right one? Every fault x algorithm x strength beside a champion's runs.
 
     python benchmarks/root_cause.py FOLDER [--algos sft …] [--faults NAME …] [--scales 0.5 1 2] [--seed N]
-                                           [--unchanged N] [--runs N] [--minutes N]
+                                           [--unchanged N] [--runs N] [--busy] [--minutes N]
     python benchmarks/root_cause.py --campaign    # the campaign's whole sessions: each fault, and unchanged code
 
 Each candidate is a session of `--runs` runs. The rules are not told its fault: they see the numbers it recorded. Top-1
 and top-3 count those that the gate sees (BLOCK, or INCONCLUSIVE with a cause); unchanged sessions should name none.
-What FOLDER holds is not trained again. One JSON line at the end.
+What FOLDER holds is not trained again. `--busy`: a busy loop holds a core beside every second session. One JSON line
+at the end.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from sessions import runs_of, train  # noqa: E402  # the path is set above
+from sessions import busy_loop, runs_of, train  # noqa: E402  # the path is set above
 
 from canary_mlflow.policies import load_policy  # noqa: E402
 from gates import Run, Version, judge  # noqa: E402
@@ -95,10 +96,11 @@ def faults() -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in found}
 
 
-def runs(place: Path, words: list[str]) -> list[Run]:
+def runs(place: Path, words: list[str], busy: bool = False) -> list[Run]:
     """The runs of the session in this folder, trained if it has none."""
     if not (place / "done").exists():
-        train(place, words)
+        with busy_loop(busy):
+            train(place, words)
         (place / "done").touch()
     return [run for _, run in runs_of(f"sqlite:///{place}/mlflow.db")]
 
@@ -190,6 +192,7 @@ def main() -> None:
     parser.add_argument("--scales", nargs="+", type=float, default=[0.5, 1.0, 2.0])
     parser.add_argument("--unchanged", type=int, default=20)
     parser.add_argument("--runs", type=int, default=1, help="Runs of a candidate's session.")
+    parser.add_argument("--busy", action="store_true", help="A busy loop beside every second session.")
     parser.add_argument("--minutes", type=float, default=1e9)
     given = parser.parse_args()
     if given.campaign or given.folder is None:
@@ -197,12 +200,13 @@ def main() -> None:
         print(json.dumps({**whole_sessions(sessions), **calm_pairs(sessions)}))
         return
     last, found = time.monotonic() + 60 * given.minutes, []
-    for cell in cells(given.algos, given.faults, given.scales, given.unchanged, given.seed):
+    for at, cell in enumerate(cells(given.algos, given.faults, given.scales, given.unchanged, given.seed)):
         place = given.folder.absolute() / cell.name
         if time.monotonic() > last and not (place / "done").exists():
             continue
         champion = runs(given.folder.absolute() / f"{cell.algo}-champion", [f"algo={cell.algo}", "hardware=cpu"])
-        found.append((cell, score(cell, champion, runs(place, words_of(cell, given.runs)))))
+        candidate = runs(place, words_of(cell, given.runs), given.busy and at % 2 == 1)
+        found.append((cell, score(cell, champion, candidate)))
         print(json.dumps(found[-1][1]), flush=True)
     calm = [one for cell, one in found if not cell.fault]
     named = sum(bool(one["named"]) for one in calm)
