@@ -1,4 +1,4 @@
-"""What two sets of packages did under one command (witness.py), compared: the course of the trainings from the first
+"""What two sets of packages did under one command (transcript.py), compared: the course of the trainings from the first
 step to the last evaluation, the tensors that were saved, and what all of it cost."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Account:
 
 
 def read(folder: Path) -> Account:
-    """What the witness of a probe wrote; an empty account where there is none."""
+    """The transcripts of a probe; an empty account where there is none."""
     told = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     course: dict[tuple[int, str], list[tuple[int, float]]] = {}
     first = 0

@@ -2,10 +2,10 @@
 
 import os
 
-from canary_mlflow.upgrading import old_defaults, witness
+from canary_mlflow.upgrading import old_defaults, transcript
 
 if __name__ == "sitecustomize":
     if given := os.environ.get(old_defaults.GIVEN):
         old_defaults.install(given)
-    if folder := os.environ.get(witness.FOLDER):
-        witness.Witness(folder).watch()
+    if folder := os.environ.get(transcript.FOLDER):
+        transcript.Transcript(folder).watch()

@@ -22,11 +22,11 @@ from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.upgrading import accounts
 from canary_mlflow.upgrading.environments import OWN, SOURCE, build, key_of, own_code
 from canary_mlflow.upgrading.pins import Pins
-from canary_mlflow.upgrading.witness import FOLDER
+from canary_mlflow.upgrading.transcript import FOLDER
 from gates.model.records import Run
 
 RESULT = "result.json"
-WITNESSED = "witnessed"
+TRANSCRIPTS = "transcripts"
 FEWEST_STEPS = 3
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "database or disk is full")
 """What a training says that fails for the disk, not for its packages."""
@@ -55,8 +55,8 @@ class Probe:
 
     @cached_property
     def account(self) -> accounts.Account:
-        """What it did, as the witness wrote it down."""
-        return accounts.read(Path(self.folder) / WITNESSED)
+        """What it did, by its transcripts."""
+        return accounts.read(Path(self.folder) / TRANSCRIPTS)
 
     @cached_property
     def costs(self) -> Mapping[str, float]:
@@ -90,7 +90,7 @@ class Prober:
         place.mkdir(parents=True, exist_ok=True)
         for name in ("mlflow.db", "mlflow.db-journal"):
             (place / name).unlink(missing_ok=True)
-        shutil.rmtree(place / WITNESSED, ignore_errors=True)
+        shutil.rmtree(place / TRANSCRIPTS, ignore_errors=True)
         found = self._run(python, place, pins)
         if any(words in found.ended for words in NO_ROOM):
             raise CanaryError(f"the command with {place} found no room: {found.ended}; expected a disk with room")
@@ -154,7 +154,7 @@ class Prober:
             "MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db",
             CHOSEN: str(python),
             "CANARY_KEYS": str(place / "keys"),
-            FOLDER: str(place / WITNESSED),
+            FOLDER: str(place / TRANSCRIPTS),
             **self.overrides,
         }
 

@@ -1,4 +1,4 @@
-"""What a command did inside a probe: written down by the witness, and compared."""
+"""What a command did inside a probe: its transcript, compared."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from pathlib import Path
 
 import forking
 import pytest
+import torch
 
 from canary_mlflow.upgrading import accounts
 from canary_mlflow.upgrading.environments import own_code
-from canary_mlflow.upgrading.witness import FOLDER
+from canary_mlflow.upgrading.transcript import FOLDER, told
 
 SCRIPT = """
 import sys, torch
 from safetensors.torch import save_file
 from transformers import Trainer, TrainingArguments
-from canary_mlflow.upgrading.witness import Witness
+from canary_mlflow.upgrading.transcript import Transcript
 folder = sys.argv[1]
-Witness(folder + "/witnessed").watch()
+Transcript(folder + "/transcripts").watch()
 from safetensors.torch import save_file
 
 class Net(torch.nn.Module):
@@ -48,7 +49,7 @@ torch.save({"d": torch.ones(1, device="meta")}, folder + "/meta.bin")
 
 def test_all_trainers_files_and_costs_of_a_process_are_written_down(tmp_path: Path) -> None:
     subprocess.run([forking.python(), "-c", SCRIPT, str(tmp_path)], check=True, capture_output=True, text=True)
-    found = accounts.read(tmp_path / "witnessed")
+    found = accounts.read(tmp_path / "transcripts")
     assert [step for step, _ in found.course[0, "loss"]] == [1, 2, 3]
     assert len(found.course[1, "eval_loss"]) == 1  # by the trainer that never trained
     assert [value for _, value in found.course[1, "eval_own"]] == [3.0]
@@ -61,7 +62,7 @@ def test_all_trainers_files_and_costs_of_a_process_are_written_down(tmp_path: Pa
     assert found.costs["cost.memory"] >= 0
 
 
-def test_a_probe_s_python_has_the_witness_from_its_start_and_sees_modules_as_they_load(
+def test_a_probe_s_python_writes_its_transcript_from_its_start_and_sees_modules_as_they_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "environments"))
@@ -79,9 +80,14 @@ print(value, late.value, _frozen_importlib._find_and_load.__name__)
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path,
-        env={"PYTHONPATH": f"{own_code()}{os.pathsep}{tmp_path}", FOLDER: str(tmp_path / "witnessed")},
+        env={"PYTHONPATH": f"{own_code()}{os.pathsep}{tmp_path}", FOLDER: str(tmp_path / "transcripts")},
     )  # fmt: skip
     assert done.stdout.split() == ["2", "7", "measured"]
+
+
+def test_a_tensor_that_cannot_tell_its_shape_breaks_no_script_that_saves_it() -> None:
+    assert told(torch.nn.UninitializedParameter()) == [[], "UninitializedParameter", None]
+    assert told(torch.ones(4)) == [[4], "torch.float32", 2.0]
 
 
 def account(folder: Path, logged: Mapping[str, Sequence[float]], **saved: Sequence[object]) -> accounts.Account:

@@ -20,14 +20,14 @@ from weakref import WeakKeyDictionary
 
 from canary_mlflow.upgrading.after_import import after
 
-FOLDER = "CANARY_WITNESS"
+FOLDER = "CANARY_TRANSCRIPT"
 KERNEL = 50_000  # rounds of the loop that CPU time is measured in
 ASIDE = ("evaluate", "predict", "_save_checkpoint", "save_model")
 """Methods of a trainer that train() calls between steps."""
 LARGEST = 2**28  # elements; of a larger tensor only the shape is kept
 
 
-class Witness:
+class Transcript:
     """What one process did. `outside`: CPU seconds that went neither into imports nor into the steps of a trainer's
     train(): before and after it, into evaluation and saving, and into other processes."""
 
@@ -168,9 +168,13 @@ class Imports:
 
 
 def told(tensor: Any) -> list[Any]:
-    """A tensor's shape, type, and, if it holds fractions, its norm."""
-    counts = tensor.is_floating_point() and not tensor.is_meta and tensor.numel() <= LARGEST
-    return [list(tensor.shape), str(tensor.dtype), float(tensor.detach().double().norm()) if counts else None]
+    """A tensor's shape, type, and, if it holds fractions, its norm; of one that cannot tell them, its class."""
+    try:
+        counts = tensor.is_floating_point() and not tensor.is_meta and tensor.numel() <= LARGEST
+        norm = float(tensor.detach().double().norm()) if counts else None
+        return [list(tensor.shape), str(tensor.dtype), norm]
+    except Exception:  # noqa: BLE001 - classes of others, such as PyTorch's for a parameter without a shape yet
+        return [[], type(tensor).__name__, None]
 
 
 def kernel() -> float:
