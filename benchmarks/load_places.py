@@ -18,6 +18,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import sqlalchemy as sa  # noqa: E402  # the path is set above
 from cluster import cluster, free_port  # noqa: E402
+from guard_modes import users  # noqa: E402
 from servers import Server  # noqa: E402
 from small_disk import fill, small_disk  # noqa: E402
 
@@ -39,7 +40,8 @@ class Place:
 
 @contextmanager
 def place(kind: str, name: str, folder: Path) -> Iterator[Place]:
-    """A store of its own. `name`: what will break, after the word `direct` if there is to be no server."""
+    """A store of its own. `name`: what will break, after the word `direct` if there is to be no server. `users`: the
+    server knows its users, and lets the administrator bless."""
     direct, fault = name.startswith("direct"), name.rpartition(" ")[2]
     disk = folder / "disk"
     disk.mkdir()
@@ -56,7 +58,8 @@ def place(kind: str, name: str, folder: Path) -> Iterator[Place]:
         if direct:
             yield Place(store=uri, database=uri, breaks=breaks, mends=mends)
             return
-        server = stack.enter_context(Server(uri, folder, registry=f"canary+{uri}", app="canary"))
+        known = {"app": "canary-auth", "environment": users(folder)} if name == "users" else {"app": "canary"}
+        server = stack.enter_context(Server(uri, folder, registry=f"canary+{uri}", **known))
         store = server.uri
         if fault == "killed":
             breaks, mends = server.kill, server.start
