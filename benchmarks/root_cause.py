@@ -45,12 +45,13 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "ppo_unstable_kl": (*RATE, "rate.passes", "rate.kl"),
     "lr_high": RATE,
     "no_learning": RATE,
-    "kl_zero": ("rate.kl", "rate.passes"),
+    "kl_zero": ("rate.kl", "rate.passes", "policy.unheld"),
     "entropy_collapse": ("policy.collapses",),
     "value_divergence": ("critic.runs-away",),
-    "reward_hack": ("reward.parts",),
-    "flipped_labels": ("data.contradicts",),
+    "reward_hack": ("start.reward", "reward.parts"),
+    "flipped_labels": ("data.contradicts", "data.exchanged"),
     "wrong_reference": ("start.reference",),
+    "truncated_prompts": ("data.tokens",),
     "temperature_ignored": ("start.reference",),  # the first step's ratio is not 1
     "flat_rewards": ("numbers.frozen",),
     "nan_batch": ("numbers.loss",),
@@ -144,11 +145,11 @@ def campaign() -> Iterator[dict[str, Any]]:
 
 
 def calm_pairs(sessions: list[dict[str, Any]]) -> dict[str, Any]:
-    """In how many pairs of unchanged sessions of SFT, DPO and PPO a cause is named."""
-    sides: dict[str, list[list[Run]]] = {}
+    """In how many pairs of unchanged sessions of one algorithm and commit a cause is named."""
+    sides: dict[tuple[str, str], list[list[Run]]] = {}
     for at, one in enumerate(sessions):
-        if one["kind"] in ("baseline", "unchanged") and one["file"] == "campaign.jsonl.gz":
-            sides.setdefault(one["algo"], []).append([kept(at, run) for run in one["runs"]])
+        if one["kind"] in ("baseline", "unchanged"):
+            sides.setdefault((one["algo"], one["file"]), []).append([kept(at, run) for run in one["runs"]])
     pairs = [pair for each in sides.values() for pair in permutations(each, 2)]
     named = [[one.rule for one in root_causes(*pair)] for pair in pairs]
     return {"unchanged_pairs": len(pairs), "named": sum(map(bool, named)), "rules": sorted({*chain(*named)})}

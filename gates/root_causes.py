@@ -4,125 +4,24 @@ look at names of faults or at recorded settings. Finding no cause is an answer t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gates.model.records import Run, Series
+from gates.measured import DIGESTS, Sides, end, highest, peaks, ratio, start, token_digests, tokens_of_a_row, updates
+from gates.model.records import Run
 from gates.model.verdict import RootCause
-
-WARMUP = 5
-"""First steps, which no level includes."""
-TAIL = 0.3
-"""The last share of a run, by which its end is judged."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sides:
-    """The runs of both sides. A side's level is the median of its runs' levels."""
-
-    baseline: Sequence[Run]
-    candidate: Sequence[Run]
-
-    def has(self, *names: str) -> bool:
-        """Whether both sides have runs with each of these series."""
-        return all(
-            any(name in run.series for run in side) for name in names for side in (self.baseline, self.candidate)
-        )
-
-    def both(self, of: Callable[[Run], float]) -> tuple[float, float]:
-        """The median of the runs' numbers: baseline, candidate; NaN without any."""
-        return _median(map(of, self.baseline)), _median(map(of, self.candidate))
-
-    def level(self, name: str) -> tuple[float, float]:
-        """A series' median step after warm-up."""
-        return self.both(lambda run: _steady(run, name))
-
-    def tail(self, name: str) -> tuple[float, float]:
-        """The mean of a series' last third."""
-        return self.both(lambda run: _end(run, name))
-
-    def spread(self, name: str) -> float:
-        """The largest distance between the ends of the baseline's runs; NaN for fewer than two runs."""
-        ends = [value for run in self.baseline if math.isfinite(value := _end(run, name))]
-        return max(ends) - min(ends) if len(ends) > 1 else math.nan
-
-    def apart(self, name: str, value_of: Callable[[Run, str], float] | None = None) -> bool:
-        """Whether each run of the candidate is above all of the baseline's, by its steady value unless said."""
-        one = value_of or _steady
-        before, now = (
-            [value for run in side if math.isfinite(value := one(run, name))]
-            for side in (self.baseline, self.candidate)
-        )
-        return bool(before and now) and min(now) > max(before)
-
-    def ratios(self, name: str) -> NDArray[np.float64]:
-        """The candidate's values / the baseline's, step by step, as medians over runs; empty if no step compares."""
-        before, now = _by_step(self.baseline, name), _by_step(self.candidate, name)
-        shared = sorted(step for step in before.keys() & now.keys() if before[step] > 0)
-        return np.array([now[step] / before[step] for step in shared])
-
-
-def ratio(pair: tuple[float, float]) -> float:
-    """Candidate / baseline; NaN if that tells nothing."""
-    before, now = pair
-    return now / before if math.isfinite(before) and math.isfinite(now) and before > 0 else math.nan
-
-
-def _median(values: Iterable[float]) -> float:
-    found = [value for value in values if math.isfinite(value)]
-    return float(np.median(found)) if found else math.nan
-
-
-def _finite(run: Run, name: str) -> NDArray[np.float64]:
-    series: Series | None = run.series.get(name)
-    return np.array([]) if series is None else series.finite_only().values
-
-
-def _steady(run: Run, name: str) -> float:
-    values = _finite(run, name)
-    values = values[WARMUP:] if len(values) > 2 * WARMUP else values
-    return float(np.median(values)) if len(values) else math.nan
-
-
-def _highest(run: Run, name: str) -> float:
-    return float(np.max(_finite(run, name), initial=-math.inf))  # without values: -inf, left out as not finite
-
-
-def _end(run: Run, name: str) -> float:
-    values = _finite(run, name)
-    return float(np.mean(values[-max(1, round(TAIL * len(values))) :])) if len(values) else math.nan
-
-
-def _by_step(runs: Sequence[Run], name: str) -> dict[int, float]:
-    found: dict[int, list[float]] = {}
-    for run in runs:
-        if name in run.series:
-            series = run.series[name].finite_only()
-            for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
-                found.setdefault(step, []).append(value)
-    return {step: median(values) for step, values in found.items()}
-
-
-def _updates(run: Run) -> float:
-    """Optimizer steps per iteration; NaN for trainings that do not iterate."""
-    steps, iterations = run.series.get("learning_rate"), run.series.get("iteration_time")
-    if steps is None or iterations is None or len(iterations.steps) < 2:
-        return math.nan
-    return float(np.median(np.diff(iterations.steps)))
-
 
 COSTLIER = 1.08  # times the baseline's cost: below, clocks differ by as much
 HEAVIER = 1.05  # times its peak
 LEAST_MIB = 8.0
 CLEAR = 0.25  # share of the harm that a phase must explain to be named
-SETS_IN = 1.12  # times the cost before, for a slowdown to have begun in mid-run
 SURE = 0.95  # rank of a phase that explains all of a slowdown: below not_numbers and frozen
 FACTOR = 1.25  # from which on a rate or a coefficient counts as changed
+ROWS = 1.1  # times the tokens per row, or the inverse: a median row differs less between samples of the same rows
+FURTHER = 1.5  # times the KL; unchanged sessions of GRPO and RLOO stay within 1.34
 COLLAPSED = 0.7  # share of the baseline's entropy; no two unchanged sessions differ as much (root_cause.py --campaign)
 RATES = (
     ("learning_rate", "learning rate", "rate.learning", 0.99),  # ahead of what it brings about: NaN, gradients of 0
@@ -139,6 +38,8 @@ NAMES = {
     "time_reward": "the reward",
     "time_score": "scoring",
     "time_update": "the updates",
+    "reward_accuracy": "the share of pairs in their order",
+    "reward_margin": "the margin of good answers over bad ones",
 }
 
 
@@ -151,7 +52,7 @@ def slower(sides: Sides) -> Iterator[RootCause]:
     judged = cost if sides.has(cost) else whole
     if not (ratio(sides.level(judged)) >= COSTLIER and sides.apart(judged)):
         return
-    if late := sets_in(sides, "step_cost" if sides.has("step_cost") else "step_time"):
+    if late := sides.sets_in(own_clock(sides)):
         step, times = late
         said = f"each step takes {_percent(times - 1)} longer from step {step} on"
         yield RootCause(rule="time.sets-in", said=said, rank=0.96)
@@ -176,30 +77,22 @@ def slower(sides: Sides) -> Iterator[RootCause]:
         yield _measured("time.between", said, left, SURE)
 
 
-def sets_in(sides: Sides, name: str) -> tuple[int, float] | None:
-    """The step from which every step takes longer, and how many times as long; None if it did so from the start."""
-    ratios = sides.ratios(name)
-    if len(ratios) < 30:
-        return None
-    around = np.lib.stride_tricks.sliding_window_view(np.pad(ratios, 2, constant_values=np.nan), 5)
-    smooth = np.nanmedian(around, axis=1)
-    edges = range(10, len(ratios) - 10)
-    best = min(edges, key=lambda at: float(np.var(smooth[5:at]) * (at - 5) + np.var(smooth[at:]) * (len(smooth) - at)))
-    early, late = float(np.median(smooth[5:best])), float(np.median(smooth[best:]))
-    noise = float(np.median(np.abs(smooth[5:best] - early)) + np.median(np.abs(smooth[best:] - late)))
-    return (best + 1, late / early) if late >= SETS_IN * early and late - early > 3 * noise else None
+def own_clock(sides: Sides) -> str:
+    """What a step is timed by against others of its run: CPU time, where the CPU does the work."""
+    on_cpu = all(run.hardware.get("backend") == "cpu" for run in (*sides.baseline, *sides.candidate))
+    return "step_cpu_time" if on_cpu and sides.has("step_cpu_time") else "step_time"
 
 
 def heavier(sides: Sides) -> Iterator[RootCause]:
     """Memory that grows with each step, that was allocated at once in mid-run, or that is there from the first step."""
     if not sides.has("peak_memory"):
         return
-    before, now = _peaks(sides.baseline), _peaks(sides.candidate)
+    before, now = peaks(sides.baseline), peaks(sides.candidate)
     if min(len(before), len(now)) < 2:
         return
     excess = now[-1] - before[-1]
     # A script's runs in one process grow, each upon the last, so it is not enough that the middle ones differ.
-    apart = sides.apart("peak_memory", _highest)
+    apart = sides.apart("peak_memory", highest)
     if not (excess >= LEAST_MIB and now[-1] >= HEAVIER * before[-1] and apart):
         return
     rises = np.diff(now) - np.interp(
@@ -223,8 +116,8 @@ def heavier(sides: Sides) -> Iterator[RootCause]:
 
 def rates(sides: Sides) -> Iterator[RootCause]:
     """The learning rate, the KL coefficient and the number of passes, as the runs logged them."""
-    updates = sides.both(_updates)
-    more_passes = all(map(math.isfinite, updates)) and updates[0] != updates[1]
+    passes = sides.both(updates)
+    more_passes = all(map(math.isfinite, passes)) and passes[0] != passes[1]
     for name, said, rule, rank in RATES:
         if not sides.has(name):
             continue
@@ -233,17 +126,17 @@ def rates(sides: Sides) -> Iterator[RootCause]:
         if math.isfinite(before) and before > 0 and (not times > 0 or times >= FACTOR or times <= 1 / FACTOR):
             if name == "kl_coef" and times > 0 and 0.2 < times < 5:
                 continue  # a controller moves it
-            highest = sides.both(partial(_highest, name=name))
-            top, what = ratio(highest), "is, at the median step,"
+            most = sides.both(partial(highest, name=name))
+            top, what = ratio(most), "is, at the median step,"
             if name == "learning_rate" and (not top > 0 or top >= FACTOR or top <= 1 / FACTOR):
-                (before, now), times, what = highest, top, "peaks at"  # what its schedule was given
+                (before, now), times, what = most, top, "peaks at"  # what its schedule was given
             elif name == "learning_rate" and more_passes:
                 continue  # the same schedule over more steps
             factor = f" ({times:.3g} times)" if times > 0 else ""
             what = what if now else "stays at"
             yield RootCause(rule=rule, said=f"the {said} {what} {now:.3g}, not {before:.3g}{factor}", rank=rank)
     if more_passes:  # counted, not measured: ahead of the time that they take
-        said = f"{updates[1]:g} optimizer steps for each rollout, not {updates[0]:g}"
+        said = f"{passes[1]:g} optimizer steps for each rollout, not {passes[0]:g}"
         yield RootCause(rule="rate.passes", said=said, rank=0.96)
 
 
@@ -265,14 +158,35 @@ def not_numbers(sides: Sides) -> Iterator[RootCause]:
         return
 
 
-def invariants(sides: Sides) -> Iterator[RootCause]:
-    """An invariant of the first step that only the candidate breaks."""
+def starts(sides: Sides) -> Iterator[RootCause]:
+    """A first step, which no update has touched, that breaks an invariant or is paid otherwise."""
     before, now = (
         [run.invariants.partition(":")[2].strip() for run in side if run.invariants.startswith("broken")]
         for side in (sides.baseline, sides.candidate)
     )
     if now and not before:
         yield RootCause(rule="start.reference", said=f"the first step is not where it must be: {now[0]}", rank=0.96)
+    paid = sides.first("score_mean", "reward_mean")
+    here, there = sides.each(paid, start)
+    if not there or len(here) < 2:
+        return
+    noise = max(max(side) - min(side) for side in (here, there))
+    learned = abs(sides.tail(paid)[0] - median(here))
+    if max(min(there) - max(here), min(here) - max(there)) > max(2 * noise, learned / 2):
+        said = f"the first answers, from an untrained policy, are paid {median(there):.3g}, not {median(here):.3g}"
+        yield RootCause(rule="start.reward", said=said, rank=SURE)
+
+
+def data(sides: Sides) -> Iterator[RootCause]:
+    """Other tokens in a row than before, as they reached the model, or columns of the data that changed places."""
+    times = ratio(pair := sides.both(tokens_of_a_row))
+    if not 1 / ROWS < times < ROWS and math.isfinite(times):
+        yield RootCause(rule="data.tokens", said=f"tokens differ: {pair[1]:.3g} for {pair[0]:.3g} per row", rank=SURE)
+    before, now = (token_digests(side[0]) for side in (sides.baseline, sides.candidate))
+    moved = [column for column in before.keys() & now.keys() if before[column] != now[column]]
+    if len(moved) > 1 and sum(before[one] - now[one] for one in moved) % DIGESTS == 0:
+        said = f"{' and '.join(sorted(moved))} changed places in some rows: together they hold the same tokens"
+        yield RootCause(rule="data.exchanged", said=said, rank=SURE)
 
 
 def frozen(sides: Sides) -> Iterator[RootCause]:
@@ -291,13 +205,9 @@ def signals(sides: Sides) -> Iterator[RootCause]:
     """A training's own signals that contradict each other; none if a value is not finite or nothing trains."""
     if any(not_numbers(sides)) or any(frozen(sides)):
         return
-    if sides.has("reward_accuracy"):
-        before, now = sides.tail("reward_accuracy")
-        room = max(0.08, 1.5 * _known(sides.spread("reward_accuracy")))
-        if before - now > room and before > 0.6:
-            said = f"{_percent(now)} of the pairs end in their order, not {_percent(before)}"
-            yield RootCause(rule="data.contradicts", said=f"{said}: they contradict each other", rank=0.7)
+    yield from contradicts(sides)
     yield from paid_otherwise(sides)
+    yield from unheld(sides)
     entropy = ratio(sides.tail("entropy")) if sides.has("entropy") else math.nan
     if sides.has("value_loss"):
         times = ratio(sides.tail("value_loss"))
@@ -309,27 +219,43 @@ def signals(sides: Sides) -> Iterator[RootCause]:
         yield RootCause(rule="policy.collapses", said=said, rank=0.7)
 
 
-def paid_otherwise(sides: Sides) -> Iterator[RootCause]:
-    """A reward in training that moves away from the reward of held-out answers."""
-    score = next((name for name in ("score_mean", "reward_mean") if sides.has(name, "eval_reward")), None)
-    if score is None:
+def contradicts(sides: Sides) -> Iterator[RootCause]:
+    """Pairs that are no longer told apart in training, or that are ordered against the held-out ones."""
+    for name, held, chance in (("reward_accuracy", "eval_accuracy", 0.5), ("reward_margin", "eval_margin", 0.0)):
+        if not sides.has(name):
+            continue
+        before, now = sides.tail(name)
+        room = max(0.3 * (before - chance), 1.5 * sides.spread(name))
+        if before - now > room > 0 and sides.apart(name, end, below=True):
+            said = f"{NAMES[name]} ends at {now:.2g} in training, not {before:.2g}: pairs contradict each other"
+            yield RootCause(rule="data.contradicts", said=said, rank=0.7)
+        elif sides.has(held) and now > chance > sides.tail(held)[1] and sides.apart(held, end, below=True):
+            said = f"{NAMES[name]} ends at {now:.2g} in training and {sides.tail(held)[1]:.2g} on held-out pairs"
+            yield RootCause(rule="data.contradicts", said=f"{said}, which contradict each other", rank=0.7)
         return
-    paid, held = (now - before for before, now in (sides.tail(score), sides.tail("eval_reward")))
-    room = max(0.3, 1.5 * _known(sides.spread("eval_reward")))
-    if held < -room and paid > held + max(0.5, 0.3 * abs(held)):
-        said = f"the reward in training changed by {paid:+.2f}, of held-out answers by {held:+.2f}"
-        yield RootCause(rule="reward.parts", said=f"{said}: what is paid for is not what is wanted", rank=0.72)
 
 
-def _peaks(runs: Sequence[Run]) -> NDArray[np.float64]:
-    """The median run's peak so far, step by step."""
-    rows = [run.series["peak_memory"].finite_only().values for run in runs if "peak_memory" in run.series]
-    length = min(len(row) for row in rows)
-    return np.maximum.accumulate(np.median([row[:length] for row in rows], axis=0))
+def unheld(sides: Sides) -> Iterator[RootCause]:
+    """A policy that earns at least as much further away from its reference. Where the KL's coefficient was logged, that
+    tells more."""
+    if sides.has("kl_coef") or not sides.has("kl", "reward_mean"):
+        return
+    times, (before, now) = ratio(sides.tail("kl")), sides.tail("reward_mean")
+    if times >= FURTHER and sides.apart("kl", end) and now >= before - sides.spread("reward_mean"):
+        said = (
+            f"the policy ends {times:.2g} times as far from its reference, for a reward of {now:.3g}, not {before:.3g}"
+        )
+        yield RootCause(rule="policy.unheld", said=said, rank=0.71)
 
 
-def _known(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
+def paid_otherwise(sides: Sides) -> Iterator[RootCause]:
+    """A reward that rises in training and falls for held-out answers."""
+    paid = sides.first("score_mean", "reward_mean")
+    if sides.apart(paid, end) and sides.apart("eval_reward", end, below=True):
+        rise, fall = (now - before for before, now in (sides.tail(paid), sides.tail("eval_reward")))
+        if -fall > sides.spread("eval_reward"):
+            said = f"the reward in training changed by {rise:+.2f}, of held-out answers by {fall:+.2f}"
+            yield RootCause(rule="reward.parts", said=f"{said}: what is paid for is not what is wanted", rank=0.72)
 
 
 def _measured(rule: str, said: str, share: float, sure: float = 1.0) -> RootCause:
@@ -346,7 +272,7 @@ def _ms(seconds: float) -> str:
 
 
 RULES: Sequence[Callable[[Sides], Iterator[RootCause]]] = (
-    frozen, not_numbers, invariants, rates, slower, heavier, signals,
+    frozen, not_numbers, starts, data, rates, slower, heavier, signals,
 )  # fmt: skip
 """To add a rule, write a function in this module and add a line here."""
 

@@ -108,7 +108,7 @@ CASES: list[tuple[str, Callable[[dict[str, np.ndarray]], None], str]] = [
     ("numbers.frozen", frozen, "grad_norm is 0 from step 51 on"),
     ("numbers.loss", no_loss, "the loss of step 21 is not a number"),
     ("numbers.gradient", no_gradient, "a gradient of step 21 is not a number"),
-    ("data.contradicts", contradicts, "50 % of the pairs end in their order, not 7"),
+    ("data.contradicts", contradicts, "the share of pairs in their order ends at 0.5 in training, not 0.7"),
 ]
 
 
@@ -152,6 +152,123 @@ def test_runs_that_grow_one_upon_the_other_in_one_process_are_no_cause() -> None
         for side, each in zip((0, 10), peaks, strict=True)
     )
     assert not root_causes(before, now)
+
+
+def busy(seed: int, *, slower_from: int = STEPS, by: float = 0.0, speed: float = 1.0) -> Run:
+    """A run of CPU steps that vary by 10 %, a third of them stretched by a neighbour, on a machine of this speed."""
+    draw = np.random.default_rng(seed)
+    time = 50e-3 * draw.lognormal(0, 0.1, STEPS) * np.where(draw.random(STEPS) < 0.3, 1.5, 1.0) * speed
+    time *= np.where(np.arange(STEPS) >= slower_from, 1 + by, 1.0)
+    return run(
+        seed, {"step_time": time * draw.lognormal(0, 0.5, STEPS), "step_cpu_time": time, "step_cost": 100 * time}
+    )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_slowdown_in_mid_run_is_told_from_a_slower_machine_by_the_runs_own_steps(seed: int) -> None:
+    before = [busy(100 * seed + at) for at in range(3)]
+    late = [busy(100 * seed + 10 + at, slower_from=40, by=0.2) for at in range(3)]
+    slow = [busy(100 * seed + 20 + at, speed=1.2 + 0.2 * at) for at in range(3)]
+    assert "time.sets-in" in {one.rule for one in root_causes(before, late)}
+    assert "time.sets-in" not in {one.rule for one in root_causes(before, slow)}
+
+
+def pairs(seed: int, order: float, held_out: float) -> Run:
+    """A run that ends with this margin, and this one on held-out pairs, as KTO logs them: no share in order."""
+    noise = np.random.default_rng(seed).normal(0, 0.7, STEPS)
+    return run(seed, {"reward_margin": np.linspace(0, 1, STEPS) ** 0.5 * order + noise, "eval_margin": [held_out]})
+
+
+@pytest.mark.parametrize(
+    ("order", "held_out", "said"),
+    [
+        (0.4, 0.4, "pairs contradict each other"),  # a quarter is swapped
+        (0.0, 0.0, "pairs contradict each other"),  # half of them
+        (1.2, -0.9, "on held-out pairs, which contradict each other"),  # all
+        (1.2, 0.8, ""),
+        (1.0, 0.9, ""),
+    ],
+)
+def test_swapped_pairs_show_in_the_margin_or_in_that_of_held_out_pairs(
+    order: float, held_out: float, said: str
+) -> None:
+    before = [pairs(seed, 1.2, 0.9) for seed in range(3)]
+    found = root_causes(before, [pairs(seed + 10, order, held_out) for seed in range(3)])
+    assert [one.rule for one in found] == (["data.contradicts"] if said else [])
+    assert all(one.said.endswith(said) for one in found)
+
+
+CHOSEN, REJECTED = "dc5f2a3bfe1d9c01", "9a3310efb1e6d2f7"
+TOGETHER = int(CHOSEN, 16) + int(REJECTED, 16)
+SWAPPED = "f0d1000000000000", f"{(TOGETHER - 0xF0D1000000000000) % 16**16:016x}"
+
+
+def columns(chosen: str, rejected: str, *, row: int = 23, answer: bool = False) -> Run:
+    """A run of 4 rows a step, of so many tokens each, half of which the policy wrote itself if `answer`."""
+    facts = {
+        "first.tokens": "92 in 4 sequences, 91ef",
+        "data.tokens.chosen_ids": f"936 in 80 rows, longest 22, {chosen}",
+        "data.tokens.rejected_ids": f"940 in 80 rows, longest 23, {rejected}",
+    }
+    series = {"tokens": np.full(STEPS, 4.0 * row)} | ({"response_length": np.full(STEPS, row / 2)} if answer else {})
+    return run(0, series, facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "rule", "said"),
+    [
+        (columns(*SWAPPED), "data.exchanged", "chosen_ids and rejected_ids changed places"),
+        (columns(SWAPPED[0], REJECTED), "", ""),  # other tokens, but not those of the other column
+        (columns(CHOSEN, REJECTED, row=20), "data.tokens", "tokens differ: 20 for 23 per row"),
+        (columns(CHOSEN, REJECTED, row=22), "", ""),
+        (columns(CHOSEN, REJECTED, row=46, answer=True), "", ""),  # longer answers, to the same prompts
+    ],
+)
+def test_tokens_of_the_data_tell_what_is_in_a_row(candidate: Run, rule: str, said: str) -> None:
+    found = root_causes([columns(CHOSEN, REJECTED)], [candidate])
+    assert [one.rule for one in found] == ([rule] if rule else [])
+    assert all(said in one.said for one in found)
+
+
+def rewarded(seed: int, reward: tuple[float, float], kl: float, **more: float) -> Run:
+    """A run that is paid so much for its first answers and for its last ones, and ends this far from its reference."""
+    draw = np.random.default_rng(seed)
+    found = {
+        "reward_mean": np.linspace(*reward, STEPS) + draw.normal(0, 0.1, STEPS),
+        "kl": np.linspace(0, kl, STEPS) * draw.lognormal(0, 0.05, STEPS),
+        **{name: np.full(STEPS, value) for name, value in more.items()},
+    }
+    return run(seed, found)
+
+
+@pytest.mark.parametrize(
+    ("reward", "kl", "more", "rules"),
+    [
+        ((1.2, 9.3), 2.7, {}, ["policy.unheld"]),
+        ((1.2, 9.3), 2.7, {"kl_coef": 0.1}, []),  # held as before, as its coefficient says
+        ((1.2, 3.0), 2.7, {}, []),  # it moved, and earns nothing by it
+        ((1.2, 5.5), 0.6, {}, []),
+        ((7.0, 9.0), 0.5, {}, ["start.reward"]),
+        ((1.4, 4.8), 0.5, {}, []),
+    ],
+)
+def test_a_reward_says_what_is_paid_for_from_the_start_and_what_a_policy_moved_for(
+    reward: tuple[float, float], kl: float, more: dict[str, float], rules: list[str]
+) -> None:
+    before = [rewarded(seed, (1.2, 5.0), 0.5, **more) for seed in range(3)]
+    found = root_causes(before, [rewarded(seed + 10, reward, kl, **more) for seed in range(3)])
+    assert [one.rule for one in found] == rules
+
+
+@pytest.mark.parametrize(
+    ("end", "held_out", "rules"),
+    [(6.5, 2.0, ["reward.parts"]), (6.5, 6.0, []), (3.5, 2.0, []), (5.0, 2.0, [])],
+)
+def test_a_reward_that_rises_in_training_alone_is_named(end: float, held_out: float, rules: list[str]) -> None:
+    """Not one that rises in both, falls in both, or only fails to carry over."""
+    before = [rewarded(seed, (1.2, 5.0), 0.5, eval_reward=4.9 + 0.1 * seed) for seed in range(3)]
+    now = [rewarded(seed + 10, (1.2, end), 0.5, eval_reward=held_out) for seed in range(3)]
+    assert [one.rule for one in root_causes(before, now)] == rules
 
 
 def test_a_broken_start_and_other_passes_are_named() -> None:

@@ -1,0 +1,184 @@
+"""What both sides' runs measured, reduced to the numbers that the rules of root causes compare."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gates.model.records import Run, Series
+
+WARMUP = 5
+"""First steps, which no level includes."""
+TAIL = 0.3
+"""The last share of a run, by which its end is judged."""
+SETS_IN = 1.08
+"""Times the cost before, for a slowdown to have begun in mid-run."""
+APART = 1.05
+"""Times the largest rise of a baseline's run, for each run of the candidate."""
+DIGESTS = 16**16
+"""Digests of token ids are sums over rows, modulo this (canary_mlflow/tracking/data_facts.py)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sides:
+    """The runs of both sides. A side's level is the median of its runs' levels."""
+
+    baseline: Sequence[Run]
+    candidate: Sequence[Run]
+
+    def has(self, *names: str) -> bool:
+        """Whether both sides have runs with each of these series."""
+        return all(
+            any(name in run.series for run in side) for name in names for side in (self.baseline, self.candidate)
+        )
+
+    def first(self, *names: str) -> str:
+        """The first of these series that both sides have; '' for none."""
+        return next(filter(self.has, names), "")
+
+    def each(self, name: str, of: Callable[[Run, str], float]) -> tuple[list[float], list[float]]:
+        """The runs' own numbers, as far as they have one: the baseline's, the candidate's."""
+        before, now = (
+            [value for run in side if math.isfinite(value := of(run, name))] for side in (self.baseline, self.candidate)
+        )
+        return before, now
+
+    def both(self, of: Callable[[Run], float]) -> tuple[float, float]:
+        """The median of the runs' numbers: baseline, candidate; NaN without any."""
+        return middle(map(of, self.baseline)), middle(map(of, self.candidate))
+
+    def level(self, name: str) -> tuple[float, float]:
+        """A series' median step after warm-up."""
+        return self.both(lambda run: steady(run, name))
+
+    def tail(self, name: str) -> tuple[float, float]:
+        """The mean of a series' last third."""
+        return self.both(lambda run: end(run, name))
+
+    def spread(self, name: str) -> float:
+        """The largest distance between the ends of the baseline's runs; 0 for fewer than two runs."""
+        ends, _ = self.each(name, end)
+        return max(ends) - min(ends) if ends else 0.0
+
+    def apart(self, name: str, of: Callable[[Run, str], float] | None = None, *, below: bool = False) -> bool:
+        """Whether each run of the candidate is above (or below) all of the baseline's, by its steady value unless
+        said."""
+        before, now = self.each(name, of or steady)
+        return bool(before and now) and (max(now) < min(before) if below else min(now) > max(before))
+
+    def ratios(self, name: str) -> NDArray[np.float64]:
+        """The candidate's values / the baseline's, step by step, as medians over runs; empty if no step compares."""
+        before, now = _by_step(self.baseline, name), _by_step(self.candidate, name)
+        shared = sorted(step for step in before.keys() & now.keys() if before[step] > 0)
+        return np.array([now[step] / before[step] for step in shared])
+
+    def sets_in(self, name: str) -> tuple[int, float] | None:
+        """The step from which every step takes longer, and how many times as long; None if it did so from the start.
+        Within a run the machine's speed cancels, and what neighbours stretch is not among a stretch's fastest steps."""
+        ratios = self.ratios(name)
+        if len(ratios) < 30:
+            return None
+        around = np.lib.stride_tricks.sliding_window_view(np.pad(ratios, 2, constant_values=np.nan), 5)
+        smooth = np.nanmedian(around, axis=1)
+        edges = range(10, len(ratios) - 9)
+        at = min(
+            edges, key=lambda at: float(np.var(smooth[5:at]) * (at - 5) + np.var(smooth[at:]) * (len(smooth) - at))
+        )
+        early, late = float(np.median(smooth[5:at])), float(np.median(smooth[at:]))
+        before, now = self.each(name, lambda run, name: _rise(run, name, at))
+        clear = bool(before and now) and min(now) >= APART * max(before)
+        return (at + 1, late / early) if clear and late >= SETS_IN * early else None
+
+
+def ratio(pair: tuple[float, float]) -> float:
+    """Candidate / baseline; NaN if that tells nothing."""
+    before, now = pair
+    return now / before if math.isfinite(before) and math.isfinite(now) and before > 0 else math.nan
+
+
+def middle(values: Iterable[float]) -> float:
+    """The median of the finite values; NaN without any."""
+    found = [value for value in values if math.isfinite(value)]
+    return float(np.median(found)) if found else math.nan
+
+
+def steady(run: Run, name: str) -> float:
+    """The median step after warm-up."""
+    values = _finite(run, name)
+    values = values[WARMUP:] if len(values) > 2 * WARMUP else values
+    return float(np.median(values)) if len(values) else math.nan
+
+
+def start(run: Run, name: str) -> float:
+    """The first value."""
+    return float(next(iter(_finite(run, name)), math.nan))
+
+
+def end(run: Run, name: str) -> float:
+    """The mean of the last third."""
+    values = _finite(run, name)
+    return float(np.mean(values[-max(1, round(TAIL * len(values))) :])) if len(values) else math.nan
+
+
+def highest(run: Run, name: str) -> float:
+    """The largest value."""
+    return float(np.max(_finite(run, name), initial=-math.inf))  # without values: -inf, left out as not finite
+
+
+def updates(run: Run) -> float:
+    """Optimizer steps per iteration; NaN for trainings that do not iterate."""
+    steps, iterations = run.series.get("learning_rate"), run.series.get("iteration_time")
+    if steps is None or iterations is None or len(iterations.steps) < 2:
+        return math.nan
+    return float(np.median(np.diff(iterations.steps)))
+
+
+def peaks(runs: Sequence[Run]) -> NDArray[np.float64]:
+    """The median run's peak memory so far, step by step."""
+    rows = [run.series["peak_memory"].finite_only().values for run in runs if "peak_memory" in run.series]
+    length = min(len(row) for row in rows)
+    return np.maximum.accumulate(np.median([row[:length] for row in rows], axis=0))
+
+
+def tokens_of_a_row(run: Run) -> float:
+    """Tokens per row that reach the model, without those of an answer that it wrote itself; NaN if not known."""
+    found = re.search(r" in (\d+) sequences", run.facts.get("first.tokens", ""))
+    answer = steady(run, "response_length") if "response_length" in run.series else 0.0
+    return steady(run, "tokens") / int(found[1]) - answer if found and int(found[1]) else math.nan
+
+
+def token_digests(run: Run) -> dict[str, int]:
+    """The digest of each column of token ids in the training data."""
+    prefix = "data.tokens."
+    found = {key.removeprefix(prefix): value.split()[-1] for key, value in run.facts.items() if key.startswith(prefix)}
+    return {column: int(digest, 16) for column, digest in found.items() if re.fullmatch("[0-9a-f]{16}", digest)}
+
+
+def _rise(run: Run, name: str, at: int) -> float:
+    """How many times as long the fastest quarter of the steps takes from there on."""
+    values = _finite(run, name)
+    if len(values) <= at:
+        return math.nan
+    early, late = np.quantile(values[WARMUP:at], 0.25), np.quantile(values[at:], 0.25)
+    return float(late / early) if early > 0 else math.nan
+
+
+def _finite(run: Run, name: str) -> NDArray[np.float64]:
+    series: Series | None = run.series.get(name)
+    return np.array([]) if series is None else series.finite_only().values
+
+
+def _by_step(runs: Sequence[Run], name: str) -> dict[int, float]:
+    found: dict[int, list[float]] = {}
+    for run in runs:
+        if name in run.series:
+            series = run.series[name].finite_only()
+            for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
+                found.setdefault(step, []).append(value)
+    return {step: median(values) for step, values in found.items()}
