@@ -19,7 +19,7 @@ TAIL = 0.3
 """The last share of a run, by which its end is judged."""
 SETS_IN = 1.08
 """Times the cost before, for a slowdown to have begun in mid-run."""
-APART = 1.05
+APART = 1.08
 """Times the largest rise of a baseline's run, for each run of the candidate."""
 DIGESTS = 16**16
 """Digests of token ids are sums over rows, modulo this (canary_mlflow/tracking/data_facts.py)."""
@@ -113,6 +113,12 @@ def steady(run: Run, name: str) -> float:
     values = _finite(run, name)
     values = values[WARMUP:] if len(values) > 2 * WARMUP else values
     return float(np.median(values)) if len(values) else math.nan
+
+
+def mean(run: Run, name: str) -> float:
+    """The mean after warm-up."""
+    values = _finite(run, name)[WARMUP:]
+    return float(np.mean(values)) if len(values) else math.nan
 
 
 def start(run: Run, name: str) -> float:

@@ -10,11 +10,13 @@ from statistics import median
 
 import numpy as np
 
-from gates.measured import DIGESTS, Sides, end, highest, peaks, ratio, start, token_digests, tokens_of_a_row, updates
+from gates import measured
+from gates.measured import Sides, end, ratio, start
 from gates.model.records import Run
 from gates.model.verdict import RootCause
 
 COSTLIER = 1.08  # times the baseline's cost: below, clocks differ by as much
+DEARER = 1.04  # times the cost of all steps: a slowdown of the last ones alone moves no median
 HEAVIER = 1.05  # times its peak
 LEAST_MIB = 8.0
 CLEAR = 0.25  # share of the harm that a phase must explain to be named
@@ -50,12 +52,12 @@ def slower(sides: Sides) -> Iterator[RootCause]:
     if sides.has("iteration_time"):
         whole, cost, parts = ("iteration_time", "iteration_cost", PARTS_OF_ITERATION)
     judged = cost if sides.has(cost) else whole
-    if not (ratio(sides.level(judged)) >= COSTLIER and sides.apart(judged)):
-        return
-    if late := sides.sets_in(own_clock(sides)):
+    if ratio(sides.both(partial(measured.mean, name=judged))) >= DEARER and (late := sides.sets_in(own_clock(sides))):
         step, times = late
         said = f"each step takes {_percent(times - 1)} longer from step {step} on"
         yield RootCause(rule="time.sets-in", said=said, rank=0.96)
+    if not (ratio(sides.level(judged)) >= COSTLIER and sides.apart(judged)):
+        return
     pace = ratio(sides.level("sentinel_time")) if sides.has("sentinel_time") else 1.0
     pace = pace if math.isfinite(pace) else 1.0
     before, now = sides.level(whole)
@@ -87,12 +89,12 @@ def heavier(sides: Sides) -> Iterator[RootCause]:
     """Memory that grows with each step, that was allocated at once in mid-run, or that is there from the first step."""
     if not sides.has("peak_memory"):
         return
-    before, now = peaks(sides.baseline), peaks(sides.candidate)
+    before, now = measured.peaks(sides.baseline), measured.peaks(sides.candidate)
     if min(len(before), len(now)) < 2:
         return
     excess = now[-1] - before[-1]
     # A script's runs in one process grow, each upon the last, so it is not enough that the middle ones differ.
-    apart = sides.apart("peak_memory", highest)
+    apart = sides.apart("peak_memory", measured.highest)
     if not (excess >= LEAST_MIB and now[-1] >= HEAVIER * before[-1] and apart):
         return
     rises = np.diff(now) - np.interp(
@@ -116,7 +118,7 @@ def heavier(sides: Sides) -> Iterator[RootCause]:
 
 def rates(sides: Sides) -> Iterator[RootCause]:
     """The learning rate, the KL coefficient and the number of passes, as the runs logged them."""
-    passes = sides.both(updates)
+    passes = sides.both(measured.updates)
     more_passes = all(map(math.isfinite, passes)) and passes[0] != passes[1]
     for name, said, rule, rank in RATES:
         if not sides.has(name):
@@ -126,7 +128,7 @@ def rates(sides: Sides) -> Iterator[RootCause]:
         if math.isfinite(before) and before > 0 and (not times > 0 or times >= FACTOR or times <= 1 / FACTOR):
             if name == "kl_coef" and times > 0 and 0.2 < times < 5:
                 continue  # a controller moves it
-            most = sides.both(partial(highest, name=name))
+            most = sides.both(partial(measured.highest, name=name))
             top, what = ratio(most), "is, at the median step,"
             if name == "learning_rate" and (not top > 0 or top >= FACTOR or top <= 1 / FACTOR):
                 (before, now), times, what = most, top, "peaks at"  # what its schedule was given
@@ -179,12 +181,12 @@ def starts(sides: Sides) -> Iterator[RootCause]:
 
 def data(sides: Sides) -> Iterator[RootCause]:
     """Other tokens in a row than before, as they reached the model, or columns of the data that changed places."""
-    times = ratio(pair := sides.both(tokens_of_a_row))
+    times = ratio(pair := sides.both(measured.tokens_of_a_row))
     if not 1 / ROWS < times < ROWS and math.isfinite(times):
         yield RootCause(rule="data.tokens", said=f"tokens differ: {pair[1]:.3g} for {pair[0]:.3g} per row", rank=SURE)
-    before, now = (token_digests(side[0]) for side in (sides.baseline, sides.candidate))
+    before, now = (measured.token_digests(side[0]) for side in (sides.baseline, sides.candidate))
     moved = [column for column in before.keys() & now.keys() if before[column] != now[column]]
-    if len(moved) > 1 and sum(before[one] - now[one] for one in moved) % DIGESTS == 0:
+    if len(moved) > 1 and sum(before[one] - now[one] for one in moved) % measured.DIGESTS == 0:
         said = f"{' and '.join(sorted(moved))} changed places in some rows: together they hold the same tokens"
         yield RootCause(rule="data.exchanged", said=said, rank=SURE)
 
