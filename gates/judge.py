@@ -11,9 +11,9 @@ from gates.facts.work import work_note
 from gates.hard.hard_gates import hard_checks
 from gates.metric_checks import metric_checks
 from gates.model.policy import Policy, policy_to_dict
-from gates.model.records import Version
+from gates.model.records import Run, Version
 from gates.model.sides import baseline_side, candidate_side, facts, obstacles, planned
-from gates.model.verdict import Difference, Outcome, ReasonCode, Verdict
+from gates.model.verdict import Check, Difference, Outcome, ReasonCode, Verdict
 from gates.notes import notes, of_checks, unsaid
 from gates.root_causes import root_causes
 
@@ -66,6 +66,16 @@ def judge(
         look=look,
         planned_runs=planned(right.evidence),
         compared=compared,
-        causes=tuple(root_causes(left.evidence, right.runs)) if alike and outcome is not Outcome.PASS else (),
+        causes=tuple(root_causes(left.evidence, right.runs, harmed(policy, checks, outcome, right.runs)))
+        if alike and outcome is not Outcome.PASS
+        else (),
         notes=(*slips, *notes(policy, left, right, pairs), *of_checks(checks), *filter(None, [work])),
     )
+
+
+def harmed(policy: Policy, checks: Sequence[Check], outcome: Outcome, runs: Sequence[Run]) -> set[str]:
+    """The units of what decided a verdict other than PASS: those of its checks, and of what broke runs off."""
+    decided = {check.metric for check in checks if check.outcome.value == outcome.value}
+    broken = {"oom": "MiB", "timeout": "s"}
+    units = {rule.info.unit for rule in policy.rules if rule.name in decided}
+    return units | {broken[run.failure] for run in runs if run.failure in broken}

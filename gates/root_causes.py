@@ -4,7 +4,7 @@ look at names of faults or at recorded settings. Finding no cause is an answer t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from statistics import median
 
@@ -29,6 +29,7 @@ RATES = (
     ("learning_rate", "learning rate", "rate.learning", 0.99),  # ahead of what it brings about: NaN, gradients of 0
     ("kl_coef", "KL coefficient", "rate.kl", 0.8),
 )
+UNITS = {"time": {"s", "kernels", "tokens/s"}, "memory": {"MiB", "MiB/step"}}
 PARTS = ("data_wait", "time_forward", "time_backward", "time_optimizer")
 PARTS_OF_ITERATION = ("time_generate", "time_reward", "time_score", "time_update")
 NAMES = {
@@ -279,10 +280,18 @@ RULES: Sequence[Callable[[Sides], Iterator[RootCause]]] = (
 """To add a rule, write a function in this module and add a line here."""
 
 
-def root_causes(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[RootCause]:
-    """The causes that were found, those that explain most first. Runs that broke off count as far as they got."""
+def root_causes(
+    baseline: Sequence[Run], candidate: Sequence[Run], harmed: Collection[str] | None = None
+) -> list[RootCause]:
+    """The causes that were found, those that explain most first. Runs that broke off count as far as they got.
+    `harmed`: the units of what does not pass, None if not known; a cause of other time or memory is named last."""
     if not baseline or not candidate:
         return []
     sides = Sides(baseline=baseline, candidate=candidate)
+
+    def beside_the_point(one: RootCause) -> bool:
+        units = UNITS.get(one.rule.partition(".")[0])
+        return harmed is not None and units is not None and units.isdisjoint(harmed)
+
     found = [one for rule in RULES for one in rule(sides)]
-    return sorted(found, key=lambda one: -one.rank)
+    return sorted(found, key=lambda one: (beside_the_point(one), -one.rank))

@@ -317,6 +317,17 @@ def test_a_critic_runs_away_by_itself_or_follows_a_policy_that_collapses(entropy
     assert "critic.runs-away" in {one.rule for one in found}
 
 
+@pytest.mark.parametrize(("harmed", "first"), [({"kernels"}, "time.data_wait"), ({"MiB", ""}, "data.contradicts")])
+def test_time_that_no_check_is_about_is_named_last(harmed: set[str], first: str) -> None:
+    def both(found: dict[str, np.ndarray]) -> None:
+        slower("data_wait", 25e-3)(found)
+        contradicts(found)
+
+    found = [one.rule for one in root_causes(*sides(both), harmed)]
+    assert found[0] == first
+    assert set(found) == {"time.data_wait", "data.contradicts"}
+
+
 def test_a_verdict_carries_them_and_a_pass_none() -> None:
     before, now = sides(slower("data_wait", 60e-3))
     policy = load_policy("smoke")
