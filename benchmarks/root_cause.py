@@ -6,8 +6,8 @@
 
 Each candidate is a session of `--runs` runs. The rules are not told its fault: they see the numbers it recorded. Top-1
 and top-3 count those that the gate sees (BLOCK, or INCONCLUSIVE with a cause); unchanged sessions should name none.
-What FOLDER holds is not trained again. `--busy`: a busy loop holds a core beside every second session. One JSON line
-at the end.
+What FOLDER holds is not trained again; `--minutes 0` trains nothing. `--busy`: a busy loop holds a core beside every
+second session. One JSON line at the end.
 """
 
 from __future__ import annotations
@@ -210,9 +210,13 @@ def main() -> None:
         found.append((cell, score(cell, champion, candidate)))
         print(json.dumps(found[-1][1]), flush=True)
     calm = [one for cell, one in found if not cell.fault]
+    scales = {
+        f"{scale:g}": [one for cell, one in found if cell.fault and cell.scale == scale] for scale in given.scales
+    }
     named = sum(bool(one["named"]) for one in calm)
     print(json.dumps({
         **counts([one for cell, one in found if cell.fault]), "unchanged": len(calm), "unchanged_named": named,
+        "scales": {scale: counts(cells) for scale, cells in scales.items()},
     }))  # fmt: skip
 
 

@@ -25,10 +25,6 @@ FACTOR = 1.25  # from which on a rate or a coefficient counts as changed
 ROWS = 1.1  # times the tokens per row, or the inverse: a median row differs less between samples of the same rows
 FURTHER = 1.5  # times the KL; unchanged sessions of GRPO and RLOO stay within 1.34
 COLLAPSED = 0.7  # share of the baseline's entropy; no two unchanged sessions differ as much (root_cause.py --campaign)
-RATES = (
-    ("learning_rate", "learning rate", "rate.learning", 0.99),  # ahead of what it brings about: NaN, gradients of 0
-    ("kl_coef", "KL coefficient", "rate.kl", 0.8),
-)
 UNITS = {"time": {"s", "kernels", "tokens/s"}, "memory": {"MiB", "MiB/step"}}
 PARTS = ("data_wait", "time_forward", "time_backward", "time_optimizer")
 PARTS_OF_ITERATION = ("time_generate", "time_reward", "time_score", "time_update")
@@ -118,29 +114,32 @@ def heavier(sides: Sides) -> Iterator[RootCause]:
 
 
 def rates(sides: Sides) -> Iterator[RootCause]:
-    """The learning rate, the KL coefficient and the number of passes, as the runs logged them."""
+    """The learning rate, the KL coefficient and the number of passes, as the runs logged them. Ahead of what they bring
+    about: a number that is none, gradients of 0, time."""
     passes = sides.both(measured.updates)
     more_passes = all(map(math.isfinite, passes)) and passes[0] != passes[1]
-    for name, said, rule, rank in RATES:
-        if not sides.has(name):
-            continue
-        before, now = sides.level(name)
-        times = float(np.median(found)) if len(found := sides.ratios(name)) else math.nan
-        if math.isfinite(before) and before > 0 and (not times > 0 or times >= FACTOR or times <= 1 / FACTOR):
-            if name == "kl_coef" and times > 0 and 0.2 < times < 5:
-                continue  # a controller moves it
-            most = sides.both(partial(measured.highest, name=name))
-            top, what = ratio(most), "is, at the median step,"
-            if name == "learning_rate" and (not top > 0 or top >= FACTOR or top <= 1 / FACTOR):
-                (before, now), times, what = most, top, "peaks at"  # what its schedule was given
-            elif name == "learning_rate" and more_passes:
-                continue  # the same schedule over more steps
-            factor = f" ({times:.3g} times)" if times > 0 else ""
-            what = what if now else "stays at"
-            yield RootCause(rule=rule, said=f"the {said} {what} {now:.3g}, not {before:.3g}{factor}", rank=rank)
-    if more_passes:  # counted, not measured: ahead of the time that they take
+    if more_passes:
         said = f"{passes[1]:g} optimizer steps for each rollout, not {passes[0]:g}"
         yield RootCause(rule="rate.passes", said=said, rank=0.96)
+    coefficients = sides.both(partial(start, name="kl_coef"))  # what a controller makes of it later follows
+    if said := changed(coefficients, "starts at"):
+        yield RootCause(rule="rate.kl", said=f"the KL coefficient {said}", rank=0.8)
+    peak, level = sides.both(partial(measured.highest, name="learning_rate")), sides.level("learning_rate")
+    times = float(np.median(found)) if len(found := sides.ratios("learning_rate")) else ratio(level)
+    said = changed(level, "is, at the median step,", times)
+    given = changed(peak, "peaks at")  # what its schedule was given
+    if said and (given or not more_passes):  # which stretch the same schedule
+        yield RootCause(rule="rate.learning", said=f"the learning rate {given or said}", rank=0.99)
+
+
+def changed(pair: tuple[float, float], what: str, times: float = math.nan) -> str:
+    """`peaks at 0.4, not 0.002 (200 times)`; '' if it is no other rate. `times`: how many, if not those of the pair."""
+    before, now = pair
+    times = times if math.isfinite(times) else ratio(pair)
+    if not (times >= FACTOR or times <= 1 / FACTOR):
+        return ""
+    factor = f" ({times:.3g} times)" if times > 0 else ""
+    return f"{what if now else 'stays at'} {now:.3g}, not {before:.3g}{factor}"
 
 
 def not_numbers(sides: Sides) -> Iterator[RootCause]:

@@ -136,6 +136,13 @@ def test_nothing_is_named_where_nothing_changed(seed: int) -> None:
     assert not root_causes(runs[:3], runs[3:])
 
 
+def test_a_run_that_breaks_off_in_its_warm_up_has_no_other_learning_rate() -> None:
+    def warmed(steps: int, seed: int) -> Run:
+        return run(seed, {"learning_rate": np.minimum(np.arange(1, steps + 1) / 20, 1.0) * 2e-3})
+
+    assert not root_causes([warmed(STEPS, 0)], [warmed(8, 1)])
+
+
 def test_a_machine_that_is_slower_as_a_whole_is_no_phase() -> None:
     def contended(found: dict[str, np.ndarray]) -> None:
         for name in ("data_wait", "time_forward", "time_backward", "time_optimizer", "step_time", "sentinel_time"):
@@ -305,6 +312,19 @@ def test_more_passes_are_named_and_the_schedule_that_they_stretch_is_not() -> No
     found = root_causes(iterating(4), iterating(8, iteration_time=np.full(25, 1.1), time_update=np.full(25, 0.9)))
     assert [one.rule for one in found][:1] == ["rate.passes"]
     assert "rate.learning" not in {one.rule for one in found}
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "said"),
+    [
+        (np.zeros(25), "the KL coefficient stays at 0, not 0.2"),
+        (np.geomspace(0.01, 0.2, 25), "the KL coefficient starts at 0.01, not 0.2 (0.05 times)"),
+        (np.geomspace(0.2, 40.0, 25), ""),  # a controller answers to a policy that runs away
+    ],
+)
+def test_a_kl_coefficient_is_a_cause_as_it_was_given(coefficient: np.ndarray, said: str) -> None:
+    found = root_causes(iterating(4, kl_coef=np.full(25, 0.2)), iterating(4, kl_coef=coefficient))
+    assert [(one.rule, one.said) for one in found] == ([("rate.kl", said)] if said else [])
 
 
 @pytest.mark.parametrize(
