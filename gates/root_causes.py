@@ -175,7 +175,7 @@ def starts(sides: Sides) -> Iterator[RootCause]:
     noise = max(max(side) - min(side) for side in (here, there))
     learned = abs(sides.tail(paid)[0] - median(here))
     if max(min(there) - max(here), min(here) - max(there)) > max(2 * noise, learned / 2):
-        said = f"the first answers, from an untrained policy, are paid {median(there):.3g}, not {median(here):.3g}"
+        said = f"the first answers, before any update, are paid {median(there):.3g}, not {median(here):.3g}"
         yield RootCause(rule="start.reward", said=said, rank=SURE)
 
 
