@@ -1,0 +1,304 @@
+"""The regressions that benchmarks/real_regressions.py tries: packages, releases, the training that shows each, and how
+a script without this project tells it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+OLD = {"trl": "0.13.0", "transformers": "4.47.1", "peft": "0.14.0", "accelerate": "1.2.1", "datasets": "3.2.0"}
+OLDER = {"transformers": "4.45.2", "peft": "0.13.2", "accelerate": "1.0.1", "datasets": "3.0.2"}
+OLDEST = {"transformers": "4.37.2", "peft": "0.8.2", "accelerate": "0.24.1", "datasets": "3.0.2"}
+MIDDLE = {"transformers": "4.57.3", "peft": "0.17.1", "accelerate": "1.11.0", "datasets": "4.4.1"}
+NEW = {"trl": "1.14.2", "transformers": "5.19.0", "peft": "0.21.2", "accelerate": "1.14.0", "datasets": "5.2.0"}
+INNOCENT = {
+    "tqdm": ("4.67.0", "4.67.1"),
+    "regex": ("2025.11.3", "2026.1.15"),
+    "psutil": ("7.1.3", "7.2.2"),
+    "xxhash": ("3.5.0", "3.6.0"),
+}
+Seen = Mapping[str, Any]
+
+
+def loss(seen: Seen, at: int = 0) -> float:
+    return float(seen["rows"][at]["loss"])
+
+
+def loss_times(low: float, high: float) -> Callable[[Seen, Seen], bool]:
+    """The first loss of the bad side is so many times the good one's."""
+    return lambda good, bad: "rows" in bad and low <= abs(loss(bad) / loss(good)) <= high
+
+
+def gradient_times(low: float, high: float) -> Callable[[Seen, Seen], bool]:
+    """The first gradient norm of the bad side is so many times the good one's, of the same loss."""
+
+    def shows(good: Seen, bad: Seen) -> bool:
+        first, other = good["rows"][0], bad["rows"][0]
+        return bool(first["loss"] == other["loss"] and low <= other["grad_norm"] / first["grad_norm"] <= high)
+
+    return shows
+
+
+def crashes(kind: str) -> Callable[[Seen, Seen], bool]:
+    """The bad side ends with such an exception."""
+    return lambda good, bad: "rows" in good and kind in str(bad.get("ended", ""))
+
+
+def trains_less(good: Seen, bad: Seen) -> bool:
+    """Fewer parameters train at the end than at the beginning, on the bad side alone; none at all ends the training."""
+    if "ended" in bad:
+        return "rows" in good and "does not require grad" in str(bad["ended"])
+    return bad["trainable"][1] < bad["trainable"][0] and good["trainable"][1] == good["trainable"][0]
+
+
+def other_data(good: Seen, bad: Seen) -> bool:
+    return bool(good["data"] != bad["data"])
+
+
+def gradient_apart(by: float) -> Callable[[Seen, Seen], bool]:
+    """The first gradient norm differs by more than a factor, either way."""
+
+    def shows(good: Seen, bad: Seen) -> bool:
+        factor = bad["rows"][0]["grad_norm"] / good["rows"][0]["grad_norm"]
+        return bool(max(factor, 1 / factor) > by)
+
+    return shows
+
+
+def loss_apart(by: float) -> Callable[[Seen, Seen], bool]:
+    """The first loss differs by more than a factor, either way."""
+    return lambda good, bad: max(loss(bad) / loss(good), loss(good) / loss(bad)) > by
+
+
+def first_loss_otherwise(good: Seen, bad: Seen) -> bool:
+    """The first loss differs by more than a thousandth, or is no number."""
+    return not math.isclose(loss(good), loss(bad), rel_tol=1e-3)
+
+
+def later_loss(good: Seen, bad: Seen) -> bool:
+    """The first step is the same, a later one is not."""
+    return bool(good["rows"][0] == bad["rows"][0] and good["rows"][1:] != bad["rows"][1:])
+
+
+def logged_apart(key: str, by: float) -> Callable[[Seen, Seen], bool]:
+    """The last value of what was logged under a name differs by more than a factor, either way."""
+
+    def shows(good: Seen, bad: Seen) -> bool:
+        first, other = ([row[key] for row in one["logged"] if key in row][-1] for one in (good, bad))
+        return bool(max(first / other, other / first) > by)
+
+    return shows
+
+
+def other_logged(key: str) -> Callable[[Seen, Seen], bool]:
+    """What was first logged under a name differs."""
+    return lambda good, bad: (
+        next(row[key] for row in good["logged"] if key in row) != next(row[key] for row in bad["logged"] if key in row)
+    )
+
+
+def saves_no_template(good: Seen, bad: Seen) -> bool:
+    """The tokenizer's configuration no longer holds the chat template."""
+    return bool(good["template"] and not bad["template"])
+
+
+def same_start(good: Seen, bad: Seen) -> bool:
+    """The first four steps are the same, a later one is not."""
+    return bool(good["rows"][:4] == bad["rows"][:4] and good["rows"][4:] != bad["rows"][4:])
+
+
+def resumes_otherwise(good: Seen, bad: Seen) -> bool:
+    """The training without a pause is the same, the one that was taken up again is not."""
+    return bool(good["rows"] == bad["rows"] and good["resumed"] != bad["resumed"])
+
+
+def costs(what: str, by: float) -> Callable[[Seen, Seen], bool]:
+    """CPU time before the training, or of its median step, is more than so many times the good side's."""
+    return lambda good, bad: bool(bad[what] > by * good[what])
+
+
+def takes_memory(by: float) -> Callable[[Seen, Seen], bool]:
+    """The peak grows by so many times as much during the training."""
+    return lambda good, bad: bool(bad["memory"][1] - bad["memory"][0] > by * (good["memory"][1] - good["memory"][0]))
+
+
+def saves_otherwise(good: Seen, bad: Seen) -> bool:
+    """The files hold other tensors, by their names."""
+    return {path: sorted(names) for path, names in good["saved"].items()} != {
+        path: sorted(names) for path, names in bad["saved"].items()
+    }
+
+
+def trains_fewer(good: Seen, bad: Seen) -> bool:
+    """Fewer parameters train from the beginning on."""
+    return bool(bad["trainable"][0] < good["trainable"][0])
+
+
+def other_weights(good: Seen, bad: Seen) -> bool:
+    """The weights are of another type."""
+    return bool(good["weights"] != bad["weights"])
+
+
+def other_argument(*names: str) -> Callable[[Seen, Seen], bool]:
+    """An argument that the script does not set resolves otherwise."""
+    return lambda good, bad: any(good["arguments"][name] != bad["arguments"][name] for name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One regression: a set of packages, what moves (the culprit), the training that shows it, and how it is told."""
+
+    name: str
+    source: str
+    base: Mapping[str, str]
+    culprit: str
+    good: str
+    bad: str
+    kind: str
+    shows: Callable[[Seen, Seen], bool]
+    innocents: Mapping[str, tuple[str, str]] = field(default_factory=lambda: INNOCENT)
+    script: str = "train.py"
+
+
+SEEN = (
+    Row(name="loss-4-ln-2", source="transformers#35856, trl#2617", base=OLD, culprit="transformers", good="4.47.1",
+        bad="4.48.1", kind="dpo-accumulation", shows=loss_times(3.9, 4.1)),
+    Row(name="gradient-quarter", source="the releases of the row above", base=OLD, culprit="transformers",
+        good="4.47.1", bad="4.48.0", kind="dpo-accumulation", shows=gradient_times(0.24, 0.26)),
+    Row(name="kto-accumulation", source="trl#2617", base=OLD, culprit="transformers", good="4.47.1", bad="4.48.1",
+        kind="kto-accumulation", shows=loss_times(3.5, 4.5)),
+    Row(name="packing-tails", source="trl#5075", base=MIDDLE, culprit="trl", good="0.26.2", bad="0.27.0",
+        kind="sft-packing", shows=other_data),
+    Row(name="olora-save", source="peft#3290", base={**NEW, "peft": "0.21.2"}, culprit="peft", good="0.21.2",
+        bad="0.19.1", kind="olora-save", shows=trains_less),
+    Row(name="dpo-without-triton", source="found by canary ab", base=NEW, culprit="trl", good="1.14.2", bad="1.15.0",
+        kind="dpo", shows=crashes("AttributeError")),
+    Row(name="cpo-batch-samples", source="trl#2292", base={**OLD, "trl": "0.11.4", "transformers": "4.45.2"},
+        culprit="transformers", good="4.45.2", bad="4.46.0", kind="cpo-accumulation",
+        shows=crashes("'generator' object has no attribute 'generate'")),
+    Row(name="orpo-accumulation", source="trl#2617", base=OLD, culprit="transformers", good="4.47.1", bad="4.48.1",
+        kind="orpo-accumulation", shows=loss_times(3.5, 4.5)),
+    Row(name="reward-gradient", source="trl#4104", base=OLD, culprit="transformers", good="4.47.1", bad="4.48.1",
+        kind="reward-accumulation", shows=gradient_times(0.24, 0.26)),
+    Row(name="defaults-flip", source="trl#3510, trl#3629",
+        base={**OLD, "transformers": "4.53.3", "accelerate": "1.8.1", "peft": "0.16.0"}, culprit="trl",
+        good="0.18.2", bad="0.19.1", kind="sft-defaults",
+        shows=other_argument("bf16", "gradient_checkpointing", "learning_rate")),
+    Row(name="kto-prompt-length", source="Soup#326", base=MIDDLE, culprit="trl", good="0.26.2", bad="0.27.0",
+        kind="kto-prompt-length", shows=crashes("TypeError")),
+    Row(name="orpo-prompt-length", source="Soup#326", base=MIDDLE, culprit="trl", good="0.26.2", bad="0.28.0",
+        kind="orpo-prompt-length", shows=crashes("TypeError")),
+    Row(name="dpo-prompt-length", source="Soup#326, ArXiv-RL#11", base=MIDDLE, culprit="trl", good="0.26.2",
+        bad="0.29.0", kind="dpo-prompt-length", shows=crashes("TypeError")),
+)  # fmt: skip
+UNSEEN = tuple(
+    Row(script="unseen.py", name=name, source=source, base=base, culprit=culprit, good=good, bad=bad, kind=kind,
+        shows=shows)
+    for name, source, base, (culprit, good, bad), kind, shows in (
+        ("smoothing-accumulation", "transformers#46731", OLDER,
+         ("transformers", "4.45.2", "4.46.3"), "smoothing-accumulation", gradient_apart(1.5)),
+        ("byte-level-llama", "transformers#45488", {**MIDDLE, "peft": "0.18.1"},
+         ("transformers", "4.57.3", "5.3.0"), "byte-level", other_data),
+        ("saved-bf16", "sentence-transformers#3773", {**MIDDLE, "peft": "0.18.1"},
+         ("transformers", "4.57.3", "5.3.0"), "saved-bf16", other_weights),
+        ("cache-import", "trl#4820", {**MIDDLE, "peft": "0.17.1"}, ("transformers", "4.57.3", "5.3.0"), "adapted",
+         crashes("ImportError")),
+        ("warmup-ratio", "semantic-router#3940", {**NEW, "transformers": "5.14.1"},
+         ("transformers", "5.14.1", "5.15.1"), "warmup-ratio", crashes("TypeError")),
+        ("decay-groups", "transformers#35927", {**OLD, "transformers": "4.48.3", "peft": "0.14.0"},
+         ("transformers", "4.48.3", "4.50.3"), "decay", later_loss),
+        ("untrained-head", "peft#2642", {**OLD, "transformers": "4.51.3"}, ("peft", "0.14.0", "0.16.0"),
+         "classifier", trains_fewer),
+        ("prompt-tuning-attribute", "peft#2477", {**OLD, "transformers": "4.51.3"}, ("peft", "0.14.0", "0.15.1"),
+         "classifier", crashes("AttributeError")),
+        ("column", "datasets#7676, course#1181", {**MIDDLE, "datasets": "3.6.0"}, ("datasets", "3.6.0", "4.0.0"),
+         "column", crashes("ValueError")),
+        ("unscaled-rewards", "trl#3991", {**MIDDLE, "transformers": "4.55.4"}, ("trl", "0.21.0", "0.22.1"),
+         "group-unscaled", gradient_apart(1.2)),
+        ("last-token", "trl#2332", {**OLD, "transformers": "4.46.3"}, ("trl", "0.13.0", "0.12.2"), "dpo-pairs",
+         gradient_apart(1.001)),
+        ("cut-by-default", "trl#2587", OLD, ("trl", "0.13.0", "0.14.0"), "dpo-long", gradient_apart(1.001)),
+        ("appended-eos", "trl#3091", {**OLD, "transformers": "4.50.3"}, ("trl", "0.15.2", "0.16.0"), "sft-text",
+         other_data),
+        ("own-labels", "trl#3589, fms-hf-tuning#600", {**OLD, "transformers": "4.52.4", "accelerate": "1.7.0"},
+         ("trl", "0.16.1", "0.18.2"), "own-labels", loss_apart(1.001)),
+    )
+)  # fmt: skip
+LATER = tuple(
+    Row(script="later.py", name=name, source=source, base=base, culprit=culprit, good=good, bad=bad, kind=name,
+        shows=shows)
+    for name, source, base, (culprit, good, bad), shows in (
+        ("epochs", "transformers#36297, #38837", OLDER, ("transformers", "4.45.2", "4.48.3"), same_start),
+        ("decay", "transformers#35927", {**OLD, "transformers": "4.48.3"}, ("transformers", "4.48.3", "4.50.3"),
+         later_loss),
+        ("resumed", "transformers#40691", {**OLD, "transformers": "4.51.3", "accelerate": "1.6.0"},
+         ("accelerate", "1.6.0", "1.7.0"), resumes_otherwise),
+        ("adapter-head", "transformers#48595", {**MIDDLE, "peft": "0.18.1"}, ("transformers", "4.57.3", "5.3.0"),
+         logged_apart("eval_loss", 1.001)),
+        ("output-layer", "trl#1287", {**OLDER, "peft": "0.6.2"}, ("peft", "0.6.2", "0.7.1"), saves_otherwise),
+        ("group-weighted", "trl#5352", MIDDLE, ("trl", "0.26.2", "0.29.0"), logged_apart("reward", 1.5)),
+        ("added-tokens", "transformers#46315", {**MIDDLE, "peft": "0.18.1"}, ("transformers", "4.57.3", "5.3.0"),
+         costs("prepared", 2)),
+        ("one-column", "lerobot#2895", {**MIDDLE, "datasets": "4.0.0"}, ("datasets", "4.0.0", "4.4.1"),
+         costs("step", 2)),
+        ("wide", "trl#4013, trl#7066", {**MIDDLE, "transformers": "4.55.4"}, ("trl", "0.21.0", "0.22.1"),
+         takes_memory(1.3)),
+    )
+)  # fmt: skip
+WIDER = tuple(
+    Row(script="wider.py", name=name, source=source, base=base, culprit=culprit, good=good, bad=bad, kind=name,
+        shows=shows)
+    for name, source, base, (culprit, good, bad), shows in (
+        ("buffers", "transformers#48892, Bacformer#36", {**MIDDLE, "peft": "0.18.1"},
+         ("transformers", "4.57.3", "5.3.0"), first_loss_otherwise),
+        ("own-head", "transformers#48154", {**MIDDLE, "peft": "0.18.1"}, ("transformers", "4.57.3", "5.15.1"),
+         first_loss_otherwise),
+        ("answers", "trl#6105", {**MIDDLE, "trl": "0.24.0", "peft": "0.18.1"}, ("transformers", "4.57.3", "5.5.0"),
+         first_loss_otherwise),
+        ("long-answers", "trl#6588", MIDDLE, ("trl", "0.26.2", "0.29.0"), first_loss_otherwise),
+        ("long-prompts", "unsloth#3971", MIDDLE, ("trl", "0.23.1", "0.24.0"), gradient_apart(1.001)),
+        ("sampled", "trl#5783, transformers#42762",
+         {**OLD, "trl": "0.16.1", "transformers": "4.49.0", "accelerate": "1.4.0"},
+         ("transformers", "4.49.0", "4.50.3"), other_logged("reward")),
+        ("logs", "trl#2445", {**OLD, "trl": "0.12.0", "transformers": "4.46.3"}, ("transformers", "4.46.3", "4.47.0"),
+         crashes("TypeError")),
+        ("packed", "trl#3910", {**MIDDLE, "transformers": "4.55.4"}, ("trl", "0.19.1", "0.20.0"),
+         first_loss_otherwise),
+        ("quantized", "trl#3926, trl#4029", {**MIDDLE, "bitsandbytes": "0.49.0"}, ("trl", "0.19.1", "0.20.0"),
+         trains_fewer),
+        ("two-heads", "peft#2422", {**OLD, "transformers": "4.50.3"}, ("peft", "0.14.0", "0.15.0"), crashes("Error")),
+        ("by-keyword", "axolotl#3801", {**OLD, "transformers": "4.50.3"}, ("peft", "0.14.0", "0.15.2"),
+         crashes("TypeError")),
+        ("tokenized", "trl#2861", {**OLD, "transformers": "4.48.3"}, ("trl", "0.14.0", "0.15.0"), crashes("Error")),
+        ("shuffled", "accelerate#2208", OLDEST, ("accelerate", "0.24.1", "0.25.0"), first_loss_otherwise),
+        ("checkpointed", "transformers#42489", {**MIDDLE, "peft": "0.18.1"}, ("transformers", "4.57.3", "5.0.0"),
+         crashes("does not require grad")),
+        ("template", "text-generation-inference#3247", {**OLD, "transformers": "4.51.3", "accelerate": "1.6.0"},
+         ("transformers", "4.51.3", "4.52.4"), saves_no_template),
+        ("resized", "axolotl#2000, transformers#35357", OLDER, ("transformers", "4.45.2", "4.46.3"),
+         first_loss_otherwise),
+        ("unmarked", "transformers#44568, #44618", {**MIDDLE, "peft": "0.18.1"}, ("transformers", "4.57.3", "5.3.0"),
+         first_loss_otherwise),
+        ("unwrap", "instructlab#3456", {**OLD, "transformers": "4.51.3"}, ("transformers", "4.51.3", "4.52.4"),
+         crashes("keep_torch_compile")),
+        ("sampler", "rl-swarm#304, Tina#4", {**OLD, "trl": "0.16.1", "transformers": "4.51.3", "accelerate": "1.6.0"},
+         ("transformers", "4.51.3", "4.52.4"), crashes("TypeError")),
+    )
+)  # fmt: skip
+ROWS = (*SEEN, *UNSEEN, *LATER, *WIDER)
+CONSECUTIVE = {
+    "accelerate": ("sft-accumulation", "1.11.0 1.12.0 1.13.0 1.14.0 1.15.0"),
+    "peft": ("sft-lora", "0.17.1 0.18.1 0.19.1 0.20.0 0.21.2"),
+    "transformers": ("sft-accumulation", "5.15.1 5.16.1 5.17.0 5.18.0 5.19.0 5.20.2 5.21.1 5.22.2 5.23.0"),
+    "trl": ("sft-accumulation", "1.6.0 1.7.1 1.8.0 1.9.2 1.10.0 1.11.0 1.12.0 1.13.0 1.14.2 1.15.0 1.16.0"),
+}
+"""The last patch of each minor release, beside the other packages of NEW; nothing else moves, so that a set is tried
+once for both of its pairs."""
+HARMLESS = tuple(
+    Row(name=f"{package}-{good}-{bad}", source="consecutive releases", base=NEW, culprit=package, good=good, bad=bad,
+        kind=kind, shows=lambda good, bad: True, innocents={})
+    for package, (kind, versions) in CONSECUTIVE.items() for good, bad in pairwise(versions.split())
+)  # fmt: skip
