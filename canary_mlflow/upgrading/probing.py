@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,17 +17,20 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.upgrading import accounts
 from canary_mlflow.upgrading.environments import OWN, SOURCE, build, key_of, own_code
+from canary_mlflow.upgrading.orphans import STARTER
 from canary_mlflow.upgrading.pins import Pins
 from canary_mlflow.upgrading.transcript import FOLDER
 from gates.model.records import Run
 
 RESULT = "result.json"
 TRANSCRIPTS = "transcripts"
+ATTEMPT = "attempt-"
 FEWEST_STEPS = 3
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "database or disk is full")
 """What a training says that fails for the disk, not for its packages."""
@@ -82,16 +86,17 @@ class Prober:
             return known
         python = build(pins)
         try:
-            return self._kept(python, place, pins)
+            place.mkdir(parents=True, exist_ok=True)
+            with FileLock(place / "lock"):  # another `canary upgrade` may be at it
+                return self.known(pins, repeat) or self._kept(python, place, pins)
         except OSError as error:
             raise CanaryError(f"results in {self.work}: {one_line(error)}; expected a folder with room") from error
 
     def _kept(self, python: Path, place: Path, pins: Pins) -> Probe:
-        place.mkdir(parents=True, exist_ok=True)
-        for name in ("mlflow.db", "mlflow.db-journal"):
-            (place / name).unlink(missing_ok=True)
-        shutil.rmtree(place / TRANSCRIPTS, ignore_errors=True)
-        found = self._run(python, place, pins)
+        """Each attempt has a folder of its own: what an interrupted one left running does not write into another's."""
+        for earlier in place.glob(f"{ATTEMPT}*"):
+            shutil.rmtree(earlier, ignore_errors=True)
+        found = self._run(python, Path(tempfile.mkdtemp(prefix=ATTEMPT, dir=place)), pins)
         if any(words in found.ended for words in NO_ROOM):
             raise CanaryError(f"the command with {place} found no room: {found.ended}; expected a disk with room")
         draft = place / f"{RESULT}.draft"
@@ -155,6 +160,7 @@ class Prober:
             CHOSEN: str(python),
             "CANARY_KEYS": str(place / "keys"),
             FOLDER: str(place / TRANSCRIPTS),
+            STARTER: str(os.getpid()),
             **self.overrides,
         }
 

@@ -8,7 +8,9 @@ import os
 import random
 import shlex
 import stat
+import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -243,6 +245,44 @@ def test_a_failure_of_the_present_packages_is_not_kept(tmp_path: Path, monkeypat
     script.write_text("raise OSError(28, 'No space left on device')")
     with pytest.raises(CanaryError, match="found no room"):
         Trial(plan=plan, prober=Prober(command=f"python {script}", work=tmp_path / "work"), say=print).carry_out()
+
+
+def test_what_an_interrupted_attempt_left_running_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("canary_mlflow.upgrading.probing.build", lambda made: Path(sys.executable))
+    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
+    script, places = tmp_path / "train.py", tmp_path / "places"
+    script.write_text(f"import os; print(os.environ['CANARY_TRANSCRIPT'], file=open({str(places)!r}, 'a'))")
+    prober = Prober(command=f"python -S {script}", work=tmp_path / "work")
+    prober.try_({"trl": "1"})
+    prober.forget({"trl": "1"})
+    second = prober.try_({"trl": "1"})
+    before, now = map(Path, places.read_text().split())
+    assert before != now
+    assert now.parent == Path(second.folder)
+    assert not before.parent.exists()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a process that its parent ended")
+def test_a_command_ends_with_the_upgrade_that_was_killed(tmp_path: Path) -> None:
+    hook = "import os; from canary_mlflow.upgrading import orphans; orphans.with_starter(os.environ[orphans.STARTER])"
+    waits = f"{hook}; print(os.getpid(), flush=True); import time; time.sleep(60)"
+    starts = f"""
+import os, subprocess, sys
+os.environ["CANARY_UPGRADE_PID"] = str(os.getpid())
+subprocess.run([sys.executable, "-c", {waits!r}])
+"""
+    starter = subprocess.Popen([sys.executable, "-c", starts], stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    pid = int(starter.stdout.readline())
+    assert Path(f"/proc/{pid}").exists()
+    starter.kill()
+    starter.wait()
+    until = time.monotonic() + 5
+    while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_a_dry_run_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
