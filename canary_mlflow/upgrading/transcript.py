@@ -16,7 +16,6 @@ from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from canary_mlflow.upgrading.after_import import after
 
@@ -24,6 +23,7 @@ FOLDER = "CANARY_TRANSCRIPT"
 KERNEL = 50_000  # rounds of the loop that CPU time is measured in
 ASIDE = ("evaluate", "predict", "_save_checkpoint", "save_model")
 """Methods of a trainer that train() calls between steps."""
+NUMBER = "_canary_number"
 LARGEST = 2**28  # elements; of a larger tensor only the shape is kept
 
 
@@ -33,7 +33,6 @@ class Transcript:
 
     def __init__(self, folder: str) -> None:
         self.path = Path(folder) / f"{time.time():.6f}-{os.getpid()}.json"
-        self.trainers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self.met = 0
         self.logged: list[dict[str, Any]] = []
         self.saved: list[dict[str, Any]] = []
@@ -118,11 +117,12 @@ class Transcript:
         setattr(module, name, saves)
 
     def number(self, trainer: Any) -> int:
-        """Which trainer it is, in the order in which they first logged."""
-        if trainer not in self.trainers:
-            self.trainers[trainer] = self.met
+        """Which trainer it is, in the order in which they first logged. It bears its number itself: a trainer that is a
+        dataclass cannot be a key."""
+        if NUMBER not in vars(trainer):
+            vars(trainer)[NUMBER] = self.met
             self.met += 1
-        return self.trainers[trainer]
+        return int(vars(trainer)[NUMBER])
 
     def spent(self) -> float:
         """CPU seconds of this process so far, without imports."""

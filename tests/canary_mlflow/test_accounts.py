@@ -33,10 +33,13 @@ class Net(torch.nn.Module):
     def forward(self, x, labels=None):
         return {"loss": ((self.layer(x) - labels) ** 2).mean(), "logits": self.layer(x)}
 
+class Own(Trainer):
+    __hash__ = None  # as of a trainer that is a dataclass (trl 0.26's ORPOTrainer)
+
 rows = [{"x": torch.ones(1), "labels": torch.zeros(1)}] * 8
 args = TrainingArguments(folder, max_steps=3, logging_steps=1, use_cpu=True, report_to="none", save_strategy="no")
 Trainer(Net(), args, train_dataset=rows).train()
-other = Trainer(Net(), args)
+other = Own(Net(), args)
 other.evaluate(rows)
 sum(at for at in range(20_000_000))
 other.log(logs={"eval_own": 3.0})
