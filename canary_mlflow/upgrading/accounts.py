@@ -31,6 +31,8 @@ JUMP = 0.01
 SAVED_APART = 1e-2
 MORE = 1.1
 """What costs so much more in every repetition than in any of the other side is worse."""
+FEWEST = 3
+"""Values that tell a shift from another course."""
 REPEATS = 3
 LEAST = {"cost.outside": 0.5, "cost.loading": 32.0, "cost.memory": 32.0, "cost.step": 0.0}
 """Seconds and MiB that are not worth a word. A package's first use alone takes a quarter of a second more or less from
@@ -93,11 +95,19 @@ def other_course(before: Sequence[Account], now: Account, rounding: float) -> It
         apart = _apart(key, value, values[at][1])
         limit = max(worst and JUMP, rounding) if _jumps(key) else max(known, rounding)
         if apart > limit * GROWS:
-            kind = LOGGED if _decides(key) else BESIDES
+            kind = LOGGED if _decides(key) and not _shifted(key, steady[trainer, key], values) else BESIDES
             yield f"{kind}{key}", f"{key} of step {step} {_numbers(value, values[at][1])}"
-        if not _jumps(key) and math.isfinite(apart):
+        elif not _jumps(key):  # what is no rounding, such as an entropy defined anew, excuses nothing later
             worst = max(worst, apart)
     yield from _other_length(before, now)
+
+
+def _shifted(key: str, here: Sequence[tuple[int, float]], there: Sequence[tuple[int, float]]) -> bool:
+    """Whether a schedule's values are the same, logged one step earlier or later (transformers 4.51)."""
+    values, others = ([value for _, value in one] for one in (here, there))
+    alike = key == "learning_rate" and len(values) == len(others) >= FEWEST
+    pairs = ((values[1:], others[:-1]), (values[:-1], others[1:]))
+    return alike and any(all(map(math.isclose, left, right)) for left, right in pairs)
 
 
 def _in_order(course: Course) -> list[tuple[int, int, str]]:

@@ -142,6 +142,23 @@ def test_another_course_is_told_from_rounding(
     assert told == [one for one in said if "times" in one]
 
 
+def test_a_rate_logged_a_step_later_is_shown_and_any_other_rate_blocks(tmp_path: Path) -> None:
+    def told(name: str, rates: list[float]) -> set[str]:
+        here = account(tmp_path / f"a{name}", {"learning_rate": [4.0, 3.0, 2.0, 1.0]})
+        there = account(tmp_path / f"b{name}", {"learning_rate": rates})
+        return {key for key, _ in accounts.other_course([here], there, 1e-5)}
+
+    assert told("later", [5.0, 4.0, 3.0, 2.0]) == told("earlier", [3.0, 2.0, 1.0, 0.0]) == {"besides.learning_rate"}
+    assert told("other", [4.0, 3.0, 3.0, 2.0]) == {"logged.learning_rate"}
+
+
+def test_what_is_defined_anew_does_not_hide_another_loss_later(tmp_path: Path) -> None:
+    here = account(tmp_path / "a", {"entropy": [1.0, 1.0], "loss": [3.0, 3.0]})
+    there = account(tmp_path / "b", {"entropy": [2.0, 1.0], "loss": [3.0, 2.0]})
+    found = [key for key, _ in accounts.other_course([here], there, 1e-5)]
+    assert found == ["besides.entropy", "logged.loss"]
+
+
 @pytest.mark.parametrize(
     ("now", "said"),
     [
