@@ -6,9 +6,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from canary_mlflow.tracking.schema import canonical
 from gates.facts.exact import GROWS, last_digit
@@ -18,6 +19,8 @@ Course = Mapping[tuple[int, str], Sequence[tuple[int, float]]]
 """Trainer, key → step and value, in the order in which they were logged."""
 Tensors = Mapping[str, tuple[tuple[int, ...], str, float | None]]
 """Name → shape, type, norm."""
+
+Held = TypeVar("Held")
 
 TIMED = ("runtime", "per_second", "_time")
 """How keys end that read a clock."""
@@ -51,7 +54,8 @@ class Account:
 
     course: Course
     saved: Sequence[tuple[str, Tensors]]
-    costs: Mapping[str, float]
+    texts: Sequence[tuple[str, frozenset[str]]] = ()  # name, keys
+    costs: Mapping[str, float] = field(default_factory=dict)
     unit: float = 1.0  # seconds of the loop that `cost.outside` is counted in
 
 
@@ -74,7 +78,8 @@ def read(folder: Path) -> Account:
     if peaks := [one["memory"] for one in told if len(one["memory"]) == 2]:
         costs["cost.loading"] = max(first for first, _ in peaks)
         costs["cost.memory"] = max(last - first for first, last in peaks)
-    return Account(course=course, saved=saved, costs=costs, unit=kernel)
+    texts = [(one["file"], frozenset(one["keys"])) for process in told for one in process["texts"]]
+    return Account(course=course, saved=saved, texts=texts, costs=costs, unit=kernel)
 
 
 def other_course(before: Sequence[Account], now: Account, rounding: float) -> Iterator[tuple[str, str]]:
@@ -154,8 +159,8 @@ def _apart(key: str, here: float, there: float) -> float:
 
 def other_files(before: Sequence[Account], now: Account) -> Iterator[tuple[str, str]]:
     """(key, clause) for each way in which saved tensors differ."""
-    first, *again = map(_by_occurrence, before)
-    theirs = _by_occurrence(now)
+    first, *again = (_by_occurrence(one.saved) for one in before)
+    theirs = _by_occurrence(now.saved)
     for (name, at), tensors in first.items():
         if any((name, at) not in one for one in again):
             continue
@@ -184,10 +189,25 @@ def _other_tensors(name: str, here: Tensors, there: Tensors, steady: Set[str]) -
             yield "saved.values", f"norm of {tensor} in {name} {_numbers(norm, other)}"
 
 
-def _by_occurrence(account: Account) -> dict[tuple[str, int], Tensors]:
-    found: dict[tuple[str, int], Tensors] = {}
-    for name, tensors in account.saved:
-        found[name, sum(file == name for file, _ in found)] = tensors
+def other_texts(before: Sequence[Account], now: Account) -> Iterator[tuple[str, str]]:
+    """(key, clause) for each text that is saved no more, or no longer holds what it held: whoever reads it may be
+    another program, which looks where it always looked."""
+    first, *again = (_by_occurrence(one.texts) for one in before)
+    theirs = _by_occurrence(now.texts)
+    for (name, at), held in first.items():
+        if any((name, at) not in one for one in again):
+            continue
+        if (name, at) not in theirs:
+            yield "saved.text", f"{name} is saved {at} times only" if at else f"{name} is not saved"
+        elif lost := sorted(held.intersection(*(one[name, at] for one in again)) - theirs[name, at]):
+            yield "saved.text", f"{name} lacks {lost[0]}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''}"
+
+
+def _by_occurrence(saved: Sequence[tuple[str, Held]]) -> dict[tuple[str, int], Held]:
+    """Each file's content, in the order in which files of one name were saved."""
+    found: dict[tuple[str, int], Held] = {}
+    for name, content in saved:
+        found[name, sum(file == name for file, _ in found)] = content
     return found
 
 

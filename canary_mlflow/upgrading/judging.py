@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from canary_mlflow.upgrading.accounts import BESIDES, REPEATS, dearer, other_course, other_files
+from canary_mlflow.upgrading.accounts import BESIDES, REPEATS, dearer, other_course, other_files, other_texts
 from canary_mlflow.upgrading.probing import Probe
 from gates.facts.check import said
 from gates.facts.exact import FACTS, LOOSEST, ROUNDING, bare, fact_differences, regressions
@@ -101,7 +102,9 @@ def _did_otherwise(baseline: Sequence[Probe], now: Probe) -> list[Symptom]:
     rounding = min((ROUNDING.get(one, LOOSEST) for one in precisions), default=LOOSEST)
     before = [probe.account for probe in baseline]
     first: dict[str, str] = {}
-    for key, clause in (*other_course(before, now.account, rounding), *other_files(before, now.account)):
+    found = (other_course(before, now.account, rounding), other_files(before, now.account),
+             other_texts(before, now.account))  # fmt: skip
+    for key, clause in chain.from_iterable(found):
         first.setdefault(key, clause)
     return [Symptom(key=key, said=clause) for key, clause in first.items()]
 

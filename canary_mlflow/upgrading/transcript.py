@@ -23,8 +23,17 @@ FOLDER = "CANARY_TRANSCRIPT"
 KERNEL = 50_000  # rounds of the loop that CPU time is measured in
 ASIDE = ("evaluate", "predict", "_save_checkpoint", "save_model")
 """Methods of a trainer that train() calls between steps."""
-NUMBER = "_canary_number"
 LARGEST = 2**28  # elements; of a larger tensor only the shape is kept
+SAVERS = {
+    "transformers.configuration_utils": "PretrainedConfig",
+    "transformers.generation.configuration_utils": "GenerationConfig",
+    "transformers.tokenization_utils_base": "PreTrainedTokenizerBase",
+    "peft.config": "PeftConfigMixin",
+}
+"""What saves texts with its save_pretrained, into a folder."""
+TEXTS = (".json", ".jinja", ".txt")
+NUMBER = "_canary_number"
+LONGEST = 2**20  # bytes; of a longer text only the name is kept
 
 
 class Transcript:
@@ -36,6 +45,7 @@ class Transcript:
         self.met = 0
         self.logged: list[dict[str, Any]] = []
         self.saved: list[dict[str, Any]] = []
+        self.texts: list[dict[str, Any]] = []
         self.imports = Imports()
         self.trained = 0.0
         self.training = self.aside = False
@@ -48,6 +58,8 @@ class Transcript:
         after("transformers.trainer", self.of_trainers)
         after("safetensors.torch", lambda module: self.of_files(module, "save_file"))
         after("torch", lambda module: self.of_files(module, "save"))
+        for module, name in SAVERS.items():
+            after(module, lambda loaded, name=name: self.of_texts(getattr(loaded, name)))  # type: ignore[misc]
         atexit.register(self.write)
 
     def of_trainers(self, module: ModuleType) -> None:
@@ -116,6 +128,22 @@ class Transcript:
 
         setattr(module, name, saves)
 
+    def of_texts(self, owner: Any) -> None:
+        """Follow which texts are saved, and what those in JSON hold."""
+        save = owner.save_pretrained
+
+        @wraps(save)
+        def saves(own: Any, save_directory: Any, *given: Any, **named: Any) -> Any:
+            before = texts(save_directory)
+            answer = save(own, save_directory, *given, **named)
+            self.texts += [
+                {"file": path.name, "keys": keys(path)}
+                for path, changed in texts(save_directory).items() if before.get(path) != changed
+            ]  # fmt: skip
+            return answer
+
+        owner.save_pretrained = saves
+
     def number(self, trainer: Any) -> int:
         """Which trainer it is, in the order in which they first logged. It bears its number itself: a trainer that is a
         dataclass cannot be a key."""
@@ -130,14 +158,14 @@ class Transcript:
 
     def write(self) -> None:
         """Python ends."""
-        if not (self.logged or self.saved):
+        if not (self.logged or self.saved or self.texts):
             return
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         outside = self.spent() - self.trained + children.ru_utime + children.ru_stime
         self.kernels.append(kernel())
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps({
-            "logged": self.logged, "saved": self.saved, "memory": self.memory, "outside": outside,
+            "logged": self.logged, "saved": self.saved, "texts": self.texts, "memory": self.memory, "outside": outside,
             "kernel": sum(self.kernels) / len(self.kernels),
         }))  # fmt: skip
 
@@ -175,6 +203,23 @@ def told(tensor: Any) -> list[Any]:
         return [list(tensor.shape), str(tensor.dtype), norm]
     except Exception:  # noqa: BLE001 - classes of others, such as PyTorch's for a parameter without a shape yet
         return [[], type(tensor).__name__, None]
+
+
+def texts(folder: Any) -> dict[Path, int]:
+    """The texts in a folder, and when each was written, in ns."""
+    try:
+        return {path: path.stat().st_mtime_ns for path in sorted(Path(folder).iterdir()) if path.suffix in TEXTS}
+    except OSError:  # it is made only when something is saved
+        return {}
+
+
+def keys(path: Path) -> list[str]:
+    """What a table in JSON holds, by name; [] for any other text, or a long one."""
+    try:
+        body = json.loads(path.read_text()) if path.suffix == ".json" and path.stat().st_size <= LONGEST else None
+    except (OSError, ValueError):
+        return []
+    return sorted(body) if isinstance(body, dict) else []
 
 
 def kernel() -> float:

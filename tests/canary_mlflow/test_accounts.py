@@ -47,6 +47,9 @@ save_file({"a": torch.ones(4), "b": torch.zeros(2, dtype=torch.int64)}, folder +
 torch.save(f=folder + "/y.bin", obj={"c": torch.ones(1)})
 torch.save({"step": 3}, folder + "/z.bin")
 torch.save({"d": torch.ones(1, device="meta")}, folder + "/meta.bin")
+from transformers import GenerationConfig, LlamaConfig
+LlamaConfig().save_pretrained(folder + "/model")
+GenerationConfig().save_pretrained(save_directory=folder + "/model")
 """
 
 
@@ -61,6 +64,8 @@ def test_all_trainers_files_and_costs_of_a_process_are_written_down(tmp_path: Pa
         ("y.bin", {"c": ((1,), "torch.float32", 1.0)}),
         ("meta.bin", {"d": ((1,), "torch.float32", None)}),
     ]
+    assert [name for name, _ in found.texts] == ["config.json", "generation_config.json"]
+    assert {"hidden_size", "model_type"} <= found.texts[0][1]
     assert found.costs["cost.outside"] * found.unit > 0.3  # the sum of a range
     assert found.costs["cost.memory"] >= 0
 
@@ -102,7 +107,7 @@ def account(folder: Path, logged: Mapping[str, Sequence[float]], **saved: Sequen
         for at in steps
     ]
     files = [{"file": "model.safetensors", "tensors": saved}] if saved else []
-    told = {"logged": rows, "saved": files, "memory": [], "outside": 1.0, "kernel": 1.0}
+    told = {"logged": rows, "saved": files, "texts": [], "memory": [], "outside": 1.0, "kernel": 1.0}
     (folder / "1.json").write_text(json.dumps(told))
     return accounts.read(folder)
 
@@ -174,6 +179,26 @@ def test_other_saved_tensors_are_named(tmp_path: Path, now: dict[str, list[objec
     here = account(tmp_path / "a", {}, a=[[2], "f", 1.0], b=[[2], "f", 1.0])
     there = account(tmp_path / "b", {}, **now)
     assert [clause for _, clause in accounts.other_files([here], there)] == said
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ([("a.json", {"x", "y", "new"}), ("a.json", {"x"}), ("new.txt", set())], []),
+        ([("a.json", {"x"}), ("a.json", {"x"})], ["a.json lacks y"]),
+        ([("a.json", {"new"}), ("a.json", {"x"})], ["a.json lacks x and 1 more"]),
+        ([("a.json", {"x", "y"})], ["a.json is saved 1 times only"]),
+        ([("b.json", {"x", "y"})], ["a.json is not saved", "a.json is saved 1 times only"]),
+    ],
+)
+def test_a_text_that_no_longer_holds_what_it_held_is_named(now: list[tuple[str, set[str]]], said: list[str]) -> None:
+    def saved(*texts: tuple[str, set[str]]) -> accounts.Account:
+        return accounts.Account(course={}, saved=(), texts=[(name, frozenset(held)) for name, held in texts])
+
+    here = saved(("a.json", {"x", "y"}), ("a.json", {"x"}))
+    assert [clause for _, clause in accounts.other_texts([here], saved(*now))] == said
+    unsteady = saved()
+    assert list(accounts.other_texts([here, unsteady], saved(*now))) == []
 
 
 def test_what_a_library_may_define_anew_is_shown_and_does_not_decide(tmp_path: Path) -> None:
