@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -25,9 +26,10 @@ _FINDER = Finder()
 
 
 def after(module: str, change: Change) -> None:
-    """Change this module when it is loaded, before anything else sees it; at once if it is there already."""
+    """Change this module when it is loaded, before anything else sees it; at once if it is there already. A release that
+    lacks what would be changed stays as it is."""
     if module in sys.modules:
-        change(sys.modules[module])
+        _make(change, sys.modules[module])
         return
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
@@ -42,7 +44,12 @@ def _changed(spec: ModuleSpec, changes: Sequence[Change]) -> ModuleSpec:
     def exec_module(module: ModuleType) -> None:
         load(module)
         for change in changes:
-            change(module)
+            _make(change, module)
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
     return spec
+
+
+def _make(change: Change, module: ModuleType) -> None:
+    with suppress(AttributeError):
+        change(module)

@@ -81,6 +81,7 @@ def test_a_probe_s_python_writes_its_transcript_from_its_start_and_sees_modules_
     script = """
 from canary_mlflow.upgrading.after_import import after
 after("late", lambda module: setattr(module, "value", module.value + 1))
+after("late", lambda module: module.of_another_release)
 from late import value
 after("late", lambda module: setattr(module, "value", 7))
 import late, _frozen_importlib
