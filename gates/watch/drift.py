@@ -30,7 +30,8 @@ class Drift(Detector):
     rule = "drift"
     __slots__ = (
         "_above", "_best", "_burn", "_cap", "_centre", "_change", "_critical", "_far", "_floor", "_gain", "_height",
-        "_limits", "_log", "_recent", "_sd", "_sd_start", "_sign", "_skip", "_slope", "_slope_gain", "_start", "stream",
+        "_least", "_limits", "_log", "_recent", "_sd", "_sd_start", "_sign", "_skip", "_slope", "_slope_gain", "_start",
+        "stream",
     )  # fmt: skip
 
     def __init__(self, stream: StreamRule, rules: DriftRules, rows: RowRules, burn_in: int) -> None:
@@ -50,7 +51,7 @@ class Drift(Detector):
         self._skip = min(rows.burn_in_skip, burn_in // 2)
         self._burn: list[float] = []
         self._recent: deque[float] = deque(maxlen=rows.window)
-        self._centre = self._slope = self._sd = self._sd_start = self._best = self._height = 0.0
+        self._centre = self._slope = self._sd = self._sd_start = self._least = self._best = self._height = 0.0
 
     def update(self, step: int, value: float) -> Finding | None:
         if self._log:
@@ -73,9 +74,8 @@ class Drift(Detector):
         slope = self._slope + self._slope_gain * pull
         self._slope = -_SLOPE if slope < -_SLOPE else _SLOPE if slope > _SLOPE else slope
         size = miss if miss >= 0 else -miss
-        self._sd = (1 - self._gain) * sd + self._gain * _CUT_TO_SD * (size if size < 3 * sd else 3 * sd)
-        if self._sd < self._least():
-            self._sd = self._least()
+        sd = (1 - self._gain) * sd + self._gain * _CUT_TO_SD * (size if size < 3 * sd else 3 * sd)
+        self._sd = sd if sd >= self._least else self._least
         if height <= 0:
             self._height = 0.0
             if self._centre < self._best:
@@ -94,11 +94,9 @@ class Drift(Detector):
         # Few values estimate the spread badly, and one that is too small raises false alarms.
         spread *= 1 + 3 / len(kept)
         self._sd_start = max(spread, 1e-9 * (1 + abs(self._centre)))
-        self._sd = max(self._sd_start, self._least())
+        self._least = _LOG_SD if self._log else 0.1 * self._sd_start
+        self._sd = max(self._sd_start, self._least)
         self._burn.clear()
-
-    def _least(self) -> float:
-        return _LOG_SD if self._log else 0.1 * self._sd_start
 
     def _alarm(self) -> Finding | None:
         level = sorted(self._recent)[len(self._recent) // 2]

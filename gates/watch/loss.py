@@ -78,8 +78,8 @@ class GainLost:
     """
 
     __slots__ = (
-        "_best", "_calm", "_critical", "_doubtful", "_first", "_levels", "_new", "_noise", "_recent", "_rows", "_rules",
-        "_share", "_shorter", "_smooth", "_trust", "_turns", "_window", "_wobble", "level",
+        "_best", "_calm", "_critical", "_doubtful", "_far", "_first", "_least", "_levels", "_new", "_noise", "_recent",
+        "_rows", "_rules", "_share", "_shorter", "_smooth", "_trust", "_turns", "_window", "_wobble", "level",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +91,7 @@ class GainLost:
         self._shorter = shorter
         self._trust = trust
         self._share = _OF_ROWS / math.sqrt(window)
+        self._far, self._least = rules.noise, rules.min_rows
         self._recent: deque[float] = deque(maxlen=window)
         self._levels: deque[float] = deque(maxlen=2 * window + 1)
         self._new: deque[float] = deque()
@@ -109,26 +110,37 @@ class GainLost:
         return self._share * min(self._noise.sd, self._calm)
 
     def update(self, value: float) -> Finding | None:
+        # In one piece: in a training this runs once a step, when the processor's cache holds nothing of it any more, so
+        # each further function and attribute is read from memory.
         rows = self._rows = self._rows + 1
-        self._recent.append(value)
-        if rows < self._window:
+        recent, window = self._recent, self._window
+        recent.append(value)
+        if rows < window:
             return None
-        level = self.level = self._level()
-        if rows == self._window:
+        # The level at which the series stands now.
+        level, mean = sorted(recent)[window // 2], sum(recent) / window
+        self.level = level = mean if mean < level else level
+        if rows == window:
             self._first = self._best = self._smooth = level
-        follow = _FOLLOW if rows > _SETTLED else max(_FOLLOW, 1 / (rows - self._window + 1))
+        follow = _FOLLOW if rows > _SETTLED else max(_FOLLOW, 1 / (rows - window + 1))
         smooth = self._smooth = self._smooth + (level - self._smooth) * follow
         if smooth < self._best:
             self._best = smooth
-        finding = None
-        # Nearly every row ends here.
-        if level - self._best > self._rules.noise * self.error and rows >= self._rules.min_rows:
+        # Nearly every row goes past this.
+        if level > self._best and rows >= self._least and level - self._best > self._far * self.error:
             finding = self._judge(level, self._wandering())
-        if finding is None:
-            self._critical = self._doubtful = 0
-            self._calm = math.inf
-            self._settle()
-            return None
+            if finding is not None:
+                return self._confirmed(finding)
+        self._critical = self._doubtful = 0
+        self._calm = math.inf
+        levels = self._levels
+        levels.append(level)
+        if len(levels) > 2 * window:
+            self._turn(level - 2 * levels[window] + levels[0])
+        return None
+
+    def _confirmed(self, finding: Finding) -> Finding | None:
+        """What to report of a finding, as far as it has lasted."""
         self._doubtful += 1
         self._calm = min(self._calm, self._noise.sd)
         self._critical = self._critical + 1 if finding.level is Level.CRITICAL else 0
@@ -159,18 +171,13 @@ class GainLost:
             return Finding(Level.CRITICAL, self._seen(level))
         return Finding(Level.WARN, self._seen(level)) if fall > rules.warn_lost * gained else None
 
-    def _level(self) -> float:
-        """The level at which the series stands now."""
-        return min(sorted(self._recent)[self._window // 2], sum(self._recent) / self._window)
-
-    def _settle(self) -> None:
-        levels = self._levels
-        levels.append(self.level)
-        if len(levels) == 2 * self._window + 1:
-            self._new.append(_TURN_TO_SD * abs(levels[-1] - 2 * levels[self._window] + levels[0]))
-            if len(self._new) > self._window:  # the newest ones may be the beginning of a fall
-                self._turns += 1
-                self._wobble += (self._new.popleft() - self._wobble) / min(self._turns, _MEMORY)
+    def _turn(self, bend: float) -> None:
+        """Learn by how much the level turns by itself, from its distance to the line through the earlier ones."""
+        new = self._new
+        new.append(_TURN_TO_SD * abs(bend))
+        if len(new) > self._window:  # the newest ones may be the beginning of a fall
+            turns = self._turns = self._turns + 1
+            self._wobble += (new.popleft() - self._wobble) / (turns if turns < _MEMORY else _MEMORY)
 
     def _wandering(self) -> float | None:
         """Standard deviation of the level of a series that goes nowhere; None if it is too early to tell.
@@ -258,20 +265,28 @@ class LossRise(Detector):
     """`GainLost` over few rows, more and many, and `BlowUp` at the beginning."""
 
     rule = "loss_rise"
-    __slots__ = ("_blow_up", "_noise", "_parts", "_window")
+    __slots__ = ("_begun", "_blow_up", "_noise", "_parts", "_window")
 
     def __init__(self, rules: GainRules, rows: RowRules) -> None:
         self._noise = Noise(2, rows.window)
         self._parts = _parts(GainLost, rules, _doubled(rules, rows), self._noise, 0)
         self._blow_up = BlowUp(rules, rows.hold)
+        self._begun = False  # whether the beginning is over
         self._window = rows.window
 
     def update(self, step: int, value: float) -> Finding | None:
         self._noise.update(value)
-        found = _worst([part.update(value) for part in self._parts])
-        if self._blow_up.over:
+        found: Finding | None = None
+        for part in self._parts:
+            new = part.update(value)
+            if new is not None:
+                found = _worse(found, new)
+        if self._begun:
             return found
-        return _worst([self._blow_up.update(value, self._parts[0].level, self._window), found])
+        if self._blow_up.over:
+            self._begun = True
+            return found
+        return _worse(self._blow_up.update(value, self._parts[0].level, self._window), found)
 
     def finish(self, completed: bool) -> Finding | None:
         """The finding at the end: a run that ends badly has no rows left to confirm it, so its last two rows decide, if
@@ -303,7 +318,11 @@ class RewardFall(Detector):
 
     def update(self, step: int, value: float) -> Finding | None:
         self._noise.update(value)
-        found = _worst([part.update(value) for part in self._parts])
+        found: Finding | None = None
+        for part in self._parts:
+            new = part.update(value)
+            if new is not None:
+                found = _worse(found, new)
         self._rows += 1
         if len(self._early) < (self._late.maxlen or 0):
             self._early.append(value)
@@ -335,6 +354,8 @@ def _parts(
     return (short, *(kind(rules, window, noise, short, trust=trust) for window in windows[1:]))
 
 
-def _worst(found: list[Finding | None]) -> Finding | None:
-    """The first of those that are worst."""
-    return max((one for one in found if one is not None), key=lambda one: one.level, default=None)
+def _worse(one: Finding | None, other: Finding | None) -> Finding | None:
+    """The worse of two findings; the first if they are alike."""
+    if other is None or (one is not None and one.level >= other.level):
+        return one
+    return other

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from gates.model.paradigm import Paradigm, named_paradigm, recorded_paradigm
 from gates.watch.advice import explain
@@ -15,6 +15,7 @@ from gates.watch.warning import Finding, Level, WatchWarning
 
 _NONFINITE = ("nonfinite", "nan_gradients")
 _OF_HEALTHY_RUNS = ("zero_loss",)  # rules that healthy runs break too: a hinge loss is learned away to exactly 0
+_PLANS = 15  # sets of names that are kept: steps with and without a sample, a norm by layer, an evaluation
 HEALTHY = "healthy"
 _VERDICTS = (HEALTHY, "warned", "critical", "failed")
 
@@ -51,6 +52,7 @@ class Watch:
         self._max_steps = max_steps
         self._bands = bands or {}
         self._streams: dict[str, _Stream | None] = {}
+        self._plans: list[tuple[tuple[str, ...], list[tuple[str, _Stream]]]] = []  # names of a row → what is watched
         self._warnings: list[WatchWarning] = []
         self._notices: list[str] = []
         self._step = self._rows = 0
@@ -69,6 +71,11 @@ class Watch:
     def notices(self) -> tuple[str, ...]:
         """Notices about the policy itself, such as ceilings that mean nothing here."""
         return tuple(self._notices)
+
+    @property
+    def notice_count(self) -> int:
+        """How many there are."""
+        return len(self._notices)
 
     @property
     def watched(self) -> tuple[str, ...]:
@@ -108,20 +115,34 @@ class Watch:
             self._measure_spacing(step)
         if self._phases and step >= self._phases[-1]:
             self._begin_phase(step)
-        streams = self._streams
         said: list[WatchWarning] = []
-        for name, value in row.items():
-            try:
-                stream = streams[name]
-            except KeyError:
-                stream = self._open(name, row)
-            if stream is None:
-                continue
+        for name, stream in self._plan(row):
+            value = row[name]
             for update, alarm in stream.numbers if value - value == 0.0 else stream.always:
                 finding = update(step, value)
                 if finding is not None or alarm.live:
                     self._note(alarm, name, finding, said)
         return tuple(said)
+
+    def _plan(self, row: Mapping[str, float]) -> Iterable[tuple[str, _Stream]]:
+        """The streams of a row that a rule looks at, in the row's order. Most rows have the names of an earlier one,
+        and tuples of the same strings are compared without looking at these."""
+        names = tuple(row)
+        for known, plan in self._plans:
+            if known == names:
+                return plan
+        return self._opening(names, row)
+
+    def _opening(self, names: tuple[str, ...], row: Mapping[str, float]) -> Iterator[tuple[str, _Stream]]:
+        """The same for a row with other names: a stream is opened when those before it have had their values."""
+        streams = self._streams
+        for name in names:
+            stream = streams[name] if name in streams else self._open(name, row)
+            if stream is not None:
+                yield name, stream
+        if all(name in streams for name in names):
+            plan = [(name, stream) for name in names if (stream := streams[name]) is not None]
+            self._plans = [*self._plans[-_PLANS:], (names, plan)]
 
     def finish(self, completed: bool) -> tuple[WatchWarning, ...]:
         """Take note that the run has ended. `completed`: as planned, so that rules may ask whether it learned."""
@@ -155,6 +176,7 @@ class Watch:
         while self._phases and step >= self._phases[-1]:
             self._phases.pop()
         self._streams.clear()
+        self._plans.clear()
         self._situation = None
 
     def _measure_spacing(self, step: int) -> None:
@@ -205,6 +227,7 @@ class Watch:
             if self._paradigm is Paradigm.REINFORCEMENT:
                 self._situation = None
                 if not self._lost:
+                    self._plans.clear()
                     self._streams.pop("loss", None)  # until now it was alone, and was taken for one that must fall
         if self._situation is None:
             self._situation = self._settle()
