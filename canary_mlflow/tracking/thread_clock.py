@@ -15,7 +15,8 @@ class ThreadClock:
         self._before = 0.0  # of threads that have ended
         self._latest = 0.0  # the current thread's, when it last stopped working
         self._thread: int | None = None
-        self._working = False
+        self.working_now = False
+        self.idle = 0.0  # the sum of both
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -23,14 +24,15 @@ class ThreadClock:
         if self._thread != threading.get_ident():
             self._before, self._latest = self._before + self._latest, 0.0
             self._thread = threading.get_ident()
-        self._working = True
+        self.working_now = True
         try:
             yield
         finally:
-            self._latest, self._working = time.thread_time(), False
+            self._latest = time.thread_time()
+            self.idle, self.working_now = self._before + self._latest, False
 
     def seconds(self) -> float:
         """The CPU time so far. Reading another thread's clock takes 20 µs; an idle thread's clock stands still."""
-        if self._working and self._thread is not None:
+        if self.working_now and self._thread is not None:
             return self._before + time.clock_gettime(time.pthread_getcpuclockid(self._thread))
-        return self._before + self._latest
+        return self.idle

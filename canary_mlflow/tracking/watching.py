@@ -51,11 +51,7 @@ class Watching(Observer):
         self._recorder: Recorder | None = None
         self._notices = 0
         self._said_goes_on = False
-
-    @property
-    def stop_requested(self) -> bool:
-        """Whether training should end now."""
-        return self.watch.stop_requested
+        self.stop_requested = False  # whether training should end now
 
     @property
     def reason(self) -> str:
@@ -69,7 +65,9 @@ class Watching(Observer):
 
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         if step > 0:  # 0: logged before training
-            self._pass_on(self.watch.observe(step, row))
+            said = self.watch.observe(step, row)
+            if said or self.watch.notice_count > self._notices:
+                self._pass_on(said)
 
     def finish(self, ending: Ending) -> Mapping[str, str]:
         self._pass_on(self.watch.finish(ending.completed))
@@ -87,6 +85,7 @@ class Watching(Observer):
             self._notify(warning)
             self._file.append(to_line(warning.to_dict()))
         if said:
+            self.stop_requested = self.watch.stop_requested
             self._tag(self._tags())
         if self.watch.hopeless is not None and not self.stop_requested and not self._said_goes_on:
             self._said_goes_on = True

@@ -71,6 +71,21 @@ def test_an_observer_sees_each_row_once_and_the_end(shared: Any) -> None:
     assert (tags["canary.notes"], tags["canary.failure"]) == ("taken", "instability")
 
 
+def test_a_row_that_was_told_stays_as_it_was(shared: Any) -> None:
+    class Keeper(Notes):
+        def row_closed(self, step: int, row: Mapping[str, float]) -> None:
+            self.rows.append((step, row))  # type: ignore[arg-type]
+
+    keeper = Keeper()
+    journal = journal_of(shared, keeper)
+    train(journal, 2)
+    journal.logged(1, {"eval_loss": 3.0})  # of a step that is over
+    journal.finish()
+    first, _, again = keeper.rows
+    assert first == (1, {"loss": 1.0, "reward_margin": 1.0})
+    assert again == (1, {"loss": 1.0, "reward_margin": 1.0, "eval_loss": 3.0})
+
+
 def test_one_that_raises_stops_nobody_and_is_counted_and_said(shared: Any, caplog: pytest.LogCaptureFixture) -> None:
     notes = Notes()
     journal = journal_of(shared, Broken(), notes)

@@ -43,6 +43,11 @@ class Probe:
         """Right after start: what this probe should see but missed in its own example; "" if nothing."""
         return ""
 
+    def listens(self, event: str) -> bool:
+        """After start: whether the event of this name still means anything to it here. What it no longer hears costs a
+        step nothing; it does not hear it again."""
+        return getattr(type(self), event) is not getattr(Probe, event)
+
     def step_began(self) -> None:
         """The batches of an optimizer step are there. TRL's PPOTrainer does not send this event."""
 

@@ -48,6 +48,9 @@ class Answers(Probe):
         if setting.algo in ("grpo", "rloo") and hasattr(setting.trainer, REWARDS):
             self._hook(setting.trainer)
 
+    def listens(self, event: str) -> bool:
+        return self._trainer is not None and super().listens(event)
+
     def step_ended(self, row: Row) -> None:
         if self._rolls_out and getattr(self._trainer, ROLLOUT) is not self._seen:
             self._seen = getattr(self._trainer, ROLLOUT)

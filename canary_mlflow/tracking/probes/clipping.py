@@ -19,6 +19,9 @@ class Clipping(Probe):
     def start(self, setting: Setting) -> None:
         self._limit = float(setting.arguments.get("max_grad_norm") or 0.0)
 
+    def listens(self, event: str) -> bool:
+        return self._limit > 0 and super().listens(event)
+
     def row_closed(self, row: Row) -> None:
         if self._limit > 0 and "grad_norm" in row and "loss" in row:
             row["clipped"] = float(row["grad_norm"] > self._limit)

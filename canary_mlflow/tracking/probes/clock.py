@@ -43,17 +43,17 @@ class Clock(Probe):
         self._began = time.perf_counter()
 
     def step_ended(self, row: Row) -> None:
-        now = self._now()
-        row["step_time"], row["step_cpu_time"] = now[0] - self._step[0], now[1] - self._step[1]
+        wall, cpu = now = self._now()
+        row["step_time"], row["step_cpu_time"] = wall - self._step[0], cpu - self._step[1]
         if self._iterates and not self._epochs_seen:
             # TRL's PPOTrainer reports no epochs; its step is the iteration.
             row["iteration_time"], row["iteration_cpu_time"] = row["step_time"], row["step_cpu_time"]
         if self._began is not None:
-            row["compute_time"] = now[0] - self._began
+            row["compute_time"] = wall - self._began
             if not self._iterates:
                 row["data_wait"] = self._began - self._ready
         self._step = self._mark = now
-        self._ready, self._began = now[0], None
+        self._ready, self._began = wall, None
 
     def logged(self) -> None:
         self._ready = time.perf_counter()

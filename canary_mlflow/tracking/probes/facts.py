@@ -58,6 +58,9 @@ class ExactFacts(Probe):
         if not setting.compiled and not setting.resumed:
             self._hook = ForwardHook(setting.model, self._see)
 
+    def listens(self, event: str) -> bool:
+        return self._hook is not None and super().listens(event)
+
     def _see(self, inputs: Mapping[str, Any], output: Any) -> None:
         """Keep only the part of a batch that is used: pictures would show in the peak memory."""
         self._seen.append({name: inputs.get(name) for name in LOOKED_AT})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -54,23 +55,29 @@ class Finiteness(Probe):
             self._losses.append(loss.detach())
 
     def step_ended(self, row: Row) -> None:
-        if self._losses:
+        if len(self._losses) == 1:
+            self._seen = [self._losses.pop().item()]
+        elif self._losses:
             self._seen = torch.stack(self._losses).float().tolist()  # one transfer from the device
             self._losses.clear()
 
     def row_closed(self, row: Row) -> None:
-        self._correct(row)
-        bad = [value for name, value in row.items() if not math.isfinite(value) and is_fault(name, value)]
+        seen, self._seen = self._seen, []
+        if self._echo or not math.isfinite(sum(seen, row.get("loss", 0.0))):  # no sum with a NaN or an Inf is finite
+            self._correct(row, seen)
         tensors = row.get("nonfinite", 0.0)  # as Gradients counted them, over all ranks
-        row["nonfinite"] = tensors + len(bad)
+        row["nonfinite"] = tensors
+        if math.isfinite(sum(row.values())) and not tensors:
+            return
+        bad = [value for name, value in row.items() if not math.isfinite(value) and is_fault(name, value)]
+        row["nonfinite"] += len(bad)
         infinite = any(math.isinf(value) for value in bad)
         self.inf_steps += infinite
         # A norm does not tell NaN from infinity; a bad tensor about which nothing was logged counts as NaN.
         self.nan_steps += any(math.isnan(value) for value in bad) or (tensors > 0 and not infinite)
 
-    def _correct(self, row: Row) -> None:
-        """Set the row's loss to the step's true loss."""
-        seen, self._seen = self._seen, []
+    def _correct(self, row: Row, seen: Sequence[float]) -> None:
+        """Set the row's loss to the step's true loss. `seen`: the losses of its micro-batches."""
         broken = [loss for loss in seen if not math.isfinite(loss)]
         logged = row.get("loss", 0.0)
         if broken and math.isfinite(logged):

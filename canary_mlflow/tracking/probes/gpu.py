@@ -46,6 +46,9 @@ class GPU(Probe):
         self._shutdown = pynvml.nvmlShutdown
         self._readings = readings(pynvml, device_name())
 
+    def listens(self, event: str) -> bool:
+        return bool(self._readings) and super().listens(event)
+
     def before_optimizer(self) -> None:
         if self._readings and self._read is None:
             self._read = self._ask()

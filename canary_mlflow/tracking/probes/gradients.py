@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from canary_mlflow.tracking.probes import Probe, Row, Setting
+from canary_mlflow.tracking.probes.clip_norm import ClipNorm
 from gates.model.metrics import LAYER_GROUPS
 
 EVERY = 8
@@ -26,6 +27,10 @@ class Gradients(Probe):
     the first bad tensor. If the trainer logs no gradient norm, as TRL's PPOTrainer, `grad_norm` is the largest of the
     row's optimizer steps.
 
+    On a CPU, reading all gradients takes longer than everything else that is measured in a small step. A trainer that
+    clips has just taken their norm, and if that is finite (ClipNorm), they are not read again, except at every EVERYth
+    step. This needs a trainer that logs a gradient norm at each step, as Transformers' does, and so replaces ours.
+
     Every EVERYth row also has `grad_norm_early` and so on, the norm of each group of layers as the optimizer sees it:
     after clipping, unlike `grad_norm` from a trainer.
     """
@@ -41,6 +46,11 @@ class Gradients(Probe):
         self._norms: list[torch.Tensor] = []  # of each tensor looked at, by optimizer step
         # Of each optimizer step, the parameters that had a gradient, whose norms come first, and those looked at.
         self._looked_at: list[tuple[list[str], list[str]]] = []
+        self._clip_norm = ClipNorm()
+        self._clip_norms: list[float] = []  # of the optimizer steps whose gradients were not read
+        self._row: Row | None = None  # the last one, and what it was given as `grad_norm`
+        self._given = 0.0
+        self._replaced: bool | None = None  # whether the trainer has replaced that in every row so far
         self._moves = 0
         self._steps = 0
         self._seen_gradients = False
@@ -49,6 +59,8 @@ class Gradients(Probe):
         self._named = [(name, one) for name, one in setting.model.named_parameters() if one.requires_grad]
         self._groups = groups_of(setting.model, self._named)
         self._sharded = any(hasattr(one, "to_local") for _, one in self._named)
+        if not self._sharded:
+            self._clip_norm.start(setting.trainer, [one for _, one in self._named])
 
     def blind(self) -> str:
         kinds = dict.fromkeys((one.dtype, one.device) for _, one in self._named)
@@ -62,6 +74,15 @@ class Gradients(Probe):
         return ""
 
     def before_optimizer(self) -> None:
+        norm = self._clip_norm.take()
+        if norm is not None and self._moves % EVERY and self._steps % EVERY and self._is_replaced():
+            self._moves += 1
+            self._clip_norms.append(norm)
+        else:
+            self._look()
+
+    def _look(self) -> None:
+        """Take the norm of each gradient, and of the parameters if it is time."""
         moved = [(name, one.grad) for name, one in self._named if one.grad is not None]
         held = [] if self._moves % EVERY else self._named
         self._moves += 1
@@ -74,10 +95,16 @@ class Gradients(Probe):
 
     def step_ended(self, row: Row) -> None:
         self._steps += 1
-        if not self._norms:
-            return
+        lengths, self._clip_norms = self._clip_norms, []
+        if self._norms:
+            self._read(row, lengths)
+        elif lengths:
+            row["nonfinite"] = 0.0
+            self._give(row, lengths)
+
+    def _read(self, row: Row, lengths: list[float]) -> None:
+        """Judge the norms that were taken since the last step's end; `lengths`: of gradients that were not read."""
         found: list[str] = []
-        lengths = []
         values = torch.cat(self._norms).tolist()
         for gradients, parameters in self._looked_at:
             count = len(gradients) + len(parameters)
@@ -87,16 +114,28 @@ class Gradients(Probe):
                 found += broken_among(names, norms)
             if gradients:
                 lengths.append(math.hypot(*norms[: len(gradients)]))
-        self._seen_gradients = self._seen_gradients or bool(lengths)
         row["nonfinite"] = float(len(found))
         if found and not self.first:
             self.first = f"step {self._steps}: {found[0]}" + (f" and {len(found) - 1} more" if len(found) > 1 else "")
         if lengths:
-            # A norm that the trainer logs replaces it: that one is from before clipping.
-            row.setdefault("grad_norm", max(lengths, key=lambda length: (math.isnan(length), length)))
+            self._give(row, lengths)
             if self._steps % EVERY == 1:
                 row.update(self._by_group(gradients, norms))
         self._norms, self._looked_at = [], []
+
+    def _give(self, row: Row, lengths: Sequence[float]) -> None:
+        """Add the gradients' norm. One that the trainer logs replaces it: that one is from before clipping."""
+        self._seen_gradients = True
+        largest = lengths[0] if len(lengths) == 1 else max(lengths, key=lambda length: (math.isnan(length), length))
+        self._row, self._given = row, largest
+        row.setdefault("grad_norm", largest)
+
+    def _is_replaced(self) -> bool:
+        """Whether the trainer has replaced what `_give` added in every row so far; the last one is complete by now."""
+        if self._row is not None:
+            self._replaced = self._replaced is not False and self._row.get("grad_norm") is not self._given
+            self._row = None
+        return bool(self._replaced)
 
     def _by_group(self, gradients: Sequence[str], norms: Sequence[float]) -> Row:
         """The norm of each group that has gradients. What is not finite is left out: `nonfinite` counts it."""
@@ -104,6 +143,9 @@ class Gradients(Probe):
         for name, norm in zip(gradients, norms, strict=False):  # those of the parameters follow
             squares[self._groups[name]] = squares.get(self._groups[name], 0.0) + norm * norm
         return {f"grad_norm_{group}": math.sqrt(one) for group, one in squares.items() if math.isfinite(one)}
+
+    def stop(self) -> None:
+        self._clip_norm.stop()
 
     def tags(self) -> Mapping[str, str]:
         return {"canary.first_nonfinite": self.first}

@@ -24,6 +24,9 @@ class ImpliedKL(Probe):
         if setting.algo in ("dpo", "kto") and isinstance(beta, (int, float)):
             self._beta = float(beta)
 
+    def listens(self, event: str) -> bool:
+        return bool(self._beta) and super().listens(event)
+
     def row_closed(self, row: Row) -> None:
         if self._beta and "chosen_reward" in row and "rejected_reward" in row:
             row["implied_kl"] = -(row["chosen_reward"] + row["rejected_reward"]) / (2 * self._beta)

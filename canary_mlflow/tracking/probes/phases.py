@@ -53,8 +53,7 @@ class Phases(Probe):
         self._time_call(trainer, "_calculate_rewards", REWARD)
 
     def before_optimizer(self) -> None:
-        self._watch.end(BACKWARD)
-        self._watch.begin(OPTIMIZER)
+        self._watch.end(BACKWARD, OPTIMIZER)
 
     def after_optimizer(self) -> None:
         self._watch.end(OPTIMIZER)
@@ -88,8 +87,7 @@ class Phases(Probe):
 
     def _before_pass(self) -> None:
         if torch.is_grad_enabled():
-            self._watch.end(BACKWARD)  # of the previous micro-batch, if the trainer does not report its end
-            self._watch.begin(FORWARD)
+            self._watch.end(BACKWARD, FORWARD)  # of the previous micro-batch, if the trainer does not report its end
         else:
             self._before_reference_pass()
 

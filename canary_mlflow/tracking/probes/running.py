@@ -40,6 +40,7 @@ class RunningProbes:
         self._exchange: Exchange | None = None
         self._hooks: list[Any] = []
         self._trainer_reports_optimizer = False
+        self._first_rows = 2  # what was logged before training may be one
         self._listeners: dict[str, list[tuple[str, Callable[..., None]]]] = {}
         self._listen()
 
@@ -63,31 +64,44 @@ class RunningProbes:
                 )
         if self.lost_sight:
             raise BlindProbe(f"{self.lost_sight}; expected it to start; a run without it would be no evidence")
+        self._listen()
         self._hook_optimizer(setting.optimizer)
         self.emit("paused")  # the time for starting is not part of the first step
 
     def before_optimizer(self) -> None:
         """The trainer says that the optimizer is about to move."""
-        self._trainer_reports_optimizer = True
+        if not self._trainer_reports_optimizer:
+            self._trainer_reports_optimizer = True
+            self._unhook()
         self.emit("before_optimizer")
 
-    def emit(self, event: str, *values: Any) -> None:
+    def emit(self, event: str) -> None:
         """Let every probe that listens act."""
         for name, act in self._listeners[event]:
             try:
-                act(*values)
+                act()
             except Exception as error:  # noqa: BLE001 - measuring must not stop what is measured
+                self._broke(name, event, error)
+
+    def emit_row(self, event: str, row: Row) -> None:
+        """The same for an event that comes with the step's row."""
+        for name, act in self._listeners[event]:
+            try:
+                act(row)
+            except Exception as error:  # noqa: BLE001 - as above
                 self._broke(name, event, error)
 
     def step_ended(self, row: Row) -> None:
         """An optimizer step is over; what was measured is sent to the first rank."""
-        self.emit("step_ended", row)
-        self._send(row)
+        self.emit_row("step_ended", row)
+        if self._exchange is not None:
+            self._exchange.send(row)
 
     def iteration_ended(self, row: Row) -> None:
         """The same for an epoch."""
-        self.emit("iteration_ended", row)
-        self._send(row)
+        self.emit_row("iteration_ended", row)
+        if self._exchange is not None:
+            self._exchange.send(row)
 
     def all_stop(self, *, wanted: bool) -> bool:
         """Whether training should stop now: with one rank at once, else when all ranks know that one of them asks for
@@ -104,7 +118,10 @@ class RunningProbes:
         """Put what all ranks measured into the row, then let the probes derive and count."""
         if self._exchange is not None:
             row.update(self._exchange.receive())
-        self.emit("row_closed", row)
+        self.emit_row("row_closed", row)
+        if self._first_rows:  # some probes only look at the first step
+            self._first_rows -= 1
+            self._listen()
 
     def leave_ranks(self) -> None:
         """Something broke: from now on, do not wait for other ranks."""
@@ -113,8 +130,7 @@ class RunningProbes:
 
     def stop(self) -> None:
         """No more events."""
-        for hook in self._hooks:
-            hook.remove()
+        self._unhook()
         self.emit("stop")
         if self._exchange is not None:
             if self._exchange.trouble:
@@ -136,18 +152,15 @@ class RunningProbes:
         if not hasattr(inner, "register_step_pre_hook"):
             return
 
-        def say(event: str) -> None:
-            if not self._trainer_reports_optimizer:
-                self.emit(event)
-
         self._hooks = [
-            inner.register_step_pre_hook(lambda *_: say("before_optimizer")),
-            inner.register_step_post_hook(lambda *_: say("after_optimizer")),
+            inner.register_step_pre_hook(lambda *_: self.emit("before_optimizer")),
+            inner.register_step_post_hook(lambda *_: self.emit("after_optimizer")),
         ]
 
-    def _send(self, row: Row) -> None:
-        if self._exchange is not None:
-            self._exchange.send(row)
+    def _unhook(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def _act(self, name: str, what: str, act: Callable[[], None]) -> None:
         try:
@@ -164,12 +177,9 @@ class RunningProbes:
         self._listen()
 
     def _listen(self) -> None:
-        """Subscribe only probes that override an event: most do not, and each call costs time in a step."""
+        """Subscribe only probes to which an event means something: to most it does not, and each call costs time in a
+        step."""
         self._listeners = {
-            event: [
-                (name, getattr(probe, event))
-                for name, probe in self.named.items()
-                if getattr(type(probe), event) is not getattr(Probe, event)
-            ]
+            event: [(name, getattr(probe, event)) for name, probe in self.named.items() if probe.listens(event)]
             for event in EVENTS
         }

@@ -46,6 +46,9 @@ class Sentinel(Probe):
         self._latest = self._kernel.seconds()
         self._clock.paused()
 
+    def listens(self, event: str) -> bool:
+        return self._kernel is not None and super().listens(event)
+
     def step_ended(self, row: Row) -> None:
         if self._kernel is None:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,33 +19,42 @@ class Stopwatch:
 
     def __init__(self, device: str) -> None:
         self._cuda = device == "cuda"
+        self._mark: Callable[[], Any] = event if self._cuda else time.perf_counter
         self._open: dict[str, Any] = {}
-        self._pairs: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
+        self._spent: dict[str, float] = {}  # seconds, on a CPU
+        self._pairs: dict[str, list[tuple[Any, Any]]] = defaultdict(list)  # of events, on CUDA
 
     def begin(self, name: str) -> None:
         """Begin a stretch; one that is already open restarts."""
         self._open[name] = self._mark()
 
-    def end(self, name: str) -> None:
-        """End the open stretch of this name, if there is one."""
-        began = self._open.pop(name, None)
-        if began is not None:
-            self._pairs[name].append((began, self._mark()))
+    def end(self, name: str, to: str = "") -> None:
+        """End the open stretch of this name, if there is one; begin another at the same moment."""
+        if not to and name not in self._open:
+            return
+        now, began = self._mark(), self._open.pop(name, None)
+        if to:
+            self._open[to] = now
+        if began is None:
+            return
+        if self._cuda:
+            self._pairs[name].append((began, now))
+        else:
+            self._spent[name] = self._spent.get(name, 0.0) + (now - began)
 
     def lap(self) -> dict[str, float]:
         """Seconds by name since the last lap."""
-        pairs, self._pairs = self._pairs, defaultdict(list)
         self._open.clear()
-        if self._cuda and pairs:
-            torch.cuda.synchronize()  # Transformers reads the loss at this point, which waits as well
-            return {
-                name: sum(one.elapsed_time(two) for one, two in stretches) / 1000 for name, stretches in pairs.items()
-            }
-        return {name: sum(two - one for one, two in stretches) for name, stretches in pairs.items()}
+        if not self._pairs:
+            spent, self._spent = self._spent, {}
+            return spent
+        pairs, self._pairs = self._pairs, defaultdict(list)
+        torch.cuda.synchronize()  # Transformers reads the loss at this point, which waits as well
+        return {name: sum(one.elapsed_time(two) for one, two in stretches) / 1000 for name, stretches in pairs.items()}
 
-    def _mark(self) -> Any:
-        if not self._cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+
+def event() -> Any:
+    """A mark in CUDA's stream."""
+    made = torch.cuda.Event(enable_timing=True)
+    made.record()
+    return made

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.tracking.observers import Ending, Observer
@@ -17,12 +16,7 @@ GATHER = 0.2  # seconds of rows that are written at once; a killed process loses
 PATIENCE = 30.0  # seconds that a disk may take at the end
 
 
-class Dated(NamedTuple):
-    """A row and when it closed, in seconds since the epoch."""
-
-    when: float
-    step: int
-    row: Mapping[str, float]
+Dated = tuple[float, int, Mapping[str, float]]  # when a row closed (seconds since the epoch), its step, the row
 
 
 class BatchedSink(Observer):
@@ -34,7 +28,7 @@ class BatchedSink(Observer):
 
     def __init__(self) -> None:
         self._rows: deque[Dated] = deque()
-        self._clock = ThreadClock()
+        self.clock: ThreadClock = ThreadClock()
         self._end = threading.Event()
         # A daemon, because a disk that hangs must not keep a finished training from exiting.
         self._thread = threading.Thread(target=self._work, name=f"canary-{self.name}", daemon=True)
@@ -51,10 +45,7 @@ class BatchedSink(Observer):
         self._thread.start()
 
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
-        self._rows.append(Dated(time.time(), step, dict(row)))
-
-    def cpu_seconds(self) -> float:
-        return self._clock.seconds()
+        self._rows.append((time.time(), step, row))
 
     def finish(self, ending: Ending) -> Mapping[str, str]:
         if not self._thread.ident:  # `begin` failed, which is already reported
@@ -73,7 +64,7 @@ class BatchedSink(Observer):
             ended = self._end.wait(GATHER)
             rows = [self._rows.popleft() for _ in range(len(self._rows))]
             if rows:
-                with self._clock.working():
+                with self.clock.working():
                     self._keep(rows)
         try:
             self.close()

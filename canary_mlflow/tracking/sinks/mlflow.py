@@ -21,7 +21,7 @@ class MlflowSink(Observer):
 
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         if self._recorder is not None and row:
-            self._recorder.put(step, dict(row))
+            self._recorder.put(step, row)
 
     def late(self, step: int, row: Mapping[str, float]) -> None:
         self.row_closed(step, row)

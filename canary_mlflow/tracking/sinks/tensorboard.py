@@ -45,7 +45,7 @@ class TensorBoard(BatchedSink):
     def late(self, step: int, row: Mapping[str, float]) -> None:
         if self._summary is not None:
             self._open()
-            self.write([Dated(time.time(), step, row)])
+            self.write([(time.time(), step, row)])
             self.close()
 
     def close(self) -> None:

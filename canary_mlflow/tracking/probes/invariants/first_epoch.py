@@ -33,6 +33,9 @@ class FirstEpoch(Invariant):
         self._applies = setting.algo == "ppo" and not eight_bit and not drops_out(setting.model)
         self._tolerance = COARSE if is_coarse(setting) else EXACT
 
+    def over(self) -> bool:
+        return not self._applies
+
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         if not self._applies or NAME not in row or row[NAME] != row[NAME]:  # NaN is for another check
             return

@@ -25,6 +25,9 @@ class FreshAnswers(Invariant):
         if setting.algo in ("grpo", "rloo") and exact:
             self._every = steps_on_answers(setting.arguments)
 
+    def over(self) -> bool:
+        return not self._every
+
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         if not self._every or step < 1 or (step - 1) % self._every or row.get(NAME, 0.0) != row.get(NAME, 0.0):
             return

@@ -36,6 +36,9 @@ class PairLoss(Invariant):
         self._applies = setting.algo == "reward" and alone and plain and not setting.resumed
         self._rounding = COARSE if is_coarse(setting) else ROUNDING
 
+    def over(self) -> bool:
+        return not self._applies
+
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         names = ("loss", "reward_margin", "trl/max_reward", "trl/min_reward")
         if not self._applies or step < 1:

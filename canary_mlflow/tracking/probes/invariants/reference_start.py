@@ -59,6 +59,9 @@ class ReferenceStart(Invariant):
         self._applies = is_reference(setting)
         self._loss = LOSS[self._algo](arguments) if self._algo in LOSS else None
 
+    def over(self) -> bool:
+        return not self._applies
+
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         if not self._applies or step < 1:
             return

@@ -33,6 +33,9 @@ class RolloutGradient(Invariant):
         if setting.algo == "ppo" and setting.iterates and plain and hasattr(policy, "get_input_embeddings"):
             self._policy = policy
 
+    def over(self) -> bool:
+        return self._policy is None
+
     def rollout_begins(self) -> None:
         if self._policy is not None and self._before is None:
             try:

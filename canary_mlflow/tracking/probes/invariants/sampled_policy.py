@@ -64,6 +64,9 @@ class SampledPolicy(Invariant):
             # Weak: whoever holds the run's journal must not keep alive a trainer that nobody else uses.
             self._undo = partial(forget, weakref.ref(trainer))
 
+    def over(self) -> bool:
+        return not self._every
+
     def _add(self, logps: Any, entropies: Any, mask: Any) -> None:
         kept = mask.bool()
         off = (logps.detach()[kept] + entropies.detach()[kept]).double()
