@@ -26,8 +26,8 @@ _FINDER = Finder()
 
 
 def after(module: str, change: Change) -> None:
-    """Change this module when it is loaded, before anything else sees it; at once if it is there already. A release that
-    lacks what would be changed stays as it is."""
+    """Change this module when it is loaded, before anything else sees it; at once if it is there already. A release
+    that lacks what would be changed stays as it is."""
     if module in sys.modules:
         _make(change, sys.modules[module])
         return
