@@ -17,9 +17,10 @@ from canary_mlflow.files.names import EPOCH, is_canonical, name_of_column, step_
 from canary_mlflow.files.verl import is_verl, translate
 
 _ROW = re.compile(r"\{'[^{}]*\}")
-_PAIR = re.compile(r"'([^']+)': '?([^,'{}\[\]()]+)'?(?=[,}])")  # numbers are text from Transformers 5 on
+_PAIR = re.compile(r"'([^']+)': ?'?([^,'{}\[\]()]+)'?(?=[,}])")  # numbers are text from Transformers 5 on
 _OF_VERL = re.compile(r"\bstep:(\d+) - (.*)")
 _VALUE = re.compile(r"(?<!\S)([^\s:]+):(?:np\.float\d+\()?([-+.\w]+)")
+_BROKEN = 60  # lines of one dictionary at most
 _NUMBERED = "as printed, without steps: the rows are numbered"
 
 
@@ -38,7 +39,7 @@ def read_printed(path: Path, lines: Iterable[str], notes: list[str]) -> History 
 def _rows(lines: Iterable[str]) -> Iterator[dict[str, float]]:
     """The dictionaries that hold a metric we know beside an epoch or a step, which the trainer adds to each, and verl's
     lines."""
-    for line in lines:
+    for line in _mended(lines):
         if found := _OF_VERL.search(line):
             row = dict(_numbers(_VALUE.findall(found[2])))
             if is_verl(row):
@@ -47,6 +48,25 @@ def _rows(lines: Iterable[str]) -> Iterator[dict[str, float]]:
             row = dict(_numbers(_PAIR.findall(text)))
             if (EPOCH in row or step_column(row)) and any(is_canonical(name_of_column(key)) for key in row):
                 yield row
+
+
+def _mended(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, with a dictionary that a terminal broke at its width, or that was printed over several, in one."""
+    parts: list[str] = []
+    for line in lines:
+        begins = "{'" in line
+        if parts and (begins or len(parts) == _BROKEN or _OF_VERL.search(line)):
+            yield "".join(parts)  # without an end: no dictionary, or one that was cut
+            parts.clear()
+        if not parts and not (begins and "}" not in line[line.rfind("{'") :]):
+            yield line
+            continue
+        parts.append(line.strip("\r\n"))
+        if "}" in line and not begins:
+            yield "".join(parts)
+            parts.clear()
+    if parts:
+        yield "".join(parts)
 
 
 def _numbered(rows: Iterable[dict[str, float]]) -> Iterator[tuple[int, dict[str, float]]]:

@@ -204,6 +204,13 @@ def test_what_a_training_printed_is_read(tmp_path: Path, quoted: bool) -> None:
     assert "steps go back from 3 to 1" in again.notes[1]
 
 
+def test_a_dictionary_that_a_terminal_broke_is_one_row(tmp_path: Path) -> None:
+    rows = [f"{{'loss': {3.5 / at}, 'rewards/chosen': -0.25, 'epoch': {at / 10}}}" for at in (1, 2)]
+    broken = "".join(row[at : at + 29].rstrip() + "\n" for row in rows for at in range(0, len(row), 29))
+    history = read_history(write(tmp_path, "a.log", "[INFO] begins with {'an answer\n" + broken))
+    assert (values(history, "loss"), values(history, "chosen_reward")) == ([3.5, 1.75], [-0.25, -0.25])
+
+
 def test_a_printed_line_without_an_end_takes_no_longer_than_its_length(tmp_path: Path) -> None:
     """It took time by the square of the length, while a value could begin within a word."""
     hostile = "step:1 - " + "a" * 1_000_000 + "\n"
