@@ -74,17 +74,20 @@ RENAMED = {
     "reward/std": "reward_std",
     "rewards/std": "reward_std",
     "kl_mean": "kl",
+    "kl_ref": "kl",
     "mean_kl": "kl",
     "kl_div": "kl",
     "kl_divergence": "kl",
     "clip_frac": "clip_fraction",
     "clipfrac": "clip_fraction",
     "mean_length": "response_length",
+    "avg_response_len": "response_length",
     "response_length_mean": "response_length",
     "completion_length_mean": "response_length",
     "mean_completion_length": "response_length",
     "clipped_ratio": "truncated_share",
     "truncation_rate": "truncated_share",
+    "truncated_rate": "truncated_share",
     "zero_std_group_ratio": "zero_spread_share",
     "zero_advantage_fraction": "zero_spread_share",
 }
@@ -142,7 +145,8 @@ STEP_NAMES = "step, global_step, iteration, _step or epoch"  # for people
 def name_of_column(column: str) -> str:
     """The canonical name of a file's column, or `trl/<column>`."""
     folded = column.strip().lower()
-    for word in dict.fromkeys((column, folded, folded.replace(" ", "_"))):
+    # Transformers' tables in notebooks write `rewards / chosen` for rewards/chosen.
+    for word in dict.fromkeys((column, folded, folded.replace(" / ", "/"), folded.replace(" ", "_"))):
         if found := _known(word):
             return found
         for prefix, instead in PREFIXES.items():

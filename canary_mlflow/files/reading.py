@@ -13,9 +13,11 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files import limits
 from canary_mlflow.files.events import event_files, read_events
 from canary_mlflow.files.history import History
+from canary_mlflow.files.notebook import is_notebook
 from canary_mlflow.files.printed import read_printed
 from canary_mlflow.files.rows_csv import csv_header, read_csv
 from canary_mlflow.files.rows_json import broken, read_json, read_jsonl
+from canary_mlflow.files.script_lines import read_script_lines
 from canary_mlflow.files.source import TooMuch
 from canary_mlflow.files.text import is_utf16, opened, refuse_huge, rest_of
 from canary_mlflow.files.within import rows_within
@@ -27,7 +29,8 @@ def read_history(path: Path) -> History:
     """Read `trainer_state.json`, JSONL with one object per row, or CSV with a step column; any of them gzipped.
 
     Also verl's JSONL, a JSON object with a list of rows or a list per metric in it, the chart of one run that wandb
-    exported, what Transformers printed, and TensorBoard's event files: one, or the folder of a run.
+    exported, what Transformers, verl or a script printed, a notebook with the table of a training, and TensorBoard's
+    event files: one, or the folder of a run.
 
     NaN and Infinity may stand bare; null and an empty cell mean absent. Steps that go back are read as a resumed run:
     what was written later counts, and a note says so. Raises UsageError, one line, for what cannot be judged.
@@ -40,7 +43,7 @@ def read_history(path: Path) -> History:
         if not _begins_json(first):
             return _read_text(path, text, first, notes)
         alone = _value(first)
-        if isinstance(alone, Mapping) and "log_history" not in alone and rows_within(alone) is None:
+        if isinstance(alone, Mapping) and not _is_whole(alone):
             return read_jsonl(path, text, first, notes)
         return _read_whole(path, text, first, notes)
 
@@ -53,6 +56,9 @@ def _read_text(path: Path, text: TextIO, first: str, notes: list[str]) -> Histor
     except UsageError:
         if printed := read_printed(path, chain([first], text), notes):
             return printed
+        with opened(path) as again:
+            if told := read_script_lines(path, again, notes):
+                return told
         raise
     return read_csv(path, text, names, delimiter, [*notes, *found])
 
@@ -70,6 +76,11 @@ def _read_whole(path: Path, text: TextIO, first: str, notes: list[str]) -> Histo
         raise broken(path, error) from None
     except RecursionError:
         raise UsageError(f"{path}: is nested too deeply; expected the history of a run; check the file") from None
+
+
+def _is_whole(alone: Mapping[str, Any]) -> bool:
+    """Whether the object of the first line is more than a row: a run of its own."""
+    return "log_history" in alone or is_notebook(alone) or rows_within(alone) is not None
 
 
 def _begins_json(line: str) -> bool:

@@ -12,6 +12,7 @@ from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
+from canary_mlflow.files.notebook import is_notebook, read_notebook
 from canary_mlflow.files.text import refuse_huge
 from canary_mlflow.files.verl import is_verl, translate
 from canary_mlflow.files.within import rows_within
@@ -23,6 +24,8 @@ def read_json(path: Path, body: Any, notes: list[str]) -> History:
     """A trainer's state, a list of rows, or an object that holds one."""
     state = body if isinstance(body, Mapping) else {"log_history": body}
     rows = state.get("log_history")
+    if rows is None and is_notebook(state):
+        return read_notebook(path, state, notes)
     if rows is None and (within := rows_within(state)):
         body, note = within
         return read_json(path, body, [*notes, note])

@@ -229,6 +229,48 @@ def test_what_verl_printed_is_read(tmp_path: Path) -> None:
     assert history.notes == ()
 
 
+def test_what_a_script_prints_of_its_own_is_read(tmp_path: Path) -> None:
+    """A form of line that comes again and again; the report at the end has another, and a rounded 0 is none."""
+    form = "INFO Epoch:[{0}/2]({1}/600), Reward: {2}, KL_ref: -0.0000, task loss: 9, Avg Response Len: 8\n"
+    body = "Model: 30 M\n" + "".join(form.format(1 + at // 6, at % 6, at / 4) for at in range(12)) + "Reward: 7\n"
+    history = read_history(write(tmp_path, "own.log", body))
+    assert values(history, "reward_mean") == [at / 4 for at in range(12)]
+    assert history.series["response_length"].steps.tolist() == list(range(1, 13))
+    assert "kl" not in history.series
+    assert "loss" not in history.series
+    assert history.notes[-1] == "without steps: the lines are numbered"
+    stepped = "".join(f"[step {at}/600] avg loss={at}.5 note=3/4\n" for at in range(12))
+    assert read_history(write(tmp_path, "a.log", stepped)).series["loss"].steps.tolist() == list(range(12))
+    drawn = "".join(f"Loss: {at // 3}.5: 1%|#| {at}/600 [00:01<00:09, 1.0it/s]\r" for at in range(36))
+    assert read_history(write(tmp_path, "b.log", drawn)).series["loss"].steps.tolist() == list(range(0, 36, 3))
+
+
+def notebook(*outputs: dict[str, object]) -> str:
+    return json.dumps({"cells": [{"outputs": [output]} for output in outputs], "metadata": {}, "nbformat": 4}, indent=1)
+
+
+def shown(*rows: tuple[object, ...]) -> dict[str, object]:
+    """The table that Transformers shows: the header first."""
+    cells = ["<tr>" + "".join(f"<td> {cell}</td>\n" for cell in row) + "</tr>" for row in rows]
+    bar = "<progress value='3' max='20' style='width:300px'></progress> [ 3/20]"
+    return {"data": {"text/html": [f"<div>{bar}</div>", '<table border="1" class="dataframe">', *cells, "</table>"]}}
+
+
+def test_a_notebook_in_which_a_model_was_trained_is_read(tmp_path: Path) -> None:
+    short = shown(("Step", "Training Loss"), (1, 9.0))
+    head = ("Step", "Training Loss", "Validation Loss", "rewards / chosen", "completions / clipped_ratio")
+    longer = shown(head, (1, "No log", 2.5, -0.5, 0.1), (2, 1.5, 2.0, -0.25, 0.2), (3, 1.0, "nan", 0.0, 0.3))
+    history = read_history(write(tmp_path, "a.ipynb", notebook(short, {"text": ["hello\n"]}, longer)))
+    assert (values(history, "loss"), values(history, "chosen_reward")) == ([1.5, 1.0], [-0.5, -0.25, 0.0])
+    assert values(history, "truncated_share") == [0.1, 0.2, 0.3]
+    assert history.max_steps == 20, "what was trained is the beginning of it"
+    assert history.notes[0] == "a table of a notebook, the longest of 2"
+    printed = {"text": [f"{{'loss': {at}, 'epoch': {at}}}\n" for at in range(5)]}
+    assert values(read_history(write(tmp_path, "b.ipynb", notebook(short, printed))), "loss") == [0, 1, 2, 3, 4]
+    with pytest.raises(UsageError, match="a notebook without the output of a training; expected its table"):
+        read_history(write(tmp_path, "c.ipynb", notebook(shown(("Name", "Loss"), ("a", 1)))))
+
+
 def test_two_ranks_that_write_the_same_are_one(tmp_path: Path) -> None:
     """One is a row late at times, and its loss rounds otherwise."""
     steps = [step for at in range(0, 100, 4) for step in (at, at, at + 2, at + 3, at + 2, at + 3)]

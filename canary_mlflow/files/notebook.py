@@ -1,0 +1,93 @@
+"""A Jupyter notebook in which a model was trained: the table that Transformers shows instead of printing rows, or what
+a cell printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files.columns import Columns
+from canary_mlflow.files.from_columns import history_of
+from canary_mlflow.files.history import History
+from canary_mlflow.files.names import epoch_column, is_canonical, name_of_column, step_column
+from canary_mlflow.files.printed import read_printed
+from canary_mlflow.files.script_lines import read_script_lines
+
+_PLANNED = re.compile(r"<progress\b[^>]{0,200}\bmax=['\"](\d{1,15})['\"]")
+_CELL = re.compile(r"<t[hd]\b[^<>]*>([^<>]*)")
+_NO_VALUE = {"", "no log"}  # what Transformers shows of a loss that is not logged yet
+
+Rows = list[list[str]]
+
+
+def is_notebook(body: Mapping[str, Any]) -> bool:
+    """Whether the JSON is a notebook."""
+    return isinstance(body.get("cells"), list) and "nbformat" in body
+
+
+def read_notebook(path: Path, body: Mapping[str, Any], notes: list[str]) -> History:
+    """The longest training in it. Raises UsageError if there is none, as in one that was saved without its outputs."""
+    tables = [found for page in _outputs(body, "text/html") for found in _tables(page)]
+    table, planned = max(tables, key=lambda found: len(found[0]), default=([], None))
+    printed = _printed(path, body, notes, table)
+    if printed is not None and max(len(one.steps) for one in printed.series.values()) >= len(table):
+        return printed
+    if not table:
+        raise UsageError(
+            f"{path}: a notebook without the output of a training; expected its table, or rows that it printed; "
+            "save it with its outputs"
+        )
+    others = f", the longest of {len(tables)}" if len(tables) > 1 else ""
+    columns = Columns(path)
+    names = table[0]
+    for number, cells in enumerate(table[1:], 1):
+        columns.add({name: _value(cell) for name, cell in zip(names, cells, strict=False)}, number)
+    return history_of(columns, "notebook", [*notes, f"a table of a notebook{others}"], planned=planned)
+
+
+def _printed(path: Path, body: Mapping[str, Any], notes: list[str], table: Rows) -> History | None:
+    """What cells printed of a training; what cannot be judged counts only if there is no table."""
+    lines = [line for text in _outputs(body, "text") for line in text.splitlines()]
+    try:
+        return read_printed(path, lines, notes) or read_script_lines(path, lines, notes)
+    except UsageError:
+        if table:
+            return None
+        raise
+
+
+def _outputs(body: Mapping[str, Any], kind: str) -> Iterator[str]:
+    """The outputs of one kind, `text` being what cells printed."""
+    for cell in _mappings(body["cells"]):
+        for output in _mappings(cell.get("outputs")):
+            holder = output if kind == "text" else output.get("data")
+            found = holder.get(kind) if isinstance(holder, Mapping) else None
+            if isinstance(found, str | list):
+                yield found if isinstance(found, str) else "".join(map(str, found))
+
+
+def _mappings(values: Any) -> Iterator[Mapping[str, Any]]:
+    yield from (value for value in values if isinstance(value, Mapping)) if isinstance(values, list) else ()
+
+
+def _tables(page: str) -> Iterator[tuple[Rows, int | None]]:
+    """The tables of a training, with the steps that it was to have."""
+    planned = _PLANNED.search(page)
+    for table in page.split("<table")[1:]:
+        rows = [[unescape(cell).strip() for cell in _CELL.findall(row)] for row in table.split("<tr")[1:]]
+        names = rows[0] if rows else []
+        if (step_column(names) or epoch_column(names)) and any(is_canonical(name_of_column(name)) for name in names):
+            yield rows, int(planned[1]) if planned and step_column(names) else None
+
+
+def _value(cell: str) -> float | str | None:
+    if cell.lower() in _NO_VALUE:
+        return None
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
