@@ -4,7 +4,7 @@ a cell printed."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -30,34 +30,47 @@ def is_notebook(body: Mapping[str, Any]) -> bool:
 
 
 def read_notebook(path: Path, body: Mapping[str, Any], notes: list[str]) -> History:
-    """The longest training in it. Raises UsageError if there is none, as in one that was saved without its outputs."""
+    """The training in it of which the most is known. Raises UsageError if there is none, as in one that was saved
+    without its outputs."""
     tables = [found for page in _outputs(body, "text/html") for found in _tables(page)]
-    table, planned = max(tables, key=lambda found: len(found[0]), default=([], None))
-    printed = _printed(path, body, notes, table)
-    if printed is not None and max(len(one.steps) for one in printed.series.values()) >= len(table):
-        return printed
-    if not table:
+    rows, planned = max(tables, key=lambda found: len(found[0]) * len(_known(found[0][0])), default=([], None))
+    shown = _of_table(path, rows, planned, len(tables), notes) if len(rows) > 1 else None
+    printed = _printed(path, body, notes, shown)
+    found = max((one for one in (shown, printed) if one is not None), key=_values, default=None)
+    if found is None:
         raise UsageError(
             f"{path}: a notebook without the output of a training; expected its table, or rows that it printed; "
             "save it with its outputs"
         )
-    others = f", the longest of {len(tables)}" if len(tables) > 1 else ""
+    return found
+
+
+def _of_table(path: Path, rows: Rows, planned: int | None, tables: int, notes: list[str]) -> History:
     columns = Columns(path)
-    names = table[0]
-    for number, cells in enumerate(table[1:], 1):
-        columns.add({name: _value(cell) for name, cell in zip(names, cells, strict=False)}, number)
+    for number, cells in enumerate(rows[1:], 1):
+        columns.add({name: _value(cell) for name, cell in zip(rows[0], cells, strict=False)}, number)
+    others = f", the fullest of {tables}" if tables > 1 else ""
     return history_of(columns, "notebook", [*notes, f"a table of a notebook{others}"], planned=planned)
 
 
-def _printed(path: Path, body: Mapping[str, Any], notes: list[str], table: Rows) -> History | None:
+def _known(names: Iterable[str]) -> list[str]:
+    return [name for name in names if is_canonical(name_of_column(name))]
+
+
+def _values(history: History) -> int:
+    """How many values it has of what we know."""
+    return sum(len(series.steps) for name, series in history.series.items() if is_canonical(name))
+
+
+def _printed(path: Path, body: Mapping[str, Any], notes: list[str], table: History | None) -> History | None:
     """What cells printed of a training; what cannot be judged counts only if there is no table."""
     lines = [line for text in _outputs(body, "text") for line in text.splitlines()]
     try:
         return read_printed(path, lines, notes) or read_script_lines(path, lines, notes)
     except UsageError:
-        if table:
-            return None
-        raise
+        if table is None:
+            raise
+        return None
 
 
 def _outputs(body: Mapping[str, Any], kind: str) -> Iterator[str]:
@@ -80,7 +93,7 @@ def _tables(page: str) -> Iterator[tuple[Rows, int | None]]:
     for table in page.split("<table")[1:]:
         rows = [[unescape(cell).strip() for cell in _CELL.findall(row)] for row in table.split("<tr")[1:]]
         names = rows[0] if rows else []
-        if (step_column(names) or epoch_column(names)) and any(is_canonical(name_of_column(name)) for name in names):
+        if (step_column(names) or epoch_column(names)) and _known(names):
             yield rows, int(planned[1]) if planned and step_column(names) else None
 
 

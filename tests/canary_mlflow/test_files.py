@@ -264,7 +264,7 @@ def test_a_notebook_in_which_a_model_was_trained_is_read(tmp_path: Path) -> None
     assert (values(history, "loss"), values(history, "chosen_reward")) == ([1.5, 1.0], [-0.5, -0.25, 0.0])
     assert values(history, "truncated_share") == [0.1, 0.2, 0.3]
     assert history.max_steps == 20, "what was trained is the beginning of it"
-    assert history.notes[0] == "a table of a notebook, the longest of 2"
+    assert history.notes[0] == "a table of a notebook, the fullest of 2"
     printed = {"text": [f"{{'loss': {at}, 'epoch': {at}}}\n" for at in range(5)]}
     assert values(read_history(write(tmp_path, "b.ipynb", notebook(short, printed))), "loss") == [0, 1, 2, 3, 4]
     with pytest.raises(UsageError, match="a notebook without the output of a training; expected its table"):
