@@ -14,7 +14,15 @@ import numpy as np
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.column import Column
 from canary_mlflow.files.limits import MAX_COLUMNS, SHOWN, too_many_columns
-from canary_mlflow.files.names import OF_SWIFT, PLANNED, epoch_column, is_canonical, name_of_column, step_column
+from canary_mlflow.files.names import (
+    OF_SWIFT,
+    PLANNED,
+    epoch_column,
+    is_canonical,
+    is_epoch,
+    name_of_column,
+    step_column,
+)
 from canary_mlflow.files.nested import flat
 
 _LAST_STEP = 2**53  # beyond it a float, which CSV gives, is no exact step
@@ -24,9 +32,11 @@ _NUMBERS = {float, int}
 class Columns:
     """Collects the rows of one file."""
 
-    def __init__(self, path: Path, *, row_word: str = "row") -> None:
+    def __init__(self, path: Path, *, row_word: str = "row", numbered: bool = False) -> None:
+        """`numbered`: where only an epoch tells the step, the rows are counted instead."""
         self.path = path
         self.row_word = row_word
+        self.numbered = numbered
         self.columns: dict[str, Column] = {}
         self.step_key: str | None = None
         self.planned: int | None = None  # steps, where the rows say so
@@ -49,7 +59,7 @@ class Columns:
     def _add_alike(self, rows: list[Mapping[str, Any]]) -> bool:
         """Take rows that need no fixing: equal keys, numbers only, rising steps. False: nothing was taken."""
         keys, step_key = rows[0].keys(), self.step_key
-        if step_key not in keys or any(row.keys() != keys for row in rows):
+        if step_key not in keys or self._counts(step_key) or any(row.keys() != keys for row in rows):
             return False
         blocks: dict[str, array[float]] = {}
         try:
@@ -121,6 +131,8 @@ class Columns:
             self.step_key = key
             planned = row.get(PLANNED.get(key, ""))
             self.planned = planned if isinstance(planned, int) else self.planned
+        if self._counts(key):
+            return self.rows
         step = row[key]
         if type(step) is int:
             return self._checked(key, step, number)
@@ -134,6 +146,9 @@ class Columns:
         if isinstance(found, bool) or not isinstance(found, int | float) or not float(found).is_integer():
             raise self._bad_step(key, step, number)
         return self._checked(key, int(found), number)
+
+    def _counts(self, key: str | None) -> bool:
+        return self.numbered and key is not None and is_epoch(key)
 
     def _epoch(self, row: Mapping[str, Any]) -> str | None:
         """The epoch's column, if the file has no better step and this one is whole."""

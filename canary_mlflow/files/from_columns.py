@@ -14,8 +14,14 @@ from canary_mlflow.files.column import Column
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_RESTARTS, MOST_TWICE, SHOWN
-from canary_mlflow.files.names import STEP_NAMES, is_canonical
+from canary_mlflow.files.names import STEP_NAMES, is_canonical, is_epoch
 from gates.model.records import Series
+
+_PER_EPOCH = 3  # rows with other values: those of steps rather than of ranks
+
+
+class SeveralPerEpoch(UsageError):
+    """The only step is an epoch, and each has several rows: they are to be read again, counted."""
 
 
 def history_of(read: Columns, kind: str, notes: Iterable[str], *, planned: Any = None) -> History:
@@ -51,6 +57,10 @@ def series_of(read: Columns) -> dict[str, Series]:
     for column in read.columns.values():
         if not len(column.values):
             continue
+        if is_canonical(column.name) and column.changed and _of_steps(read, column):
+            raise SeveralPerEpoch(
+                f"{read.path}: several {read.row_word}s per epoch; expected a step; add a column step"
+            )
         if is_canonical(column.name) and column.changed > max(1, MOST_TWICE * len(column.steps)):
             raise UsageError(
                 f"{read.path}: {column.changed:,} of {len(column.steps):,} steps have several values of {column.name}; "
@@ -64,6 +74,12 @@ def series_of(read: Columns) -> dict[str, Series]:
     if not found_series:
         raise UsageError(f"{read.path}: no number besides the step; expected columns such as loss; nothing to judge")
     return found_series
+
+
+def _of_steps(read: Columns, column: Column) -> bool:
+    """Whether the rows of an epoch are those of its steps."""
+    by_epoch = read.step_key is not None and is_epoch(read.step_key) and not read.numbered
+    return by_epoch and read.rows >= _PER_EPOCH * len(column.steps)
 
 
 def _disordered(column: Column) -> bool:
@@ -84,6 +100,8 @@ def is_padded(column: Column, rows: int) -> bool:
 def notes_of(read: Columns) -> tuple[str, ...]:
     """One sentence for each thing that was fixed."""
     notes = []
+    if read.numbered:
+        notes.append(f"several {read.row_word}s per epoch and no step: they are numbered")
     if read.stepless:
         notes.append(f"{_count(read.stepless, read.row_word)} without a step left out")
     back = max(read.columns.values(), key=lambda column: column.restarts, default=None)

@@ -73,6 +73,10 @@ RENAMED = {
     "average_reward": "reward_mean",
     "reward/std": "reward_std",
     "rewards/std": "reward_std",
+    "margin": "reward_margin",
+    "margins": "reward_margin",
+    "chosen_rewards": "chosen_reward",
+    "rejected_rewards": "rejected_reward",
     "kl_mean": "kl",
     "kl_ref": "kl",
     "mean_kl": "kl",
@@ -169,7 +173,12 @@ def step_column(columns: Iterable[str]) -> str | None:
 
 def epoch_column(columns: Iterable[str]) -> str | None:
     """Which of these columns counts epochs."""
-    return next((column for column in columns if column.strip().lower() == EPOCH), None)
+    return next(filter(is_epoch, columns), None)
+
+
+def is_epoch(column: str) -> bool:
+    """Whether a column counts epochs."""
+    return column.strip().lower() == EPOCH
 
 
 def _known(column: str) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files import limits
 from canary_mlflow.files.events import event_files, read_events
+from canary_mlflow.files.from_columns import SeveralPerEpoch
 from canary_mlflow.files.history import History
 from canary_mlflow.files.notebook import is_notebook
 from canary_mlflow.files.printed import read_printed
@@ -37,18 +38,25 @@ def read_history(path: Path) -> History:
     """
     if files := event_files(path):
         return read_events(path, files)
+    try:
+        return _read(path)
+    except SeveralPerEpoch:
+        return _read(path, numbered=True)
+
+
+def _read(path: Path, *, numbered: bool = False) -> History:
     with opened(path) as text:
         notes = ["is UTF-16; read as such"] if is_utf16(text) else []
         first = next((line for line in text if not line.isspace()), "")
         if not _begins_json(first):
-            return _read_text(path, text, first, notes)
+            return _read_text(path, text, first, notes, numbered)
         alone = _value(first)
         if isinstance(alone, Mapping) and not _is_whole(alone):
-            return read_jsonl(path, text, first, notes)
-        return _read_whole(path, text, first, notes)
+            return read_jsonl(path, text, first, notes, numbered=numbered)
+        return _read_whole(path, text, first, notes, numbered)
 
 
-def _read_text(path: Path, text: TextIO, first: str, notes: list[str]) -> History:
+def _read_text(path: Path, text: TextIO, first: str, notes: list[str], numbered: bool) -> History:
     """CSV, or what a training printed: lines of all kinds."""
     found: list[str] = []
     try:
@@ -60,16 +68,16 @@ def _read_text(path: Path, text: TextIO, first: str, notes: list[str]) -> Histor
             if told := read_script_lines(path, again, notes):
                 return told
         raise
-    return read_csv(path, text, names, delimiter, [*notes, *found])
+    return read_csv(path, text, names, delimiter, [*notes, *found], numbered=numbered)
 
 
-def _read_whole(path: Path, text: TextIO, first: str, notes: list[str]) -> History:
+def _read_whole(path: Path, text: TextIO, first: str, notes: list[str], numbered: bool) -> History:
     refuse_huge(path, b'"step"')
     try:
         whole = first + rest_of(text)
         if whole.count("{") + whole.count("[") > limits.MAX_ROWS:
             raise limits.too_many_rows(path)
-        return read_json(path, json.loads(whole), notes)
+        return read_json(path, json.loads(whole), notes, numbered=numbered)
     except TooMuch:
         raise
     except ValueError as error:

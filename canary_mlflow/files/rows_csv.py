@@ -46,10 +46,12 @@ def csv_header(path: Path, header: str, notes: list[str]) -> tuple[list[str], st
     return names, delimiter
 
 
-def read_csv(path: Path, rest: TextIO, names: list[str], delimiter: str, notes: list[str]) -> History:
+def read_csv(
+    path: Path, rest: TextIO, names: list[str], delimiter: str, notes: list[str], *, numbered: bool = False
+) -> History:
     """One row per step, after the header."""
     refuse_huge(path, b"\n")
-    columns = Columns(path)
+    columns = Columns(path, numbered=numbered)
     try:
         for number, cells in enumerate(csv.reader(rest, delimiter=delimiter), 2):
             if len(cells) > len(names):

@@ -20,7 +20,7 @@ from canary_mlflow.files.within import rows_within
 _AT_ONCE = 1 << 21  # characters per call of the JSON parser: a call per line takes far longer
 
 
-def read_json(path: Path, body: Any, notes: list[str]) -> History:
+def read_json(path: Path, body: Any, notes: list[str], *, numbered: bool = False) -> History:
     """A trainer's state, a list of rows, or an object that holds one."""
     state = body if isinstance(body, Mapping) else {"log_history": body}
     rows = state.get("log_history")
@@ -28,21 +28,21 @@ def read_json(path: Path, body: Any, notes: list[str]) -> History:
         return read_notebook(path, state, notes)
     if rows is None and (within := rows_within(state)):
         body, note = within
-        return read_json(path, body, [*notes, note])
+        return read_json(path, body, [*notes, note], numbered=numbered)
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         found = f"keys {', '.join(map(str, state))}"[:100] if state is body else "a list with other things than objects"
         raise UsageError(
             f"{path}: JSON without a log_history ({found}); expected trainer_state.json or one object per line"
         )
-    columns = Columns(path, row_word="entry" if state is body else "row")
+    columns = Columns(path, row_word="entry" if state is body else "row", numbered=numbered)
     columns.add_all(rows, 1)
     return history_of(columns, "trainer_state" if state is body else "json", notes, planned=state.get("max_steps"))
 
 
-def read_jsonl(path: Path, rest: TextIO, first: str, notes: list[str]) -> History:
+def read_jsonl(path: Path, rest: TextIO, first: str, notes: list[str], *, numbered: bool = False) -> History:
     """One JSON object per line; a last line that was cut off in writing is left out."""
     refuse_huge(path, b"\n")
-    columns = Columns(path, row_word="line")
+    columns = Columns(path, row_word="line", numbered=numbered)
     number, kind = 1, "jsonl"
     some = [first]
     while some := [*some, *rest.readlines(_AT_ONCE)]:

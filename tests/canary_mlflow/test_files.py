@@ -167,6 +167,18 @@ def test_an_epoch_is_the_step_only_where_there_is_no_other(tmp_path: Path) -> No
     assert later.notes == ("1 line without a step left out",)
 
 
+def test_rows_of_the_steps_of_epochs_are_numbered(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"epoch": epoch, "batch": batch, "loss": 3.0 - epoch - batch / 10} for epoch in (0, 1) for batch in range(4)
+    ]
+    table = "epoch,batch,loss\n" + "".join(",".join(map(str, row.values())) + "\n" for row in rows)
+    for body in (table, lines(rows), json.dumps(rows), lines(rows[:4])):
+        history = read_history(write(tmp_path, "a", body))
+        assert history.series["loss"].steps.tolist() == list(range(1, len(history.series["loss"].steps) + 1))
+        assert values(history, "loss") == [row["loss"] for row in rows][: 4 if body == lines(rows[:4]) else 8]
+        assert history.notes[0].endswith("per epoch and no step: they are numbered")
+
+
 def test_a_chart_that_wandb_exported_is_read_if_it_is_of_one_run(tmp_path: Path) -> None:
     head = ",".join(f'"{run} - train/loss{end}"' for run in ("a - 1", "b") for end in ("", "__MIN", "__MAX"))
     one = write(tmp_path, "one.csv", '"Step",' + head.partition(',"b')[0] + "\n1,2.0,1.9,2.1\n2,1.0,0.9,1.1\n")
