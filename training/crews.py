@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -52,6 +53,8 @@ def crew_for(config: CanaryConfig, scratch: Path, repeats: int) -> Iterator[Crew
             yield OnCluster(cluster, config)
         return
     with launch.crew_of(config, scratch, repeats) as loading:
+        with suppress(ImportError):  # for the end's pictures: now, while the runs' processes load as well
+            import_module("matplotlib.figure")
         yield OnThisMachine(loading)
 
 
