@@ -5,7 +5,9 @@
 Recording: the journal with the usual sinks and the watch on a row of 24 metrics, without probes. Probes: their handlers
 of one optimizer step, each alone and all together, on the smoke canary's model (28 tensors) and on one of 12 layers
 (148 tensors, 13.7 million weights). Together they take longer than their sum, because the sentinel's kernel empties the
-cache for the others. Medians over steps, then over repeats, which alternate. The last line is one JSON object.
+cache for the others. *beside clipping*: accelerate clips the gradients before, as Transformers' and TRL's trainers have
+it do; what catching its norm takes is counted, the clipping is not. Medians over steps, then over repeats, which
+alternate. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from accelerate import Accelerator
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from canary_mlflow.policies import load_watch
@@ -56,7 +59,7 @@ def model_of(hidden: int, layers: int, vocabulary: int) -> Any:
     return model
 
 
-def setting_of(model: Any) -> Setting:
+def setting_of(model: Any, trainer: Any = None) -> Setting:
     """The setting of a DPO training on the CPU."""
     return Setting(
         model=model,
@@ -67,17 +70,25 @@ def setting_of(model: Any) -> Setting:
         idle_cpu=float,
         algo="dpo",
         arguments=ARGUMENTS,
+        trainer=trainer,
     )
 
 
-def probe_cost(model: Any, names: list[str], steps: int) -> float:
+def probe_cost(model: Any, names: list[str], steps: int, *, clips: bool = False) -> float:
     """Microseconds per step of these probes' handlers, including the sentinel's kernel if it is among them."""
+    accelerator = Accelerator(cpu=True)
+    clip = accelerator.clip_grad_norm_
     probes = RunningProbes({name: probe for name, probe in standard_probes().items() if name in names})
-    probes.start(setting_of(model))
+    probes.start(setting_of(model, argparse.Namespace(accelerator=accelerator) if clips else None))
     took = []
     for _ in range(steps):
         row: dict[str, float] = {}
-        began = time.thread_time_ns()
+        longer = 0
+        if clips:
+            clip(model.parameters(), 1.0)
+            alone = nanoseconds(clip, model)
+            longer = nanoseconds(accelerator.clip_grad_norm_, model) - alone
+        began = time.thread_time_ns() - longer
         probes.emit("step_began")
         probes.before_optimizer()
         probes.emit("after_optimizer")
@@ -88,6 +99,13 @@ def probe_cost(model: Any, names: list[str], steps: int) -> float:
         took.append(time.thread_time_ns() - began)
     probes.stop()
     return statistics.median(took) / 1000
+
+
+def nanoseconds(clip: Callable[..., Any], model: Any) -> int:
+    """CPU time of clipping the model's gradients."""
+    began = time.thread_time_ns()
+    clip(model.parameters(), 1.0)
+    return time.thread_time_ns() - began
 
 
 def recording_cost(folder: Path, steps: int) -> float:
@@ -125,6 +143,10 @@ def main() -> None:
         for name in names:
             subjects[f"{size}: {name}"] = lambda model=model, name=name: probe_cost(model, [name], asked.steps)  # type: ignore[misc]
         subjects[f"{size}: all probes"] = lambda model=model: probe_cost(model, names, asked.steps)  # type: ignore[misc]
+        for what, some in (("gradients", ["gradients"]), ("all probes", names)):
+            subjects[f"{size}: {what}, beside clipping"] = lambda model=model, some=some: probe_cost(  # type: ignore[misc]
+                model, some, asked.steps, clips=True
+            )
     found: dict[str, list[float]] = {name: [] for name in ("recording", *subjects)}
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(asked.repeats):
