@@ -1,4 +1,4 @@
-"""As later.py, for a third collection, from parts of a training that the others leave out: `wider.py KIND`."""
+"""As later.py, for parts of a training that the other collections leave out: `wider.py KIND`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from later import Course, classified, language, scorer
+from later import Course, language
 from safetensors.torch import load_file, save_file
-from train import WORDS, callbacks, common, config, kept, lora, model, preference, run, sft, text, texts, tokenizer
+from train import callbacks, common, config, kept, lora, model, preference, run, sft, text, texts, tokenizer
 from transformers import (
     AutoModelForCausalLM,
     DataCollatorForSeq2Seq,
     LlamaForCausalLM,
-    LlamaForSequenceClassification,
     T5Config,
     T5ForConditionalGeneration,
     Trainer,
@@ -156,54 +155,6 @@ def quantized(folder: str) -> dict[str, object]:
     return sft(folder, bf16=False)
 
 
-def two_heads(folder: str) -> dict[str, object]:
-    """Two adapters, of which one trains the head too; the other is trained."""
-    from peft import LoraConfig, get_peft_model
-
-    def one(*modules: str) -> LoraConfig:
-        return LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=[*modules] or None)
-
-    tuned = get_peft_model(scorer(), one("score"))
-    tuned.add_adapter("other", one())
-    tuned.set_adapter("other")
-    seen = Course()
-    Trainer(
-        model=tuned, args=TrainingArguments(**common(folder)), train_dataset=classified(), callbacks=callbacks(seen)
-    ).train()
-    return seen.told(folder)
-
-
-class Gate(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = torch.nn.Linear(32, 32)
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return states * torch.sigmoid(self.inner(states))
-
-
-class Gated(LlamaForCausalLM):
-    """A model that calls a part of its own by keyword, as models of images do."""
-
-    def __init__(self, settings: object) -> None:
-        super().__init__(settings)
-        self.gate = Gate()
-
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **named: object) -> dict:
-        states = self.model(input_ids=input_ids).last_hidden_state
-        logits = self.lm_head(self.gate(states=states))
-        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-        return {"loss": loss, "logits": logits}
-
-
-def by_keyword(folder: str) -> dict[str, object]:
-    from peft import LoraConfig, get_peft_model
-
-    set_seed(0)
-    adapter = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["gate"])
-    return trained(folder, get_peft_model(Gated(config()), adapter))
-
-
 def tokenized(folder: str) -> dict[str, object]:
     """SFT of rows that hold tokens already."""
     import train
@@ -218,50 +169,11 @@ def plain(folder: str) -> dict[str, object]:
     return trained(folder, model())
 
 
-def checkpointed(folder: str) -> dict[str, object]:
-    from peft import get_peft_model
-
-    return trained(folder, get_peft_model(model(), lora(True)), gradient_checkpointing=True)
-
-
 def resized(folder: str) -> dict[str, object]:
     """A model that gets more words than it had."""
     wider = model()
     wider.resize_token_embeddings(300)
     return trained(folder, wider)
-
-
-def unmarked(folder: str) -> dict[str, object]:
-    """A classifier of texts, each between two marks that the tokenizer sets, as DeBERTa's."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
-    pieces = [*((word, 0.0) for word in special), *((f"▁{word}", -1.0) for word in WORDS)]
-    plain = Tokenizer(models.Unigram(pieces, unk_id=3))
-    plain.pre_tokenizer = pre_tokenizers.Metaspace()
-    plain.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
-    )
-    place = Path(folder) / "model"
-    names = dict(zip(("pad_token", "cls_token", "sep_token", "unk_token", "mask_token"), special, strict=True))
-    PreTrainedTokenizerFast(tokenizer_object=plain, **names).save_pretrained(place)
-    named = json.loads((place / "tokenizer_config.json").read_text())
-    (place / "tokenizer_config.json").write_text(json.dumps({**named, "tokenizer_class": "DebertaV2TokenizerFast"}))
-    (place / "config.json").write_text(json.dumps({"model_type": "deberta-v2"}))
-    words, seen = AutoTokenizer.from_pretrained(place), Course()
-    rows = texts().map(
-        lambda row, at: {"input_ids": words(row["text"])["input_ids"][:6], "labels": at % 2},
-        with_indices=True, remove_columns=["text"],
-    )  # fmt: skip
-    set_seed(0)
-    wider = config(num_labels=2)
-    wider.vocab_size = 300
-    Trainer(
-        model=LlamaForSequenceClassification(wider), args=TrainingArguments(**common(folder)), train_dataset=rows,
-        callbacks=callbacks(seen),
-    ).train()  # fmt: skip
-    return seen.told(folder)
 
 
 def template(folder: str) -> dict[str, object]:
@@ -283,17 +195,12 @@ KINDS = {
     "long-prompts": long_prompts,
     "sampled": sampled,
     "logs": preferred,
-    "packed": lambda folder: sft(folder, packing=True, length=12),
     "quantized": quantized,
-    "two-heads": two_heads,
-    "by-keyword": by_keyword,
     "tokenized": tokenized,
     "shuffled": plain,
     "unwrap": plain,
-    "checkpointed": checkpointed,
     "template": template,
     "resized": resized,
-    "unmarked": unmarked,
     "sampler": lambda folder: group(folder, kept(folder), (3, 6)),
 }
 
