@@ -25,12 +25,12 @@ ASIDE = ("evaluate", "predict", "_save_checkpoint", "save_model")
 """Methods of a trainer that train() calls between steps."""
 LARGEST = 2**28  # elements; of a larger tensor only the shape is kept
 SAVERS = {
-    "transformers.configuration_utils": "PretrainedConfig",
-    "transformers.generation.configuration_utils": "GenerationConfig",
-    "transformers.tokenization_utils_base": "PreTrainedTokenizerBase",
-    "peft.config": "PeftConfigMixin",
+    "transformers.configuration_utils": ("PreTrainedConfig", "PretrainedConfig"),
+    "transformers.generation.configuration_utils": ("GenerationConfig",),
+    "transformers.tokenization_utils_base": ("PreTrainedTokenizerBase",),
+    "peft.config": ("PeftConfigMixin",),
 }
-"""What saves texts with its save_pretrained, into a folder."""
+"""What saves texts with its save_pretrained, into a folder, by the names that it has in different releases."""
 TEXTS = (".json", ".jinja", ".txt")
 NUMBER = "_canary_number"
 LONGEST = 2**20  # bytes; of a longer text only the name is kept
@@ -58,8 +58,8 @@ class Transcript:
         after("transformers.trainer", self.of_trainers)
         after("safetensors.torch", lambda module: self.of_files(module, "save_file"))
         after("torch", lambda module: self.of_files(module, "save"))
-        for module, name in SAVERS.items():
-            after(module, lambda loaded, name=name: self.of_texts(getattr(loaded, name)))  # type: ignore[misc]
+        for module in SAVERS:
+            after(module, self.of_texts)
         atexit.register(self.write)
 
     def of_trainers(self, module: ModuleType) -> None:
@@ -128,8 +128,11 @@ class Transcript:
 
         setattr(module, name, saves)
 
-    def of_texts(self, owner: Any) -> None:
+    def of_texts(self, module: ModuleType) -> None:
         """Follow which texts are saved, and what those in JSON hold."""
+        owner = next((getattr(module, name) for name in SAVERS[module.__name__] if hasattr(module, name)), None)
+        if owner is None:
+            return
         save = owner.save_pretrained
 
         @wraps(save)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import forking
 import pytest
@@ -15,7 +16,7 @@ import torch
 
 from canary_mlflow.upgrading import accounts
 from canary_mlflow.upgrading.environments import own_code
-from canary_mlflow.upgrading.transcript import FOLDER, told
+from canary_mlflow.upgrading.transcript import FOLDER, Transcript, told
 
 SCRIPT = """
 import sys, torch
@@ -146,6 +147,14 @@ def test_another_course_is_told_from_rounding(
     unsteady = account(tmp_path / "c", {key: [value + 1 for value in values] for key, values in before.items()})
     told = [clause for _, clause in accounts.other_course([here, unsteady], there, 1e-5)]
     assert told == [one for one in said if "times" in one]
+
+
+def test_a_release_that_names_its_classes_anew_ends_no_command(tmp_path: Path) -> None:
+    module = ModuleType("transformers.configuration_utils")
+    Transcript(str(tmp_path)).of_texts(module)
+    module.PretrainedConfig = type("PretrainedConfig", (), {"save_pretrained": lambda own, save_directory: "saved"})
+    Transcript(str(tmp_path)).of_texts(module)
+    assert module.PretrainedConfig().save_pretrained(tmp_path) == "saved"
 
 
 def test_a_rate_logged_a_step_later_is_shown_and_any_other_rate_blocks(tmp_path: Path) -> None:
