@@ -159,6 +159,7 @@ class Prober:
             "MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db",
             CHOSEN: str(python),
             "CANARY_KEYS": str(place / "keys"),
+            "CANARY_CACHE": str(place / "cache"),  # one side's would be warm: it makes and saves a canary's model
             FOLDER: str(place / TRANSCRIPTS),
             STARTER: str(os.getpid()),
             **self.overrides,

@@ -264,6 +264,27 @@ def test_what_an_interrupted_attempt_left_running_does_not_count(
     assert not before.parent.exists()
 
 
+def test_no_set_finds_what_an_earlier_one_left_in_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A canary makes its model once per release of transformers: made for one side before, only the other saves it."""
+    monkeypatch.setattr("canary_mlflow.upgrading.probing.build", lambda made: Path(sys.executable))
+    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
+    monkeypatch.setenv("CANARY_CACHE", str(tmp_path / "warm"))
+    script = tmp_path / "train.py"
+    script.write_text(f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from canary_mlflow.tracking.places import cache_dir
+print(cache_dir(), cache_dir().exists(), file=open({str(tmp_path / "caches")!r}, "a"))
+cache_dir().mkdir()
+""")
+    prober = Prober(command=f"python -S {script}", work=tmp_path / "work")
+    for version in "12":
+        prober.try_({"trl": version})
+    first, one, second, other = (tmp_path / "caches").read_text().split()
+    assert (one, other) == ("False", "False")
+    assert first != second
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a process that its parent ended")
 def test_a_command_ends_with_the_upgrade_that_was_killed(tmp_path: Path) -> None:
     hook = "import os; from canary_mlflow.upgrading import orphans; orphans.with_starter(os.environ[orphans.STARTER])"
