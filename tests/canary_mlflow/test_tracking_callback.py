@@ -7,6 +7,7 @@ import gc
 import json
 import math
 import os
+import random
 import re
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 
 import forking
 import mlflow
+import numpy as np
 import pytest
 import torch
 from tiny_trainers import arguments, dpo, sft
@@ -110,6 +112,22 @@ def test_the_callback_changes_no_number(tiny: str, place: Path, shared: Any) -> 
         return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
     assert losses([]) == losses([recording(shared)])
+
+
+def test_the_callback_draws_no_random_number(tiny: str, place: Path, shared: Any) -> None:
+    """Answers are sampled, and dropout drawn, from the same states as without it."""
+
+    def states(callbacks: list[Any]) -> list[Any]:
+        found: list[Any] = []
+
+        class Looks(TrainerCallback):
+            def on_step_begin(self, *given: Any, **named: Any) -> None:
+                found.append((torch.get_rng_state().tolist(), random.getstate(), repr(np.random.get_state())))
+
+        sft(tiny, place, [*callbacks, Looks()], max_steps=2, logging_steps=1).train()
+        return found
+
+    assert states([]) == states([recording(shared)])
 
 
 def test_the_console_keeps_the_users_interval(shared: Any, place: Path, capsys: pytest.CaptureFixture[str]) -> None:

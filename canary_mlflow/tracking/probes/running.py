@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from torch import random
+
 from canary_mlflow.errors import BlindProbe, one_line
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 
@@ -50,23 +52,27 @@ class RunningProbes:
             from canary_mlflow.tracking.probes.ranks import Exchange
 
             self._exchange = Exchange()
-        for name, probe in list(self.named.items()):
-            self._act(name, "start", lambda probe=probe: probe.start(setting))  # type: ignore[misc]
-        for name, probe in list(self.named.items()):
-            try:
-                unseen = probe.blind()
-            except Exception as error:  # noqa: BLE001 - a proof that breaks proves nothing; raised below
-                unseen = f"its test broke: {type(error).__name__}: {one_line(error)}"
-            if unseen:
-                raise BlindProbe(
-                    f"probe {name} is blind: {unseen}; expected it to see the NaN and the Inf it was shown; "
-                    "a run that it watches would be no evidence"
-                )
+        with random.fork_rng(devices=[]):  # a test may draw weights; training's own draws must not change
+            for name, probe in list(self.named.items()):
+                self._act(name, "start", lambda probe=probe: probe.start(setting))  # type: ignore[misc]
+            for name, probe in list(self.named.items()):
+                self._see(name, probe)
         if self.lost_sight:
             raise BlindProbe(f"{self.lost_sight}; expected it to start; a run without it would be no evidence")
         self._listen()
         self._hook_optimizer(setting.optimizer)
         self.emit("paused")  # the time for starting is not part of the first step
+
+    def _see(self, name: str, probe: Probe) -> None:
+        try:
+            unseen = probe.blind()
+        except Exception as error:  # noqa: BLE001 - a proof that breaks proves nothing; raised below
+            unseen = f"its test broke: {type(error).__name__}: {one_line(error)}"
+        if unseen:
+            raise BlindProbe(
+                f"probe {name} is blind: {unseen}; expected it to see the NaN and the Inf it was shown; "
+                "a run that it watches would be no evidence"
+            )
 
     def before_optimizer(self) -> None:
         """The trainer says that the optimizer is about to move."""
