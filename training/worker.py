@@ -381,9 +381,11 @@ def leave(code: int) -> NoReturn:
     while the session waits: all that it had to say is written."""
     if peers.world() > 1:
         sys.exit(code)  # its ranks' group ends itself
+    threading._shutdown()  # type: ignore[attr-defined]  # waits, as Python would, for threads that are no daemons
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError, ValueError):  # nobody reads any more
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 
