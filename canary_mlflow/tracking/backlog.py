@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from canary_mlflow.errors import UsageError
@@ -63,16 +63,6 @@ class Backlog:
     def values(self) -> int:
         """How many values of metrics wait."""
         return self._in_memory + self._in_file
-
-    def remember(self, timestamp: int, step: int, values: Mapping[str, float]) -> bool:
-        """Queue a row in memory, which is where nearly all wait; False if there is no room for it, or a file waits."""
-        count = len(values)
-        with self._lock:
-            if self._file is not None or self._in_memory + count > self.most:
-                return False
-            self._memory.append(Sample(timestamp, step, values))
-            self._in_memory += count
-            return True
 
     def put(self, item: Item) -> None:
         """Queue an item. Raises OSError when memory is full and the disk does not take the item, which is then lost."""

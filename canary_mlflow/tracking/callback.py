@@ -176,9 +176,8 @@ class CanaryCallback(Hooks):
             self._probes.step_ended({})
         else:
             self.journal.step_ended(state.global_step)
-            watching = self._watching
-            if watching is not None and watching.stop_requested:
-                self.stopped = watching.reason
+            if self._watching is not None and self._watching.stop_requested:
+                self.stopped = self._watching.reason
         if self._probes.all_stop(wanted=bool(self.stopped)):
             control.should_training_stop = True
 

@@ -77,17 +77,12 @@ class Journal:
 
     def cpu_seconds(self) -> float:
         """CPU seconds that went into writing instead of training."""
-        spent = 0.0
-        for clock in self._clocks:
-            spent += clock.seconds() if clock.working_now else clock.idle
-        return spent
+        return sum(clock.seconds() for clock in self._clocks)
 
     def step_ended(self, step: int) -> None:
         """An optimizer step is over."""
-        row = self.rows[step] if self._open == step else self._row(step)
-        self.probes.step_ended(row)
-        if step > self.last_step:
-            self.last_step = step
+        self.probes.step_ended(self._row(step))
+        self.last_step = max(self.last_step, step)
 
     def logged(self, step: int, logs: Mapping[str, object]) -> None:
         """The trainer logged something; what is not a number is left out."""
@@ -95,8 +90,7 @@ class Journal:
         if self.finished:
             self._late(step, values)
             return
-        row = self.rows[step] if self._open == step else self._row(step)
-        row.update(values)
+        self._row(step).update(values)
         self.probes.emit("logged")
 
     def iteration_ended(self, step: int) -> None:

@@ -15,8 +15,7 @@ class ThreadClock:
         self._before = 0.0  # of threads that have ended
         self._latest = 0.0  # the current thread's, when it last stopped working
         self._thread: int | None = None
-        self.working_now = False
-        self.idle = 0.0  # the sum of both
+        self._working = False
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -24,15 +23,14 @@ class ThreadClock:
         if self._thread != threading.get_ident():
             self._before, self._latest = self._before + self._latest, 0.0
             self._thread = threading.get_ident()
-        self.working_now = True
+        self._working = True
         try:
             yield
         finally:
-            self._latest = time.thread_time()
-            self.idle, self.working_now = self._before + self._latest, False
+            self._latest, self._working = time.thread_time(), False
 
     def seconds(self) -> float:
         """The CPU time so far. Reading another thread's clock takes 20 µs; an idle thread's clock stands still."""
-        if self.working_now and self._thread is not None:
+        if self._working and self._thread is not None:
             return self._before + time.clock_gettime(time.pthread_getcpuclockid(self._thread))
-        return self.idle
+        return self._before + self._latest

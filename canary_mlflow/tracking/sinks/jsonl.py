@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -66,7 +65,7 @@ class StabilityLog(BatchedSink):
             return
         if self._iterates and "iteration_time" not in row and all(map(math.isfinite, row.values())):
             return
-        self._rows.append((time.time(), step, row))
+        super().row_closed(step, row)
 
     def write(self, rows: Sequence[Dated]) -> None:
         self._file.append("\n".join(to_line(self._object(*row)) for row in rows))

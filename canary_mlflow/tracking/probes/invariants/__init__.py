@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from canary_mlflow.tracking.probes import Probe, Row, Setting
@@ -54,11 +54,6 @@ class Invariant:
             log.warning("canary: %s", sentence)  # now, not only when the run is over
 
 
-METHODS = {"iteration_began": "rollout_begins", "step_began": "rollout_ended", "step_ended": "step_ended",
-           "row_closed": "row_closed"}  # fmt: skip
-"""What an invariant is told at each event of a probe."""
-
-
 class Invariants(Probe):
     """Runs the invariants and writes the tag `canary.invariants`: "" (none applied), `ok`, or `broken: <sentences>`.
 
@@ -70,43 +65,30 @@ class Invariants(Probe):
     def __init__(self, invariants: tuple[Invariant, ...] | None = None) -> None:
         self._invariants = standard_invariants() if invariants is None else invariants
         self._steps = 0
-        self._told: dict[str, list[Callable[..., None]]] = {}  # methods that still do something, by their name
+        self._told: list[Invariant] = []  # those that still do something
 
     def start(self, setting: Setting) -> None:
         for invariant in self._invariants:
             invariant.start(setting)
-
-    def listens(self, event: str) -> bool:
-        method = METHODS.get(event)
-        if method is None:
-            return super().listens(event)
-        self._told[method] = self._hearers(method)
-        # Steps are counted for those who hear of rows.
-        return bool(self._told[method]) or (event == "step_ended" and bool(self._hearers("row_closed")))
-
-    def _hearers(self, method: str) -> list[Callable[..., None]]:
-        return [
-            getattr(one, method)
-            for one in self._invariants
-            if getattr(type(one), method) is not getattr(Invariant, method) and not one.over()
-        ]
+        self._told = [one for one in self._invariants if not one.over()]
 
     def iteration_began(self) -> None:
-        for tell in self._told["rollout_begins"]:
-            tell()
+        for invariant in self._told:
+            invariant.rollout_begins()
 
     def step_began(self) -> None:
-        for tell in self._told["rollout_ended"]:
-            tell()
+        for invariant in self._told:
+            invariant.rollout_ended()
 
     def step_ended(self, row: Row) -> None:
         self._steps += 1
-        for tell in self._told["step_ended"]:
-            tell(row)
+        for invariant in self._told:
+            invariant.step_ended(row)
 
     def row_closed(self, row: Row) -> None:
-        for tell in self._told["row_closed"]:
-            tell(self._steps, row)
+        for invariant in self._told:
+            invariant.row_closed(self._steps, row)
+        self._told = [one for one in self._told if not one.over()]
 
     def stop(self) -> None:
         for invariant in self._invariants:
