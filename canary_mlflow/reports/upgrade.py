@@ -29,7 +29,7 @@ def lines(found: Upgrade) -> Iterator[str]:
         more = f"; and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
         yield f"  Also differs: {'; '.join(map(said, shown[:SHOWN]))}{more}."
     if found.finding.besides:
-        yield f"  Logged otherwise: {'; '.join(found.finding.besides[:SHOWN])}."
+        yield f"  Logged or saved otherwise: {'; '.join(found.finding.besides[:SHOWN])}."
     if found.finding.work:
         yield f"  Work of a step: {'; '.join(found.finding.work[:SHOWN])}."
     if not found.changes:

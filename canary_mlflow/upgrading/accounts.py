@@ -54,7 +54,7 @@ class Account:
 
     course: Course
     saved: Sequence[tuple[str, Tensors]]
-    texts: Sequence[tuple[str, frozenset[str]]] = ()  # name, keys
+    texts: Sequence[tuple[str, Mapping[str, bool]]] = ()  # name, keys: whether a reader assumes as much without
     costs: Mapping[str, float] = field(default_factory=dict)
     unit: float = 1.0  # seconds of the loop that `cost.outside` is counted in
 
@@ -78,7 +78,7 @@ def read(folder: Path) -> Account:
     if peaks := [one["memory"] for one in told if len(one["memory"]) == 2]:
         costs["cost.loading"] = max(first for first, _ in peaks)
         costs["cost.memory"] = max(last - first for first, last in peaks)
-    texts = [(one["file"], frozenset(one["keys"])) for process in told for one in process["texts"]]
+    texts = [(one["file"], one["keys"]) for process in told for one in process["texts"]]
     return Account(course=course, saved=saved, texts=texts, costs=costs, unit=kernel)
 
 
@@ -191,7 +191,7 @@ def _other_tensors(name: str, here: Tensors, there: Tensors, steady: Set[str]) -
 
 def other_texts(before: Sequence[Account], now: Account) -> Iterator[tuple[str, str]]:
     """(key, clause) for each text that is saved no more, or no longer holds what it held: whoever reads it may be
-    another program, which looks where it always looked."""
+    another program, which looks where it always looked. A value that it assumes anyway is shown and does not decide."""
     first, *again = (_by_occurrence(one.texts) for one in before)
     theirs = _by_occurrence(now.texts)
     for (name, at), held in first.items():
@@ -199,8 +199,15 @@ def other_texts(before: Sequence[Account], now: Account) -> Iterator[tuple[str, 
             continue
         if (name, at) not in theirs:
             yield "saved.text", f"{name} is saved {at} times only" if at else f"{name} is not saved"
-        elif lost := sorted(held.intersection(*(one[name, at] for one in again)) - theirs[name, at]):
-            yield "saved.text", f"{name} lacks {lost[0]}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''}"
+            continue
+        lost = sorted(held.keys() - theirs[name, at].keys())
+        lost = [key for key in lost if all(key in one[name, at] for one in again)]
+        for kind, found in (
+            ("saved.text", [key for key in lost if not held[key]]),
+            (f"{BESIDES}text", [key for key in lost if held[key]]),
+        ):
+            if found:
+                yield kind, f"{name} lacks {found[0]}{f' and {len(found) - 1} more' if found[1:] else ''}"
 
 
 def _by_occurrence(saved: Sequence[tuple[str, Held]]) -> dict[tuple[str, int], Held]:

@@ -34,6 +34,7 @@ SAVERS = {
 TEXTS = (".json", ".jinja", ".txt")
 NUMBER = "_canary_number"
 LONGEST = 2**20  # bytes; of a longer text only the name is kept
+NOTHING: tuple[Any, ...] = (None, "", [], {})
 
 
 class Transcript:
@@ -140,7 +141,7 @@ class Transcript:
             before = texts(save_directory)
             answer = save(own, save_directory, *given, **named)
             self.texts += [
-                {"file": path.name, "keys": keys(path)}
+                {"file": path.name, "keys": keys(path, type(own))}
                 for path, changed in texts(save_directory).items() if before.get(path) != changed
             ]  # fmt: skip
             return answer
@@ -216,13 +217,27 @@ def texts(folder: Any) -> dict[Path, int]:
         return {}
 
 
-def keys(path: Path) -> list[str]:
-    """What a table in JSON holds, by name; [] for any other text, or a long one."""
+def keys(path: Path, owner: type) -> dict[str, bool]:
+    """What a table in JSON says, by name, and whether `owner`, the class that saved it, assumes just that where it does
+    not find the key; {} for any other text, or a long one. A key without a value says nothing, and one that begins with
+    _ is a library's own note, such as the folder that a model was loaded from."""
     try:
         body = json.loads(path.read_text()) if path.suffix == ".json" and path.stat().st_size <= LONGEST else None
     except (OSError, ValueError):
-        return []
-    return sorted(body) if isinstance(body, dict) else []
+        return {}
+    said = body if isinstance(body, dict) else {}
+    assumed = defaults(owner)
+    return {key: key in assumed and bool(assumed[key] == value)
+            for key, value in sorted(said.items()) if value not in NOTHING and not key.startswith("_")}  # fmt: skip
+
+
+def defaults(owner: type) -> dict[str, Any]:
+    """What a class's constructor assumes for what it is not given, as far as it names it."""
+    try:
+        taken = signature(owner).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {name: one.default for name, one in taken.items() if one.default is not one.empty}
 
 
 def kernel() -> float:

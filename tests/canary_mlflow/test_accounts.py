@@ -49,7 +49,7 @@ torch.save(f=folder + "/y.bin", obj={"c": torch.ones(1)})
 torch.save({"step": 3}, folder + "/z.bin")
 torch.save({"d": torch.ones(1, device="meta")}, folder + "/meta.bin")
 from transformers import GenerationConfig, LlamaConfig
-LlamaConfig().save_pretrained(folder + "/model")
+LlamaConfig(intermediate_size=8, bos_token_id=None, _name_or_path=folder).save_pretrained(folder + "/model")
 GenerationConfig().save_pretrained(save_directory=folder + "/model")
 """
 
@@ -66,7 +66,11 @@ def test_all_trainers_files_and_costs_of_a_process_are_written_down(tmp_path: Pa
         ("meta.bin", {"d": ((1,), "torch.float32", None)}),
     ]
     assert [name for name, _ in found.texts] == ["config.json", "generation_config.json"]
-    assert {"hidden_size", "model_type"} <= found.texts[0][1]
+    held = found.texts[0][1]
+    assert held["hidden_size"], "LlamaConfig's own"
+    assert not held["intermediate_size"]
+    assert not held["model_type"]
+    assert {"bos_token_id", "_name_or_path"}.isdisjoint(held)
     assert found.costs["cost.outside"] * found.unit > 0.3  # the sum of a range
     assert found.costs["cost.memory"] >= 0
 
@@ -194,19 +198,22 @@ def test_other_saved_tensors_are_named(tmp_path: Path, now: dict[str, list[objec
 @pytest.mark.parametrize(
     ("now", "said"),
     [
-        ([("a.json", {"x", "y", "new"}), ("a.json", {"x"}), ("new.txt", set())], []),
-        ([("a.json", {"x"}), ("a.json", {"x"})], ["a.json lacks y"]),
-        ([("a.json", {"new"}), ("a.json", {"x"})], ["a.json lacks x and 1 more"]),
-        ([("a.json", {"x", "y"})], ["a.json is saved 1 times only"]),
-        ([("b.json", {"x", "y"})], ["a.json is not saved", "a.json is saved 1 times only"]),
+        ([("a.json", "x y assumed new"), ("a.json", "x"), ("new.txt", "")], []),
+        ([("a.json", "x assumed"), ("a.json", "x")], ["saved.text: a.json lacks y"]),
+        ([("a.json", "new assumed"), ("a.json", "x")], ["saved.text: a.json lacks x and 1 more"]),
+        ([("a.json", "x y"), ("a.json", "x")], ["besides.text: a.json lacks assumed"]),
+        ([("a.json", "x"), ("a.json", "x")], ["saved.text: a.json lacks y", "besides.text: a.json lacks assumed"]),
+        ([("a.json", "x y assumed")], ["saved.text: a.json is saved 1 times only"]),
+        ([("b.json", "x")], ["saved.text: a.json is not saved", "saved.text: a.json is saved 1 times only"]),
     ],
 )
-def test_a_text_that_no_longer_holds_what_it_held_is_named(now: list[tuple[str, set[str]]], said: list[str]) -> None:
-    def saved(*texts: tuple[str, set[str]]) -> accounts.Account:
-        return accounts.Account(course={}, saved=(), texts=[(name, frozenset(held)) for name, held in texts])
+def test_a_text_that_no_longer_holds_what_it_held_is_named(now: list[tuple[str, str]], said: list[str]) -> None:
+    def saved(*texts: tuple[str, str]) -> accounts.Account:
+        held = [(name, {key: key == "assumed" for key in keys.split()}) for name, keys in texts]
+        return accounts.Account(course={}, saved=(), texts=held)
 
-    here = saved(("a.json", {"x", "y"}), ("a.json", {"x"}))
-    assert [clause for _, clause in accounts.other_texts([here], saved(*now))] == said
+    here = saved(("a.json", "x y assumed"), ("a.json", "x"))
+    assert [f"{key}: {clause}" for key, clause in accounts.other_texts([here], saved(*now))] == said
     unsteady = saved()
     assert list(accounts.other_texts([here, unsteady], saved(*now))) == []
 
