@@ -281,15 +281,18 @@ WIDER = tuple(
 )  # fmt: skip
 ROWS = (*SEEN, *UNSEEN, *LATER, *WIDER)
 CONSECUTIVE = {
-    "accelerate": ("sft-accumulation", "1.11.0 1.12.0 1.13.0 1.14.0 1.15.0"),
-    "peft": ("sft-lora", "0.17.1 0.18.1 0.19.1 0.20.0 0.21.2"),
-    "transformers": ("sft-accumulation", "5.15.1 5.16.1 5.17.0 5.18.0 5.19.0 5.20.2 5.21.1 5.22.2 5.23.0"),
-    "trl": ("sft-accumulation", "1.6.0 1.7.1 1.8.0 1.9.2 1.10.0 1.11.0 1.12.0 1.13.0 1.14.2 1.15.0 1.16.0"),
+    "accelerate": ("whole-accumulation", "1.11.0 1.12.0 1.13.0 1.14.0 1.15.0"),
+    "peft": ("whole-lora", "0.17.1 0.18.1 0.19.1 0.20.0 0.21.2"),
+    "transformers": ("whole-accumulation", "5.15.1 5.16.1 5.17.0 5.18.0 5.19.0 5.20.2 5.21.1 5.22.2 5.23.0"),
+    "trl": ("whole-accumulation", "1.6.0 1.7.1 1.8.0 1.9.2 1.10.0 1.11.0 1.12.0 1.13.0 1.14.2 1.15.0 1.16.0"),
 }
 """The last patch of each minor release, beside the other packages of NEW; nothing else moves, so that a set is tried
 once for both of its pairs."""
-HARMLESS = tuple(
-    Row(name=f"{package}-{good}-{bad}", source="consecutive releases", base=NEW, culprit=package, good=good, bad=bad,
-        kind=kind, shows=lambda good, bad: True, innocents={})
-    for package, (kind, versions) in CONSECUTIVE.items() for good, bad in pairwise(versions.split())
+HARMLESS = (
+    Row(name="transformers-4.57.3-5.0.0", source="consecutive releases", base={**MIDDLE, "peft": "0.18.1"},
+        culprit="transformers", good="4.57.3", bad="5.0.0", kind="template", shows=lambda good, bad: True, innocents={},
+        script="wider.py"),
+    *(Row(name=f"{package}-{good}-{bad}", source="consecutive releases", base=NEW, culprit=package, good=good, bad=bad,
+          kind=kind, shows=lambda good, bad: True, innocents={})
+      for package, (kind, versions) in CONSECUTIVE.items() for good, bad in pairwise(versions.split())),
 )  # fmt: skip

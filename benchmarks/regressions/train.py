@@ -140,18 +140,26 @@ def dpo(folder: str, *, own: dict[str, object] | None = None, **given: object) -
 
 
 def sft(
-    folder: str, *, own: dict[str, object] | None = None, pinned: bool = True, **given: object
+    folder: str, *, own: dict[str, object] | None = None, pinned: bool = True, whole: bool = False, **given: object
 ) -> dict[str, object]:
+    """`whole`: model and tokenizer come from a folder, and both are saved after the training."""
+    from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
 
     seen, named = Seen(), {field for field in SFTConfig.__dataclass_fields__}
     length = "max_length" if "max_length" in named else "max_seq_length"
     limits = {} if not pinned else {length: given.pop("length", 32)}
-    args = SFTConfig(**common(folder, **limits, **given))
-    return finish(
-        SFTTrainer(model=model(), args=args, processing_class=tokenizer(), train_dataset=texts(),
-                   callbacks=callbacks(seen), **(own or {})), seen
-    )  # fmt: skip
+    args, start, words = SFTConfig(**common(folder, **limits, **given)), model, tokenizer()
+    if whole:
+        words.save_pretrained(place := str(Path(folder) / "model"))
+        start, words = (lambda: kept(folder)), AutoTokenizer.from_pretrained(place)
+    trainer = SFTTrainer(model=start(), args=args, processing_class=words, train_dataset=texts(),
+                         callbacks=callbacks(seen), **(own or {}))  # fmt: skip
+    found = finish(trainer, seen)
+    if whole:
+        trainer.save_model(place := str(Path(folder) / "saved"))
+        words.save_pretrained(place)
+    return found
 
 
 def kto(folder: str, **given: object) -> dict[str, object]:
@@ -259,6 +267,8 @@ KINDS = {
     "sft-defaults": lambda folder: sft(folder, pinned=False),
     "sft-packing": lambda folder: sft(folder, packing=True, packing_strategy="bfd", length=12),
     "sft-lora": lambda folder: sft(folder, own={"peft_config": lora(True)}),
+    "whole-accumulation": lambda folder: sft(folder, whole=True, gradient_accumulation_steps=4),
+    "whole-lora": lambda folder: sft(folder, whole=True, own={"peft_config": lora(True)}),
     "olora-save": olora,
 }
 
