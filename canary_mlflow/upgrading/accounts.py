@@ -54,7 +54,7 @@ class Account:
 
     course: Course
     saved: Sequence[tuple[str, Tensors]]
-    texts: Sequence[tuple[str, Mapping[str, bool]]] = ()  # name, keys: whether a reader assumes as much without
+    texts: Sequence[tuple[str, Mapping[str, bool | None]]] = ()  # name, keys as transcript.keys has them
     costs: Mapping[str, float] = field(default_factory=dict)
     unit: float = 1.0  # seconds of the loop that `cost.outside` is counted in
 
@@ -203,7 +203,7 @@ def other_texts(before: Sequence[Account], now: Account) -> Iterator[tuple[str, 
         lost = sorted(held.keys() - theirs[name, at].keys())
         lost = [key for key in lost if all(key in one[name, at] for one in again)]
         for kind, found in (
-            ("saved.text", [key for key in lost if not held[key]]),
+            ("saved.text", [key for key in lost if held[key] is False]),
             (f"{BESIDES}text", [key for key in lost if held[key]]),
         ):
             if found:

@@ -217,18 +217,19 @@ def texts(folder: Any) -> dict[Path, int]:
         return {}
 
 
-def keys(path: Path, owner: type) -> dict[str, bool]:
-    """What a table in JSON says, by name, and whether `owner`, the class that saved it, assumes just that where it does
-    not find the key; {} for any other text, or a long one. A key without a value says nothing, and one that begins with
-    _ is a library's own note, such as the folder that a model was loaded from."""
+def keys(path: Path, owner: type) -> dict[str, bool | None]:
+    """What a table in JSON holds, by name, and whether `owner`, the class that saved it, assumes it for a missing
+    key; {} for any other text, or a long one. None for what tells a reader nothing: no value, or a name that begins
+    with _, a library's own note, such as the folder that a model was loaded from."""
     try:
         body = json.loads(path.read_text()) if path.suffix == ".json" and path.stat().st_size <= LONGEST else None
     except (OSError, ValueError):
         return {}
-    said = body if isinstance(body, dict) else {}
     assumed = defaults(owner)
-    return {key: key in assumed and bool(assumed[key] == value)
-            for key, value in sorted(said.items()) if value not in NOTHING and not key.startswith("_")}  # fmt: skip
+    return {
+        key: None if value in NOTHING or key.startswith("_") else key in assumed and bool(assumed[key] == value)
+        for key, value in sorted(body.items())
+    } if isinstance(body, dict) else {}  # fmt: skip
 
 
 def defaults(owner: type) -> dict[str, Any]:

@@ -49,8 +49,8 @@ torch.save(f=folder + "/y.bin", obj={"c": torch.ones(1)})
 torch.save({"step": 3}, folder + "/z.bin")
 torch.save({"d": torch.ones(1, device="meta")}, folder + "/meta.bin")
 from transformers import GenerationConfig, LlamaConfig
-LlamaConfig(intermediate_size=8, bos_token_id=None, _name_or_path=folder).save_pretrained(folder + "/model")
-GenerationConfig().save_pretrained(save_directory=folder + "/model")
+LlamaConfig(intermediate_size=8, bos_token_id=None).save_pretrained(folder + "/model")
+GenerationConfig(_from_model_config=True).save_pretrained(save_directory=folder + "/model")
 """
 
 
@@ -67,10 +67,10 @@ def test_all_trainers_files_and_costs_of_a_process_are_written_down(tmp_path: Pa
     ]
     assert [name for name, _ in found.texts] == ["config.json", "generation_config.json"]
     held = found.texts[0][1]
-    assert held["hidden_size"], "LlamaConfig's own"
-    assert not held["intermediate_size"]
-    assert not held["model_type"]
-    assert {"bos_token_id", "_name_or_path"}.isdisjoint(held)
+    assert held["hidden_size"] is True  # LlamaConfig's own
+    assert held["intermediate_size"] is held["model_type"] is False
+    assert held["bos_token_id"] is None
+    assert found.texts[1][1]["_from_model_config"] is None
     assert found.costs["cost.outside"] * found.unit > 0.3  # the sum of a range
     assert found.costs["cost.memory"] >= 0
 
@@ -198,10 +198,11 @@ def test_other_saved_tensors_are_named(tmp_path: Path, now: dict[str, list[objec
 @pytest.mark.parametrize(
     ("now", "said"),
     [
-        ([("a.json", "x y assumed new"), ("a.json", "x"), ("new.txt", "")], []),
+        ([("a.json", "x y assumed nothing new"), ("a.json", "x"), ("new.txt", "")], []),
         ([("a.json", "x assumed"), ("a.json", "x")], ["saved.text: a.json lacks y"]),
         ([("a.json", "new assumed"), ("a.json", "x")], ["saved.text: a.json lacks x and 1 more"]),
-        ([("a.json", "x y"), ("a.json", "x")], ["besides.text: a.json lacks assumed"]),
+        ([("a.json", "x y assumed"), ("a.json", "x")], []),
+        ([("a.json", "x y nothing"), ("a.json", "x")], ["besides.text: a.json lacks assumed"]),
         ([("a.json", "x"), ("a.json", "x")], ["saved.text: a.json lacks y", "besides.text: a.json lacks assumed"]),
         ([("a.json", "x y assumed")], ["saved.text: a.json is saved 1 times only"]),
         ([("b.json", "x")], ["saved.text: a.json is not saved", "saved.text: a.json is saved 1 times only"]),
@@ -209,10 +210,11 @@ def test_other_saved_tensors_are_named(tmp_path: Path, now: dict[str, list[objec
 )
 def test_a_text_that_no_longer_holds_what_it_held_is_named(now: list[tuple[str, str]], said: list[str]) -> None:
     def saved(*texts: tuple[str, str]) -> accounts.Account:
-        held = [(name, {key: key == "assumed" for key in keys.split()}) for name, keys in texts]
+        known = {"assumed": True, "nothing": None}
+        held = [(name, {key: known.get(key, False) for key in keys.split()}) for name, keys in texts]
         return accounts.Account(course={}, saved=(), texts=held)
 
-    here = saved(("a.json", "x y assumed"), ("a.json", "x"))
+    here = saved(("a.json", "x y assumed nothing"), ("a.json", "x"))
     assert [f"{key}: {clause}" for key, clause in accounts.other_texts([here], saved(*now))] == said
     unsteady = saved()
     assert list(accounts.other_texts([here, unsteady], saved(*now))) == []
