@@ -1,14 +1,14 @@
 """A campaign of whole sessions: unchanged code with seeds that the champion does not have, and every fault.
 
     python benchmarks/campaign.py make FOLDER --commit REV [--loads quiet busy] [--kinds unchanged faults]
-                                     [--algos sft …] [--minutes N]
+                                     [--algos sft …] [--champions N] [--minutes N]
     python benchmarks/campaign.py show FOLDER|FILE … [--write docs/running.md]
     python benchmarks/campaign.py late FOLDER|FILE …
     python benchmarks/campaign.py pack FOLDER benchmarks/campaign.jsonl.gz
 
-Per algorithm and load, five sessions each become a champion in a store of its own, with seeds that are drawn from the
-commit's hash. Each candidate is a session as `python -m training` makes it, with three other seeds, beside one of the
-five, in a copy of its store: it registers, tops up, is judged, and promotes, as for anybody. `busy`: one busy loop
+Per algorithm and load, up to five sessions each become a champion in a store of its own, with seeds that are drawn from
+the commit's hash. Each candidate is a session as `python -m training` makes it, with three other seeds, beside one of
+them, in a copy of its store: it registers, tops up, is judged, and promotes, as for anybody. `busy`: one busy loop
 holds a core meanwhile; `shared`: the machine does whatever else it does. The load average is recorded. What is there
 already is not made again, so a campaign can be stopped and grown (`--unchanged`).
 
@@ -86,17 +86,19 @@ def faults_of(algo: str) -> list[str]:
     return [one["name"] for one in found if algo in one.get("signals", {})]
 
 
-def cells(load: str, kinds: Iterable[str], unchanged: int, algos: Sequence[str] = ALGOS) -> Iterator[Cell]:
+def cells(
+    load: str, kinds: Iterable[str], unchanged: int, algos: Sequence[str] = ALGOS, champions: int = BASELINES
+) -> Iterator[Cell]:
     """Rounds over the algorithms, so that a stopped campaign is even: an unchanged session each, then some faults."""
     rounds = max(1, unchanged if "unchanged" in kinds else BASELINES)
     left = {algo: list(enumerate(faults_of(algo))) if "faults" in kinds else [] for algo in algos}
     for number in range(rounds):
         for algo in algos:
             if "unchanged" in kinds and number < unchanged:
-                yield Cell(algo=algo, load=load, kind="unchanged", number=number, baseline=number % BASELINES)
+                yield Cell(algo=algo, load=load, kind="unchanged", number=number, baseline=number % champions)
             due = -(-len(left[algo]) // (rounds - number))
             for index, fault in (left[algo].pop(0) for _ in range(due)):
-                yield Cell(algo=algo, load=load, kind=fault, number=0, baseline=index % BASELINES)
+                yield Cell(algo=algo, load=load, kind=fault, number=0, baseline=index % champions)
 
 
 def with_champion(folder: Path, cell: Cell) -> Iterator[Cell]:
@@ -369,6 +371,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=("unchanged", "faults"), choices=("unchanged", "faults"))
     parser.add_argument("--algos", nargs="+", default=ALGOS, choices=ALGOS)
     parser.add_argument("--unchanged", type=int, default=20, help="unchanged sessions per algorithm and load")
+    parser.add_argument("--champions", type=int, choices=range(1, BASELINES + 1), default=BASELINES)
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no session after so many")
     parser.add_argument("--write", type=Path, nargs="*", default=())
     options = parser.parse_args()
@@ -379,7 +382,7 @@ def main() -> None:
         asked = ["git", "rev-parse", options.commit]
         commit = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
         for load in options.loads:
-            planned = cells(load, options.kinds, options.unchanged, options.algos)
+            planned = cells(load, options.kinds, options.unchanged, options.algos, options.champions)
             for cell in chain.from_iterable(with_champion(folder, one) for one in planned):
                 if time.monotonic() < last:
                     made = make(folder, cell, commit)
