@@ -30,6 +30,7 @@ from canary_mlflow.notify.session import ask
 from canary_mlflow.notify.webhooks import FILE as WEBHOOKS
 from canary_mlflow.policies import conf_dir
 from training import submitting
+from training.ahead import begun
 from training.command_line import expand, parse
 from training.compose import Composed, composed, register_schemas, to_config
 from training.config import CanaryConfig
@@ -62,34 +63,43 @@ def _run(argv: list[str]) -> int:
     for job in jobs:
         submitting.check(job.launcher, job.launcher_keys, job.config, multirun=line.multirun)
         preflight(job.config, here=job.launcher in submitting.HERE and job.config.launcher.name == "local")
+    check_outputs(line.outputs)
+    if line.plain:
+        return _alone(jobs[0])
+    store = _may_begin(configs, in_sweep=line.multirun)
+    if line.multirun:
+        from training.in_session import say
+        from training.sweep import run_sweep
+
+        if said := submitting.note(jobs[0].launcher, store):
+            say(said)
+        return run_sweep(configs, argv, submitting.submitted(jobs[0].launcher, _with_hydra))
+    (code,) = _with_hydra(argv)
+    return code
+
+
+def _may_begin(configs: Sequence[CanaryConfig], *, in_sweep: bool = False) -> str:
+    """Refuse what only the libraries, the ledger or the store know to be wrong; the store's address otherwise."""
     from training.check_reward import precheck
     from training.in_session import say
 
     for said in precheck(configs):
         say(said)
-    check_outputs(line.outputs)
-    if not line.multirun:  # a sweep registers nothing
+    if not in_sweep:  # a sweep registers nothing
         check_signer(configs[0])
     from canary_mlflow.tracking.store import prepare_store
 
-    client = prepare_store(configs[0].tracking.uri)  # now, because the output folder is made before a job starts
-    if line.multirun:
-        from training.sweep import run_sweep
-
-        if said := submitting.note(jobs[0].launcher, client.tracking_uri):
-            say(said)
-        return run_sweep(configs, argv, submitting.submitted(jobs[0].launcher, _with_hydra))
-    if line.plain:
-        return _alone(jobs[0])
-    (code,) = _with_hydra(argv)
-    return code
+    return prepare_store(configs[0].tracking.uri).tracking_uri  # now: Hydra makes its folder before a job starts
 
 
 def _alone(job: Composed) -> int:
     """Run one job without Hydra, if nothing says how Hydra is to run it: Hydra would compose it twice more."""
     outputs = Path(job.outputs).absolute()
-    outputs.mkdir(parents=True, exist_ok=True)
-    return _job(job.config, outputs)
+    _ask(job.config, outputs)
+    with begun(job.config, outputs, lambda: _may_begin([job.config])) as crew:
+        from training import launch
+
+        return launch.run_session(job.config, outputs, crew)
 
 
 def _with_hydra(argv: Sequence[str]) -> list[int]:
@@ -127,10 +137,15 @@ def _with_hydra(argv: Sequence[str]) -> list[int]:
 def _job(config: CanaryConfig, scratch: Path, *, in_sweep: bool = False) -> int:
     from training import launch, sweep
 
-    if config.notify.webhooks:  # inherited by the runs' processes
+    _ask(config, scratch)
+    return sweep.run_job(config, scratch) if in_sweep else launch.run_session(config, scratch)
+
+
+def _ask(config: CanaryConfig, scratch: Path) -> None:
+    """Say what the session's events are to notify, which its runs' processes inherit."""
+    if config.notify.webhooks:
         os.environ[WEBHOOKS] = str(Path(config.notify.webhooks).expanduser().absolute())
     ask(config.notify.entry(), scratch)
-    return sweep.run_job(config, scratch) if in_sweep else launch.run_session(config, scratch)
 
 
 if __name__ == "__main__":

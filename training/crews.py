@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -17,6 +17,7 @@ from canary_mlflow.tracking.exceptions import Raised
 from canary_mlflow.tracking.owner import lease
 from canary_mlflow.tracking.store import resolve
 from training import launch
+from training.ahead import crew_of
 from training.compose import to_plain
 from training.config import CanaryConfig
 from training.in_session import say
@@ -24,6 +25,11 @@ from training.process import Prepared, Result, Worker
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+
+AT_THE_END = ("matplotlib.figure", "ruptures")
+"""What the session's end needs, loaded while the runs' processes load as well: a core is free then, and later none may
+be busy, as runs are measured."""
 
 
 class Crew(Protocol):
@@ -44,17 +50,20 @@ class Crew(Protocol):
 
 
 @contextmanager
-def crew_for(config: CanaryConfig, scratch: Path, repeats: int) -> Iterator[Crew]:
+def crew_for(
+    config: CanaryConfig, scratch: Path, repeats: int, begun: Iterator[Worker] | None = None
+) -> Iterator[Crew]:
     """The crew that the launcher names, for the length of a block; the block's end also ends what the crew has
-    begun."""
+    begun. `begun`: the processes of `repeats` runs, if whoever calls has started them and will end them."""
     if config.launcher.name == "ray":
         store = resolve(config.tracking.uri)
         with connected(needs_of(to_plain(config)), store, say) as cluster:
             yield OnCluster(cluster, config)
         return
-    with launch.crew_of(config, scratch, repeats) as loading:
-        with suppress(ImportError):  # for the end's pictures: now, while the runs' processes load as well
-            import_module("matplotlib.figure")
+    with nullcontext(begun) if begun else crew_of(config, scratch, repeats) as loading:
+        for name in AT_THE_END:
+            with suppress(ImportError):
+                import_module(name)
         yield OnThisMachine(loading)
 
 

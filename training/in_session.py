@@ -32,8 +32,8 @@ class InSession(Launched):
         return "the code that is running"
 
     def candidate(self, seed: int) -> None:
+        from training.ahead import crew_of
         from training.crews import OnThisMachine
-        from training.launch import crew_of
 
         self.made += 1
         seeded = replace(self.config, seed=seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,13 +36,14 @@ from canary_mlflow.tracking.session import (
     open_session,
 )
 from canary_mlflow.tracking.store import prepare_store
+from training.ahead import first_runs
 from training.checks import runs_of
 from training.compose import to_plain
 from training.config import CanaryConfig
 from training.errors import SetupError
 from training.in_session import maker_in_session, say
 from training.naming import choose_model_name, run_name, run_params, run_tags, session_name, session_tags
-from training.process import Job, Result, Worker, run, workers
+from training.process import Job, Result, Worker, run
 from training.recheck import recheck
 
 if TYPE_CHECKING:
@@ -55,15 +55,16 @@ UNRECORDED = (
 )
 
 
-def run_session(config: CanaryConfig, scratch: Path) -> int:
-    """Train every seed, register the version, gate it against the champion. Returns the exit code.
+def run_session(config: CanaryConfig, scratch: Path, begun: Iterator[Worker] | None = None) -> int:
+    """Train every seed, register the version, gate it against the champion. Returns the exit code. `begun`: the
+    processes of its first runs, if they load already.
 
     The data is prepared in the first run's process before the session is opened: data that cannot be trained on, or
     work that cannot be compared with the champion, raises UsageError before anything is recorded.
     """
     from training.crews import crew_for
 
-    with crew_for(config, scratch, first_runs(config)) as crew:
+    with crew_for(config, scratch, first_runs(config), begun) as crew:
         client = prepare_store(config.tracking.uri)
         prepared = crew.prepared
         if prepared.refusal:
@@ -78,14 +79,6 @@ def run_session(config: CanaryConfig, scratch: Path) -> int:
         begin(client, session, model)
         with held(client, session):
             return _train_and_judge(client, session, model, config, crew, scratch)
-
-
-def first_runs(config: CanaryConfig) -> int:
-    """How many runs a session makes before its first verdict: `repeats` if given; with top-up, those of the first
-    look."""
-    policy = load_policy(config.gate)
-    planned = policy.looks.runs[0] if policy.top_up and config.repeats is None else runs_of(config)
-    return min(planned, runs_of(config))
 
 
 def _train_and_judge(
@@ -134,12 +127,6 @@ def _remaining_runs(
     later = replace(config, seed=config.seed + len(results))
     with crew_for(later, scratch, missing) as crew:
         return crew.train(client, session, later, missing)
-
-
-def crew_of(config: CanaryConfig, scratch: Path, repeats: int) -> AbstractContextManager[Iterator[Worker]]:
-    """A fresh process for each of `repeats` seeds."""
-    folders = [scratch / f"seed-{config.seed + index}" for index in range(repeats)]
-    return workers(folders, to_plain(config), config.algo.name, config.hardware.threads)
 
 
 def train_runs(

@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from canary_mlflow.tracking.scratch import scratch
+from training.ahead import crew_of
 from training.compose import to_config
 
 
 def prepare(*, tags: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, Any]:
     """What a run of this configuration reports about its work on this node's device (training.process.Prepared)."""
-    from training import launch
 
-    with scratch("prepare") as folder, launch.crew_of(to_config(config), folder, 1) as crew:
+    with scratch("prepare") as folder, crew_of(to_config(config), folder, 1) as crew:
         return asdict(next(crew).prepared)
 
 
@@ -37,7 +37,7 @@ def train(
     from training import launch
 
     seeded, client = to_config(config), prepare_store(store)
-    with scratch("node") as folder, launch.crew_of(seeded, folder, 1) as crew:
+    with scratch("node") as folder, crew_of(seeded, folder, 1) as crew:
         worker = next(crew)
         work = worker.prepared.workload
         result = launch.train_one(

@@ -29,6 +29,7 @@ from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.files.documents import parse_yaml
 from canary_mlflow.loading import collect_seldom
 from canary_mlflow.tracking import owner
+from training.ahead import crew_of
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config
 from training.edge import ended
@@ -85,10 +86,7 @@ def make(asked: Namespace) -> int:
     chosen = configuration(client, asked.like) if asked.like else composed(asked.overrides)
     config = replace(chosen, seed=asked.seed, repeats=1)
     preflight(config)
-    with (
-        scratch("again") as folder,
-        launch.crew_of(config, folder, 1) as crew,
-    ):
+    with scratch("again") as folder, crew_of(config, folder, 1) as crew:
         given = os.environ.get("MLFLOW_RUN_ID")
         result = launch.train_one(
             client, asked.session, config, next(crew), f"seed {asked.seed}", role=asked.role, run_id=given

@@ -19,6 +19,7 @@ from canary_mlflow.tracking.leftovers import clear, held
 from canary_mlflow.tracking.session import child_runs, close_run, finish_session, get_run, log_tags, open_session
 from canary_mlflow.tracking.store import prepare_store
 from training import launch
+from training.ahead import crew_of
 from training.cells import CELL_TAG, MODEL_TAG, cell_of, judge_cells, table, worst
 from training.compose import to_plain
 from training.config import CanaryConfig
@@ -56,7 +57,7 @@ def run_sweep(configs: Sequence[CanaryConfig], argv: Sequence[str], jobs: Callab
 def run_job(config: CanaryConfig, scratch: Path) -> int:
     """Make the runs of one job: one seed unless `repeats` says otherwise. The sweep judges them once all are made."""
     repeats = config.repeats or 1
-    with launch.crew_of(config, scratch, repeats) as loading:
+    with crew_of(config, scratch, repeats) as loading:
         client = prepare_store(config.tracking.uri)
         first = next(loading)
         model = config.model_name or default_model_name(config, first.prepared.workload)

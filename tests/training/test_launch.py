@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import forking
+import psutil
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -459,6 +460,8 @@ def test_a_folder_of_keys_that_cannot_be_written_is_named_before_anything_trains
     assert "/proc/nope" in done.stderr
     assert "expected a folder for keys that this account can use; set CANARY_KEYS" in done.stderr
     assert list(workplace.folder.iterdir()) == []
+    words = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    assert [line for line in words if "training.worker" in line and str(workplace.folder) in line] == []
 
 
 def test_a_model_with_code_of_its_own_is_refused_and_nobody_is_asked(workplace: Workplace, tiny_folder: Path) -> None:
