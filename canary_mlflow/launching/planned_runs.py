@@ -141,7 +141,7 @@ class PlannedRuns:
     def make_again(self) -> None:
         """Repeat runs that broke off, or whose clock does not count, as often as the policy allows, and run the
         champion's code beside an exception that recurred. If that fails, the existing runs are judged."""
-        while again := self.again(self.sides()):
+        while again := self.again(sides := self.sides()):
             try:
                 self.maker.prepare()
             except CanaryError as error:
@@ -158,12 +158,12 @@ class PlannedRuns:
                         raise
                     self.say(str(error))
                 self.record_runs()
-        self.make_fresh_after_crash()
+        self.make_fresh_after_crash(sides)
 
-    def make_fresh_after_crash(self) -> None:
+    def make_fresh_after_crash(self, sides: Sides) -> None:
         """Run the champion's code beside an exception that recurred, to tell whether the candidate's code is to
         blame."""
-        champion, baseline, candidate = self.sides()
+        champion, baseline, candidate = sides
         if champion is None or baseline is None or champion == self.version or self.stuck:
             return
         for seed, raised in to_run_beside(candidate.runs, baseline).items():
