@@ -203,7 +203,7 @@ def other_texts(before: Sequence[Account], now: Account) -> Iterator[tuple[str, 
         lost = sorted(held.keys() - theirs[name, at].keys())
         lost = [key for key in lost if all(key in one[name, at] for one in again)]
         for kind, found in (
-            ("saved.text", [key for key in lost if held[key] is False]),
+            ("saved.keys", [key for key in lost if held[key] is False]),
             (f"{BESIDES}text", [key for key in lost if held[key]]),
         ):
             if found:
