@@ -56,12 +56,12 @@ def of_histories(folder: Path) -> Iterator[Comparison]:
         half = "seen" if one.seen else "unseen"
         sides = as_runs("a", one.baseline), as_runs("b", one.candidate)
         for tier, margin in STEP_LIMIT.items():
-            what = "stable" if one.size == 0 else _size(float(np.expm1(one.size)) / margin)
+            what = "stable" if one.size == 0 else size_in_margins(float(np.expm1(one.size)) / margin)
             if what:
                 yield f"histories {what}, {half}", tier, *sides
 
 
-def _size(margins: float) -> str:
+def size_in_margins(margins: float) -> str:
     return "2 margins" if margins >= 2 else "1.5 margins" if margins >= 1.5 else "1 margin" if margins >= 1 else ""
 
 

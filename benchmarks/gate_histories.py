@@ -54,7 +54,7 @@ def stretches(folder: Path) -> list[Stretch]:
             for line in file:
                 held = json.loads(line)
                 seconds = np.array([point[1] for point in held["points"]], dtype=float)
-                found += _of_series(held["series"], seconds[np.isfinite(seconds) & (seconds > 0)])
+                found += stretches_of(held["series"], seconds[np.isfinite(seconds) & (seconds > 0)])
     return found
 
 
@@ -71,7 +71,7 @@ def as_runs(name: str, values: Values) -> list[Run]:
     ]
 
 
-def _of_series(name: str, values: Values) -> Iterator[Stretch]:
+def stretches_of(name: str, values: Values) -> Iterator[Stretch]:
     seen = hashlib.sha256(name.encode()).digest()[0] % 2 == 0
     logs, last = np.log(values), -APART
     for i in range(K + CONTEXT, len(values) - M - CONTEXT):

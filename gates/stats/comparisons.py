@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, combinations_with_replacement, product
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +113,7 @@ class Comparison:
     """A difference candidate - baseline, and the two p-values that decide.
 
     `difference`: of the means. `typical`: the median of the differences between any two runs (Hodges and Lehmann),
-    which one odd run does not move. `usual`: the SD of a run, from the median of the differences within the sides.
+    which one odd run does not move. `usual`: the SD of a run, from the median differences within each side.
     """
 
     design: Design
@@ -234,9 +234,11 @@ def compare(
 
 
 def _usual(groups: Iterable[Sequence[float]]) -> float:
-    """The SD of normal runs with the same median difference between any two: one odd run does not enlarge it."""
-    apart = [abs(one - other) for group in groups for one, other in combinations(group, 2)]
-    return median(apart) / _MIDDLE_DIFFERENCE if apart else 0.0
+    """The SD of normal runs whose median difference between any two is a side's, averaged over the sides. One odd run
+    of five does not enlarge it; two of three candidate runs that differ from the third do, however equal the baseline's
+    are."""
+    apart = [median(abs(one - other) for one, other in combinations(group, 2)) for group in groups if len(group) > 1]
+    return math.sqrt(fmean(each * each for each in apart)) / _MIDDLE_DIFFERENCE if apart else 0.0
 
 
 def _typical(baseline: Sequence[float], candidate: Sequence[float], paired: bool) -> float:

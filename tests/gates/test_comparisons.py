@@ -69,6 +69,15 @@ def test_the_typical_difference_beside_three_times_the_prior_blocks_whatever_one
     assert wild.p_harm > 0.05
 
 
+def test_two_runs_of_three_on_a_slower_machine_are_no_harm_however_equal_the_baseline_is():
+    equal, slower = np.array([0.0, -0.001, 0.006, 0.004, 0.004]), np.log([0.999, 1.278, 1.235])
+    found = compare(equal, slower, margin=0.1, prior=KNOWN)
+    assert found.typical == pytest.approx(float(np.median(slower)), abs=0.01)
+    assert found.usual > 3 * KNOWN.sd
+    assert found.p_harm > 0.01
+    assert compare(equal, np.full(3, 0.25), margin=0.1, prior=KNOWN).p_harm < 0.001, "all three are slower"
+
+
 def test_the_spread_of_pairs_is_that_of_one_run():
     found = compare(np.array([0.0, 5.0]), np.array([1.0, 6.0]), margin=1.0, prior=prior(0.5), paired=True)
     assert found.spread.variance == pytest.approx(4 * 0.25 / 5)  # no spread of the differences: prior only
