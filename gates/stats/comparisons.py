@@ -238,7 +238,7 @@ def _usual(groups: Iterable[Sequence[float]]) -> float:
     of five does not enlarge it; two of three candidate runs that differ from the third do, however equal the baseline's
     are."""
     apart = [median(abs(one - other) for one, other in combinations(group, 2)) for group in groups if len(group) > 1]
-    return math.sqrt(fmean(each * each for each in apart)) / _MIDDLE_DIFFERENCE if apart else 0.0
+    return fmean(apart) / _MIDDLE_DIFFERENCE if apart else 0.0
 
 
 def _typical(baseline: Sequence[float], candidate: Sequence[float], paired: bool) -> float:
