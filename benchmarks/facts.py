@@ -1,4 +1,5 @@
-"""What exact facts cost a run: CPU milliseconds of each group, of the first step and of the tags, beside its training.
+"""What exact facts cost a run: CPU milliseconds of each group, of the first step, of the tags, and of the drift per
+layer, beside its training.
 
 python benchmarks/facts.py [--rows 20000]
 """
@@ -41,12 +42,15 @@ def main() -> None:
 
     from canary_mlflow import CanaryCallback
     from canary_mlflow.tracking.probes import facts
+    from canary_mlflow.tracking.probes.layer_drift import LayerDrift
 
     tiny_trainers.LINES = (tiny_trainers.LINES * (rows // len(tiny_trainers.LINES) + 1))[:rows]
     spent: dict[str, float] = {}
     facts.GROUPS = {name: timed(spent, name, find) for name, find in facts.GROUPS.items()}
     facts.ExactFacts.step_ended = timed(spent, "first step", facts.ExactFacts.step_ended)  # type: ignore[method-assign]
     facts.ExactFacts.tags = timed(spent, "tags", facts.ExactFacts.tags)  # type: ignore[method-assign]
+    for event in ("start", "stop"):
+        setattr(LayerDrift, event, timed(spent, f"drift, {event}", getattr(LayerDrift, event)))
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         trainer = tiny_trainers.sft(tiny_trainers.save_tiny(folder), Path(folder), [CanaryCallback()], max_steps=100)

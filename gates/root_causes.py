@@ -11,9 +11,11 @@ from statistics import median
 import numpy as np
 
 from gates import measured
+from gates.facts.layer_drift import FROZEN, GROUP, by_layer
 from gates.measured import Sides, end, ratio, start
 from gates.model.records import Run
 from gates.model.verdict import RootCause
+from gates.model.wording import listed
 
 COSTLIER = 1.08  # times the baseline's cost: below, clocks differ by as much
 DEARER = 1.04  # times the cost of all steps: a slowdown of the last ones alone moves no median
@@ -25,6 +27,7 @@ FACTOR = 1.25  # from which on a rate or a coefficient counts as changed
 ROWS = 1.1  # times the tokens per row, or the inverse: a median row differs less between samples of the same rows
 FURTHER = 1.5  # times the KL; unchanged sessions of GRPO and RLOO stay within 1.34
 COLLAPSED = 0.7  # share of the baseline's entropy; no two unchanged sessions differ as much (root_cause.py --campaign)
+ASTRAY = 2.0  # times what the layers moved in the median; no two unchanged runs differ by more than 1.4 (docs/why.md)
 UNITS = {"time": {"s", "kernels", "tokens/s"}, "memory": {"MiB", "MiB/step"}}
 PARTS = ("data_wait", "time_forward", "time_backward", "time_optimizer")
 PARTS_OF_ITERATION = ("time_generate", "time_reward", "time_score", "time_update")
@@ -191,6 +194,27 @@ def data(sides: Sides) -> Iterator[RootCause]:
         yield RootCause(rule="data.exchanged", said=said, rank=SURE)
 
 
+def layers(sides: Sides) -> Iterator[RootCause]:
+    """Layers that do not move any more where others do, or one that moves much further or less far than they do."""
+    before, now = by_layer(sides.baseline), by_layer(sides.candidate)
+    shared = [layer for layer in now if min(before.get(layer, [0.0])) > 0]
+    still = [layer for layer in shared if not any(now[layer])]
+    times = {layer: median(now[layer]) / median(before[layer]) for layer in shared if min(now[layer]) > 0}
+    if not times:
+        return
+    if still:
+        frozen = all(run.facts.get(f"{GROUP}.{still[0]}") == FROZEN for run in sides.candidate)
+        what = f"only {listed([*times])} moved" if len(times) < len(still) else f"{listed(still)} did not move"
+        yield RootCause(rule="layers.still", said=f"{what} ({'frozen' if frozen else 'not frozen'})", rank=0.94)
+    usual = median(times.values())
+    layer = max(times, key=lambda one: abs(math.log(times[one] / usual)))
+    here, there = [usual * one for one in before[layer]], now[layer]
+    if max(min(there) / max(here), min(here) / max(there)) >= ASTRAY:
+        far = f"{100 * median(there):.3g} % of its size, not {100 * median(before[layer]):.3g} %"
+        said = f"{layer} moved {far}: {times[layer] / usual:.3g} times as far, beside the median layer"
+        yield RootCause(rule="layers.astray", said=said, rank=0.55)
+
+
 def frozen(sides: Sides) -> Iterator[RootCause]:
     """Gradients that are exactly zero from some step on."""
     for run in sides.candidate:
@@ -274,7 +298,7 @@ def _ms(seconds: float) -> str:
 
 
 RULES: Sequence[Callable[[Sides], Iterator[RootCause]]] = (
-    frozen, not_numbers, starts, data, rates, slower, heavier, signals,
+    frozen, not_numbers, starts, data, layers, rates, slower, heavier, signals,
 )  # fmt: skip
 """To add a rule, write a function in this module and add a line here."""
 

@@ -71,6 +71,8 @@ def figures_in(plain: Mapping[str, Any]) -> dict[str, float | None]:
         }
     for one in plain["performance"]:
         found |= {f"performance.{one['metric']}.{name}": one[name] for name in ("baseline", "candidate", "change")}
+    for one in plain["layer_drift"]:
+        found |= {f"layer_drift.{one['layer']}.{name}": one[name] for name in ("baseline", "candidate", "times")}
     for one in plain["memory"]["peaks"]:
         found |= {f"memory.{one['algo']}.{name}": one[name] for name in ("median", "lowest", "highest", "runs")}
     for number, one in enumerate(plain["instabilities"]):

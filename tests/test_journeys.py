@@ -180,6 +180,11 @@ def test_same_seed_same_losses_other_seed_others(story: Story) -> None:
     assert story.losses(first) == story.losses(again)
     assert story.losses(first) != story.losses(other)
     assert all(math.isfinite(value) for value in story.losses(first))
+    moved = [run.data.tags["canary.facts.layer_drift"] for run in (first, again, other)]
+    assert moved[0] == moved[1] != moved[2]
+    assert {"gpt_neox.layers.0", "gpt_neox.layers.1"} <= {
+        layer.removeprefix("policy.") for layer in json.loads(moved[0])
+    }
 
 
 def test_every_healthy_run_learned(story: Story) -> None:

@@ -15,6 +15,7 @@ from canary_mlflow.errors import CanaryError, NoSuchRun, StoreError, one_line
 from canary_mlflow.registry.profiled import find_profile
 from canary_mlflow.reports.charts import Mark
 from canary_mlflow.reports.decision import Decision, RunWarning
+from canary_mlflow.reports.layer_drift import moved
 from canary_mlflow.reports.study import RunPart, Study
 from canary_mlflow.tracking.histories import run_from
 from canary_mlflow.tracking.places import without_password
@@ -70,6 +71,7 @@ def study_of(client: MlflowClient, subject: Subject, *, every_chart: bool = True
         correlation=figures.correlation_of(runs),
         troubles=found,
         performance=figures.performance_of([one.run for one in baseline], runs),
+        layer_drift=moved([one.run for one in baseline], runs),
         memory=memory_of(client, candidate[0].tags if candidate else {}),
         profiled=profile_of(client, subject.candidate, subject.baseline, gone=[*gone, *lost]),
         ledger=ledger.shown(subject.rows),

@@ -8,6 +8,7 @@ from typing import Any
 
 from canary_mlflow.reports.changes import difference
 from canary_mlflow.reports.facts import differing, origin
+from canary_mlflow.reports.layer_drift import LayerMoved, moved, sentence
 from gates.facts.check import said
 from gates.facts.differences import GROUPS, differences
 from gates.facts.exact import FACTS
@@ -17,6 +18,7 @@ from gates.model.sides import candidate_side, mismatches
 from gates.model.verdict import Difference
 
 EQUAL, OTHER, NOT_COMPARABLE = 0, 1, 3
+SHOWN_LAYERS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,7 @@ class Diff:
     compared: tuple[str, ...]
     obstacle: str
     work: WorkDiff
+    layer_drift: tuple[LayerMoved, ...]
     facts: tuple[Mapping[str, str], Mapping[str, str]]  # of the first two runs whose work can be compared
 
     @property
@@ -60,6 +63,7 @@ def between(baseline: Version, candidate: Version, labels: tuple[str, str]) -> D
         compared=compared,
         obstacle=_obstacle(baseline, candidate, labels, compared),
         work=compare_work(*pair),
+        layer_drift=tuple(moved(baseline.runs, candidate.runs)),
         facts=pair,
     )
 
@@ -95,6 +99,14 @@ def lines(diff: Diff) -> Iterator[str]:
         yield f"  {where}"
     if diff.work.kind:
         yield f"  Work of a step: {diff.work.kind}{': ' if diff.work.said else ''}{'; '.join(diff.work.said)}."
+    apart = [one for one in diff.layer_drift if one.baseline != one.candidate]
+    if apart:
+        yield "  how far each layer moved"
+        yield from (f"    {sentence(one)}" for one in apart[:SHOWN_LAYERS])
+        if len(apart) > SHOWN_LAYERS:
+            yield f"    and {len(apart) - SHOWN_LAYERS} more, all with --json"
+    elif diff.layer_drift:
+        yield "  Each layer moved as far as before."
     others = {one.group for one in diff.differences}
     equal = [group for group in diff.compared if group not in others]
     unknown = [group for group in GROUPS if group not in diff.compared]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.reports import figures, forest, pictures, profile, wording
+from canary_mlflow.reports import figures, forest, layer_drift, pictures, profile, wording
 from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision
@@ -57,6 +57,7 @@ def template() -> Template:
         "tone": tone,
         "figure": figure,
         "described": described,
+        "share_of": layer_drift.share,
         "x_of": forest.x_of,
     }
     return made.get_template("study.html")

@@ -8,6 +8,7 @@ from typing import Any
 
 from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision, decision_to_dict
+from canary_mlflow.reports.layer_drift import LayerMoved
 from canary_mlflow.tracking.profile import Profiled
 
 
@@ -154,6 +155,7 @@ class Study:
     correlation: Correlation = field(default_factory=Correlation)
     troubles: Sequence[Trouble] = ()
     performance: Sequence[Compared] = ()
+    layer_drift: Sequence[LayerMoved] = ()
     memory: Memory = field(default_factory=Memory)
     profiled: Profiled | None = None
     ledger: Sequence[LedgerRow] = ()
@@ -181,6 +183,7 @@ def study_to_dict(study: Study) -> dict[str, Any]:
         "correlation": asdict(study.correlation),
         "instabilities": [asdict(one) for one in study.troubles],
         "performance": [asdict(one) for one in study.performance],
+        "layer_drift": [asdict(one) for one in study.layer_drift],
         "memory": asdict(study.memory),
         "profile": None if study.profiled is None else asdict(study.profiled),
         "ledger": [asdict(row) for row in study.ledger],

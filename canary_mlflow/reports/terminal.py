@@ -9,7 +9,7 @@ from typing import IO
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from canary_mlflow.reports import causes, figures, text
+from canary_mlflow.reports import causes, figures, layer_drift, text
 from canary_mlflow.reports.console import PLAIN_WIDTH, as_text, indented, labelled, print_on
 from canary_mlflow.reports.study import Study
 from canary_mlflow.shown import shown
@@ -28,7 +28,7 @@ def show(study: Study, stream: IO[str], *, full: bool = False) -> None:
 
 
 def parts(study: Study, width: int, *, full: bool = False) -> Iterator[RenderableType]:
-    """Verdict, instabilities, performance, memory."""
+    """Verdict, instabilities, performance, layers, memory."""
     study = shown(study)
     if study.decision is None:
         yield Text.assemble(("NO VERDICT", "bold yellow"), "  ", (study.subject, "bold"))
@@ -39,6 +39,7 @@ def parts(study: Study, width: int, *, full: bool = False) -> Iterator[Renderabl
     most = None if full else SHOWN
     yield from section("unstable", troubles(study), most)
     yield from section("speed", performance(study), most)
+    yield from section("layers", layers(study, full=full), most)
     yield from section("memory", memory(study), most)
     yield from section("profile", profile(study), most)
     yield from section("notes", [*study.notes, *gone(study)], most)
@@ -67,6 +68,14 @@ def performance(study: Study) -> Iterator[str]:
         else:
             by = figures.change(one.change, relative=True, unit="")
             yield f"{one.metric}: {figures.quantity(one.baseline, one.unit)} → {now} ({by})"
+
+
+def layers(study: Study, *, full: bool) -> Iterator[str]:
+    """How far the weights moved: all layers in a line, and each that stands out; with `full` each of them."""
+    if said := layer_drift.summary(study.layer_drift):
+        yield said
+        shown = study.layer_drift if full else layer_drift.standing_out(study.layer_drift)
+        yield from map(layer_drift.sentence, shown)
 
 
 def memory(study: Study) -> Iterator[str]:

@@ -155,6 +155,7 @@ class CanaryCallback(Hooks):
             trainer=running_trainer(),
             resumed=state.global_step > 0,
             fresh=self._starts_fresh,
+            first_rank=state.is_world_process_zero,
             samples=self.samples,
         )
         if self.journal is None:

@@ -132,6 +132,8 @@ class Journal:
             return
         self.finished = True
         self._close_row()
+        if not failure:
+            self.probes.emit("ended")
         self.probes.stop()
         ordered = [self.rows[number] for number in sorted(self.rows) if number > 0]
         if not failure:

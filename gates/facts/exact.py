@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from gates.facts.layer_drift import GROUP as DRIFT
 from gates.facts.work import WORK
 from gates.model.paradigm import Paradigm, paradigm_of
 from gates.model.records import Run
@@ -22,6 +23,9 @@ STEPS = 3
 SERIES = ("loss", "grad_norm")
 DEFAULTS = "defaults."
 """Arguments that nobody gave; compared with the same argument of the other side, where that has it too."""
+
+NOT_EXACT = (WORK, f"{DRIFT}.")
+"""Kept as facts, and compared in a way of their own."""
 
 ARGUMENTS = "arguments."
 DEFAULTED = ("arguments", "model", "adapter", "generation")
@@ -75,7 +79,7 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
             (_rounding_of(key, runs), scale),
         )
         for key in sorted(left.keys() | right.keys() | flipped)
-        if _group(key) in groups and not bare(key).startswith(WORK)
+        if _group(key) in groups and not bare(key).startswith(NOT_EXACT)
     ]
     return sorted((one for one in found if one is not None), key=lambda one: (_rank(one), one.key))
 

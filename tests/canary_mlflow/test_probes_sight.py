@@ -41,8 +41,8 @@ def row_closed_that_hides(self: Finiteness, row: dict[str, float]) -> None:
     row["nonfinite"] = 0.0
 
 
-def fingerprints_that_hide(model: Any) -> list[float]:
-    return [float(one.detach().nan_to_num(0, 0, 0).sum()) for one in model.parameters()]
+def fingerprints_that_hide(model: Any) -> dict[str, tuple[float]]:
+    return {name: (float(one.detach().nan_to_num(0, 0, 0).sum()),) for name, one in model.named_parameters()}
 
 
 BLINDERS = {

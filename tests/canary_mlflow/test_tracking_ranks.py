@@ -14,6 +14,7 @@ from tiny_trainers import build
 
 from canary_mlflow import CanaryCallback
 from canary_mlflow.tracking.histories import read_runs
+from gates.facts.layer_drift import by_layer
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 5
@@ -136,7 +137,12 @@ def test_one_run_without_doubled_rows_and_with_the_numbers_of_one_process(
 
     alone = CanaryCallback(sinks=(), system_metrics=False)
     build("sft", tiny, place, [alone], per_device_train_batch_size=8, **SETTINGS).train()
+    assert alone.journal is not None
     (run,) = read_runs(shared.client, [zero["together"]])
+    moved = alone.journal.probes.tags()["canary.facts.layer_drift"]
+    assert {name: float(value) for name, value in json.loads(moved).items()} == pytest.approx(
+        {layer: values[0] for layer, values in by_layer([run]).items()}, rel=1e-3
+    )
     for name in ("loss", "grad_norm", "entropy", "tokens"):
         expected = [alone.rows[step][name] for step in range(1, STEPS + 1)]
         assert run.series[name].values.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-6), name

@@ -240,6 +240,35 @@ def test_tokens_of_the_data_tell_what_is_in_a_row(candidate: Run, rule: str, sai
     assert all(said in one.said for one in found)
 
 
+def moved(seed: int, **layers: str) -> Run:
+    """A run whose layers moved this far."""
+    own = {"embeddings": "0.7", "first": "0.37", "second": "0.34", "head": "4.0"} | layers
+    return run(seed, {}, facts={f"layer_drift.{layer}": value for layer, value in own.items()})
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ({}, []),
+        ({"embeddings": "0.5", "head": "5.5"}, []),  # as far apart as unchanged runs are
+        (
+            {"embeddings": "28"},
+            ["embeddings moved 2.8e+03 % of its size, not 70 %: 40 times as far, beside the median layer"],
+        ),
+        ({"second": "0.017"}, ["second moved 1.7 % of its size, not 34 %: 0.05 times as far, beside the median layer"]),
+        ({"embeddings": "7", "first": "3.7", "second": "3.4", "head": "40"}, []),  # all of them: the learning rate
+        ({"second": "frozen"}, ["second did not move (frozen)"]),
+        ({"second": "0", "first": "0"}, ["first, second did not move (not frozen)"]),
+        ({"embeddings": "0", "first": "0", "second": "0"}, ["only head moved (not frozen)"]),
+        (dict.fromkeys(("embeddings", "first", "second", "head"), "0"), []),  # nothing trains: other rules say so
+    ],
+)
+def test_a_layer_that_moves_otherwise_than_the_others_is_named(layers: dict[str, str], said: list[str]) -> None:
+    found = root_causes([moved(seed) for seed in range(3)], [moved(seed + 10, **layers) for seed in range(3)])
+    assert [one.said for one in found] == said
+    assert not root_causes([moved(0)], [run(1, {})])  # of a run that records none, nothing is known
+
+
 def rewarded(seed: int, reward: tuple[float, float], kl: float, **more: float) -> Run:
     """A run that is paid so much for its first answers and for its last ones, and ends this far from its reference."""
     draw = np.random.default_rng(seed)

@@ -7,6 +7,7 @@ import torch
 from canaries import a_config
 from peft import get_peft_model
 
+from canary_mlflow.tracking.probes.layer_drift import products_of
 from training import adapters, quantization
 from training.config import AdapterConfig, QuantizationConfig
 from training.errors import SetupError
@@ -56,6 +57,21 @@ def test_quantized_layers_are_quantized(kind, layer):
     assert type(inner).__name__ == layer
     assert inner.weight.element_size() == 1
     assert inner.weight.numel() == 64 * 256 // (2 if kind == "nf4" else 1)
+
+
+@pytest.mark.parametrize("kind", ["nf4", "int8"])
+def test_what_an_adapter_adds_is_measured_by_quantized_weights_too(kind):
+    plain, quantized = (
+        [
+            one.size(torch.zeros(one.count))
+            for path, module in model.named_modules()
+            for one in products_of(path, module)
+        ]
+        for _, _, model in (one_step(a_config(adapter="lora", quantization=each)) for each in ("none", kind))
+    )
+
+    assert len(plain) == 8
+    assert quantized == pytest.approx(plain, rel=0.05)
 
 
 def test_target_modules_can_be_named():

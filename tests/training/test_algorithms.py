@@ -18,6 +18,7 @@ from canary_mlflow.tracking.probes.invariants.pair_loss import PairLoss
 from canary_mlflow.tracking.probes.invariants.sampled_policy import SampledPolicy
 from canary_mlflow.tracking.samples import FILE, read
 from gates import Run
+from gates.facts.layer_drift import by_layer
 from training.datasets import as_judged
 
 STEPS = 10
@@ -50,6 +51,7 @@ def test_a_short_training_is_whole_and_starts_as_it_must(runs: ForkedRuns, algo:
     for name, value in FIRST[algo].items():
         assert float(run.series[name].values[0]) == pytest.approx(value, abs=1e-6)
     assert {"eval_reward", "eval_loss"} & set(run.series)
+    assert {layer.rpartition(".")[2] for layer, (moved,) in by_layer([run]).items() if moved > 0} >= {"0", "1"}
     assert CHECKED.get(algo, "sampled policy") in runs.client.get_run(run.run_id).data.tags["canary.invariants_checked"]
 
 

@@ -27,6 +27,7 @@ class Setting:
     # Whether the policy equals its reference and its adapter is new, as stated by whoever started the run; None:
     # unknown.
     fresh: bool | None = None
+    first_rank: bool = True  # the one that writes
     samples: Any = None  # tracking.samples.Samples, which takes the texts; None: they are not kept
 
 
@@ -78,6 +79,9 @@ class Probe:
     def row_closed(self, row: Row) -> None:
         """The step's row is complete, with what the trainer logged: derive, correct, count."""
 
+    def ended(self) -> None:
+        """Training has reached its end. Stop follows; where training breaks off, it alone."""
+
     def stop(self) -> None:
         """Training is over, well or not: leave no hook behind."""
 
@@ -101,6 +105,7 @@ def standard_probes() -> dict[str, Probe]:
     from canary_mlflow.tracking.probes.gradients import Gradients
     from canary_mlflow.tracking.probes.implied_kl import ImpliedKL
     from canary_mlflow.tracking.probes.invariants import Invariants
+    from canary_mlflow.tracking.probes.layer_drift import LayerDrift
     from canary_mlflow.tracking.probes.memory import Memory
     from canary_mlflow.tracking.probes.parameters import Parameters
     from canary_mlflow.tracking.probes.phases import Phases
@@ -108,6 +113,7 @@ def standard_probes() -> dict[str, Probe]:
     from canary_mlflow.tracking.probes.tokens import Tokens
 
     clock = Clock()  # first: what other probes do after a step is not the step's time
+    parameters = Parameters()
     probes: tuple[Probe, ...] = (
         clock,
         Phases(),
@@ -121,7 +127,8 @@ def standard_probes() -> dict[str, Probe]:
         Answers(),
         Invariants(),
         Finiteness(),
-        Parameters(),
+        parameters,
+        LayerDrift(parameters),
         ExactFacts(),
     )
     return {probe.name: probe for probe in probes}

@@ -13,8 +13,8 @@ from canary_mlflow.tracking.probes import Probe, Setting
 class Parameters(Probe):
     """Sum and norm of every trainable tensor at the beginning and at the end: cheap, and exact enough.
 
-    Equal bits on the same device mean an untouched tensor. `moved` and `finite` are None until training has ended, and
-    if a rank holds no whole parameters.
+    Equal bits on the same device mean an untouched tensor; `still` has the names of those. `moved` and `finite` are
+    None until training has ended, and if a rank holds no whole parameters.
     """
 
     name = "parameters"
@@ -23,8 +23,9 @@ class Parameters(Probe):
     def __init__(self) -> None:
         self.moved: bool | None = None
         self.finite: bool | None = None
+        self.still: frozenset[str] = frozenset()
         self._model: Any = None
-        self._before: list[float] = []
+        self._before: dict[str, tuple[float, float]] = {}
 
     def start(self, setting: Setting) -> None:
         self._model = setting.model
@@ -44,21 +45,23 @@ class Parameters(Probe):
         if self._model is None or not self._before:
             return
         after = fingerprints(self._model)
-        self.finite = all(math.isfinite(value) for value in after)
+        self.finite = all(math.isfinite(value) for pair in after.values() for value in pair)
         # Compared as text, in which NaN equals NaN.
-        self.moved = [repr(value) for value in self._before] != [repr(value) for value in after]
+        self.still = frozenset(name for name, pair in self._before.items() if repr(pair) == repr(after.get(name)))
+        self.moved = not self.still == self._before.keys() == after.keys()
 
 
-def fingerprints(model: Any) -> list[float]:
-    """Two numbers per trainable tensor, in the model's order; one transfer from the device."""
-    numbers = []
+def fingerprints(model: Any) -> dict[str, tuple[float, float]]:
+    """Two numbers for each trainable tensor, by name; one transfer from the device."""
+    names, numbers = [], []
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             if parameter.requires_grad and parameter.numel():
                 exact = torch.float32 if parameter.device.type == "mps" else torch.float64
+                names.append(name)
                 numbers.append(parameter.detach().sum(dtype=exact))
                 numbers.append(torch.linalg.vector_norm(parameter.detach(), dtype=exact))
     if not numbers:
-        return []
-    together = torch.stack([number.to(numbers[0].device) for number in numbers])
-    return [float(value) for value in together.tolist()]
+        return {}
+    values = torch.stack([number.to(numbers[0].device) for number in numbers]).tolist()
+    return dict(zip(names, zip(values[::2], values[1::2], strict=True), strict=True))

@@ -24,6 +24,7 @@ EVENTS = (
     "iteration_began",
     "iteration_ended",
     "row_closed",
+    "ended",
     "stop",
 )
 
