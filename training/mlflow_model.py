@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from training.assets.cache import SEAL
 from training.config import CanaryConfig, ModelConfig
+from training.errors import SetupError
 from training.hub import MODEL_PATTERNS
 from training.models import model_folder
 from training.peers import leads
@@ -65,9 +66,15 @@ def evidence_only(folder: Path) -> None:
 
 
 def read_model(config: CanaryConfig, tokenizer: Any, device: Device, folder: Path) -> PreTrainedModel:
-    """Load what `write_model` wrote from disk, in the run's precision and quantization."""
+    """Load what `write_model` wrote from disk, in the run's precision and quantization. Raises SetupError, also for
+    another tokenizer than the one that was trained with."""
+    from transformers import AutoTokenizer
+
     from training.loading import load_model
 
+    saved = AutoTokenizer.from_pretrained(folder / TOKENIZER)
+    if saved.get_vocab() != tokenizer.get_vocab() or saved.chat_template != tokenizer.chat_template:
+        raise SetupError(f"{TOKENIZER}: another tokenizer than in training; expected the same tokens and template")
     if config.adapter.name == "full":
         return load_model(config, folder / MODEL, tokenizer, device, inspect_only=True)
     from peft import PeftModel

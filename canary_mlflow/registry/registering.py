@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.versions import SESSION_TAG, Weights, quoted, register_version
+from canary_mlflow.tracking.fact_tags import facts_in
+from canary_mlflow.tracking.numbers import count
 from canary_mlflow.tracking.own_session import broken_off, check_name
 from canary_mlflow.tracking.session import active_run, child_runs
 from canary_mlflow.tracking.uploading import upload
@@ -23,8 +29,8 @@ def register_session(
 
     `model`: by default the one that the session was started for. `weights`: the folder of the model that the session
     trained, which is copied to the session's artifacts. Raises NoSuchRun; UsageError for a session that is still open,
-    has no runs or is already a version's evidence, for an invalid model name, and for a folder without weights;
-    StoreError.
+    has no runs or is already a version's evidence, for an invalid model name, and for a folder without weights or
+    whose model or tokenizer cannot be loaded; StoreError.
     """
     session = active_run(client, session_id)
     name = model or session.data.tags.get("canary.model_name", "")
@@ -34,6 +40,7 @@ def register_session(
     refuse_unready(client, session)
     if weights is not None:
         check_weights(weights, session_id)
+        refuse_unloadable(weights, session_id, tokens_of(client, session_id))
         upload(client, session_id, weights, "model")
     # The session is the source run, as it is not known from which of its runs the weights come.
     kept = Weights.NONE if weights is None else Weights.FILES
@@ -75,3 +82,27 @@ def check_weights(folder: Path, session_id: str) -> None:
     if not any(file.stat().st_size for file in folder.rglob("*.safetensors")):
         found = ", ".join(sorted(file.name for file in folder.iterdir())[:5]) or "nothing"
         raise UsageError(f"weights {folder.absolute()}: found {found}; {wanted}; {kept}")
+
+
+def tokens_of(client: MlflowClient, session_id: str) -> int:
+    """The size of the tokenizer that the session's runs recorded; 0 if they had none, or do not agree on one."""
+    sizes = {facts_in(run.data.tags).get("tokenizer.size", "") for run in child_runs(client, session_id)}
+    return count(sizes.pop()) if len(sizes) == 1 else 0
+
+
+def refuse_unloadable(folder: Path, session_id: str, tokens: int) -> None:
+    """Raise UsageError if Transformers cannot load what is in the folder. Tried in a separate process, which loads
+    torch; where there is no torch, it is not tried. `tokens`: the size of the tokenizer to expect, 0 for none."""
+    config = folder / "config.json"
+    if not tokens and not (config.is_file() and b'"architectures"' in config.read_bytes()):
+        return
+    words = [sys.executable, "-m", "training.check_weights", str(folder), "--tokens", str(tokens)]
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(words, env=offline, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return
+    if said := json.loads(done.stdout.splitlines()[-1]):
+        raise UsageError(
+            f"weights {folder.absolute()}: {said}; expected the folder that trainer.save_model() wrote; the session is "
+            f"kept: canary register {session_id} --weights FOLDER"
+        )

@@ -189,3 +189,6 @@ def test_other_weights_than_the_trained_ones_are_seen_and_broken_ones_are_said(t
     file.write_bytes(file.read_bytes()[:-100])
     broken = repeat_evaluation(trainer, lambda: read_model(config, parts.tokenizer, device, place), "fp32")
     assert "SetupError: " in broken["failure"]
+    (place / "components/tokenizer/tokenizer.json").unlink()
+    broken = repeat_evaluation(trainer, lambda: read_model(config, parts.tokenizer, device, place), "fp32")
+    assert "tokenizer" in broken["failure"]
