@@ -70,6 +70,14 @@ RENAMED = {
     "ep_rew_mean": "reward_mean",
     "rollout/ep_rew_mean": "reward_mean",
     "policy_gradient_loss": "policy_loss",
+    "pi_loss": "policy_loss",
+    "π_loss": "policy_loss",
+    "v_loss": "value_loss",
+    "vf_loss": "value_loss",
+    # DeepSpeed-Chat's PPO.
+    "act_loss": "policy_loss",
+    "cri_loss": "value_loss",
+    "average reward score": "score_mean",
     "average_reward": "reward_mean",
     "reward/std": "reward_std",
     "rewards/std": "reward_std",
@@ -104,6 +112,9 @@ RENAMED = {
     "zero_std_group_ratio": "zero_spread_share",
     "zero_advantage_fraction": "zero_spread_share",
 }
+
+# An exact zero of these says that nothing is learned; a printed one may be what few decimals leave of a small number.
+ROUNDED = frozenset({"learning_rate", "kl", "actor/kl_loss", "grad_norm"})
 
 # verl: what it logs per iteration → (ours, our units in one of theirs). Times are seconds there too, losses, KL and
 # entropy nats, shares 0 to 1; higher and lower mean the same in both. Where the two measure unlike things the series

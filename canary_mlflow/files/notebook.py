@@ -15,11 +15,12 @@ from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.names import epoch_column, is_canonical, name_of_column, step_column
 from canary_mlflow.files.printed import read_printed
-from canary_mlflow.files.script_lines import read_script_lines
+from canary_mlflow.files.script_lines import LEAST, read_script_lines
 
 _PLANNED = re.compile(r"<progress\b[^>]{0,200}\bmax=['\"](\d{1,15})['\"]")
 _CELL = re.compile(r"<t[hd]\b[^<>]*>([^<>]*)")
 _NO_VALUE = {"", "no log"}  # what Transformers shows of a loss that is not logged yet
+_LEFT_OUT = "..."  # what pandas shows instead of the middle rows of a long table
 
 Rows = list[list[str]]
 
@@ -39,8 +40,8 @@ def read_notebook(path: Path, body: Mapping[str, Any], notes: list[str]) -> Hist
     found = max((one for one in (shown, printed) if one is not None), key=_values, default=None)
     if found is None:
         raise UsageError(
-            f"{path}: a notebook without the output of a training; expected its table, or rows that it printed; "
-            "save it with its outputs"
+            f"{path}: a notebook without the output of a training that can be read; expected its table, or {LEAST} "
+            "printed rows with a loss or a reward; save it with its outputs"
         )
     return found
 
@@ -93,7 +94,8 @@ def _tables(page: str) -> Iterator[tuple[Rows, int | None]]:
     for table in page.split("<table")[1:]:
         rows = [[unescape(cell).strip() for cell in _CELL.findall(row)] for row in table.split("<tr")[1:]]
         names = rows[0] if rows else []
-        if (step_column(names) or epoch_column(names)) and _known(names):
+        whole = not any(set(row) == {_LEFT_OUT} for row in rows)
+        if whole and (step_column(names) or epoch_column(names)) and _known(names):
             yield rows, int(planned[1]) if planned and step_column(names) else None
 
 

@@ -239,6 +239,10 @@ def test_what_verl_printed_is_read(tmp_path: Path) -> None:
     assert history.series["score_mean"].steps.tolist() == [1, 2]
     assert (values(history, "policy_loss"), values(history, "score_mean")) == ([-0.1, -0.2], [0.5, 0.5])
     assert history.notes == ()
+    rounded = "".join(f"step:{at} - actor/lr:0.000 - actor/entropy:0.000 - actor/grad_norm:0.0\n" for at in (1, 2))
+    history = read_history(write(tmp_path, "old.log", "starts\n" + rounded))
+    assert "learning_rate" not in history.series, "1e-6 in three decimals"
+    assert (values(history, "entropy"), values(history, "grad_norm")) == ([0.0, 0.0], [0.0, 0.0])
 
 
 def test_what_a_script_prints_of_its_own_is_read(tmp_path: Path) -> None:
@@ -255,6 +259,18 @@ def test_what_a_script_prints_of_its_own_is_read(tmp_path: Path) -> None:
     assert read_history(write(tmp_path, "a.log", stepped)).series["loss"].steps.tolist() == list(range(12))
     drawn = "".join(f"Loss: {at // 3}.5: 1%|#| {at}/600 [00:01<00:09, 1.0it/s]\r" for at in range(36))
     assert read_history(write(tmp_path, "b.log", drawn)).series["loss"].steps.tolist() == list(range(0, 36, 3))
+
+
+def test_a_row_that_takes_several_lines_is_one(tmp_path: Path) -> None:
+    """DeepSpeed-Chat prints the reward below the losses; other lines come now and then."""
+    row = "epoch: 0|step: {0}|ppo_ep: 1|act_loss: 0.{0}|cri_loss: 1.0|unsuper_loss: 0.0\naverage reward score: {0}.5\n"
+    body = "".join(row.format(at) + ("Memory GB, loss: 1\n" if at % 3 else "---\n") for at in range(12, 24))
+    history = read_history(write(tmp_path, "training.log", "[INFO] begins\n" + body))
+    assert values(history, "score_mean") == [at + 0.5 for at in range(12, 24)]
+    assert history.series["policy_loss"].steps.tolist() == list(range(12, 24))
+    assert "loss" not in history.series
+    last_lost = read_history(write(tmp_path, "cut.log", body[: body.rindex("average")]))
+    assert len(values(last_lost, "score_mean")) == len(values(last_lost, "value_loss")) - 1
 
 
 def notebook(*outputs: dict[str, object]) -> str:
@@ -279,7 +295,9 @@ def test_a_notebook_in_which_a_model_was_trained_is_read(tmp_path: Path) -> None
     assert history.notes[0] == "a table of a notebook, the fullest of 2"
     printed = {"text": [f"{{'loss': {at}, 'epoch': {at}}}\n" for at in range(5)]}
     assert values(read_history(write(tmp_path, "b.ipynb", notebook(short, printed))), "loss") == [0, 1, 2, 3, 4]
-    with pytest.raises(UsageError, match="a notebook without the output of a training; expected its table"):
+    excerpt = shown(("", "step", "loss", "kl"), (0, 0, 3, 1), ("...",) * 4, (99, 99, 1, 1))
+    assert values(read_history(write(tmp_path, "d.ipynb", notebook(excerpt, short))), "loss") == [9.0]
+    with pytest.raises(UsageError, match="a notebook without the output of a training that can be read; expected"):
         read_history(write(tmp_path, "c.ipynb", notebook(shown(("Name", "Loss"), ("a", 1)))))
 
 
