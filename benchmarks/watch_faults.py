@@ -150,6 +150,18 @@ def _reference_follows(trainer: Any, since: int) -> None:
     trainer.ref_model.load_state_dict(trainer.model.state_dict())
 
 
+def _head_dies(trainer: Any, since: int) -> None:
+    """The score's head is 0 from here on, so that every answer earns the same."""
+    with torch.no_grad():
+        trainer.model.score.weight.zero_()
+
+
+def _not_a_number(trainer: Any, since: int) -> None:
+    """One weight overflows."""
+    with torch.no_grad():
+        trainer.model.score.weight[0, 0] = float("nan")
+
+
 MADE = {
     "lr_jump": Fault(algos=ALL, strike=_rate(lambda since: 100.0)),
     "lr_ramp": Fault(algos=ALL, strike=_rate(lambda since: min(1.2**since, 300.0))),
@@ -179,7 +191,7 @@ KEPT = {
 THIRD = {
     "hot": Fault(algos=("grpo", "rloo"), strike=_hot),
     "head_drifts": Fault(algos=ONLINE, strike=_head_drifts),
-    "rate_jump_30": Fault(algos=("grpo", "rloo"), strike=_rate(lambda since: 30.0)),
+    "rate_jump_30": Fault(algos=("grpo", "rloo", "reward"), strike=_rate(lambda since: 30.0)),
     "sign_lost": Fault(  # a worse answer is rewarded more; the logged reward is the right one's mirror image
         algos=ONLINE, strike=_hurried(3.0), reward=lambda reward, answer, since: 0.5 - reward
     ),
@@ -194,5 +206,9 @@ THIRD = {
     "prompt_lost": Fault(algos=("sft",), data="no_prompt"),
     "reference_follows": Fault(algos=("dpo", "kto"), strike=_reference_follows),
     "near_pairs": Fault(algos=("dpo",), strike=_hurried(10.0), data="near"),
-    "labels_drawn": Fault(algos=("kto",), strike=_hurried(3.0), data="drawn"),
+    "labels_drawn": Fault(algos=("kto", "reward"), strike=_hurried(3.0), data="drawn"),
+    "labels_reversed": Fault(algos=("reward",), data="swapped"),
+    "rate_climbs": Fault(algos=("reward",), strike=_rate(lambda since: min(1.2**since, 100.0))),
+    "head_dies": Fault(algos=("reward",), strike=_head_dies),
+    "not_a_number": Fault(algos=("reward",), strike=_not_a_number),
 }

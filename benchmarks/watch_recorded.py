@@ -7,6 +7,7 @@ A session counts as failed by what it did after its fault's onset, never by what
   all answers earn the same, and less than before;
 - DPO, KTO: the margin has lost half of what it had gained; or the preferred answers ten nats of log-probability;
 - SFT: the loss has taken back half of what it had learned;
+- reward models: the margin has lost half of what it had gained, or the loss;
 - or a value is not finite, or the session broke off.
 
 STOP is soon if it comes within 15 % of the session after the first of those ten rows.
@@ -37,7 +38,7 @@ from gates.watch import Level, WatchPolicy
 
 WINDOW, SOON = 10, 0.15  # rows that say that it failed; share of a run within which STOP is soon
 ONLINE, PAIRS = ("grpo", "rloo", "ppo"), ("dpo", "kto")
-ALGOS = (*ONLINE, *PAIRS, "sft")
+ALGOS = (*ONLINE, *PAIRS, "sft", "reward")
 STEPS = 100
 
 
@@ -68,6 +69,9 @@ def _loses(algo: str, before: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
     """A function that says whether a session that began with `before` failed in the given ten rows."""
     if algo == "sft":
         return _half_lost(before, "loss", -1)
+    if algo == "reward":
+        fell, rose = _half_lost(before, "reward_margin", 1), _half_lost(before, "loss", -1)
+        return lambda rows: fell(rows) or rose(rows)
     if algo in PAIRS:
         fell = _half_lost(before, "reward_margin", 1)
         had = _mean(before[-WINDOW:], "chosen_logp")

@@ -3,10 +3,10 @@
     python benchmarks/watch_sessions.py made|kept|third OUT.jsonl.gz [--algo grpo …] [--healthy 100] [--seeds 4]
 
 `made`: the world and faults that the watch's rules were written on; `kept`: another model, other data, other faults
-(watch_worlds.py, watch_faults.py); `third`: one more of each. TRL's trainers for GRPO, RLOO, DPO, KTO (`third` only)
-and SFT, our own for PPO; one row per optimizer step (PPO: per iteration). Sessions that OUT has already are not trained
-again. One line per session: world, algo, fault, seed, onset, settings, step, series; a session without a fault, where
-the world has held-out data, also says how good the model was on them before and after: `evaluated`.
+(watch_worlds.py, watch_faults.py); `third`: one more of each. TRL's trainers for GRPO, RLOO, DPO, SFT and, in `third`
+only, KTO and reward models, our own for PPO; one row per optimizer step (PPO: per iteration). Sessions that OUT has are
+not trained again. One line per session: world, algo, fault, seed, onset, settings, step, series; a session without
+a fault, where the world has held-out data, also says how good the model was on them before and after: `evaluated`.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from datasets import Dataset
 from datasets.utils.logging import disable_progress_bar as disable_progress_bars
-from torch.utils.data import SequentialSampler
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 from watch_faults import KEPT, MADE, THIRD, Fault
 from watch_recorded import read
-from watch_worlds import END, WORLDS, World, load
+from watch_trainers import BUILD, Striking, settings_of
+from watch_worlds import END, WORLDS, World, load, load_scorer
 
 from canary_mlflow.files.names import name_of_column
 
-ALGOS = ("grpo", "rloo", "ppo", "dpo", "kto", "sft")
+ALGOS = ("grpo", "rloo", "ppo", "dpo", "kto", "sft", "reward")
 FAULTS = {"made": MADE, "kept": KEPT, "third": THIRD}
-WORLDS_OF = {"made": ("words",), "kept": ("sums",), "third": ("turns", "turns_early")}
+WORLDS_OF = {"made": ("words",), "kept": ("sums",), "third": ("turns", "turns_early", "turns_judged")}
 CACHE = Path(tempfile.gettempdir()) / "canary-watch-worlds"
 # The series that a judge may look at.
 _KEPT = frozenset((
@@ -51,53 +50,6 @@ _KEPT = frozenset((
     "reward_mean", "reward_std", "score_mean", "zero_spread_share", "response_length", "truncated_share",
     "chosen_reward", "rejected_reward", "reward_margin", "reward_accuracy", "chosen_logp", "rejected_logp",
 ))  # fmt: skip
-
-
-def settings_of(algo: str, world: World, draw: random.Random) -> dict[str, Any]:
-    """Settings that a user might choose; every draw of them learns."""
-    chosen: dict[str, Any] = {
-        "learning_rate": world.rates[algo] * draw.choice((0.5, 1.0, 2.0)),
-        "lr_scheduler_type": draw.choice(("constant", "linear", "cosine")),
-        "warmup_steps": draw.choice((0, 5, 10)),
-    }
-    if algo in ("grpo", "rloo"):
-        chosen |= {
-            "beta": draw.choice((0.0, 0.02, 0.1)),
-            "num_generations": draw.choice((4, 8)),
-            "temperature": draw.choice((0.8, 1.0)),
-            "per_device_train_batch_size": draw.choice((16, 24)),
-        }
-    if algo == "grpo":
-        chosen |= {
-            "loss_type": draw.choice(("grpo", "dr_grpo", "dapo", "bnpo")),
-            "scale_rewards": draw.choice(("group", "none")),
-        }
-    if algo == "ppo":
-        chosen |= {"init_kl_coef": draw.choice((0.02, 0.1)), "rollout_batch_size": draw.choice((16, 24)),
-                   "ppo_epochs": draw.choice((1, 2)), "kl_horizon": 640}  # fmt: skip
-    if algo == "dpo":
-        chosen |= {"beta": draw.choice((0.05, 0.1, 0.3)), "loss_type": draw.choice(("sigmoid", "ipo")),
-                   "per_device_train_batch_size": draw.choice((4, 8))}  # fmt: skip
-    if algo == "kto":
-        chosen |= {"beta": draw.choice((0.05, 0.1, 0.3)), "loss_type": draw.choice(("kto", "apo_zero_unpaired")),
-                   "per_device_train_batch_size": draw.choice((8, 16))}  # fmt: skip
-    if algo == "sft":
-        chosen |= {"per_device_train_batch_size": draw.choice((4, 8))}
-    chosen["rollout_batch_size" if algo == "ppo" else "per_device_train_batch_size"] *= world.batch
-    return chosen
-
-
-class Striking(TrainerCallback):
-    """Lets a fault strike before each step from its onset on."""
-
-    def __init__(self, fault: Fault | None, onset: int) -> None:
-        self.fault, self.onset, self.trainer, self.since = fault, onset, None, 0
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        iteration = state.global_step // getattr(args, "updates_per_iteration", 1) + 1
-        self.since = max(0, iteration - self.onset + 1)
-        if self.fault and self.fault.strike and self.since:
-            self.fault.strike(self.trainer, self.since)
 
 
 def session(world: World, algo: str, fault: Fault | None, seed: int, onset: int, steps: int) -> dict[str, Any]:
@@ -113,7 +65,7 @@ def session(world: World, algo: str, fault: Fault | None, seed: int, onset: int,
         "output_dir": str(CACHE / "out"), "seed": seed, "use_cpu": True, "bf16": False, "report_to": "none",
         "disable_tqdm": True, "save_strategy": "no", "logging_nan_inf_filter": False,
     }  # fmt: skip
-    trainer = _BUILD[algo](world, world.folder(CACHE), fault, striking, draw, usual | chosen, steps)
+    trainer = BUILD[algo](world, world.folder(CACHE), fault, striking, draw, usual | chosen, steps)
     striking.trainer = trainer
     trainer.remove_callback(PrinterCallback)
     try:
@@ -123,7 +75,7 @@ def session(world: World, algo: str, fault: Fault | None, seed: int, onset: int,
     entries = [entry for entry in trainer.state.log_history if algo != "ppo" or "kl" in entry]
     found: dict[str, Any] = {"settings": chosen}
     if fault is None and world.held_out:
-        first, tokenizer = load(world.folder(CACHE))
+        first, tokenizer = (load_scorer if algo == "reward" else load)(world.folder(CACHE))
         found["evaluated"] = [evaluation(algo, world, model, tokenizer) for model in (first, trainer.model)]
     return found | _columns([entry for entry in entries if "loss" in entry])
 
@@ -138,162 +90,13 @@ def _columns(entries: list[dict[str, Any]]) -> dict[str, Any]:
     return {"step": list(range(1, len(entries) + 1)), "series": found}
 
 
-def _online(world: World, folder: str, fault: Fault | None, striking: Striking, draw: random.Random,
-            chosen: dict[str, Any], steps: int, *, kind: str) -> Any:  # fmt: skip
-    import trl
-
-    prompts = [{"prompt": prompt} for prompt, _ in world.pairs]
-    _, tokenizer = load(folder)
-
-    def reward(prompts: list[str], completions: list[str], **_: Any) -> list[float]:
-        return _rewards(world, fault, striking, prompts, completions)
-
-    fixed = {"max_steps": steps, "max_completion_length": world.answer_tokens, "logging_steps": 1}
-    fixed |= {"gradient_checkpointing": False, "activation_checkpointing": False}
-    return getattr(trl, f"{kind}Trainer")(
-        model=folder,
-        reward_funcs=reward,
-        args=getattr(trl, f"{kind}Config")(**fixed, **chosen),
-        processing_class=tokenizer,
-        train_dataset=Dataset.from_list(prompts),
-        callbacks=[striking],
-    )
-
-
-def _rewards(world: World, fault: Fault | None, striking: Striking, prompts: list[str], answers: list[str]) -> Any:
-    hit = fault is not None and striking.since > 0
-    asked = prompts[len(prompts) // 2 :] + prompts[: len(prompts) // 2] if hit and fault.shuffled else prompts
-    scores = [world.score(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)]
-    if hit and fault.reward:
-        scores = [fault.reward(one, answer, striking.since) for one, answer in zip(scores, answers, strict=True)]
-    return scores
-
-
-def _ppo(world: World, folder: str, fault: Fault | None, striking: Striking, draw: random.Random,
-         chosen: dict[str, Any], steps: int) -> Any:  # fmt: skip
-    from training.ppo.settings import PPOConfig
-    from training.ppo.trainer import PPOTrainer
-
-    model, tokenizer = load(folder)
-
-    def reward(answers: Any) -> torch.Tensor:
-        asked = tokenizer.batch_decode(answers.prompt_ids, skip_special_tokens=True)
-        given = [ids[mask] for ids, mask in zip(answers.response_ids, answers.response_mask, strict=True)]
-        said = tokenizer.batch_decode(given, skip_special_tokens=True)
-        return torch.tensor(_rewards(world, fault, striking, asked, said))
-
-    fixed = {"iterations": steps, "max_new_tokens": world.answer_tokens}
-    return PPOTrainer(
-        model=model,
-        args=PPOConfig(**fixed, **chosen),
-        tokenizer=tokenizer,
-        train_prompts=[prompt for prompt, _ in world.pairs],
-        reward=reward,
-        callbacks=[striking],
-    )
-
-
-def _dpo(world: World, folder: str, fault: Fault | None, striking: Striking, draw: random.Random,
-         chosen: dict[str, Any], steps: int) -> Any:  # fmt: skip
-    from trl import DPOConfig, DPOTrainer
-
-    model, tokenizer = load(folder)
-    rows, from_row = _drawn(world, striking, draw, steps * chosen["per_device_train_batch_size"], steps)
-    pairs = []
-    for at, (prompt, good) in enumerate(rows):
-        poor = world.poor(prompt, good, draw)
-        kind = fault.data if fault and at >= from_row else ""
-        good, poor = _spoiled(kind, world, good, poor, draw)
-        if world.noise and draw.random() < world.noise:
-            good, poor = poor, good
-        pairs.append({"prompt": prompt, "chosen": good, "rejected": poor})
-    args = DPOConfig(max_steps=steps, logging_steps=1, activation_checkpointing=False, **chosen)
-    return _in_order(DPOTrainer(model=model, args=args, processing_class=tokenizer,
-                                train_dataset=Dataset.from_list(pairs), callbacks=[striking]))  # fmt: skip
-
-
-def _kto(world: World, folder: str, fault: Fault | None, striking: Striking, draw: random.Random,
-         chosen: dict[str, Any], steps: int) -> Any:  # fmt: skip
-    from trl import KTOConfig, KTOTrainer
-
-    model, tokenizer = load(folder)
-    rows, from_row = _drawn(world, striking, draw, steps * chosen["per_device_train_batch_size"], steps)
-    judged = []
-    for at, (prompt, good) in enumerate(rows):
-        kind = fault.data if fault and at >= from_row else ""
-        good, poor = _spoiled(kind, world, good, world.poor(prompt, good, draw), draw)
-        is_good = draw.random() < 0.5
-        wrong = draw.random() < (0.5 if kind == "drawn" else world.noise)
-        judged.append({"prompt": prompt, "completion": good if is_good else poor, "label": is_good != wrong})
-    args = KTOConfig(max_steps=steps, logging_steps=1, activation_checkpointing=False, **chosen)
-    return _in_order(KTOTrainer(model=model, args=args, processing_class=tokenizer,
-                                train_dataset=Dataset.from_list(judged), callbacks=[striking]))  # fmt: skip
-
-
-def _sft(world: World, folder: str, fault: Fault | None, striking: Striking, draw: random.Random,
-         chosen: dict[str, Any], steps: int) -> Any:  # fmt: skip
-    from trl import SFTConfig, SFTTrainer
-
-    model, tokenizer = load(folder)
-    rows, from_row = _drawn(world, striking, draw, steps * chosen["per_device_train_batch_size"], steps)
-    texts = []
-    for at, (prompt, good) in enumerate(rows):
-        kind = fault.data if fault and at >= from_row else ""
-        if kind == "random":
-            good = "".join(draw.sample(good, len(good)))
-        elif kind == "wrong":
-            good = world.poor(prompt, world.poor(prompt, good, draw), draw)[::-1]
-        elif kind == "no_prompt":
-            prompt = ""
-        good, _ = _spoiled(kind, world, good, "", draw)
-        if world.noise and draw.random() < world.noise:
-            good = world.poor(prompt, good, draw)
-        texts.append({"text": prompt + good})
-    args = SFTConfig(max_steps=steps, logging_steps=1, activation_checkpointing=False, **chosen)
-    return _in_order(SFTTrainer(model=model, args=args, processing_class=tokenizer,
-                                train_dataset=Dataset.from_list(texts), callbacks=[striking]))  # fmt: skip
-
-
-def _drawn(
-    world: World, striking: Striking, draw: random.Random, count: int, steps: int
-) -> tuple[list[tuple[str, str]], int]:
-    return draw.choices(world.pairs, k=count), (striking.onset - 1) * count // steps
-
-
-def _spoiled(kind: str, world: World, good: str, poor: str, draw: random.Random) -> tuple[str, str]:
-    """A row's good and poor answer, after what a fault of the data does to them."""
-    if kind == "swapped":
-        return poor, good
-    if kind == "others":  # the answers to another prompt
-        prompt, good = draw.choice(world.pairs)
-        return good, world.poor(prompt, good, draw)
-    if kind == "near":  # alike but for one letter
-        at = draw.randrange(len(good) - 1)
-        return good, good[:at] + draw.choice(good[:-1]) + good[at + 1 :]
-    return good, poor
-
-
-def _in_order(trainer: Any) -> Any:
-    trainer._get_train_sampler = lambda dataset=None: SequentialSampler(trainer.train_dataset)
-    return trainer
-
-
-_BUILD: dict[str, Any] = {
-    "grpo": lambda *words: _online(*words, kind="GRPO"),
-    "rloo": lambda *words: _online(*words, kind="RLOO"),
-    "ppo": _ppo,
-    "dpo": _dpo,
-    "kto": _kto,
-    "sft": _sft,
-}
-
-
 @torch.no_grad()
 def evaluation(algo: str, world: World, model: Any, tokenizer: Any) -> float:
     """How good a model is on held-out pairs; higher is better.
 
     SFT: the log-probability of a good answer, DPO and KTO: by how much it exceeds the poor answer's, PPO: the score of
-    an answer that is drawn. Means over the pairs.
+    an answer that is drawn, reward models: the log-probability that the good answer is the better one. Means over the
+    pairs.
     """
     draw, model = random.Random(7), getattr(model, "policy", model).eval()
     prompts, good = zip(*world.held_out, strict=True)
@@ -305,6 +108,10 @@ def evaluation(algo: str, world: World, model: Any, tokenizer: Any) -> float:
             ids = model.generate(**asked, max_new_tokens=world.answer_tokens, do_sample=True)
         said = tokenizer.batch_decode(ids[:, asked["input_ids"].shape[1] :], skip_special_tokens=True)
         return statistics.fmean(map(world.score, prompts, said))
+    if algo == "reward":
+        poor = [world.poor(prompt, answer, draw) for prompt, answer in world.held_out]
+        margins = _scores(model, tokenizer, prompts, good) - _scores(model, tokenizer, prompts, poor)
+        return float(torch.nn.functional.logsigmoid(margins).mean())
     likely = _log_probability(model, tokenizer, prompts, good)
     if algo == "sft":
         return likely
@@ -321,6 +128,12 @@ def _log_probability(model: Any, tokenizer: Any, prompts: Sequence[str], answers
         logps = model(input_ids=ids).logits[0, start - 1 : -1].log_softmax(-1)
         total += float(logps.gather(1, ids[0, start:, None]).sum())
     return total / len(prompts)
+
+
+def _scores(model: Any, tokenizer: Any, prompts: Sequence[str], answers: Sequence[str]) -> torch.Tensor:
+    """Of the answers, by a reward model."""
+    texts = [prompt + answer + END for prompt, answer in zip(prompts, answers, strict=True)]
+    return model(**tokenizer(texts, return_tensors="pt", padding=True)).logits[:, 0]
 
 
 def wanted(

@@ -4,6 +4,7 @@
 right or wrong. The rules of the watch were made on the first one; the second one was kept for the final table, and has
 been looked at since. `turns` (Qwen, one token a character): letters to be said backwards, scored by a noisy judge; the
 third look at GRPO and RLOO. `turns_early`: the same with a tenth of its given answers wrong, for the other trainers.
+`turns_judged`: the same with mistyped answers as the worse ones, for reward models.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.trainers import BpeTrainer, WordLevelTrainer
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     GPTNeoXConfig,
     LlamaConfig,
@@ -84,6 +86,14 @@ def load(folder: str) -> tuple[Any, Any]:
     return AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder, padding_side="left")
 
 
+def load_scorer(folder: str) -> tuple[Any, Any]:
+    """The same model with a new head that gives one score, and the tokenizer."""
+    with torch.random.fork_rng():
+        torch.manual_seed(7)  # the head's first weights, which an evaluation compares with
+        model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1)
+    return model, load(folder)[1]
+
+
 def _bpe(texts: list[str]) -> Tokenizer:
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -129,6 +139,12 @@ def _turns(seed: int, count: int) -> list[tuple[str, str]]:
     draw = random.Random(seed)
     words = ["".join(draw.choices("abcdefgh", k=draw.randint(3, 5))) for _ in range(count)]
     return [(f"{word}=", f"{word[::-1]}.") for word in words]
+
+
+def _mistyped(answer: str, draw: random.Random) -> str:
+    """With g or h, which good answers have too, in place of one or two letters."""
+    wrong = draw.sample(range(len(answer) - 1), draw.randint(1, 2))
+    return "".join(draw.choice("gh") if at in wrong else letter for at, letter in enumerate(answer))
 
 
 _TIPS = [(f"{task}:", f" {tip}") for task, tips in sentences.TASKS for tip in tips]
@@ -180,4 +196,10 @@ WORLDS["turns_early"] = replace(  # after more lessons there would be little lef
     noise=0.1,
     held_out=tuple(pair for pair in _turns(8, 100) if pair not in _TURNS)[:64],
     rates={"ppo": 1.5e-3, "dpo": 4e-4, "kto": 1e-4, "sft": 1e-3},
+)
+WORLDS["turns_judged"] = replace(  # so small a model cannot see within 100 steps whether an answer fits its prompt
+    WORLDS["turns_early"],
+    name="turns_judged",
+    poor=lambda prompt, answer, draw: _mistyped(answer, draw),
+    rates={"reward": 1e-3},
 )
