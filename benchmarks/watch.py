@@ -3,6 +3,7 @@
     python benchmarks/watch.py histories FOLDER [--leave-out]
     python benchmarks/watch.py runs FOLDER [--algo sft …] [--fault lr_high …] [--healthy 20] [--seeds 5] [--override …]
     python benchmarks/watch.py recorded FILE.jsonl.gz …
+    python benchmarks/watch.py bound FILE.jsonl.gz …
     python benchmarks/watch.py worth FILE.jsonl.gz|FOLDER … [--settings]
     python benchmarks/watch.py speed [--rows 100000]
 
@@ -10,6 +11,7 @@
 verdicts by trainer type and label; with --leave-out the loss rule's limits are tuned on half of the repositories and
 reported on the other half, both ways.
 `recorded`: sessions that watch_sessions.py made to fail at a known step, and healthy ones, beside other judges.
+`bound`: how soon the failures of these sessions can be seen at all (watch_bound.py), beside how soon the watch does.
 `worth`: on how many sessions and histories each rule changes what is said, with --settings also each number.
 `runs` trains in the embedded workloads into FOLDER (what is there already is not trained again) and compares the watch
 with the dashboard's fixed limits and with the usual rules, at their own rate of false alarms and at the watch's;
@@ -30,6 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import watch_bound
 import watch_histories
 import watch_making as making
 import watch_peers as peers
@@ -236,6 +239,8 @@ def main() -> int:
     new.add_argument("--override", nargs="*", default=[], metavar="KEY=VALUE", help="what the trainings get besides")
     kept = parts.add_parser("recorded")
     kept.add_argument("files", type=Path, nargs="+")
+    soonest = parts.add_parser("bound")
+    soonest.add_argument("files", type=Path, nargs="+")
     worthy = parts.add_parser("worth")
     worthy.add_argument("sets", type=Path, nargs="+", help="recorded sessions, or what `histories` takes")
     worthy.add_argument("--settings", action="store_true", help="each number of the policy too; takes minutes")
@@ -243,6 +248,7 @@ def main() -> int:
     fast.add_argument("--rows", type=int, default=100_000)
     arguments = parser.parse_args()
     part = {
+        "bound": watch_bound.bound,
         "histories": watch_histories.histories,
         "recorded": watch_recorded.recorded,
         "runs": runs,

@@ -103,15 +103,13 @@ def _leave_out(policy: WatchPolicy, runs: list[tuple[dict[str, Any], peers.Rows]
     found = []
     for tuned, other in (halves, halves[::-1]):
         scored = []
-        for noise, critical, lost in itertools.product((3.5, 4.5, 6.0), (5.5, 7.0), (0.4, 0.6, 0.8)):
-            gain = replace(policy.gain, noise=noise, critical_noise=critical, critical_lost=lost)
+        for noise, critical, lost in itertools.product((2.5, 3.0, 4.0), (4.0, 5.0), (0.0, 0.2, 0.4)):
+            gain = replace(policy.gain, noise=noise, critical_noise=critical, lost=lost)
             score = _score(replace(policy, gain=gain), tuned)
             cost = 10 * (score["failing"] - score["caught"]) + 5 * score["healthy_stop"] + score["healthy_critical"]
             scored.append((cost, score["healthy_warned"], (noise, critical, lost), gain))
         _, _, chosen, gain = min(scored, key=lambda one: one[:3])
         result = {"chosen": chosen, "other_half": _score(replace(policy, gain=gain), other)}
         found.append({**result, "shipped_on_other_half": _score(policy, other)})
-        print(
-            f"\nleave out: noise, critical_noise, critical_lost = {chosen}; on the other half: {result['other_half']}"
-        )
+        print(f"\nleave out: noise, critical_noise, lost = {chosen}; on the other half: {result['other_half']}")
     return found

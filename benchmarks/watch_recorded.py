@@ -128,7 +128,7 @@ def _file(path: Path, policy: WatchPolicy) -> dict[str, Any]:
 
 def _line(algo: str, sessions: list[dict[str, Any]], policy: WatchPolicy) -> dict[str, Any]:
     said = peers.warnings(policy, algo)
-    healthy, failing = _sorted(sessions)
+    healthy, failing = healthy_and_failing(sessions)
     levels = [max((warning.level for warning in said(rows_of(one))), default=0) for one in healthy]
     late, stops, saved, by_fault = [], [], [], defaultdict(lambda: [0, 0, 0, 0])
     warned = 0
@@ -180,7 +180,7 @@ def ended_worse(one: dict[str, Any]) -> bool:
     return statistics.fmean(last) < statistics.fmean(first) - 3 * error
 
 
-def _sorted(sessions: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def healthy_and_failing(sessions: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """(healthy sessions without a fault, sessions that failed because of theirs)."""
     healthy = [one for one in sessions if not one["fault"] and not _ran_off(one)]
     return healthy, [one for one in sessions if one["fault"] and failed_from(one) is not None]
@@ -213,7 +213,7 @@ def _peers(sessions: list[dict[str, Any]], policy: WatchPolicy) -> dict[str, Any
         "z-score alert": lambda algo: lambda rows: peers.z_score(rows, 1.0),
         "spike rule": lambda algo: lambda rows: peers.spikes(rows, 1.0),
     }
-    healthy, failing = _sorted(sessions)
+    healthy, failing = healthy_and_failing(sessions)
     print(f"\n{'':22s}{f'alarms in {len(healthy)} healthy':>24s}{f'in {len(failing)} failing, after the onset':>40s}")
     found = {}
     for name, judge in judges.items():

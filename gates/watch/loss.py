@@ -15,15 +15,13 @@ from gates.watch.warning import Detector, Finding, Level
 _DIFF_TO_SD = 0.886  # of a normal: standard deviation over mean absolute difference of neighbours
 _TURN_TO_SD = 0.512  # of independent values: standard deviation over mean absolute second difference
 _OF_ROWS = 1.12  # standard deviation of the better of mean and median of n rows / that of one row, times root n
-_NOTHING_GAINED = 1.25  # times as far must a series fall that has gained nothing yet
-_FOLLOW = 0.1  # share by which the smoothed level follows: the lowest of many noisy medians is luck
+_LEANS = 4 / 3  # by how much the mean of the rows before varies more because the later ones count more
 _MEMORY = 100  # rows over which noise is averaged
-_SETTLED = _MEMORY + 1  # rows from which on averages follow at a constant rate
-_JUMP = 5.0  # a single jump counts as at most this many times the noise
-# Rows for which a finding must last before it is reported: three high losses among five, which small batches have now
-# and then, make three high medians in a row, so only a fourth one tells anything new.
+# Rows for which a loss must stand above its beginning: three high losses among five, which small batches have now and
+# then, make three high medians in a row, so only a fourth one tells anything new.
 _CONFIRM = 4
-_TURNS = 20  # turns of its level from which a sampled reward's own ones tell how far it wanders
+_FEW_ROWS = 1.5  # standard deviations more than later: the first rows tell little about them
+_JUMP = 5.0  # a single jump counts as at most this many times the noise
 _EARLY = 3  # rows before which a run cannot have blown up
 _HALF_ABOVE, _DOUBLE, _RISE = 1.5, 2.0, 0.05  # factors and nats by which a loss must be above its beginning
 _TINY = 1e-9  # a loss of 0 or below has no logarithm
@@ -35,12 +33,12 @@ class Noise:
 
     `weight`: 2 if each row counts the more the later it is, as a margin's noise grows with it; 1 if all count alike.
     `behind`: rows by which it lags, so that a fall does not excuse itself. `jump`: a single difference counts as at
-    most this many times the usual.
+    most this many times the usual; not where most differences are 0, as those of rewards of small groups are.
     """
 
     __slots__ = ("_before", "_behind", "_changes", "_jump", "_mean", "_moves", "_weight")
 
-    def __init__(self, weight: int, behind: int = 0, jump: float = _JUMP) -> None:
+    def __init__(self, weight: int, behind: int = 0, jump: float = math.inf) -> None:
         self._weight = weight
         self._behind = behind
         self._jump = jump
@@ -68,108 +66,90 @@ class Noise:
 
 
 class GainLost:
-    """What a series had gained is lost again, in the level of the last `window` rows; higher values are worse.
+    """The last `window` rows are worse than all rows before them; higher values are worse.
 
-    A reward has no natural zero and no unit, and a loss may end far above 0, so only its own noise and the run's gain
-    can tell how far is far. Small batches earn one of a few values, so the level is the better of the last rows' mean
-    and median: two bad rows among five are no fall, nor are three if every second row is bad. Successive batches are
-    alike, so the noise is also that of the level itself, against the line through it one and two windows ago; before
-    it has turned more often than `trust`, that of the `shorter` window tells.
+    A reward has no natural zero and no unit, and a loss may end far above 0, so only the run's own noise can tell how
+    far is far. Of the rows before, each counts the more the later it is: a series that has risen steadily stands a
+    third of its gain above them, and must lose that before it can be worse. Small batches earn one of a few values, so
+    the level of the last rows is the better of their mean and median, and three bad rows among ten are no fall.
+    Successive batches are alike, so the noise is also that of the level itself, against the line through it one and two
+    windows ago; before it has turned, that of the `shorter` window tells.
     """
 
     __slots__ = (
-        "_best", "_calm", "_critical", "_doubtful", "_far", "_first", "_least", "_levels", "_new", "_noise", "_recent",
-        "_rows", "_rules", "_share", "_shorter", "_smooth", "_trust", "_turns", "_window", "_wobble", "level",
+        "_best", "_first", "_least", "_levels", "_new", "_noise", "_past", "_recent", "_rows", "_rules", "_share",
+        "_shorter", "_turns", "_window", "_wobble",
     )  # fmt: skip
 
-    def __init__(
-        self, rules: GainRules, window: int, noise: Noise, shorter: GainLost | None = None, trust: int = 0
-    ) -> None:
+    def __init__(self, rules: GainRules, window: int, noise: Noise, shorter: GainLost | None = None) -> None:
         self._rules = rules
         self._window = window
         self._noise = noise
         self._shorter = shorter
-        self._trust = trust
         self._share = _OF_ROWS / math.sqrt(window)
-        self._far, self._least = rules.noise, rules.min_rows
+        self._least = window + rules.min_rows
         self._recent: deque[float] = deque(maxlen=window)
         self._levels: deque[float] = deque(maxlen=2 * window + 1)
         self._new: deque[float] = deque()
-        self._rows = self._turns = self._critical = self._doubtful = 0
-        self._calm = math.inf  # the noise when the level began to be worse: a fall must not excuse itself
-        self._wobble = self._first = self._best = self._smooth = self.level = 0.0
+        self._rows = self._turns = 0
+        self._wobble = self._first = self._best = self._past = 0.0
 
     @property
     def gained(self) -> bool:
         """Whether the series has ever been better than at the beginning."""
-        return self._first - self._best > self._rules.noise * self._share * self._noise.sd
+        return self._first - self._best > self._rules.noise * self.error
 
     @property
     def error(self) -> float:
         """Standard deviation of the level if rows are independent; no other estimate is smaller."""
-        return self._share * min(self._noise.sd, self._calm)
+        return self._share * self._noise.sd
 
     def update(self, value: float) -> Finding | None:
         # In one piece: in a training this runs once a step, when the processor's cache holds nothing of it any more, so
         # each further function and attribute is read from memory.
         rows = self._rows = self._rows + 1
         recent, window = self._recent, self._window
+        before = rows - window
+        if before > 0:
+            past = self._past = self._past + (recent[0] - self._past) * 2 / (before + 1)
+            if past < self._best and before >= window:
+                self._best = past
         recent.append(value)
-        if rows < window:
+        if before < 0:
             return None
         # The level at which the series stands now.
         level, mean = sorted(recent)[window // 2], sum(recent) / window
-        self.level = level = mean if mean < level else level
-        if rows == window:
-            self._first = self._best = self._smooth = level
-        follow = _FOLLOW if rows > _SETTLED else max(_FOLLOW, 1 / (rows - window + 1))
-        smooth = self._smooth = self._smooth + (level - self._smooth) * follow
-        if smooth < self._best:
-            self._best = smooth
+        level = mean if mean < level else level
+        if not before:
+            self._first = self._best = level
         # Nearly every row goes past this.
-        if level > self._best and rows >= self._least and level - self._best > self._far * self.error:
+        elif level > self._past and rows >= self._least:
             finding = self._judge(level, self._wandering())
             if finding is not None:
-                return self._confirmed(finding)
-        self._critical = self._doubtful = 0
-        self._calm = math.inf
+                return finding
         levels = self._levels
         levels.append(level)
         if len(levels) > 2 * window:
             self._turn(level - 2 * levels[window] + levels[0])
         return None
 
-    def _confirmed(self, finding: Finding) -> Finding | None:
-        """What to report of a finding, as far as it has lasted."""
-        self._doubtful += 1
-        self._calm = min(self._calm, self._noise.sd)
-        self._critical = self._critical + 1 if finding.level is Level.CRITICAL else 0
-        if self._critical >= _CONFIRM:
-            return finding
-        return Finding(Level.WARN, finding.seen) if self._doubtful >= _CONFIRM else None
-
     def last(self) -> Finding | None:
         """What the last two rows mean, if they stand out of the noise of single rows."""
         if self._rows <= self._window:
             return None
-        return self._judge(min(list(self._recent)[-2:]), self.error / self._share)
+        return self._judge(min(list(self._recent)[-2:]), self._noise.sd)
 
     def _judge(self, level: float, error: float | None) -> Finding | None:
         """What it means that the series stands at this level. `error`: the level's standard deviation."""
-        if error is None:
+        rules, fall = self._rules, level - self._past
+        if not error or fall <= max(rules.floor, rules.lost * (self._first - self._past)):
             return None
-        rules = self._rules
-        fall, gained = level - self._best, max(self._first - self._best, 0.0)
-        # The best and the worst of many levels stand apart by luck, the further the more there were.
-        luck = 6.0 * math.log(max(self._rows / _MEMORY, 1.0))
-        far = math.sqrt(max((fall / (error or math.inf)) ** 2 - luck, 0.0))
-        if not self.gained:  # its best level is its first one, or luck
-            far /= _NOTHING_GAINED
-        if fall <= rules.floor or far <= rules.noise:
+        far = (fall / error) ** 2 / (1 + _LEANS * self._window / (self._rows - self._window))
+        # The worst of many levels stands apart by luck, the further the more there were.
+        far -= 6.0 * math.log(max(self._rows / _MEMORY, 1.0))
+        if far <= rules.noise**2:
             return None
-        if far > rules.critical_noise and fall > rules.critical_lost * gained:
-            return Finding(Level.CRITICAL, self._seen(level))
-        return Finding(Level.WARN, self._seen(level)) if fall > rules.warn_lost * gained else None
+        return Finding(Level.CRITICAL if far > rules.critical_noise**2 else Level.WARN, self._seen(level))
 
     def _turn(self, bend: float) -> None:
         """Learn by how much the level turns by itself, from its distance to the line through the earlier ones."""
@@ -182,16 +162,16 @@ class GainLost:
     def _wandering(self) -> float | None:
         """Standard deviation of the level of a series that goes nowhere; None if it is too early to tell.
 
-        Rows are not independent, so an estimate from neighbours is too small. While the level has turned too seldom, it
-        is the shorter window's, scaled.
+        Rows are not independent, so an estimate from neighbours is too small. While the level has not turned, it is the
+        shorter window's, scaled.
         """
-        if self._turns > self._trust:
+        if self._turns:
             return max(self.error, self._wobble * (1 + 3 / self._turns))  # few turns estimate it badly
         error = self._shorter._wandering() if self._shorter is not None else None
         return error * self._share / self._shorter._share if error is not None and self._shorter is not None else None
 
     def _seen(self, level: float) -> str:
-        return self._course(self._first, f"fell to {figure(self._best)}, is now at", level)
+        return self._course(self._first, f"fell to {figure(self._past)}, is now at", level)
 
     def _course(self, first: float, between: str, level: float) -> str:
         gained = between if self.gained else "is now at"
@@ -207,7 +187,7 @@ class RewardLost(GainLost):
         return super().update(-value)
 
     def _seen(self, level: float) -> str:
-        return self._course(-self._first, f"rose to {figure(-self._best)}, is back at", -level)
+        return self._course(-self._first, f"rose to {figure(-self._past)}, is back at", -level)
 
 
 class BlowUp:
@@ -218,23 +198,30 @@ class BlowUp:
     far as it is high, so the rise and the noise of neighbours are measured as factors.
     """
 
-    __slots__ = ("_above", "_far_above", "_first", "_highest", "_hold", "_lowest", "_noise", "_rows", "_rules")
+    __slots__ = (
+        "_above", "_far_above", "_first", "_highest", "_hold", "_lowest", "_noise", "_recent", "_rows", "_rules",
+    )  # fmt: skip
 
-    def __init__(self, rules: GainRules, hold: int) -> None:
+    def __init__(self, rules: GainRules, rows: RowRules) -> None:
         self._rules = rules
-        self._hold = hold
+        self._hold = rows.hold
+        self._recent: deque[float] = deque(maxlen=rows.window)
         self._rows = self._above = self._far_above = 0
         self._first = 0.0
         self._lowest, self._highest = math.inf, -math.inf
-        self._noise = Noise(1)
+        self._noise = Noise(1, jump=_JUMP)
 
     @property
     def over(self) -> bool:
         """Whether the beginning is over: from here on the loss has a best level."""
-        return self._rows >= self._rules.min_rows and not self._above and not self._far_above
+        return self._rows >= self._rules.window + self._rules.min_rows and not self._above and not self._far_above
 
-    def update(self, value: float, level: float, window: int) -> Finding | None:
+    def update(self, value: float) -> Finding | None:
         rows = self._rows = self._rows + 1
+        recent = self._recent
+        recent.append(value)
+        window = len(recent)
+        level = min(sorted(recent)[window // 2], sum(recent) / window)
         self._noise.update(math.log(max(value, _TINY)))
         if rows <= _EARLY:
             self._lowest, self._highest = min(self._lowest, value), max(self._highest, value)
@@ -245,11 +232,12 @@ class BlowUp:
         far = _factors(level, self._first, _HALF_ABOVE, error * _OF_ROWS / math.sqrt(window))
         # One low row among the first ones is luck.
         further = _factors(level, self._lowest, _DOUBLE, error) if level > self._highest else 0.0
-        self._above = self._above + 1 if far > self._rules.noise else 0
-        self._far_above = self._far_above + 1 if further > self._rules.noise else 0
+        least = self._rules.noise + _FEW_ROWS
+        self._above = self._above + 1 if far > least else 0
+        self._far_above = self._far_above + 1 if further > least else 0
         if self._above < _CONFIRM and self._far_above <= self._hold:
             return None
-        lost = max(far, further) > self._rules.critical_noise
+        lost = max(far, further) > self._rules.critical_noise + _FEW_ROWS
         seen = f"at {figure(self._lowest)} in its first rows, is now at {figure(level)}"
         return Finding(Level.CRITICAL if lost else Level.WARN, seen)
 
@@ -262,67 +250,52 @@ def _factors(level: float, start: float, least: float, error: float) -> float:
 
 
 class LossRise(Detector):
-    """`GainLost` over few rows, more and many, and `BlowUp` at the beginning."""
+    """`GainLost` over few rows and twice as many, and `BlowUp` at the beginning."""
 
     rule = "loss_rise"
-    __slots__ = ("_begun", "_blow_up", "_noise", "_parts", "_window")
+    __slots__ = ("_begun", "_blow_up", "_noise", "_parts")
 
     def __init__(self, rules: GainRules, rows: RowRules) -> None:
         self._noise = Noise(2, rows.window)
-        self._parts = _parts(GainLost, rules, _doubled(rules, rows), self._noise, 0)
-        self._blow_up = BlowUp(rules, rows.hold)
+        self._parts = _parts(GainLost, rules, self._noise)
+        self._blow_up = BlowUp(rules, rows)
         self._begun = False  # whether the beginning is over
-        self._window = rows.window
 
     def update(self, step: int, value: float) -> Finding | None:
         self._noise.update(value)
-        found: Finding | None = None
-        for part in self._parts:
-            new = part.update(value)
-            if new is not None:
-                found = _worse(found, new)
+        found = _worst(self._parts, value)
         if self._begun:
             return found
         if self._blow_up.over:
             self._begun = True
             return found
-        return _worse(self._blow_up.update(value, self._parts[0].level, self._window), found)
+        return _worse(self._blow_up.update(value), found)
 
     def finish(self, completed: bool) -> Finding | None:
-        """The finding at the end: a run that ends badly has no rows left to confirm it, so its last two rows decide, if
+        """The finding at the end: a run that ends badly has no rows left to show it, so its last two rows decide, if
         they stand out of the noise of single rows."""
         finding = self._parts[0].last()
         return finding if finding is not None and finding.level is Level.CRITICAL else None
 
 
 class RewardFall(Detector):
-    """`RewardLost` over few rows, which sees a collapse at once, and over many, which sees one through more noise.
-
-    `sampled`: the reward is earned by the policy's own answers, so that its rows are alike from the start, and it may
-    wander by itself: fewer looks are taken at it. Margins on given pairs are as noisy as they are large.
-    """
+    """`RewardLost` over few rows, which see a collapse soon, and twice as many, which see one through more noise."""
 
     rule = "reward_fall"
     __slots__ = ("_early", "_late", "_noise", "_parts", "_rows", "falls", "gained")
 
-    def __init__(self, rules: GainRules, rows: RowRules, outcome: Outcome, *, sampled: bool) -> None:
-        # No limit to a jump: small groups earn the same in most rows.
-        self._noise = Noise(1, 0, math.inf) if sampled else Noise(2, rows.window, math.inf)
-        windows = (rows.window, rules.long_window) if sampled else _doubled(rules, rows)
-        self._parts = _parts(RewardLost, rules, windows, self._noise, _TURNS if sampled else 0)
+    def __init__(self, rules: GainRules, rows: RowRules, outcome: Outcome) -> None:
+        self._noise = Noise(2, rows.window)
+        self._parts = _parts(RewardLost, rules, self._noise)
         self._early: list[float] = []
-        self._late: deque[float] = deque(maxlen=rules.long_window)
+        self._late: deque[float] = deque(maxlen=2 * rules.window)
         self._rows = 0
         self.falls = self.gained = False
         outcome.rewards.append(self)
 
     def update(self, step: int, value: float) -> Finding | None:
         self._noise.update(value)
-        found: Finding | None = None
-        for part in self._parts:
-            new = part.update(value)
-            if new is not None:
-                found = _worse(found, new)
+        found = _worst(self._parts, value)
         self._rows += 1
         if len(self._early) < (self._late.maxlen or 0):
             self._early.append(value)
@@ -338,20 +311,20 @@ class RewardFall(Detector):
         return size > 1 and fell(list(self._late)[-size:], self._early[:size], _LIKELY)
 
 
-def _doubled(rules: GainRules, rows: RowRules) -> tuple[int, ...]:
-    """Windows from the shortest to the longest, each twice as long as the one before."""
-    windows = [rows.window]
-    while 2 * windows[-1] < rules.long_window:
-        windows.append(2 * windows[-1])
-    return (*windows, rules.long_window)
+def _parts(kind: type[GainLost], rules: GainRules, noise: Noise) -> tuple[GainLost, GainLost]:
+    """One for `window` rows and one for twice as many, which leans on the first."""
+    short = kind(rules, rules.window, noise)
+    return short, kind(rules, 2 * rules.window, noise, short)
 
 
-def _parts(
-    kind: type[GainLost], rules: GainRules, windows: tuple[int, ...], noise: Noise, trust: int
-) -> tuple[GainLost, ...]:
-    """One part for each window; the longer ones lean on the first."""
-    short = kind(rules, windows[0], noise)
-    return (short, *(kind(rules, window, noise, short, trust=trust) for window in windows[1:]))
+def _worst(parts: tuple[GainLost, ...], value: float) -> Finding | None:
+    """The worst that the parts find at this row."""
+    found: Finding | None = None
+    for part in parts:
+        new = part.update(value)
+        if new is not None:
+            found = _worse(found, new)
+    return found
 
 
 def _worse(one: Finding | None, other: Finding | None) -> Finding | None:

@@ -142,11 +142,10 @@ class GainRules:
     """When a loss that should fall has risen, or a reward or a margin that should rise has fallen."""
 
     min_rows: Annotated[int, count(5)]
-    long_window: Annotated[int, count(5)]
+    window: Annotated[int, count(5)]
     noise: Annotated[float, number(0)]
     floor: Annotated[float, number(0)]
-    warn_lost: Annotated[float, number(0)]
-    critical_lost: Annotated[float, number(0)]
+    lost: Annotated[float, number(0)]
     critical_noise: Annotated[float, number(0)]
 
 

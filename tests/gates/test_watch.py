@@ -537,6 +537,15 @@ def test_a_loss_that_is_noisy_and_flat_is_seldom_lost() -> None:
     assert lost <= 3
 
 
+def test_a_steady_loss_that_rises_by_a_little_of_its_gain_is_not_lost() -> None:
+    """From 3 to 1, steady to a hundredth; then 1.05, as after a change of the data: five of its standard deviations."""
+    losses = 1.0 + 2.0 * np.exp(-np.arange(3000) / 50) + 0.01 * np.random.default_rng(0).standard_normal(3000)
+    losses[2700:] += 0.05
+    rows = [{"loss": float(value)} for value in losses]
+    assert watch(rows, algo="sft").verdict == "healthy"
+    assert watch(rows, policy(gain__lost=0.0), algo="sft").verdict == "failed"
+
+
 def test_what_never_fell_is_not_said_to_have_fallen() -> None:
     steady = 1.0 + 0.02 * np.random.default_rng(0).standard_normal(60)
     steady[40:] *= 3
@@ -551,7 +560,7 @@ def test_a_loss_that_ends_far_above_0_is_lost_when_its_gain_is() -> None:
     found = [one for one in said(watch([{"loss": value} for value in losses], algo="sft")) if one[3] == "loss_rise"]
     assert [one[1] for one in found] == ["WARN", "CRITICAL", "STOP"]
     assert found[1][0] <= 70
-    calm = [*losses[:54], *losses[14:54]]
+    calm = [*losses[:54], *losses[44:54] * 4]
     assert said(watch([{"loss": value} for value in calm], algo="sft")) == []
 
 

@@ -115,11 +115,10 @@ FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
     "facts__capped_from": (0.2, capped),
     "facts__capped_rows": (20, capped),
     "gain__min_rows": (80, collapsed[:75]),
-    "gain__long_window": (5, noisy_fall),
+    "gain__window": (40, noisy_fall),
     "gain__noise": (60.0, half_gone),
     "gain__floor": (2.0, half_gone),
-    "gain__warn_lost": (0.7, half_gone),
-    "gain__critical_lost": (0.95, collapsed),
+    "gain__lost": (0.9, half_gone),
     "gain__critical_noise": (60.0, collapsed),
     "patterns__no_spread": (0.99, equal),
     "patterns__no_spread_rows": (40, equal),
@@ -239,7 +238,7 @@ BAD = [
     (change("phases", [0]), "watch.phases: found 0; expected a whole number of at least 1"),
     (change("drift__alone", ["los"]), "watch.drift.alone: unknown stream 'los'; valid: approx_kl"),
     (lambda: parse_watch(DEFAULT | {"algos": {"grpo": {"gain": {"nois": 1}}}}),
-     "watch.algos.grpo.gain: unknown key 'nois'; valid: critical_lost"),
+     "watch.algos.grpo.gain: unknown key 'nois'; valid: critical_noise"),
     (lambda: parse_watch(DEFAULT | {"ceilings": {"loss": 1}}), "watch.ceilings: unknown key 'loss'; valid: entropy"),
 ]  # fmt: skip
 
